@@ -1,0 +1,39 @@
+//! A job longer than its lease: the watchdog keeps the lock, and the job stops when the lock is lost.
+//!
+//! Run: scripts/with-redis cargo run --example long_job
+
+use std::time::Duration;
+
+use leasehold::{Client, Error, Result};
+use tokio::time::sleep;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
+    // A short lease, so that a few seconds are a long job.
+    let client = Client::builder().url(url).watchdog(Duration::from_millis(900)).connect().await?;
+
+    let guard = client.lock("nightly-report").lock().await?;
+    guard.protect(report("left alone", 10)).await?;
+    println!("done, {} renewals\n", client.stats().renewals);
+
+    let guard = client.lock("nightly-report").lock().await?;
+    let operator = client.clone();
+    tokio::spawn(async move {
+        sleep(Duration::from_millis(800)).await;
+        println!("  an operator takes the lock away");
+        operator.lock("nightly-report").force_unlock().await
+    });
+    match guard.protect(report("disturbed", 10)).await {
+        Err(Error::Lost { reason, .. }) => println!("stopped: {reason}"),
+        other => println!("not stopped: {other:?}"),
+    }
+    client.close().await
+}
+
+async fn report(what: &str, pages: u32) {
+    for page in 1..=pages {
+        sleep(Duration::from_millis(300)).await;
+        println!("{what}: page {page} of {pages}");
+    }
+}

@@ -1,0 +1,42 @@
+//! Nested `lock()` calls in one task, through three functions that know nothing of each other.
+//!
+//! Run: scripts/with-redis cargo run --example nested
+
+use leasehold::{Client, Result};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
+    let client = Client::connect(&url).await?;
+
+    bill(&client).await?;
+
+    println!("afterwards locked: {}", client.lock("invoice:42").is_locked().await?);
+    client.close().await
+}
+
+async fn bill(client: &Client) -> Result<()> {
+    let guard = client.lock("invoice:42").lock().await?;
+    println!("bill:   {} level(s) as {}", guard.holds(), guard.id());
+    add_tax(client).await?;
+    guard.unlock().await
+}
+
+async fn add_tax(client: &Client) -> Result<()> {
+    let guard = client.lock("invoice:42").lock().await?;
+    println!("tax:    {} level(s), entered again without waiting", guard.holds());
+    print(client).await?;
+    guard.unlock().await
+}
+
+async fn print(client: &Client) -> Result<()> {
+    let guard = client.lock("invoice:42").lock().await?;
+    println!("print:  {} level(s)", guard.holds());
+
+    // Somebody else is another task: not our owner.
+    let (other, lock) = (guard.id().to_owned(), client.lock("invoice:42"));
+    let taken = tokio::spawn(async move { lock.try_lock().await }).await.expect("does not panic")?;
+    println!("another task meanwhile: {}", if taken.is_none() { "has to wait" } else { "got it too!" });
+    assert_eq!(guard.id(), other);
+    guard.unlock().await
+}

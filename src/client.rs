@@ -1,0 +1,264 @@
+//! The client and how it is made.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use uuid::Uuid;
+
+use crate::{
+    config::{Config, Lease},
+    engine::{Engine, Home},
+    error::{Error, Result},
+    redis::Target,
+    stats::Stats,
+};
+
+/// A connection to one Redis or Valkey, from which locks are made. Cheap to clone; all clones are one client.
+///
+/// When the last clone and the last guard are gone, what is still being given back is finished in the background and
+/// the connections are closed. [`close`](Client::close) does it at once and says whether it worked.
+///
+/// ```no_run
+/// # async fn run() -> leasehold::Result<()> {
+/// let client = leasehold::Client::connect("redis://127.0.0.1:6379").await?;
+/// let guard = client.lock("invoice:42").lock().await?;
+/// // alone, on all machines
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    engine: Arc<Engine>,
+    prefix: Arc<str>,
+}
+
+impl Client {
+    /// Connects with default settings.
+    ///
+    /// The URL is `redis://[user:password@]host[:port][/db]` or `redis+unix://[user:password@]/path[?db=n]`, with
+    /// `valkey` for `redis` where preferred.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a URL that cannot be used, [`Error::Unavailable`] if nobody answers there,
+    /// [`Error::Denied`] if we are not let in.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Client> {
+        Client::builder().url(url).connect().await
+    }
+
+    /// For settings of one's own.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The first half of every id that this client writes into Redis.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.engine.id
+    }
+
+    /// What it has done since it was connected, and what it holds now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.engine.counters.snapshot()
+    }
+
+    /// Takes no more locks, gives back all that is held, and disconnects, for all clones.
+    ///
+    /// Guards that are still alive are lost at once ([`Lost::Closed`](crate::Lost::Closed)); calls that wait end
+    /// with [`Error::Closed`]. Returns within two seconds whatever the server does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if the server did not confirm that everything was given back; what it still has ends
+    /// with its lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the client closed; what was held is given back if the server answers.
+    pub async fn close(self) -> Result<()> {
+        self.engine.close().await
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.id())
+            .field("closed", &self.engine.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settings of a client. Values are checked by [`connect`](Builder::connect).
+///
+/// ```no_run
+/// # async fn run() -> leasehold::Result<()> {
+/// use std::time::Duration;
+///
+/// let client = leasehold::Client::builder()
+///     .url("redis://cache.internal")
+///     .prefix("billing:")
+///     .outage_timeout(Duration::from_secs(10))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct Builder {
+    url: String,
+    prefix: String,
+    watchdog: Duration,
+    command_timeout: Duration,
+    outage_timeout: Duration,
+    replicas: u8,
+    handovers: u32,
+    connections: usize,
+    own_thread: Option<bool>,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            url: "redis://127.0.0.1:6379".to_owned(),
+            prefix: String::new(),
+            watchdog: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(3),
+            outage_timeout: Duration::from_secs(30),
+            replicas: 0,
+            handovers: 16,
+            connections: 1,
+            own_thread: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Where the server is, see [`Client::connect`]. Never printed, since it can hold a password. Defaults to
+    /// `redis://127.0.0.1:6379`.
+    pub fn url(self, url: impl Into<String>) -> Self {
+        Builder { url: url.into(), ..self }
+    }
+
+    /// Written before every lock name, to keep applications apart on one server. Redisson's `nameMapper` must do the
+    /// same where locks are shared. Defaults to nothing.
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Builder { prefix: prefix.into(), ..self }
+    }
+
+    /// The lease of a lock without one of its own, renewed every third of it while a guard lives. Shorter: a crashed
+    /// holder is replaced sooner, and a pause of the process or the network loses the lock sooner. Between 30 ms and
+    /// a year. Defaults to 30 s, as in Redisson.
+    pub fn watchdog(self, lease: Duration) -> Self {
+        Builder { watchdog: lease, ..self }
+    }
+
+    /// How long one script may take. After that its outcome counts as unknown, it is asked again within the
+    /// `outage_timeout`, and a connection on which nothing else was answered meanwhile is replaced. Never more than
+    /// a third of the watchdog's lease, so that a dead connection does not cost the lock. Defaults to 3 s.
+    pub fn command_timeout(self, t: Duration) -> Self {
+        Builder { command_timeout: t, ..self }
+    }
+
+    /// How long a call rides out an unreachable server before it fails with [`Error::Unavailable`]. Zero: a single
+    /// lost reply fails the call. Defaults to 30 s.
+    pub fn outage_timeout(self, t: Duration) -> Self {
+        Builder { outage_timeout: t, ..self }
+    }
+
+    /// How many replicas must confirm a new hold (`WAIT`) before it counts, so that a failover is less likely to
+    /// forget it. They have half the `command_timeout` for it; too few is [`Error::Replicas`]. Defaults to 0.
+    pub fn replicas(self, n: u8) -> Self {
+        Builder { replicas: n, ..self }
+    }
+
+    /// Turns in a row that the tasks of one process may pass a contended lock among themselves before other
+    /// processes get their chance. More: fewer messages, and longer waits elsewhere. 0 gives every turn to whoever
+    /// comes first. Defaults to 16.
+    pub fn handovers(self, n: u32) -> Self {
+        Builder { handovers: n, ..self }
+    }
+
+    /// Connections for commands; one name always uses the same one. More help when one connection's bandwidth is
+    /// the limit. From 1 to 1024. Defaults to 1; one more is opened for messages when somebody first waits.
+    pub fn connections(self, n: usize) -> Self {
+        Builder { connections: n, ..self }
+    }
+
+    /// Whether the client's own work (connections, renewals, releases) runs on a thread of its own, so that leases
+    /// are renewed even while all threads of your runtime are kept busy. Costs a switch of threads per request.
+    /// Defaults to true on a current-thread runtime, which stands still between its `block_on`s, and else to false.
+    pub fn own_thread(self, own: bool) -> Self {
+        Builder { own_thread: Some(own), ..self }
+    }
+
+    /// Checks the settings and connects.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn connect(self) -> Result<Client> {
+        let target = Target::parse(&self.url)?;
+        let config = self.config()?;
+        let home = Home::find(self.own_thread)?;
+        let engine = Engine::start(target, config, home).await?;
+        Ok(Client { engine, prefix: self.prefix.into() })
+    }
+
+    fn config(&self) -> Result<Config> {
+        let watchdog = Lease::new("watchdog", self.watchdog)?;
+        if *watchdog < Duration::from_millis(30) {
+            return Err(Error::config("watchdog", "under 30 ms the lease ends before it can be renewed"));
+        }
+        if self.command_timeout.is_zero() {
+            return Err(Error::config("command_timeout", "nothing is answered in no time"));
+        }
+        if !(1..=1024).contains(&self.connections) {
+            return Err(Error::config("connections", "must be from 1 to 1024"));
+        }
+        Ok(Config {
+            watchdog,
+            command_timeout: self.command_timeout.min(*watchdog / 3),
+            outage_timeout: self.outage_timeout.min(A_YEAR),
+            replicas: self.replicas,
+            handovers: self.handovers,
+            connections: self.connections,
+        })
+    }
+}
+
+/// Longer outages are not ridden out by any call; a bound that the clock can count to.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("prefix", &self.prefix)
+            .field("watchdog", &self.watchdog)
+            .field("command_timeout", &self.command_timeout)
+            .field("outage_timeout", &self.outage_timeout)
+            .field("replicas", &self.replicas)
+            .field("handovers", &self.handovers)
+            .field("connections", &self.connections)
+            .field("own_thread", &self.own_thread)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,49 @@
+//! The clock that leases are counted on: it goes on while the machine sleeps.
+//!
+//! `std::time::Instant` stands still during suspend on Linux, so a laptop that wakes would believe in leases that
+//! ended long ago.
+
+use std::{ops::Add, time::Duration};
+
+/// A point in time since boot, sleep included where the system can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Duration);
+
+impl Moment {
+    pub(crate) const FAR: Moment = Moment(Duration::MAX);
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn now() -> Moment {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(crate) fn now() -> Moment {
+        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        Moment(START.get_or_init(std::time::Instant::now).elapsed())
+    }
+
+    /// From now until then; zero if that is past.
+    pub(crate) fn left(self) -> Duration {
+        self.since(Moment::now())
+    }
+
+    /// The last multiple of `grid` before it.
+    pub(crate) fn floor(self, grid: Duration) -> Moment {
+        let nanos = self.0.as_nanos() % grid.as_nanos().max(1);
+        Moment(self.0.saturating_sub(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))))
+    }
+
+    pub(crate) fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, time: Duration) -> Moment {
+        Moment(self.0.saturating_add(time))
+    }
+}

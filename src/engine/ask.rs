@@ -1,0 +1,92 @@
+//! One question to the server, sent until it is answered or there is no more time. Sending twice is safe: every
+//! script moves to a state instead of by a step.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{
+    clock::Moment,
+    config::Lease,
+    error::{Error, Result, Source},
+    redis::{Answer, Fault, Part, Redis, Script},
+};
+
+use super::hold::Hold;
+
+/// Between two tries where the server refuses for now.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// An answer, and what makes it worth something.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) answer: Answer,
+    /// Just before the request that was answered went out: what it gives is counted from here.
+    pub(crate) sent: Moment,
+    /// It was not the first try: an earlier one may have done the work.
+    pub(crate) again: bool,
+    /// Replicas that confirmed, where that was asked for.
+    pub(crate) replicas: u8,
+}
+
+/// What to ask, how to name it in an error, and how long to try.
+#[derive(Debug)]
+pub(crate) struct Question<'a> {
+    pub(crate) name: &'a str,
+    /// Whose hold the server may keep because of it, and for how long.
+    pub(crate) hold: Option<(&'a Hold, Lease)>,
+    pub(crate) script: &'static Script,
+    pub(crate) part: Part,
+    pub(crate) replicas: u8,
+    pub(crate) what: &'static str,
+    pub(crate) give_up: Instant,
+}
+
+impl Question<'_> {
+    pub(crate) async fn ask(self, redis: &Redis) -> Result<Heard> {
+        let started = Instant::now();
+        let mut again = false;
+        let mut last = None;
+        loop {
+            let (sent, tried) = match timeout_at(self.give_up, self.send(redis)).await {
+                Ok((sent, tried)) => (sent, tried),
+                Err(_) => return Err(Error::silent(self.what, started.elapsed(), last)),
+            };
+            match tried {
+                Ok((answer, replicas)) => return Ok(Heard { answer, sent, again, replicas }),
+                Err(Fault::Unknown(source) | Fault::NotReady(source)) => last = Some(source),
+                Err(fault) => return Err(error(fault, self.what, started.elapsed(), self.name)),
+            }
+            again = true;
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn send(&self, redis: &Redis) -> (Moment, Result<(Answer, u8), Fault>) {
+        if let Some((hold, lease)) = self.hold {
+            hold.asking(lease);
+        }
+        let (sent, part) = (Moment::now(), self.part.clone());
+        let tried = match self.replicas {
+            0 => redis.request(self.script, part).await.map(|answer| (answer, 0)),
+            wanted => redis.replicated(self.script, part, wanted).await,
+        };
+        (sent, tried)
+    }
+}
+
+/// A fault as the user is told it.
+pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
+    match fault {
+        Fault::Unknown(source) | Fault::NotReady(source) => Error::silent(what, waited, Some(source)),
+        Fault::Denied(source) => Error::Denied { source },
+        Fault::Conflict => Error::Conflict { name: name.to_owned() },
+        Fault::Server(source) => Error::Server { source },
+    }
+}
+
+/// An answer that no script gives.
+pub(crate) fn unexpected(answer: &Answer) -> Error {
+    let words = format!("unexpected answer {answer:?}");
+    Error::Server { source: Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words)) }
+}

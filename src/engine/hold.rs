@@ -1,0 +1,328 @@
+//! One outermost hold: its levels, its end, its loss.
+
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use super::kind::Kind;
+use crate::{
+    clock::Moment,
+    config::{Lease, Name},
+    error::{Error, Lost, Result},
+    owner::Owner,
+    redis::Part,
+    stats::Counters,
+};
+
+/// From before the first request until nothing of it can be left on the server. Everything that Redis is asked about
+/// `id` is asked under `turn`, one after the other, except renewals, which change no level.
+pub(crate) struct Hold {
+    pub(crate) name: Name,
+    pub(crate) owner: Owner,
+    /// The hash field in Redis. Never used again, so that a late command of this hold cannot touch another.
+    pub(crate) id: Box<str>,
+    pub(crate) number: u64,
+    pub(crate) kind: &'static Kind,
+    /// What renewals ask for.
+    watchdog: Lease,
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// Told when the phase changes.
+    changed: Notify,
+}
+
+/// How often a hold is confirmed at the most, however short its lease.
+const FLOOR: Duration = Duration::from_millis(10);
+
+/// | phase  | in the registry | on the server      | next                               |
+/// |--------|-----------------|--------------------|------------------------------------|
+/// | Asked  | yes             | perhaps level 1    | Held, or Over if it came to nothing |
+/// | Held   | yes             | `levels`           | Lost, or Over at level 0           |
+/// | Lost   | yes             | perhaps still      | Over at level 0                    |
+/// | Over   | no              | being given back   | -                                  |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Asked,
+    Held,
+    Lost(Lost),
+    Over,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// The asker waits in the queue, so a second branch of its owner need not.
+    queued: bool,
+    /// It was handed over, and its asker may not know yet.
+    given: bool,
+    /// Guards alive, and nested requests under way.
+    levels: u32,
+    /// How many of them are kept by the watchdog.
+    renewed: u32,
+    /// How often the server is asked to confirm it.
+    every: Duration,
+    /// Certainly ours until then.
+    until: Moment,
+    /// After this, nothing that was sent so far can be left on the server.
+    bound: Moment,
+    /// `max_hold` ends it then.
+    cap: Moment,
+    confirm_at: Moment,
+    /// Its entry in the watchdog's list.
+    due: Option<Moment>,
+}
+
+/// What the watchdog has to do about a hold.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Ended(Lost),
+    /// Ask the server to keep it for this long, or just whether it is there.
+    Confirm(Option<Lease>),
+    Sleep,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        name: Name,
+        owner: Owner,
+        (number, id): (u64, Box<str>),
+        kind: &'static Kind,
+        watchdog: Lease,
+    ) -> Hold {
+        let state = State {
+            phase: Phase::Asked,
+            queued: false,
+            given: false,
+            levels: 0,
+            renewed: 0,
+            every: FLOOR,
+            until: Moment::now(),
+            bound: Moment::now(),
+            cap: Moment::FAR,
+            confirm_at: Moment::FAR,
+            due: None,
+        };
+        let (state, changed) = (Mutex::new(state), Notify::new());
+        Hold { name, owner, id, number, kind, watchdog, turn: tokio::sync::Mutex::new(()), state, changed }
+    }
+
+    /// A request about this hold.
+    pub(crate) fn part(&self, lease: u64, level: u32, more: &str) -> Part {
+        self.kind.part(self.name.key(), &self.id, lease, level, more)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    pub(crate) fn levels(&self) -> u32 {
+        self.state().levels
+    }
+
+    /// The level the server should have: none once it is lost or over.
+    pub(crate) fn wanted(&self) -> u32 {
+        let state = self.state();
+        if state.phase == Phase::Held { state.levels } else { 0 }
+    }
+
+    /// Its asker goes to wait in the queue.
+    pub(crate) fn set_queued(&self) {
+        self.state().queued = true;
+        self.changed.notify_waiters();
+    }
+
+    /// The server has moved the lock to it.
+    pub(crate) fn given(&self) {
+        self.state().given = true;
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        self.state().given
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.phase() == Phase::Held
+    }
+
+    /// A request that asks for `lease` is about to be sent: the server may keep the hold for that long.
+    pub(crate) fn asking(&self, lease: Lease) {
+        let mut state = self.state();
+        state.bound = state.bound.max(Moment::now() + *lease);
+    }
+
+    /// After this, nothing of it can be left on the server.
+    pub(crate) fn bound(&self) -> Moment {
+        self.state().bound
+    }
+
+    /// Claims one more level, before the server is asked for it. With the level to ask for.
+    pub(crate) fn claim(&self) -> u32 {
+        let mut state = self.state();
+        state.levels += 1;
+        state.levels
+    }
+
+    /// The server granted what was asked at `sent`: a level kept by the watchdog or with a fixed lease.
+    pub(crate) fn granted(&self, sent: Moment, lease: Lease, renewed: bool, cap: Moment) {
+        let mut state = self.state();
+        if state.phase == Phase::Asked {
+            (state.phase, state.queued) = (Phase::Held, false);
+        }
+        state.renewed += u32::from(renewed);
+        state.every = state.every.max(lease.min(self.watchdog).renewal());
+        state.cap = state.cap.min(cap);
+        state.confirm(sent, lease);
+    }
+
+    /// The server confirmed the hold; where a lease was asked for, its end is that long after `sent`.
+    pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>) {
+        let mut state = self.state();
+        match lease {
+            Some(lease) => state.confirm(sent, lease),
+            None => state.confirm_next(sent),
+        }
+    }
+
+    /// Gives up one level. True if it was the last: the hold is over and must leave the registry.
+    pub(crate) fn let_go(&self, renewed: bool) -> bool {
+        let mut state = self.state();
+        state.levels -= 1;
+        state.renewed -= u32::from(renewed);
+        let last = state.levels == 0 && state.phase != Phase::Over;
+        if last {
+            state.phase = Phase::Over;
+            self.changed.notify_waiters();
+        }
+        last
+    }
+
+    /// Marks it lost; the first reason stays. Without effect once it is over.
+    pub(crate) fn lose(&self, reason: Lost, counters: &Counters) {
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return;
+        }
+        state.phase = Phase::Lost(reason);
+        drop(state);
+        counters.lost.up();
+        tracing::warn!(target: "leasehold::lock", name = &*self.name, id = &*self.id, %reason, "lost");
+        self.changed.notify_waiters();
+    }
+
+    /// How it was lost, the clock considered: what must be presumed lost is.
+    pub(crate) fn loss(&self) -> Option<Lost> {
+        let state = self.state();
+        match state.phase {
+            Phase::Lost(reason) => Some(reason),
+            Phase::Held => state.ended(Moment::now()),
+            Phase::Asked | Phase::Over => None,
+        }
+    }
+
+    /// `Err` if it is lost.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.loss().map_or(Ok(()), |reason| Err(Error::lost(&self.name, reason)))
+    }
+
+    /// Resolves when it is lost.
+    pub(crate) async fn lost(&self) -> Lost {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+
+    /// Resolves when its asker found the lock taken and waits in the queue.
+    pub(crate) async fn queued(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.state().queued {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Certainly ours for this long.
+    pub(crate) fn remaining(&self) -> Duration {
+        let state = self.state();
+        match state.phase {
+            Phase::Held => state.until.min(state.cap).left(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn step(&self, now: Moment) -> Step {
+        let state = self.state();
+        match (state.phase, state.ended(now)) {
+            (Phase::Held, Some(reason)) => Step::Ended(reason),
+            (Phase::Held, None) if now >= state.confirm_at => {
+                Step::Confirm((state.renewed > 0).then_some(self.watchdog))
+            }
+            _ => Step::Sleep,
+        }
+    }
+
+    /// When the watchdog must look next; `confirming` leaves out the confirmation that is under way.
+    pub(crate) fn next_due(&self, confirming: bool) -> Option<Moment> {
+        let state = self.state();
+        let end = state.until.min(state.cap);
+        let due = if confirming { end } else { end.min(state.confirm_at) };
+        (state.phase == Phase::Held).then_some(due)
+    }
+
+    /// A confirmation failed: try again after `pause`, or ask at once if there is none.
+    pub(crate) fn confirm_after(&self, pause: Duration) {
+        self.state().confirm_at = Moment::now() + pause;
+    }
+
+    /// Swaps the moment under which the watchdog lists it.
+    pub(crate) fn swap_due(&self, due: Option<Moment>) -> Option<Moment> {
+        std::mem::replace(&mut self.state().due, due)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn confirm(&mut self, sent: Moment, lease: Lease) {
+        self.until = self.until.max(sent + lease.certain());
+        self.confirm_next(sent);
+    }
+
+    /// On a grid, so that holds taken at different moments are confirmed together.
+    fn confirm_next(&mut self, sent: Moment) {
+        self.confirm_at = (sent + self.every).floor(self.every / 16);
+    }
+
+    fn ended(&self, now: Moment) -> Option<Lost> {
+        if now >= self.cap {
+            Some(Lost::MaxHold)
+        } else if now >= self.until {
+            Some(Lost::Expired)
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("Hold")
+            .field("name", &&*self.name)
+            .field("id", &self.id)
+            .field("phase", &state.phase)
+            .field("levels", &state.levels)
+            .finish_non_exhaustive()
+    }
+}

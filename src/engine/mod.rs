@@ -1,0 +1,147 @@
+//! Layer 2: taking, keeping and giving back, the same for every kind of lock.
+
+mod ask;
+mod guard;
+mod hold;
+mod home;
+mod kind;
+mod queue;
+mod registry;
+mod releaser;
+mod wait;
+mod watchdog;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use guard::Guard;
+pub(crate) use home::Home;
+pub(crate) use kind::Kind;
+pub(crate) use wait::{Patience, Wish};
+
+use crate::{
+    config::{Config, Name},
+    error::{Error, Lost, Result},
+    redis::{Answer, Part, Redis, Script, Target},
+    stats::Counters,
+};
+use ask::Question;
+use queue::Queues;
+use registry::Registry;
+use releaser::{Errand, Releaser};
+use watchdog::Watchdog;
+
+/// How long closing waits for what is being given back.
+const CLOSING: Duration = Duration::from_millis(1500);
+
+/// All that the handles of one client share. Its end, with the last handle and guard, ends the tasks: they hold its
+/// parts, never the engine itself.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) id: Uuid,
+    pub(crate) config: Config,
+    pub(crate) counters: Arc<Counters>,
+    redis: Arc<Redis>,
+    registry: Registry,
+    queues: Arc<Queues>,
+    watchdog: Arc<Watchdog>,
+    releaser: Releaser,
+    /// No new holds.
+    closing: CancellationToken,
+    next_hold: AtomicU64,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+impl Engine {
+    /// Connects and starts the tasks, all on `home`.
+    pub(crate) async fn start(target: Target, config: Config, home: Home) -> Result<Arc<Engine>> {
+        let engine = home.run(Box::pin(Engine::build(target, config))).await?;
+        let (engine, last_task) = engine?;
+        home.keep_until(last_task);
+        Ok(engine)
+    }
+
+    async fn build(target: Target, config: Config) -> Result<(Arc<Engine>, tokio::task::JoinHandle<()>)> {
+        let counters = Arc::new(Counters::default());
+        let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
+        let connected = Redis::connect(Arc::new(target), &config, &counters, &closed).await;
+        let redis = Arc::new(connected.map_err(|fault| {
+            closed.cancel();
+            ask::error(fault, "connecting", config.command_timeout, "")
+        })?);
+        // A hand-over is not confirmed by replicas, so where they must confirm there is none.
+        let handovers = if config.replicas == 0 { config.handovers } else { 0 };
+        let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
+        let watchdog = Watchdog::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters), closing.clone());
+        let (releaser, releasing) = Releaser::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters));
+        let last_task = tokio::spawn(async move {
+            let _ = releasing.await;
+            closed.cancel(); // closes the connections
+        });
+        let engine = Engine {
+            id: Uuid::new_v4(),
+            config,
+            counters,
+            redis,
+            registry: Registry::default(),
+            queues,
+            watchdog,
+            releaser,
+            closing,
+            next_hold: AtomicU64::new(1),
+        };
+        Ok((Arc::new(engine), last_task))
+    }
+
+    /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.closing.cancel();
+        for hold in self.registry.all() {
+            hold.lose(Lost::Closed, &self.counters);
+            self.releaser.send(Errand::new(&hold, false));
+        }
+        let done = timeout(CLOSING, self.releaser.idle()).await;
+        self.releaser.stop();
+        done.map_err(|_| Error::silent("giving back what was held", CLOSING, None))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closing.is_cancelled()
+    }
+
+    /// Asks about a lock as such.
+    pub(crate) async fn tell(
+        &self,
+        what: &'static str,
+        name: &Name,
+        script: &'static Script,
+        part: Part,
+    ) -> Result<Answer> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let give_up = Instant::now() + self.config.outage_timeout;
+        let question = Question { name, hold: None, script, part, replicas: 0, what, give_up };
+        Ok(question.ask(&self.redis).await?.answer)
+    }
+
+    /// An id that Redis has never seen.
+    fn new_id(&self) -> (u64, Box<str>) {
+        let number = self.next_hold.fetch_add(1, Ordering::Relaxed);
+        (number, format!("{}:{number}", self.id.as_hyphenated()).into())
+    }
+}

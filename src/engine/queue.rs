@@ -1,0 +1,292 @@
+//! Who waits for a name in this process: first in, first out. Only the head talks to the server, and a lock that is
+//! given back here can go straight to it.
+//!
+//! A head that got there because the one before it was granted the lock sleeps without a timer: the holder is in
+//! this process, and whatever ends its hold (release, hand-over, loss) rings here.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use dashmap::{DashMap, Entry};
+use tokio::sync::Notify;
+
+use super::hold::Hold;
+use crate::{
+    clock::Moment,
+    config::Lease,
+    redis::{Bell, Listener, Redis},
+    stats::Counters,
+};
+
+/// All queues of a client, by key; a queue without waiters is gone.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    by_key: DashMap<Arc<str>, Arc<Queue>>,
+    /// How many times in a row a lock may be handed over.
+    handovers: u32,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    line: Mutex<Line>,
+    /// One subscription for all who ever wait here.
+    bell: Mutex<Option<Bell>>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    waiters: VecDeque<Arc<Waiter>>,
+    /// Hand-overs since the lock was last released for all.
+    in_a_row: u32,
+}
+
+/// One who waits.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) lease: Lease,
+    woken: Notify,
+    /// A wake-up that has not been used yet: it is kept until the waiter looks.
+    rung: AtomicBool,
+    offer: Mutex<Offer>,
+}
+
+/// Whether the lock is being handed to this waiter.
+///
+/// | offer | means                                         | next                                        |
+/// |-------|-----------------------------------------------|---------------------------------------------|
+/// | None  | waits                                         | Made                                        |
+/// | Made  | asked of the server, no answer yet            | Taken, None (came to nothing), Gone         |
+/// | Taken | it is his since then                          | -                                           |
+/// | Gone  | left meanwhile: whoever hands over passes on  | -                                           |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Offer {
+    None,
+    Made,
+    Taken(Moment),
+    Gone,
+}
+
+/// Why a waiter tries now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// There may be something to get.
+    Try,
+    /// It was handed over, with a request sent at that moment.
+    Yours(Moment),
+    /// Nothing yet.
+    Wait,
+}
+
+/// A waiter's place in the line; left when dropped.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    queues: &'a Queues,
+    queue: Arc<Queue>,
+    waiter: Arc<Waiter>,
+    granted: bool,
+}
+
+impl Queues {
+    pub(crate) fn new(handovers: u32, counters: Arc<Counters>) -> Queues {
+        Queues { by_key: DashMap::new(), handovers, counters }
+    }
+
+    /// Whether somebody waits for this name here.
+    pub(crate) fn is_waited_for(&self, key: &str) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// Goes to the end of the line for what `hold` asks for.
+    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease, redis: &Redis) -> Place<'_> {
+        let waiter = Arc::new(Waiter::new(Arc::clone(hold), lease));
+        let (queue, first) = match self.by_key.entry(Arc::clone(hold.name.key())) {
+            Entry::Occupied(queue) => (queue.get().join(&waiter), false),
+            Entry::Vacant(place) => (place.insert(Arc::default()).join(&waiter), true),
+        };
+        self.counters.waiting.up();
+        let place = Place { queues: self, queue, waiter, granted: false };
+        if first {
+            let channel = (hold.kind.channel)(hold.name.key());
+            let bell = redis.listen(&channel, Arc::clone(&place.queue) as Arc<dyn Listener>);
+            *place.queue.bell() = Some(bell); // rings once the subscription stands
+        }
+        place
+    }
+
+    /// Offers the lock that `hold` gives back to the head of the line, unless it is time for other processes.
+    pub(crate) fn heir(&self, hold: &Hold) -> Option<Arc<Waiter>> {
+        let queue = self.get(hold)?;
+        let mut line = queue.line();
+        if line.in_a_row >= self.handovers {
+            line.in_a_row = 0;
+            return None;
+        }
+        let head = Arc::clone(line.waiters.front()?);
+        let offered = head.offer().change(Offer::None, Offer::Made);
+        line.in_a_row += u32::from(offered);
+        offered.then_some(head)
+    }
+
+    /// The lock was released for all. Where the server tells us so itself there is nothing to do.
+    pub(crate) fn released(&self, hold: &Hold) {
+        if let Some(queue) = self.get(hold)
+            && !queue.is_told()
+        {
+            queue.message();
+        }
+    }
+
+    /// A hold of this process ended other than by a release: the head looks.
+    pub(crate) fn ring(&self, hold: &Hold) {
+        if let Some(queue) = self.get(hold) {
+            queue.message();
+        }
+    }
+
+    fn get(&self, hold: &Hold) -> Option<Arc<Queue>> {
+        self.by_key.get(hold.name.key()).map(|queue| Arc::clone(&queue))
+    }
+}
+
+impl Queue {
+    fn join(self: &Arc<Queue>, waiter: &Arc<Waiter>) -> Arc<Queue> {
+        self.line().waiters.push_back(Arc::clone(waiter));
+        Arc::clone(self)
+    }
+
+    fn is_told(&self) -> bool {
+        self.bell().as_ref().is_some_and(Bell::is_live)
+    }
+
+    fn bell(&self) -> MutexGuard<'_, Option<Bell>> {
+        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The lock was released, or may have been: the head looks.
+impl Listener for Queue {
+    fn message(&self) {
+        if let Some(head) = self.line().waiters.front() {
+            head.ring();
+        }
+    }
+}
+
+impl Waiter {
+    fn new(hold: Arc<Hold>, lease: Lease) -> Waiter {
+        let (woken, rung, offer) = (Notify::new(), AtomicBool::new(false), Mutex::new(Offer::None));
+        Waiter { hold, lease, woken, rung, offer }
+    }
+
+    /// The server has moved the lock to him. False if he has left: it must go on to the next.
+    pub(crate) fn hand(&self, sent: Moment) -> bool {
+        let taken = self.offer().change(Offer::Made, Offer::Taken(sent));
+        if taken {
+            self.hold.given();
+            self.woken.notify_one();
+        }
+        taken
+    }
+
+    /// The hand-over came to nothing: he looks for himself.
+    pub(crate) fn withdraw(&self) {
+        self.offer().change(Offer::Made, Offer::None);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+        self.woken.notify_one();
+    }
+
+    fn offer(&self) -> MutexGuard<'_, Offer> {
+        self.offer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Offer {
+    fn change(&mut self, from: Offer, to: Offer) -> bool {
+        let fits = *self == from;
+        if fits {
+            *self = to;
+        }
+        fits
+    }
+}
+
+impl Place<'_> {
+    pub(crate) fn is_head(&self) -> bool {
+        self.queue.line().is_head(&self.waiter)
+    }
+
+    /// Whether the server tells us of releases now.
+    pub(crate) fn is_told(&self) -> bool {
+        self.queue.is_told()
+    }
+
+    /// Sleeps until somebody calls this waiter.
+    pub(crate) async fn woken(&self) {
+        self.waiter.woken.notified().await;
+    }
+
+    /// What there is to do. A wake-up is used up by looking.
+    pub(crate) fn call(&self) -> Call {
+        match *self.waiter.offer() {
+            Offer::Taken(sent) => Call::Yours(sent),
+            _ if self.waiter.rung.swap(false, Ordering::AcqRel) => Call::Try,
+            _ => Call::Wait,
+        }
+    }
+
+    /// The lock is ours: the next in line is called when it is given back, not now.
+    pub(crate) fn leave_granted(mut self) {
+        self.granted = true;
+    }
+}
+
+impl Line {
+    fn is_head(&self, waiter: &Arc<Waiter>) -> bool {
+        self.waiters.front().is_some_and(|head| Arc::ptr_eq(head, waiter))
+    }
+
+    fn leave(&mut self, waiter: &Arc<Waiter>) {
+        if self.is_head(waiter) {
+            self.waiters.pop_front();
+        } else {
+            self.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.queues.counters.waiting.down();
+        let mut line = self.queue.line();
+        let was_head = line.is_head(&self.waiter);
+        line.leave(&self.waiter);
+        self.waiter.offer().change(Offer::Made, Offer::Gone);
+        let unused = self.waiter.rung.load(Ordering::Acquire);
+        if was_head
+            && (unused || !self.granted)
+            && let Some(next) = line.waiters.front()
+        {
+            next.ring();
+        }
+        drop(line);
+        let key = self.waiter.hold.name.key();
+        if self.queues.by_key.remove_if(key, |_, queue| queue.line().waiters.is_empty()).is_some() {
+            drop(self.queue.bell().take()); // the hub and the queue hold each other through it
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Who holds or asks for what in this process: one entry per (name, owner).
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+use super::hold::Hold;
+use crate::{config::Name, owner::Owner};
+
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    holds: DashMap<(Arc<str>, Owner), Arc<Hold>>,
+}
+
+impl Registry {
+    /// The hold of this owner, made now if there is none.
+    pub(crate) fn enter(&self, name: &Name, owner: &Owner, make: impl FnOnce() -> Hold) -> Arc<Hold> {
+        let key = (Arc::clone(name.key()), owner.clone());
+        Arc::clone(&self.holds.entry(key).or_insert_with(|| Arc::new(make())))
+    }
+
+    /// Takes out this hold, and no other that may have taken its place.
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let key = (Arc::clone(hold.name.key()), hold.owner.clone());
+        self.holds.remove_if(&key, |_, found| Arc::ptr_eq(found, hold));
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
+        self.holds.iter().map(|entry| Arc::clone(&entry)).collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! Giving back: to the next in line here where that is allowed, else to all. In the background too, for what was
+//! dropped, cancelled or left in doubt.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::{
+    sync::{Notify, mpsc},
+    task::{JoinHandle, JoinSet},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ask::{Heard, Question},
+    hold::Hold,
+    queue::{Queues, Waiter},
+};
+use crate::{
+    error::{Error, Result},
+    redis::{PUBLISH, Redis},
+    stats::Counters,
+};
+
+/// One hold whose count on the server has to come down to what is wanted.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    hold: Arc<Hold>,
+    /// It was ours, so it may be handed on; what is only in doubt is taken back.
+    pass_on: bool,
+    /// Whom it is being handed to, while there is no answer.
+    heir: Option<Arc<Waiter>>,
+}
+
+/// The sending end. Sending neither spawns nor blocks, so guards can be dropped anywhere.
+#[derive(Debug)]
+pub(crate) struct Releaser {
+    errands: mpsc::UnboundedSender<Errand>,
+    office: Arc<Office>,
+}
+
+#[derive(Debug)]
+struct Office {
+    redis: Arc<Redis>,
+    queues: Arc<Queues>,
+    counters: Arc<Counters>,
+    /// How many releases of each name are on their way in the background.
+    pending: Mutex<HashMap<Arc<str>, usize>>,
+    /// Told after each release, in the background or not.
+    done: Notify,
+    stop: CancellationToken,
+}
+
+impl Errand {
+    pub(crate) fn new(hold: &Arc<Hold>, pass_on: bool) -> Errand {
+        Errand { hold: Arc::clone(hold), pass_on, heir: None }
+    }
+}
+
+/// An errand run by its caller; if he goes away, the background takes over.
+struct Running<'a> {
+    releaser: &'a Releaser,
+    errand: Option<Errand>,
+}
+
+impl<'a> Running<'a> {
+    fn new(releaser: &'a Releaser, errand: Errand) -> Running<'a> {
+        releaser.office.counters.releasing.up();
+        Running { releaser, errand: Some(errand) }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(errand) = self.errand.take() {
+            self.releaser.send(errand);
+        }
+        self.releaser.office.one_less();
+    }
+}
+
+impl Releaser {
+    /// Starts the task. It ends when it is stopped, or when the sender is gone and all is given back.
+    pub(crate) fn start(redis: Arc<Redis>, queues: Arc<Queues>, counters: Arc<Counters>) -> (Releaser, JoinHandle<()>) {
+        let (errands, inbox) = mpsc::unbounded_channel();
+        let (pending, done, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
+        let office = Arc::new(Office { redis, queues, counters, pending, done, stop });
+        let run = Arc::clone(&office).run(inbox);
+        (Releaser { errands, office }, tokio::spawn(run))
+    }
+
+    /// Runs an errand now and waits for the answer. Without one, or without somebody to wait for it, it goes on in
+    /// the background.
+    pub(crate) async fn run(&self, errand: Errand, give_up: Instant) -> Result<Heard> {
+        let mut running = Running::new(self, errand);
+        let heard = self.office.bring(running.errand.as_mut().expect("just put there"), give_up).await?;
+        running.errand = None;
+        Ok(heard)
+    }
+
+    /// Runs an errand in the background.
+    pub(crate) fn send(&self, errand: Errand) {
+        self.office.counters.releasing.up();
+        *self.office.pending().entry(Arc::clone(errand.hold.name.key())).or_default() += 1;
+        if let Err(mpsc::error::SendError(errand)) = self.errands.send(errand) {
+            self.office.finished(&errand.hold); // stopped: the lease ends it
+        }
+    }
+
+    /// Resolves when nothing of this name is on its way back: who dropped a guard and asks again finds it free.
+    pub(crate) async fn clear(&self, key: &str) {
+        self.until(|pending| !pending.contains_key(key)).await;
+    }
+
+    /// Resolves when no release is under way.
+    pub(crate) async fn idle(&self) {
+        self.until(|_| self.office.counters.releasing.get() == 0).await;
+    }
+
+    async fn until(&self, ready: impl Fn(&HashMap<Arc<str>, usize>) -> bool) {
+        loop {
+            let done = self.office.done.notified();
+            if ready(&self.office.pending()) {
+                return;
+            }
+            done.await;
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.office.stop.cancel();
+    }
+}
+
+impl Office {
+    async fn run(self: Arc<Office>, mut inbox: mpsc::UnboundedReceiver<Errand>) {
+        let mut under_way = JoinSet::new();
+        loop {
+            tokio::select! {
+                errand = inbox.recv() => match errand {
+                    Some(errand) => _ = under_way.spawn(Arc::clone(&self).in_background(errand)),
+                    None => break,
+                },
+                Some(_) = under_way.join_next() => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+        let _ = self.stop.run_until_cancelled(under_way.join_all()).await;
+    }
+
+    /// Tries until it is answered or nothing can be left on the server.
+    async fn in_background(self: Arc<Office>, mut errand: Errand) {
+        let name = Arc::clone(&errand.hold);
+        let give_up = Instant::now() + errand.hold.bound().left().max(self.redis.patience());
+        if let Err(error) = self.bring(&mut errand, give_up).await {
+            tracing::warn!(target: "leasehold::lock", name = &*name.name, id = &*name.id, %error,
+                "not given back; it ends with its lease");
+            if let Some(heir) = &errand.heir {
+                heir.withdraw();
+            }
+            self.queues.ring(&errand.hold);
+        }
+        self.finished(&name);
+    }
+
+    /// Brings the server's count to what is wanted, or the lock to the next in line. The errand always says what is
+    /// left to do, so that somebody else can go on with it.
+    async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Heard> {
+        let first = Arc::clone(&errand.hold);
+        let _turn = first.turn.lock().await;
+        loop {
+            if errand.heir.is_none() && errand.pass_on && errand.hold.wanted() == 0 {
+                errand.heir = self.queues.heir(&errand.hold);
+            }
+            let Some(heir) = errand.heir.clone() else {
+                return self.release(&errand.hold, give_up).await;
+            };
+            let heard = self.hand_over(&errand.hold, &heir, give_up).await?;
+            errand.heir = None;
+            match heard.answer.code.as_str() {
+                "handed" if heir.hand(heard.sent) => return Ok(heard),
+                "handed" => errand.hold = Arc::clone(&heir.hold), // he has left: on to the next
+                "deeper" => {
+                    heir.withdraw();
+                    errand.pass_on = false;
+                }
+                _ => {
+                    heir.withdraw();
+                    return Ok(heard);
+                }
+            }
+        }
+    }
+
+    async fn hand_over(&self, hold: &Hold, heir: &Waiter, give_up: Instant) -> Result<Heard> {
+        let part = hold.part(heir.lease.millis(), 0, &heir.hold.id);
+        Question {
+            name: &hold.name,
+            hold: Some((&heir.hold, heir.lease)),
+            script: &hold.kind.hand_over,
+            part,
+            replicas: 0,
+            what: "handing over the lock",
+            give_up,
+        }
+        .ask(&self.redis)
+        .await
+    }
+
+    async fn release(&self, hold: &Hold, give_up: Instant) -> Result<Heard> {
+        let level = hold.wanted();
+        let question = Question {
+            name: &hold.name,
+            hold: None,
+            script: &hold.kind.release,
+            part: hold.part(0, level, PUBLISH),
+            replicas: 0,
+            what: "giving back the lock",
+            give_up,
+        };
+        let heard = question.ask(&self.redis).await?;
+        if level == 0 {
+            self.queues.released(hold);
+        }
+        Ok(heard)
+    }
+
+    fn finished(&self, hold: &Hold) {
+        let mut pending = self.pending();
+        if let Some(count) = pending.get_mut(hold.name.key()) {
+            *count -= 1;
+            if *count == 0 {
+                pending.remove(hold.name.key());
+            }
+        }
+        drop(pending);
+        self.one_less();
+    }
+
+    fn one_less(&self) {
+        self.counters.releasing.down();
+        self.done.notify_waiters();
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a release did what it should.
+pub(crate) fn outcome(heard: &Heard) -> Result<bool, Error> {
+    match heard.answer.code.as_str() {
+        "released" | "handed" => Ok(true),
+        // At a second try it can mean that the first one worked, or that the lease ended: nobody can tell.
+        "gone" => Ok(heard.again),
+        _ => Err(super::ask::unexpected(&heard.answer)),
+    }
+}

@@ -1,0 +1,268 @@
+//! The one loop that waits for a lock: try, join the line, try again when woken or when the lease of the holder ends.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::MutexGuard,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+use super::{
+    Engine,
+    ask::{Question, unexpected},
+    guard::Guard,
+    hold::{Hold, Phase},
+    kind::Kind,
+    queue::{Call, Place},
+};
+use crate::{
+    clock::Moment,
+    config::{Lease, Name},
+    error::{Error, Lost, Result},
+    owner::Owner,
+};
+
+/// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.
+const LONGEST_NAP: Duration = Duration::from_secs(5);
+/// The same while the server would not tell us of a release.
+const UNTOLD_NAP: Duration = Duration::from_millis(200);
+
+/// What a caller wants.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    pub(crate) name: Name,
+    pub(crate) owner: Owner,
+    pub(crate) kind: &'static Kind,
+    /// A fixed lease instead of the watchdog's.
+    pub(crate) lease: Option<Lease>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) patience: Patience,
+}
+
+/// How long he waits while somebody else has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    Once,
+    Until(Instant),
+    Forever,
+}
+
+impl Patience {
+    /// A wait too long for the clock is one without end.
+    pub(crate) fn of(time: Duration) -> Patience {
+        Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
+    }
+
+    fn is_over(self) -> bool {
+        match self {
+            Patience::Once => true,
+            Patience::Until(end) => Instant::now() >= end,
+            Patience::Forever => false,
+        }
+    }
+}
+
+/// What came of an attempt.
+enum Attempt {
+    Granted,
+    /// Somebody has it for this long, as far as is known.
+    Busy(Option<Duration>),
+}
+
+impl Engine {
+    /// Takes the lock; `None` if somebody else has it for longer than the patience lasts.
+    pub(crate) async fn take(self: &Arc<Self>, wish: Wish) -> Result<Option<Guard>> {
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => Err(Error::Closed),
+            taken = self.enter(wish) => taken,
+        }
+    }
+
+    async fn enter(self: &Arc<Self>, wish: Wish) -> Result<Option<Guard>> {
+        loop {
+            let fresh =
+                || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
+            let hold = self.registry.enter(&wish.name, &wish.owner, fresh);
+            let Some(_turn) = turn(&hold, wish.patience).await else { return Ok(None) };
+            match hold.phase() {
+                Phase::Asked => return self.enter_first(&hold, &wish).await,
+                Phase::Held | Phase::Lost(_) => return self.enter_again(&hold, &wish).await.map(Some),
+                Phase::Over => tokio::task::yield_now().await, // about to leave the registry
+            }
+        }
+    }
+
+    /// One more level of a hold that we have.
+    async fn enter_again(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Guard> {
+        hold.check()?;
+        let mut guard = Guard::claim(self, hold);
+        match self.attempt(&mut guard, wish, "again", self.give_up(wish.patience)).await? {
+            Attempt::Granted => {}
+            Attempt::Busy(_) => unreachable!("`again` is granted or lost"),
+        }
+        hold.check()?;
+        self.counters.reentered.up();
+        Ok(guard)
+    }
+
+    async fn enter_first(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Option<Guard>> {
+        let mut guard = Guard::claim(self, hold);
+        // What this process is giving back must not look like somebody else's.
+        let give_up = self.give_up(wish.patience);
+        let _ = timeout_at(give_up, self.releaser.clear(hold.name.key())).await;
+        if matches!(wish.patience, Patience::Once) || !self.queues.is_waited_for(hold.name.key()) {
+            match self.attempt(&mut guard, wish, "first", give_up).await? {
+                Attempt::Granted => return Ok(Some(guard)),
+                Attempt::Busy(_) if wish.patience.is_over() => return Ok(None),
+                Attempt::Busy(_) => {}
+            }
+        }
+        hold.set_queued();
+        let lease = self.lease(wish);
+        let place = self.queues.join(hold, lease, &self.redis);
+        if !self.wait(&place, &mut guard, wish).await? {
+            return Ok(None);
+        }
+        place.leave_granted();
+        Ok(Some(guard))
+    }
+
+    /// Waits in line; false if the patience is over.
+    async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<bool> {
+        // The subscription's bell wakes the first of the line; this is for the case that it cannot be had.
+        let mut look_again = Some(Instant::now() + UNTOLD_NAP);
+        loop {
+            let woken = sleep(place, look_again, wish.patience).await;
+            match place.call() {
+                Call::Yours(sent) => {
+                    self.granted(guard, wish, sent);
+                    return Ok(true);
+                }
+                Call::Wait if woken == Woken::Called => continue,
+                Call::Try | Call::Wait => {}
+            }
+            let told = place.is_told();
+            match self.attempt(guard, wish, "first", self.give_up(wish.patience)).await? {
+                Attempt::Granted => return Ok(true),
+                Attempt::Busy(_) if woken == Woken::OutOfTime => return Ok(false),
+                Attempt::Busy(left) => look_again = Some(Instant::now() + nap(left, told)),
+            }
+        }
+    }
+
+    fn lease(&self, wish: &Wish) -> Lease {
+        wish.lease.unwrap_or(self.config.watchdog)
+    }
+
+    /// Counts the guard's level as held since `sent`.
+    fn granted(&self, guard: &mut Guard, wish: &Wish, sent: Moment) {
+        let cap = wish.max_hold.map_or(Moment::FAR, |max| sent + max);
+        guard.granted(sent, self.lease(wish), wish.lease.is_none(), cap);
+    }
+
+    /// Asks the server once, through outages.
+    async fn attempt(&self, guard: &mut Guard, wish: &Wish, first: &'static str, give_up: Instant) -> Result<Attempt> {
+        let hold = Arc::clone(guard.hold());
+        let lease = self.lease(wish);
+        let replicas = if first == "first" { self.config.replicas } else { 0 };
+        guard.asked();
+        let heard = Question {
+            name: &hold.name,
+            hold: Some((&hold, lease)),
+            script: &hold.kind.acquire,
+            part: hold.part(lease.millis(), hold.levels(), first),
+            replicas,
+            what: "asking for the lock",
+            give_up,
+        }
+        .ask(&self.redis)
+        .await?;
+        match heard.answer.code.as_str() {
+            "granted" if heard.replicas < replicas => Err(Error::Replicas { wanted: replicas, got: heard.replicas }),
+            "granted" => {
+                self.granted(guard, wish, heard.sent);
+                Ok(Attempt::Granted)
+            }
+            "busy" => {
+                self.counters.refused.up();
+                guard.refused();
+                let left = heard.answer.value.int().and_then(|left| u64::try_from(left).ok());
+                Ok(Attempt::Busy(left.map(Duration::from_millis)))
+            }
+            "lost" => {
+                hold.lose(Lost::Removed, &self.counters);
+                Err(hold.check().err().unwrap_or_else(|| Error::lost(&hold.name, Lost::Removed)))
+            }
+            "conflict" => {
+                guard.refused();
+                Err(Error::Conflict { name: hold.name.to_string() })
+            }
+            _ => Err(unexpected(&heard.answer)),
+        }
+    }
+
+    /// How long one question is asked: a single attempt for as long as a command may take, else through an outage,
+    /// but never long beyond the caller's patience.
+    fn give_up(&self, patience: Patience) -> Instant {
+        let now = Instant::now();
+        match patience {
+            Patience::Once => now + self.config.command_timeout.min(self.config.outage_timeout),
+            Patience::Until(end) => end.max(now + LAST_ATTEMPT).min(now + self.config.outage_timeout),
+            Patience::Forever => now + self.config.outage_timeout,
+        }
+    }
+}
+
+/// What the attempt after the deadline may take: a round trip to anywhere.
+const LAST_ATTEMPT: Duration = Duration::from_millis(50);
+
+/// The right to ask about this hold. `None` if the patience ends first, or if it is for one attempt and the hold's
+/// own asker has found it taken.
+async fn turn(hold: &Hold, patience: Patience) -> Option<MutexGuard<'_, ()>> {
+    match patience {
+        Patience::Forever => Some(hold.turn.lock().await),
+        Patience::Until(end) => timeout_at(end, hold.turn.lock()).await.ok(),
+        Patience::Once => tokio::select! {
+            biased;
+            turn = hold.turn.lock() => Some(turn),
+            () = hold.queued() => None,
+        },
+    }
+}
+
+/// What ended a waiter's sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Called,
+    Alarm,
+    OutOfTime,
+}
+
+async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
+    let end = match patience {
+        Patience::Until(end) => Some(end),
+        Patience::Once | Patience::Forever => None,
+    };
+    let alarm = look_again.filter(|_| place.is_head());
+    tokio::select! {
+        biased;
+        () = sleep_opt(end) => Woken::OutOfTime,
+        () = place.woken() => Woken::Called,
+        () = sleep_opt(alarm) => Woken::Alarm,
+    }
+}
+
+async fn sleep_opt(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long to sleep beside a holder whose lease has `left` to go.
+fn nap(left: Option<Duration>, told: bool) -> Duration {
+    let longest = if told { LONGEST_NAP } else { UNTOLD_NAP };
+    // A millisecond more: Redis deletes a key only after the millisecond in which it ends.
+    left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
+}

@@ -1,0 +1,193 @@
+//! One task that keeps all holds of a client: confirms each in time, and ends those whose time is over.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    hold::{Hold, Step},
+    queue::Queues,
+};
+use crate::{
+    clock::Moment,
+    config::Lease,
+    error::Lost,
+    redis::{Answer, Fault, Redis},
+    stats::Counters,
+};
+
+/// The longest sleep. Timers stand still while the machine does; this is how soon after it wakes ended leases are seen.
+const NAP: Duration = Duration::from_secs(1);
+/// Confirmations in one task; together they make one call.
+const CHUNK: usize = 128;
+/// Between two tries to confirm one hold.
+const PAUSE: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    list: Mutex<List>,
+    /// Told when something became due before the sleep ends.
+    wake: Notify,
+    redis: Arc<Redis>,
+    queues: Arc<Queues>,
+    counters: Arc<Counters>,
+}
+
+/// Every held hold once, by the moment it needs attention.
+#[derive(Debug)]
+struct List {
+    due: BTreeMap<(Moment, u64), Arc<Hold>>,
+    asleep_until: Moment,
+}
+
+type Due = Vec<(Arc<Hold>, Option<Lease>)>;
+
+impl Watchdog {
+    /// Starts the task; it ends when the client closes.
+    pub(crate) fn start(
+        redis: Arc<Redis>,
+        queues: Arc<Queues>,
+        counters: Arc<Counters>,
+        closing: CancellationToken,
+    ) -> Arc<Watchdog> {
+        let list = Mutex::new(List { due: BTreeMap::new(), asleep_until: Moment::FAR });
+        let generation = redis.generation();
+        let watchdog = Arc::new(Watchdog { list, wake: Notify::new(), redis, queues, counters });
+        tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(generation)));
+        watchdog
+    }
+
+    /// Lists a hold by its next need; one that is no longer held leaves the list.
+    pub(crate) fn list(&self, hold: &Arc<Hold>) {
+        self.list_by(hold, false);
+    }
+
+    /// `confirming`: an answer about it is awaited, so only its end is of interest.
+    fn list_by(&self, hold: &Arc<Hold>, confirming: bool) {
+        let mut list = self.lock();
+        let due = hold.next_due(confirming);
+        if let Some(before) = hold.swap_due(due) {
+            list.due.remove(&(before, hold.number));
+        }
+        let Some(due) = due else { return };
+        list.due.insert((due, hold.number), Arc::clone(hold));
+        if due < list.asleep_until {
+            self.wake.notify_one();
+        }
+    }
+
+    async fn watch(self: Arc<Watchdog>, mut generation: watch::Receiver<u64>) {
+        loop {
+            let due = self.take(Moment::now());
+            self.tend(due);
+            tokio::select! {
+                () = sleep(self.nap()) => {}
+                () = self.wake.notified() => {}
+                // What the server knew may be gone with the connection.
+                Ok(()) = generation.changed() => self.confirm_all(),
+            }
+        }
+    }
+
+    fn nap(&self) -> Duration {
+        let mut list = self.lock();
+        let next = list.due.first_key_value().map(|((due, _), _)| *due);
+        list.asleep_until = next.map_or(Moment::FAR, |next| next.min(Moment::now() + NAP));
+        match next {
+            Some(_) => list.asleep_until.left(),
+            None => NAP * 60,
+        }
+    }
+
+    /// Takes out what needs attention by `now`.
+    fn take(&self, now: Moment) -> Vec<Arc<Hold>> {
+        let mut list = self.lock();
+        let later = list.due.split_off(&(now, u64::MAX));
+        let due = mem::replace(&mut list.due, later).into_values().collect();
+        unlisted(due)
+    }
+
+    fn confirm_all(self: &Arc<Self>) {
+        let all = unlisted(mem::take(&mut self.lock().due).into_values().collect());
+        all.iter().for_each(|hold| hold.confirm_after(Duration::ZERO));
+        self.tend(all);
+    }
+
+    fn tend(self: &Arc<Self>, holds: Vec<Arc<Hold>>) {
+        let now = Moment::now();
+        let mut confirm = Due::new();
+        for hold in holds {
+            let step = hold.step(now);
+            if let Step::Ended(reason) = step {
+                self.lost(&hold, reason);
+            }
+            self.list_by(&hold, matches!(step, Step::Confirm(_)));
+            if let Step::Confirm(lease) = step {
+                confirm.push((hold, lease));
+            }
+        }
+        let mut confirm = confirm.into_iter().peekable();
+        while confirm.peek().is_some() {
+            self.confirm(confirm.by_ref().take(CHUNK).collect());
+        }
+    }
+
+    /// Asks about some holds at once. In a task of its own, since others' leases end while this waits.
+    fn confirm(self: &Arc<Self>, holds: Due) {
+        let watchdog = Arc::clone(self);
+        tokio::spawn(
+            async move { join_all(holds.iter().map(|(hold, lease)| watchdog.confirm_one(hold, *lease))).await },
+        );
+    }
+
+    async fn confirm_one(&self, hold: &Arc<Hold>, lease: Option<Lease>) {
+        if let Some(lease) = lease {
+            hold.asking(lease);
+        }
+        let sent = Moment::now();
+        let part = hold.part(lease.map_or(0, Lease::millis), 0, "");
+        self.confirmed(hold, sent, lease, self.redis.request_gathered(&hold.kind.renew, part).await);
+        self.list(hold);
+    }
+
+    /// A refusal is a loss; silence is not, until the clock says so.
+    fn confirmed(&self, hold: &Hold, sent: Moment, lease: Option<Lease>, answer: Result<Answer, Fault>) {
+        match answer {
+            Ok(answer) if answer.code == "kept" => {
+                self.counters.renewals.up();
+                hold.confirmed(sent, lease);
+            }
+            Ok(_) | Err(Fault::Conflict) => self.lost(hold, Lost::Removed),
+            Err(fault) => {
+                tracing::debug!(target: "leasehold::watchdog", name = &*hold.name, ?fault, "not confirmed yet");
+                hold.confirm_after(PAUSE);
+            }
+        }
+    }
+
+    fn lost(&self, hold: &Hold, reason: Lost) {
+        hold.lose(reason, &self.counters);
+        self.queues.ring(hold);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn unlisted(holds: Vec<Arc<Hold>>) -> Vec<Arc<Hold>> {
+    for hold in &holds {
+        hold.swap_due(None);
+    }
+    holds
+}

@@ -1,0 +1,165 @@
+//! What can go wrong, and what is then true of the lock.
+
+use std::{error::Error as StdError, sync::Arc, time::Duration};
+
+/// The cause beneath an error, shared because one broken connection fails many calls.
+pub(crate) type Source = Arc<dyn StdError + Send + Sync + 'static>;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on a lock failed. Each variant says what is true of the lock afterwards.
+///
+/// "Somebody else has it" is never an error: the `try_` methods answer `None`.
+///
+/// ```
+/// # async fn run(client: leasehold::Client) {
+/// use leasehold::Error;
+///
+/// match client.lock("invoice:42").try_lock().await {
+///     Ok(Some(_guard)) => println!("ours"),
+///     Ok(None) => println!("somebody else is at it"),
+///     Err(Error::Unavailable { .. }) => println!("nobody knows: the server does not answer"),
+///     Err(other) => println!("{other}"),
+/// }
+/// # }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name cannot be used. Nothing was sent and no lock was touched; choose another name.
+    #[error("the lock name {name:?} cannot be used: {reason}")]
+    #[non_exhaustive]
+    InvalidName {
+        /// The name as given, cut after 64 characters.
+        name: String,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+
+    /// A setting cannot be used. Nothing was sent and no lock was touched; change the setting.
+    #[error("the setting {setting} cannot be used: {reason}")]
+    #[non_exhaustive]
+    InvalidConfig {
+        /// The setting, named like its method.
+        setting: &'static str,
+        /// Which rule it breaks. Never holds a password.
+        reason: String,
+    },
+
+    /// The lock was ours and is no more, or must be presumed gone. Stop the protected work: somebody else may be
+    /// doing it. To go on, give back every guard of this owner and take the lock anew.
+    #[error("the lock {name:?} is lost: {reason}")]
+    Lost {
+        /// The lock's name.
+        name: String,
+        /// How it was lost.
+        reason: Lost,
+    },
+
+    /// The server could not be reached or did not answer in time. After a failed `lock` nothing is held: should the
+    /// server have granted it after all, it is given back in the background. After a failed `unlock` the lock is
+    /// given back in the background, and is free at the latest when its lease ends.
+    #[error("the server did not answer: {tried}")]
+    #[non_exhaustive]
+    Unavailable {
+        /// What was tried, for how long.
+        tried: String,
+        /// The last failure, where there was one besides silence.
+        #[source]
+        source: Option<Source>,
+    },
+
+    /// The server refuses us: no or wrong password, or a user without the rights that the scripts need (they are
+    /// listed in the crate documentation). Nothing new is held; a hold from before stays until its lease ends.
+    #[error("the server denies access: {source}")]
+    #[non_exhaustive]
+    Denied {
+        /// The server's words.
+        source: Source,
+    },
+
+    /// The key holds something that is not a lock of this kind. It was left as it was and nothing is held; choose
+    /// another name, or remove the key.
+    #[error("the key {name:?} holds something that is not a lock")]
+    #[non_exhaustive]
+    Conflict {
+        /// The lock's name.
+        name: String,
+    },
+
+    /// Too few replicas confirmed a new hold in time. It has been given back.
+    #[error("{got} of {wanted} replicas confirmed the hold; it was given back")]
+    Replicas {
+        /// How many must confirm, see [`Builder::replicas`](crate::Builder::replicas).
+        wanted: u8,
+        /// How many did.
+        got: u8,
+    },
+
+    /// Any other answer of the server. Nothing new is held; a hold from before stays until its lease ends.
+    #[error("the server answered: {source}")]
+    #[non_exhaustive]
+    Server {
+        /// The server's words.
+        source: Source,
+    },
+
+    /// The client was closed. Everything it held has been given back; connect a new client.
+    #[error("the client is closed")]
+    Closed,
+}
+
+impl Error {
+    pub(crate) fn silent(what: &str, waited: Duration, source: Option<Source>) -> Error {
+        let mut tried = format!("{what} for {waited:.1?}");
+        if let Some(source) = &source {
+            tried = format!("{tried}, last: {source}");
+        }
+        Error::Unavailable { tried, source }
+    }
+
+    pub(crate) fn lost(name: &str, reason: Lost) -> Error {
+        Error::Lost { name: name.to_owned(), reason }
+    }
+
+    pub(crate) fn config(setting: &'static str, reason: impl Into<String>) -> Error {
+        Error::InvalidConfig { setting, reason: reason.into() }
+    }
+}
+
+/// How a lock was lost.
+///
+/// ```
+/// # async fn run(guard: leasehold::Guard) {
+/// use leasehold::Lost;
+///
+/// match guard.lost().await {
+///     Lost::MaxHold => println!("we took longer than we allowed ourselves"),
+///     other => println!("stop: {other}"),
+/// }
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Lost {
+    /// The server has it no more: deleted, forced open, taken over, or gone with the server's data.
+    Removed,
+    /// The lease ran out, or so much time passed without an answer that it may have.
+    Expired,
+    /// It was held for as long as [`Lock::max_hold`](crate::Lock::max_hold) allows.
+    MaxHold,
+    /// Our own client was closed, which gives everything back.
+    Closed,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Lost::Removed => "the server no longer has it",
+            Lost::Expired => "its lease ran out",
+            Lost::MaxHold => "it was held for as long as max_hold allows",
+            Lost::Closed => "the client was closed",
+        })
+    }
+}

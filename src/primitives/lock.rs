@@ -1,0 +1,265 @@
+//! The reentrant lock: Redisson's `RLock`, byte for byte in Redis.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::Instrument;
+
+use crate::{
+    client::Client,
+    config::{Lease, Name},
+    engine::{Engine, Guard, Kind, Patience, Wish},
+    error::{Error, Result},
+    owner::Owner,
+    redis::{PUBLISH, Script, Word, lock_channel},
+};
+
+macro_rules! script {
+    ($name:literal) => {
+        Script::new(concat!(
+            include_str!("../redis/frame.lua"),
+            include_str!("lock/holder.lua"),
+            include_str!(concat!("lock/", $name, ".lua"))
+        ))
+    };
+}
+
+static LOCK: Kind = Kind {
+    channel: lock_channel,
+    acquire: script!("acquire"),
+    release: script!("release"),
+    renew: script!("renew"),
+    hand_over: script!("hand_over"),
+    inspect: script!("inspect"),
+    force_unlock: script!("force_unlock"),
+};
+
+impl Client {
+    /// The lock of this name. Sends nothing; a name that cannot be used is reported by the first call.
+    ///
+    /// ```
+    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// let _guard = client.lock("invoice:42").lock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lock(&self, name: &str) -> Lock {
+        Lock {
+            engine: Arc::clone(self.engine()),
+            given: name.into(),
+            name: Name::new(self.prefix(), name),
+            lease: Ok(None),
+            max_hold: None,
+            owner: None,
+        }
+    }
+}
+
+/// A lock by name, with the settings for taking it. Cheap to clone and to make anew; nothing is held until
+/// [`lock`](Lock::lock) and its like return a [`Guard`].
+///
+/// Without a [`lease`](Lock::lease) the lock is kept by the watchdog: it is taken for
+/// [`Builder::watchdog`](crate::Builder::watchdog) and renewed while a guard lives.
+#[derive(Debug, Clone)]
+pub struct Lock {
+    engine: Arc<Engine>,
+    given: Arc<str>,
+    name: Result<Name>,
+    lease: Result<Option<Lease>>,
+    max_hold: Option<Duration>,
+    owner: Option<Owner>,
+}
+
+/// Who holds a lock, as the server has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`.
+    pub id: String,
+    /// How many levels it has.
+    pub holds: u64,
+    /// How long the lease still lasts; `None` if it has no end, which no client leaves behind on purpose.
+    pub remaining: Option<Duration>,
+}
+
+impl Lock {
+    /// Takes it for this long, without the watchdog: the lock ends by itself unless it is given back or
+    /// [extended](Guard::extend).
+    ///
+    /// Must be between a millisecond and a year; anything else is reported when the lock is taken.
+    #[must_use]
+    pub fn lease(self, d: Duration) -> Self {
+        Lock { lease: Lease::new("lease", d).map(Some), ..self }
+    }
+
+    /// Never holds it for longer than this: the holder is then told [`Lost::MaxHold`](crate::Lost::MaxHold) and the
+    /// watchdog renews no more, so that the lease ends soon after. No cap by default.
+    ///
+    /// Counted for each `lock` call from its own time; the earliest ends the whole hold.
+    #[must_use]
+    pub fn max_hold(self, d: Duration) -> Self {
+        Lock { max_hold: Some(d), ..self }
+    }
+
+    /// Takes it for this owner, instead of [`Owner::current`] at the time of the call.
+    #[must_use]
+    pub fn owner(self, o: &Owner) -> Self {
+        Lock { owner: Some(o.clone()), ..self }
+    }
+
+    /// Waits until the lock is ours. An owner that has it already gets one more level at once.
+    ///
+    /// ```
+    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// let lock = client.lock("ledger");
+    /// let outer = lock.lock().await?;
+    /// let inner = lock.lock().await?; // the same task: re-entered, no waiting
+    /// assert_eq!(inner.holds(), 2);
+    /// inner.unlock().await?;
+    /// outer.unlock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if this owner had the lock and lost it; [`Error::Unavailable`] if the server does not answer
+    /// for [`outage_timeout`](crate::Builder::outage_timeout); others as [`Error`] says. Nothing is held then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind: no hold, no place in the queue, no subscription.
+    pub async fn lock(&self) -> Result<Guard> {
+        let taken = self.take("lock", Patience::Forever).await?;
+        Ok(taken.expect("patience without end ends with a lock or an error"))
+    }
+
+    /// One attempt; `None` if somebody else has it.
+    ///
+    /// ```
+    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// match client.lock("nightly-job").try_lock().await? {
+    ///     Some(guard) => guard.protect(async { /* the job */ }).await?,
+    ///     None => println!("another machine is at it"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Lock::lock), but a server that does not answer is given up after
+    /// [`command_timeout`](crate::Builder::command_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Lock::lock).
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        self.take("try_lock", Patience::Once).await
+    }
+
+    /// Waits for at most `patience`; `None` if somebody else had it all the time. The last attempt is made when the
+    /// time is over, so a lock that comes free in the end is not missed.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Lock::lock); a server that does not answer is given up when the patience ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Lock::lock).
+    pub async fn try_lock_for(&self, patience: Duration) -> Result<Option<Guard>> {
+        self.take("try_lock_for", Patience::of(patience)).await
+    }
+
+    /// The name, without the client's prefix.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.given
+    }
+
+    /// Whether anybody holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn is_locked(&self) -> Result<bool> {
+        Ok(self.inspect().await?.is_some())
+    }
+
+    /// Who holds it, how often and for how much longer; `None` if nobody does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if the key is not a lock; [`Error::Unavailable`] if the server does not answer for
+    /// [`outage_timeout`](crate::Builder::outage_timeout); others as [`Error`] says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self) -> Result<Option<Holder>> {
+        let answer = self.tell("inspect", &LOCK.inspect, "").await?;
+        match (answer.0.as_str(), answer.1) {
+            ("held", Word::List(words)) => Ok(Some(holder(&words).ok_or_else(|| self.conflict())?)),
+            ("free", _) => Ok(None),
+            _ => Err(self.conflict()),
+        }
+    }
+
+    /// Takes the lock away from whoever has it and wakes the waiters; true if it was held. The holder is not asked:
+    /// a leasehold client is told within a third of its lease, and may work on until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Lock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves open whether the lock was taken away.
+    pub async fn force_unlock(&self) -> Result<bool> {
+        match self.tell("force_unlock", &LOCK.force_unlock, PUBLISH).await?.0.as_str() {
+            "released" => Ok(true),
+            "free" => Ok(false),
+            _ => Err(self.conflict()),
+        }
+    }
+
+    async fn take(&self, what: &'static str, patience: Patience) -> Result<Option<Guard>> {
+        let wish = Wish {
+            name: self.name.clone()?,
+            owner: self.owner.clone().unwrap_or_else(Owner::current),
+            kind: &LOCK,
+            lease: self.lease.clone()?,
+            max_hold: self.max_hold,
+            patience,
+        };
+        let span = tracing::debug_span!(target: "leasehold::lock", "take", how = what, name = self.name());
+        self.engine.take(wish).instrument(span).await
+    }
+
+    /// Asks about the lock itself, not about a hold of ours.
+    async fn tell(&self, what: &'static str, script: &'static Script, more: &str) -> Result<(String, Word)> {
+        let name = self.name.clone()?;
+        let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
+        let part = LOCK.part(name.key(), "", 0, 0, more);
+        let answer = self.engine.tell(what, &name, script, part).instrument(span).await?;
+        Ok((answer.code, answer.value))
+    }
+
+    fn conflict(&self) -> Error {
+        Error::Conflict { name: self.name().to_owned() }
+    }
+}
+
+fn holder(words: &[Word]) -> Option<Holder> {
+    let [id, holds, left] = words else { return None };
+    Some(Holder {
+        id: id.text()?.to_owned(),
+        holds: holds.int()?.try_into().ok()?,
+        remaining: u64::try_from(left.int()?).ok().map(Duration::from_millis),
+    })
+}

@@ -1,0 +1,488 @@
+//! The only file that names fred: one connection, and the supervision that replaces it.
+//!
+//! fred can reconnect by itself, but then resends scripts that may have run, and some of its states never end
+//! (docs/design.md lists what was measured). So a [`Link`] is one connection for its whole life: no reconnect policy,
+//! one attempt per command, every wait bounded, and once anything about it is doubtful it is thrown away. [`Conn`]
+//! opens the next one. Requests are safe to send twice, so nothing is lost with a link.
+
+use std::{
+    future::Future,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use fred::{
+    clients::Client,
+    error::{Error as FredError, ErrorKind},
+    interfaces::{ClientLike, EventInterface, FredResult, LuaInterface, PubsubInterface},
+    types::{
+        Builder, ClusterHash, CustomCommand, Message, Value, config::Config as FredConfig, config::UnresponsiveConfig,
+    },
+};
+use tokio::{
+    sync::{broadcast, watch},
+    task::AbortHandle,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    fault::Fault,
+    script::{Answer, Part, Script, Word},
+};
+use crate::{
+    error::{Error, Result, Source},
+    stats::Counters,
+};
+
+/// Waits between attempts to reconnect double from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
+/// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
+/// the subscriber's is ever filled.
+const HEARD: usize = 4096;
+const NOTHING_HEARD: usize = 16;
+
+/// Where the server is and who we are there. Not printable: it can hold a password.
+pub(crate) struct Target(FredConfig);
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Target(..)")
+    }
+}
+
+impl Target {
+    /// Reads `redis://[user:password@]host[:port][/db]` and `redis+unix://[user:password@]/path[?db=n]`, with
+    /// `valkey` for `redis` where preferred.
+    pub(crate) fn parse(url: &str) -> Result<Target> {
+        let invalid = |reason: &str| Error::config("url", reason);
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("it has no scheme such as redis://"))?;
+        let scheme = match scheme {
+            "redis" | "valkey" => "redis",
+            "redis+unix" | "valkey+unix" => "redis+unix",
+            "rediss" | "valkeys" | "redis-cluster" | "valkey-cluster" | "rediss-cluster" | "valkeys-cluster"
+            | "redis-sentinel" | "valkey-sentinel" | "rediss-sentinel" | "valkeys-sentinel" => {
+                return Err(invalid("TLS, cluster and sentinel are not supported by this version"));
+            }
+            _ => return Err(invalid("its scheme is none of redis://, redis+unix:// and their valkey twins")),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // fred's error could repeat the URL, and with it a password.
+        let mut config =
+            FredConfig::from_url(&format!("{scheme}://{rest}")).map_err(|_| invalid("it is not a valid URL"))?;
+        if !query.is_empty() {
+            let db = query.strip_prefix("db=").and_then(|db| db.parse().ok());
+            config.database = Some(db.ok_or_else(|| invalid("its only parameter is db=NUMBER"))?);
+        }
+        Ok(Target(config))
+    }
+}
+
+/// One connection, never repaired.
+pub(super) struct Link {
+    client: Client,
+    driver: AbortHandle,
+    down: CancellationToken,
+    patience: Duration,
+    opened: Instant,
+    /// When the last reply came, in microseconds since it was opened.
+    heard: AtomicU64,
+    nonce: AtomicU64,
+    counters: Arc<Counters>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("down", &self.down.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// Closes the socket: fred's client would otherwise live on with its task.
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Link {
+    async fn open(target: &Target, patience: Duration, buffer: usize, counters: &Arc<Counters>) -> Result<Link, Fault> {
+        let client = client(target, patience, buffer)?;
+        let down = CancellationToken::new();
+        let mut driver = client.connect();
+        let link = Link {
+            client,
+            driver: driver.abort_handle(),
+            down: down.clone(),
+            patience,
+            opened: Instant::now(),
+            heard: AtomicU64::new(0),
+            nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
+            counters: Arc::clone(counters),
+        };
+        let connected = async {
+            tokio::select! {
+                ended = &mut driver => Err(ended.map_or_else(|_| closed(), |end| end.err().unwrap_or_else(closed))),
+                up = link.client.wait_for_connect() => up,
+            }
+        };
+        match timeout(patience, connected).await {
+            Ok(connected) => connected.map_err(fault)?,
+            Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
+        }
+        // The driver's end is the one sign of life fred gives that can be trusted.
+        tokio::spawn(async move {
+            let _ = driver.await;
+            down.cancel();
+        });
+        Ok(link)
+    }
+
+    /// Throws the link away: what is under way fails as unknown, and the supervisor opens another.
+    fn give_up(&self) {
+        self.down.cancel();
+        self.driver.abort();
+    }
+
+    /// Waits for a command, but no longer than the link lives and the patience lasts. A link that has not answered
+    /// anything since the command was sent is taken for dead.
+    async fn bounded<T>(&self, command: impl Future<Output = FredResult<T>>) -> Result<T, Fault> {
+        let sent = self.clock();
+        tokio::select! {
+            biased;
+            answer = command => {
+                self.heard.store(self.clock(), Ordering::Relaxed);
+                answer.map_err(fault)
+            }
+            () = self.down.cancelled() => Err(Fault::unknown("the connection was lost")),
+            () = sleep(self.patience) => {
+                self.counters.timeouts.up();
+                if self.heard.load(Ordering::Relaxed) < sent {
+                    self.give_up();
+                }
+                Err(Fault::unknown(&format!("no reply within {:?}", self.patience)))
+            }
+        }
+    }
+
+    fn clock(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
+    pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Vec<Result<Answer, Fault>>, Fault> {
+        match self.evalsha(script, parts).await {
+            Err(Fault::Server(source)) if source.to_string().contains("NOSCRIPT") => {
+                let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
+                self.bounded(self.client.custom::<Value, _>(load, vec!["LOAD", script.source])).await?;
+                self.evalsha(script, parts).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn evalsha(&self, script: &Script, parts: &[Part]) -> Result<Vec<Result<Answer, Fault>>, Fault> {
+        let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.source));
+        let first = self.nonce.fetch_add(parts.len() as u64, Ordering::Relaxed);
+        let keys: Vec<String> = parts.iter().flat_map(|part| part.keys.iter().cloned()).collect();
+        let mut args = vec![parts.len().to_string()];
+        for (nonce, part) in (first..).zip(parts) {
+            args.push(nonce.to_string());
+            args.extend(part.args.iter().cloned());
+        }
+        self.counters.calls.up();
+        self.counters.requests.add(parts.len() as u64);
+        let reply = self.bounded(self.client.evalsha::<Value, _, _, _>(sha.as_str(), keys, args)).await?;
+        answers(reply, first, parts.len()).ok_or_else(|| {
+            self.counters.misplaced.up();
+            tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
+            self.give_up();
+            Fault::unknown("the reply belongs to another request")
+        })
+    }
+
+    /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile.
+    pub(super) async fn confirmed(&self, wanted: u8) -> Result<u8, Fault> {
+        let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
+        let millis = u64::try_from(self.patience.as_millis() / 2).unwrap_or(u64::MAX);
+        let args = vec![wanted.to_string(), millis.max(1).to_string()];
+        let count: u64 = self.bounded(self.client.custom(wait, args)).await?;
+        Ok(u8::try_from(count).unwrap_or(u8::MAX))
+    }
+}
+
+/// Cuts a reply into one answer for each part; `None` where a nonce or the shape is not what was asked for.
+fn answers(reply: Value, first: u64, parts: usize) -> Option<Vec<Result<Answer, Fault>>> {
+    let Value::Array(values) = reply else { return None };
+    if values.len() != parts * 3 {
+        return None;
+    }
+    let mut values = values.into_iter();
+    let mut answers = Vec::with_capacity(parts);
+    for nonce in (first..).take(parts) {
+        let (named, code, value) = (values.next()?, values.next()?, values.next()?);
+        if named.as_str()? != nonce.to_string() {
+            return None;
+        }
+        let (code, value) = (code.into_string()?, word(value));
+        answers.push(match (code.as_str(), value.text()) {
+            ("error", Some(words)) => Err(Fault::said(words)),
+            _ => Ok(Answer { code, value }),
+        });
+    }
+    Some(answers)
+}
+
+fn word(value: Value) -> Word {
+    match value {
+        Value::Integer(number) => Word::Int(number),
+        Value::Array(values) => Word::List(values.into_iter().map(word).collect()),
+        Value::Null => Word::Nothing,
+        other => other.into_string().map_or(Word::Nothing, Word::Text),
+    }
+}
+
+fn client(target: &Target, patience: Duration, buffer: usize) -> Result<Client, Fault> {
+    Builder::from_config(target.0.clone())
+        .with_connection_config(|conn| {
+            conn.connection_timeout = patience;
+            conn.internal_command_timeout = patience;
+            conn.max_command_attempts = 1;
+            conn.auto_client_setname = false;
+            conn.unresponsive = UnresponsiveConfig::default();
+            conn.tcp.nodelay = Some(true);
+        })
+        .with_performance_config(|perf| perf.broadcast_channel_capacity = buffer)
+        .build()
+        .map_err(fault)
+}
+
+/// fred's kinds sorted by the one question that counts: may it have run?
+fn fault(error: FredError) -> Fault {
+    let doubtful = match error.kind() {
+        ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => true,
+        ErrorKind::Unknown => {
+            error.details().starts_with("Too many failed") || error.details().starts_with("Failed to")
+        }
+        _ => false,
+    };
+    let denied = matches!(error.kind(), ErrorKind::Auth);
+    let words = error.details().to_owned();
+    let source = Arc::new(error) as Source;
+    match (doubtful, denied) {
+        (true, _) => Fault::Unknown(source),
+        (_, true) => Fault::Denied(source),
+        _ => Fault::refused(&words, source),
+    }
+}
+
+fn closed() -> FredError {
+    FredError::new(ErrorKind::IO, "the connection was closed")
+}
+
+/// A connection that comes back: the link of the moment, and a task that replaces it.
+#[derive(Debug)]
+pub(super) struct Conn {
+    link: watch::Receiver<Result<Arc<Link>, Fault>>,
+    patience: Duration,
+}
+
+impl Conn {
+    /// Opens the first link; afterwards a task replaces lost ones until `closed`, and counts the generation up.
+    pub(super) async fn open(
+        target: &Arc<Target>,
+        patience: Duration,
+        counters: &Arc<Counters>,
+        generation: watch::Sender<u64>,
+        closed: &CancellationToken,
+    ) -> Result<Conn, Fault> {
+        let dial = Dial { target: Arc::clone(target), patience, buffer: NOTHING_HEARD, counters: Arc::clone(counters) };
+        let first = Arc::new(dial.link().await?);
+        let (slot, link) = watch::channel(Ok(Arc::clone(&first)));
+        let closed = closed.clone();
+        tokio::spawn(async move {
+            closed.run_until_cancelled(supervise(dial, first, &slot, generation)).await;
+            let _ = slot.send_replace(Err(Fault::unknown("the client is closed")));
+        });
+        Ok(Conn { link, patience })
+    }
+
+    /// The link of the moment. Waits for one while there is none, unless we are not welcome.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
+        let now = self.link.borrow().clone();
+        match now {
+            Ok(link) if !link.down.is_cancelled() => return Ok(link),
+            Err(Fault::Denied(source)) => return Err(Fault::Denied(source)),
+            _ => {}
+        }
+        let mut slot = self.link.clone();
+        let usable = |now: &Result<Arc<Link>, Fault>| match now {
+            Ok(link) => !link.down.is_cancelled(),
+            Err(fault) => matches!(fault, Fault::Denied(_)),
+        };
+        let found = timeout(self.patience, slot.wait_for(usable)).await.map(|found| found.map(|now| now.clone()));
+        let found = match found {
+            Ok(Ok(found)) => found,
+            Ok(Err(_closed)) => Err(Fault::unknown("the client is closed")),
+            Err(_late) => self.link.borrow().clone().and_then(|_| Err(Fault::unknown("no connection"))),
+        };
+        found.map_err(|fault| match fault {
+            Fault::Unknown(source) => Fault::NotReady(source), // it was never sent
+            other => other,
+        })
+    }
+}
+
+/// Replaces lost links for ever; ended by dropping it.
+async fn supervise(
+    dial: Dial,
+    mut link: Arc<Link>,
+    slot: &watch::Sender<Result<Arc<Link>, Fault>>,
+    generation: watch::Sender<u64>,
+) {
+    loop {
+        link.down.cancelled().await;
+        tracing::warn!(target: "leasehold::conn", "connection lost");
+        link = Arc::new(dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await);
+        tracing::info!(target: "leasehold::conn", "connected again");
+        let _ = slot.send_replace(Ok(Arc::clone(&link)));
+        generation.send_modify(|count| *count += 1);
+    }
+}
+
+/// What it takes to open a link.
+#[derive(Debug)]
+struct Dial {
+    target: Arc<Target>,
+    patience: Duration,
+    buffer: usize,
+    counters: Arc<Counters>,
+}
+
+impl Dial {
+    async fn link(&self) -> Result<Link, Fault> {
+        Link::open(&self.target, self.patience, self.buffer, &self.counters).await
+    }
+
+    /// Tries until it works, reporting each failure.
+    async fn until_open(&self, failed: impl Fn(Fault)) -> Link {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.link().await {
+                Ok(link) => {
+                    self.counters.reconnects.up();
+                    return link;
+                }
+                Err(fault) => failed(fault),
+            }
+            sleep(spread(pause)).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+}
+
+/// Half to one and a half of it, so that many clients do not come back in step.
+fn spread(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
+    pause.mul_f64(0.5 + random)
+}
+
+/// A connection that only listens. Nothing else may be under way on it: fred hands the refusal of a SUBSCRIBE to
+/// the next command, which here is always the barrier.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    link: Link,
+    messages: broadcast::Receiver<Message>,
+}
+
+/// What a subscriber hears.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Something was published on this channel.
+    Message(String),
+    /// More than we could take: any channel may have had something.
+    TooMuch,
+    /// The connection is gone.
+    Silence,
+}
+
+impl Subscriber {
+    pub(super) async fn open(target: &Target, patience: Duration, counters: &Arc<Counters>) -> Result<Self, Fault> {
+        let link = Link::open(target, patience, HEARD, counters).await?;
+        let messages = link.client.message_rx();
+        Ok(Subscriber { link, messages })
+    }
+
+    /// Sends one SUBSCRIBE for each channel; only the [`barrier`](Self::barrier) says what came of them.
+    pub(super) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
+        for channel in channels {
+            self.link.bounded(self.link.client.subscribe(channel.as_ref())).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn unsubscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
+        for channel in channels {
+            self.link.bounded(self.link.client.unsubscribe(channel.as_ref())).await?;
+        }
+        Ok(())
+    }
+
+    /// Answered after the server has dealt with all before it.
+    pub(super) async fn barrier(&self) -> Result<(), Fault> {
+        self.link.bounded(self.link.client.ping::<Value>(None)).await.map(drop)
+    }
+
+    pub(super) async fn next(&mut self) -> Heard {
+        tokio::select! {
+            () = self.link.down.cancelled() => Heard::Silence,
+            heard = self.messages.recv() => match heard {
+                Ok(message) => Heard::Message(message.channel.to_string()),
+                Err(broadcast::error::RecvError::Lagged(_)) => Heard::TooMuch,
+                Err(broadcast::error::RecvError::Closed) => Heard::Silence,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for good in [
+            "redis://h",
+            "valkey://u:p@h:1/2",
+            "redis://:p@[::1]:6380",
+            "redis+unix:///run/r.sock",
+            "valkey+unix:///r.sock?db=3",
+        ] {
+            Target::parse(good).expect(good);
+        }
+        for bad in ["", "h:6379", "http://h:1", "rediss://h", "redis-cluster://h", "redis://h:99999", "redis://h?x=1"] {
+            Target::parse(bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_printed() {
+        let target = Target::parse("redis://ann:s3cret@h").expect("good");
+        assert!(!format!("{target:?}").contains("s3cret"));
+        let error = Target::parse("redis://ann:s3cret@h:99999").expect_err("bad port");
+        assert!(!format!("{error} {error:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn replies_must_name_their_request() {
+        let reply = |nonce: &str| Value::Array(vec![nonce.into(), "granted".into(), 1.into()]);
+        assert!(answers(reply("7"), 7, 1).is_some());
+        assert!(answers(reply("8"), 7, 1).is_none());
+        assert!(answers(reply("7"), 7, 2).is_none());
+        assert!(answers(Value::Integer(7), 7, 1).is_none());
+    }
+}

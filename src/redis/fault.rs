@@ -1,0 +1,67 @@
+//! What can become of a request, in the only terms that matter: may it have run, and is it worth sending again.
+
+use crate::error::Source;
+
+/// Why there is no answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Fault {
+    /// No reply, or somebody else's: the script may have run, may yet run, or neither.
+    Unknown(Source),
+    /// Refused for now (loading, busy, read-only after a failover): it has not run.
+    NotReady(Source),
+    /// Not allowed.
+    Denied(Source),
+    /// The key is of another type.
+    Conflict,
+    /// Any other refusal.
+    Server(Source),
+}
+
+/// First words of answers that mean "later".
+const NOT_READY: [&str; 8] =
+    ["LOADING", "BUSY ", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNBLOCKED"];
+/// First words of answers that mean "not you".
+const DENIED: [&str; 3] = ["NOPERM", "NOAUTH", "WRONGPASS"];
+/// What Redis says inside a script where it would say NOPERM outside.
+const DENIED_INSIDE: [&str; 3] =
+    ["can't run this command or subcommand", "can't access at least one", "No permissions"];
+
+impl Fault {
+    /// From the server's words, with the error that carries them.
+    pub(crate) fn refused(words: &str, source: Source) -> Fault {
+        let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
+        if starts(&NOT_READY) {
+            Fault::NotReady(source)
+        } else if starts(&DENIED) || DENIED_INSIDE.iter().any(|hint| words.contains(hint)) {
+            Fault::Denied(source)
+        } else if words.starts_with("WRONGTYPE") || words.contains("hash value is not an integer") {
+            Fault::Conflict
+        } else {
+            Fault::Server(source)
+        }
+    }
+
+    /// From the words of a failed part of a script.
+    pub(crate) fn said(words: &str) -> Fault {
+        Fault::refused(words, Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words)))
+    }
+
+    pub(crate) fn unknown(what: &str) -> Fault {
+        Fault::Unknown(Source::from(Box::<dyn std::error::Error + Send + Sync>::from(what)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_server() {
+        assert!(matches!(Fault::said("LOADING Redis is loading the dataset in memory"), Fault::NotReady(_)));
+        assert!(matches!(Fault::said("NOPERM this user has no permissions"), Fault::Denied(_)));
+        let inside = "ERR The user executing the script can't run this command or subcommand";
+        assert!(matches!(Fault::said(inside), Fault::Denied(_)));
+        assert!(matches!(Fault::said("WRONGTYPE Operation against a key"), Fault::Conflict));
+        assert!(matches!(Fault::said("OOM command not allowed"), Fault::Server(_)));
+    }
+}

@@ -1,0 +1,265 @@
+//! Channels to listeners, over one subscriber connection: one SUBSCRIBE per channel however many tasks wait, and no
+//! churn, since a channel just left stays subscribed for a moment.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, interval, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    conn::{Heard, Subscriber, Target},
+    fault::Fault,
+};
+use crate::stats::Counters;
+
+/// How long a channel without listeners stays subscribed.
+const LINGER: Duration = Duration::from_millis(500);
+/// SUBSCRIBEs sent before one barrier.
+const AT_ONCE: usize = 64;
+/// How often idle channels are looked for and the connection is asked whether it lives.
+const TICK: Duration = Duration::from_millis(250);
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How long a refused channel is left alone.
+const REFUSED: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Told of messages. Called from the hub's task: must be quick and must not block.
+pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
+    /// Something was published, or may have been: the subscription was just made, or made anew.
+    fn message(&self);
+}
+
+/// A listener's place on a channel; leaves it when dropped.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    hub: Arc<Hub>,
+    channel: Arc<str>,
+    number: u64,
+    live: Arc<AtomicBool>,
+}
+
+impl Bell {
+    /// Whether the server would tell us now. While it would not, waiters must look for themselves.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let mut table = self.hub.table();
+        if let Some(channel) = table.get_mut(&self.channel)
+            && channel.bell == self.number
+        {
+            channel.listener = None;
+            channel.idle_since = Instant::now();
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Hub {
+    target: Arc<Target>,
+    patience: Duration,
+    counters: Arc<Counters>,
+    table: Mutex<HashMap<Arc<str>, Channel>>,
+    /// Told when a channel needs a SUBSCRIBE.
+    wanted: Notify,
+}
+
+/// One subscribed channel. Without a listener it lingers.
+#[derive(Debug)]
+struct Channel {
+    listener: Option<Arc<dyn Listener>>,
+    /// Counts the listeners that were here, so that a late leaver does not take his successor with him.
+    bell: u64,
+    live: Arc<AtomicBool>,
+    idle_since: Instant,
+    refused: Option<Instant>,
+}
+
+impl Hub {
+    pub(super) fn start(
+        target: Arc<Target>,
+        patience: Duration,
+        counters: Arc<Counters>,
+        closed: CancellationToken,
+    ) -> Arc<Hub> {
+        let (table, wanted) = (Mutex::default(), Notify::new());
+        let hub = Arc::new(Hub { target, patience, counters, table, wanted });
+        tokio::spawn(closed.run_until_cancelled_owned(Arc::clone(&hub).keep_listening()));
+        hub
+    }
+
+    /// Puts a listener on a channel, one at a time; it is told when the subscription stands.
+    pub(super) fn join(self: &Arc<Self>, name: &str, listener: Arc<dyn Listener>) -> Bell {
+        let name: Arc<str> = name.into();
+        let mut table = self.table();
+        let channel = table.entry(Arc::clone(&name)).or_insert_with(|| {
+            self.counters.subscriptions.up();
+            Channel { listener: None, bell: 0, live: Arc::default(), idle_since: Instant::now(), refused: None }
+        });
+        channel.bell += 1;
+        channel.listener = Some(Arc::clone(&listener));
+        let bell = Bell { hub: Arc::clone(self), channel: name, number: channel.bell, live: Arc::clone(&channel.live) };
+        drop(table); // listeners have locks of their own
+        if bell.is_live() {
+            listener.message();
+        } else {
+            self.wanted.notify_one();
+        }
+        bell
+    }
+
+    /// Opens the connection when somebody first listens, and again whenever it is lost.
+    async fn keep_listening(self: Arc<Hub>) {
+        let mut one_by_one = false;
+        loop {
+            self.wanted.notified().await;
+            self.wanted.notify_one(); // still wanted once connected
+            match Subscriber::open(&self.target, self.patience, &self.counters).await {
+                Ok(subscriber) => one_by_one = self.serve(subscriber, one_by_one).await,
+                Err(fault) => tracing::warn!(target: "leasehold::conn", ?fault, "no subscriber connection"),
+            }
+            self.all_silent();
+            sleep(RETRY).await;
+        }
+    }
+
+    /// Serves one connection until it is lost. Returns whether channels should be tried one by one, because one of
+    /// several was refused and nobody can tell which.
+    async fn serve(&self, mut subscriber: Subscriber, one_by_one: bool) -> bool {
+        let mut tick = interval(TICK);
+        let mut asked = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                heard = subscriber.next() => match heard {
+                    Heard::Message(channel) => {
+                        self.counters.wakeups.up();
+                        self.ring(&channel);
+                    }
+                    Heard::TooMuch => self.ring_all(),
+                    Heard::Silence => return one_by_one,
+                },
+                () = self.wanted.notified() => {
+                    let some = self.missing(if one_by_one { 1 } else { AT_ONCE });
+                    if let Err(fault) = self.subscribe(&subscriber, &some).await {
+                        return self.refused(&some, &fault);
+                    }
+                }
+                _ = tick.tick() => {
+                    let idle = self.forget_idle();
+                    if !idle.is_empty() && subscriber.unsubscribe(&idle).await.is_err() {
+                        return one_by_one;
+                    }
+                    if !idle.is_empty() || asked.elapsed() >= HEARTBEAT && !self.table().is_empty() {
+                        asked = Instant::now();
+                        if subscriber.barrier().await.is_err() {
+                            return one_by_one;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn subscribe(&self, subscriber: &Subscriber, channels: &[Arc<str>]) -> Result<(), Fault> {
+        if channels.is_empty() {
+            return Ok(());
+        }
+        subscriber.subscribe(channels).await?;
+        subscriber.barrier().await?;
+        for name in channels {
+            if let Some(channel) = self.table().get_mut(name) {
+                channel.live.store(true, Ordering::Release);
+                channel.refused = None;
+            }
+            self.ring(name);
+        }
+        self.wanted.notify_one(); // there may be more than could be sent at once
+        Ok(())
+    }
+
+    /// Some channels that are not subscribed yet.
+    fn missing(&self, most: usize) -> Vec<Arc<str>> {
+        let table = self.table();
+        let missing = table.iter().filter(|(_, channel)| channel.is_missing());
+        missing.map(|(name, _)| Arc::clone(name)).take(most).collect()
+    }
+
+    /// Notes a refusal; its waiters go on by timer. True if the guilty one must still be found.
+    fn refused(&self, channels: &[Arc<str>], fault: &Fault) -> bool {
+        if matches!(fault, Fault::Unknown(_) | Fault::NotReady(_)) {
+            return false;
+        }
+        let [only] = channels else { return true };
+        tracing::warn!(target: "leasehold::conn", channel = %only, ?fault,
+            "the server refuses the subscription; waiters look for themselves every now and then");
+        if let Some(channel) = self.table().get_mut(only) {
+            channel.refused = Some(Instant::now());
+        }
+        false
+    }
+
+    /// Takes channels out of the table that nobody listened to for a while.
+    fn forget_idle(&self) -> Vec<Arc<str>> {
+        let mut live = Vec::new();
+        self.table().retain(|name, channel| {
+            let keep = channel.listener.is_some() || channel.idle_since.elapsed() < LINGER;
+            if !keep {
+                self.counters.subscriptions.down();
+                if channel.live.load(Ordering::Acquire) {
+                    live.push(Arc::clone(name));
+                }
+            }
+            keep
+        });
+        live
+    }
+
+    /// The connection is gone: every channel must be subscribed anew.
+    fn all_silent(&self) {
+        self.forget_idle();
+        let table = self.table();
+        for channel in table.values() {
+            channel.live.store(false, Ordering::Release);
+        }
+        if !table.is_empty() {
+            self.wanted.notify_one();
+        }
+    }
+
+    fn ring(&self, name: &str) {
+        let listener = self.table().get(name).and_then(|channel| channel.listener.clone());
+        if let Some(listener) = listener {
+            listener.message();
+        }
+    }
+
+    fn ring_all(&self) {
+        let listeners: Vec<_> = self.table().values().filter_map(|channel| channel.listener.clone()).collect();
+        listeners.iter().for_each(|listener| listener.message());
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Channel>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Channel {
+    fn is_missing(&self) -> bool {
+        let refused = self.refused.is_some_and(|since| since.elapsed() < REFUSED);
+        !self.live.load(Ordering::Acquire) && !refused && self.listener.is_some()
+    }
+}

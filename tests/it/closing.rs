@@ -1,0 +1,49 @@
+//! `close()` gives back everything.
+
+use leasehold::{Error, Lost};
+
+use crate::support::{Server, client, ms, plain, until, within};
+
+#[tokio::test]
+async fn gives_back_all_that_is_held() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let one = client.lock("one").lock().await.expect("free");
+    let again = client.lock("one").lock().await.expect("re-entered");
+    let two = client.lock("two").lock().await.expect("free");
+    client.clone().close().await.expect("answered");
+    assert!(!server.exists("one") && !server.exists("two"));
+    assert_eq!(one.lost().await, Lost::Closed);
+    for guard in [one, again, two] {
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Closed, .. })));
+    }
+    assert!(matches!(client.lock("one").lock().await, Err(Error::Closed)));
+    assert!(matches!(client.lock("one").inspect().await, Err(Error::Closed)));
+    let connections = || server.ask::<String>(&["CLIENT", "LIST"]).lines().count();
+    until("the connections to be closed", ms(1_000), || connections() == 1).await;
+    client.close().await.expect("closing twice is fine");
+}
+
+#[tokio::test]
+async fn ends_calls_that_wait() {
+    let server = Server::start();
+    let (holder, waiter) = (plain(&server).await, plain(&server).await);
+    let _guard = holder.lock("busy").lock().await.expect("free");
+    let lock = waiter.lock("busy");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", ms(1_000), || waiter.stats().waiting == 1).await;
+    waiter.close().await.expect("answered");
+    let (ended, _) = within("the waiter to end", ms(1_000), waiting).await;
+    assert!(matches!(ended.expect("no panic"), Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn returns_in_time_with_the_server_frozen() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder).await;
+    let guard = client.lock("frozen").lock().await.expect("free");
+    server.freeze();
+    let (closed, _) = within("closing", ms(2_000), client.close()).await;
+    assert!(matches!(closed, Err(Error::Unavailable { .. })), "{closed:?}");
+    assert_eq!(guard.lost().await, Lost::Closed);
+}

@@ -1,0 +1,177 @@
+//! Each failure is its own variant, and comes in time.
+
+use std::{net::TcpListener, time::Duration};
+
+use leasehold::{Client, Error};
+
+use crate::support::{Server, client, ms, plain, within};
+
+#[tokio::test]
+async fn nothing_listening() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let (connected, _) = within("a refusal", ms(1_000), Client::connect(&format!("redis://127.0.0.1:{port}"))).await;
+    let Err(Error::Unavailable { tried, source: Some(_), .. }) = connected else { panic!("{connected:?}") };
+    assert!(tried.contains("connecting"), "{tried}");
+}
+
+#[tokio::test]
+async fn somebody_listens_but_never_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let connecting = Client::builder().url(url).command_timeout(ms(300)).connect();
+    let (connected, _) = within("giving up", ms(1_000), connecting).await;
+    assert!(matches!(connected, Err(Error::Unavailable { .. })), "{connected:?}");
+}
+
+#[tokio::test]
+async fn wrong_password() {
+    let server = Server::with(&["--requirepass", "right"]);
+    for url in [server.url_as("", "wrong"), server.url_as("nobody", "right"), server.url()] {
+        let connected = match Client::connect(&url).await {
+            // Without a password we are let in and may do nothing.
+            Ok(client) => client.lock("x").lock().await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        let Err(error) = connected else { panic!("let in") };
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        assert!(!format!("{error} {error:?}").contains("wrong"), "no password in it");
+    }
+    plain_with(&server.url_as("default", "right")).await;
+}
+
+async fn plain_with(url: &str) -> Client {
+    Client::connect(url).await.expect("welcome")
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_run_scripts() {
+    let server = Server::start();
+    let _: String = server.ask(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-evalsha"]);
+    let client = plain_with(&server.url_as("poor", "pw")).await;
+    let (taken, _) = within("a refusal", ms(1_000), client.lock("x").lock()).await;
+    assert!(matches!(taken, Err(Error::Denied { .. })), "{taken:?}");
+    assert_eq!(client.stats().holds, 0);
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_publish_does_not_lose_the_lock_half_way() {
+    let server = Server::start();
+    let _: String = server.ask(&["ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-publish"]);
+    let client = plain_with(&server.url_as("mute", "pw")).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    let given_back = guard.unlock().await;
+    assert!(matches!(given_back, Err(Error::Denied { .. })), "{given_back:?}");
+    assert!(server.exists("x"), "still locked rather than gone with nobody woken");
+}
+
+#[tokio::test]
+async fn keys_that_are_no_locks() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let _: String = server.ask(&["SET", "string", "x"]);
+    let _: u32 = server.ask(&["RPUSH", "list", "x"]);
+    let _: u32 = server.ask(&["HSET", "hash", "color", "blue"]);
+    let _: u32 = server.ask(&["HSET", "hash2", "a:1", "1", "mode", "read"]);
+    for name in ["string", "list", "hash", "hash2"] {
+        let before: String = server.ask(&["TYPE", name]);
+        let lock = client.lock(name);
+        assert!(matches!(lock.lock().await, Err(Error::Conflict { .. })), "{name}");
+        assert!(matches!(lock.try_lock().await, Err(Error::Conflict { .. })), "{name}");
+        assert!(matches!(lock.inspect().await, Err(Error::Conflict { .. })), "{name}");
+        assert!(matches!(lock.force_unlock().await, Err(Error::Conflict { .. })), "{name}");
+        assert_eq!(server.ask::<String>(&["TYPE", name]), before);
+    }
+    assert_eq!((client.stats().holds, client.stats().waiting), (0, 0));
+}
+
+#[tokio::test]
+async fn a_frozen_server() {
+    let server = Server::start();
+    let settings = |builder: leasehold::Builder| builder.command_timeout(ms(200)).outage_timeout(ms(600));
+    let client = client(&server, settings).await;
+    server.freeze();
+    let lock = client.lock("x");
+    let (taken, took) = within("giving up", ms(900), lock.lock()).await;
+    assert!(matches!(taken, Err(Error::Unavailable { .. })), "{taken:?}");
+    assert!(took > ms(500), "ridden out: {took:?}");
+    let (taken, _) = within("one attempt", ms(400), lock.try_lock()).await;
+    assert!(matches!(taken, Err(Error::Unavailable { .. })), "{taken:?}");
+    let (taken, _) = within("its own deadline", ms(300), lock.try_lock_for(ms(100))).await;
+    assert!(matches!(taken, Err(Error::Unavailable { .. })), "{taken:?}");
+    let (asked, _) = within("giving up", ms(900), lock.is_locked()).await;
+    assert!(matches!(asked, Err(Error::Unavailable { .. })), "{asked:?}");
+    server.thaw();
+    // What was asked in vain is taken back.
+    crate::support::until("it to be free", ms(3_000), || client.stats().releasing == 0 && !server.exists("x")).await;
+}
+
+#[tokio::test]
+async fn values_that_cannot_be() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    for name in ["", "a{b", "{}x", &"n".repeat(1025)] {
+        assert!(matches!(client.lock(name).lock().await, Err(Error::InvalidName { .. })), "{name:?}");
+        assert!(matches!(client.lock(name).inspect().await, Err(Error::InvalidName { .. })), "{name:?}");
+    }
+    let too_long = Duration::from_secs(366 * 24 * 60 * 60);
+    for lease in [Duration::ZERO, Duration::from_micros(999), too_long, Duration::MAX] {
+        let taken = client.lock("x").lease(lease).lock().await;
+        assert!(matches!(taken, Err(Error::InvalidConfig { setting: "lease", .. })), "{taken:?}");
+    }
+    assert_eq!(client.stats().requests, 0, "refused before anything was sent");
+    for builder in [
+        Client::builder().url("http://127.0.0.1"),
+        Client::builder().watchdog(Duration::ZERO),
+        Client::builder().command_timeout(Duration::ZERO),
+        Client::builder().connections(0),
+    ] {
+        assert!(matches!(builder.connect().await, Err(Error::InvalidConfig { .. })));
+    }
+}
+
+#[tokio::test]
+async fn other_answers_keep_the_servers_words() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let _: String = server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    let taken = client.lock("x").lock().await;
+    let Err(Error::Server { source, .. }) = taken else { panic!("{taken:?}") };
+    assert!(source.to_string().contains("OOM"), "{source}");
+}
+
+#[tokio::test]
+async fn too_few_replicas() {
+    let server = Server::start();
+    let one = client(&server, |builder| builder.replicas(1).command_timeout(ms(400))).await;
+    let taken = one.lock("x").lock().await;
+    assert!(matches!(taken, Err(Error::Replicas { wanted: 1, got: 0 })), "{taken:?}");
+    crate::support::until("it to be given back", ms(500), || !server.exists("x")).await;
+
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    crate::support::until("the replica to follow", ms(20_000), || {
+        server.ask::<String>(&["INFO", "replication"]).contains("state=online")
+    })
+    .await;
+    let guard = one.lock("x").lock().await.expect("confirmed by one replica");
+    assert!(replica.exists("x"));
+    guard.unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn over_a_unix_socket() {
+    let server = Server::start();
+    let client = plain_with(&server.socket_url()).await;
+    let guard = client.lock("socket").lock().await.expect("free");
+    assert!(server.exists("socket"));
+    guard.unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn scripts_flushed_away_are_loaded_again() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    let _: String = server.ask(&["SCRIPT", "FLUSH"]);
+    guard.unlock().await.expect("ours");
+    assert!(!server.exists("x"));
+}

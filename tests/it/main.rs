@@ -1,0 +1,14 @@
+//! The lock on real servers, each test with one of its own.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cancelled;
+mod closing;
+mod drops;
+mod errors;
+mod lost;
+mod nested;
+mod scripts;
+mod waiting;
+mod watchdog;

@@ -1,0 +1,206 @@
+//! Waiting: in order, woken by messages, and never much longer than asked.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+
+use leasehold::{Client, Owner};
+
+use crate::support::{Server, client, ms, plain, until, within};
+
+#[tokio::test]
+async fn a_release_in_another_process_wakes_the_waiter() {
+    let server = Server::start();
+    let (holder, waiter) = (plain(&server).await, plain(&server).await);
+    let guard = holder.lock("woken").lock().await.expect("free");
+    let lock = waiter.lock("woken");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to be subscribed", ms(2_000), || !server.channels().is_empty()).await;
+    assert_eq!(server.channels(), ["redisson_lock__channel:{woken}"]);
+    guard.unlock().await.expect("ours");
+    let (taken, took) = within("to be woken", ms(1_000), waiting).await;
+    drop(taken.expect("no panic").expect("granted"));
+    assert!(took < ms(500), "{took:?}");
+    assert!(waiter.stats().wakeups >= 1);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_is_replaced_when_its_lease_ends() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let _: u32 = server.ask(&["HSET", "dead", "b983c153-7421-469a-addb-44fb92259a1b:7", "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "dead", "700"]);
+    let (taken, took) = within("the lease to end", ms(900), client.lock("dead").lock()).await;
+    drop(taken.expect("granted"));
+    assert!(took > ms(600), "{took:?}");
+}
+
+#[tokio::test]
+async fn patience_ends_in_time() {
+    let server = Server::start();
+    let (holder, waiter) = (plain(&server).await, plain(&server).await);
+    let _guard = holder.lock("busy").lock().await.expect("free");
+    for patience in [0, 1, 50, 300] {
+        let lock = waiter.lock("busy");
+        let asked = lock.try_lock_for(ms(patience));
+        let (taken, took) = within("the patience to end", ms(patience + 100), asked).await;
+        assert!(taken.expect("answered").is_none());
+        assert!(took >= ms(patience), "{took:?} of {patience} ms");
+    }
+    assert_eq!(waiter.stats().waiting, 0);
+    let (taken, _) = within("a very long patience", ms(1_000), async {
+        let lock = waiter.lock("free");
+        lock.try_lock_for(std::time::Duration::MAX).await
+    })
+    .await;
+    assert!(taken.expect("answered").is_some());
+}
+
+#[tokio::test]
+async fn the_last_attempt_comes_after_the_deadline() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    // It ends without anybody being told, just before the patience does.
+    let _: u32 = server.ask(&["HSET", "late", "b983c153-7421-469a-addb-44fb92259a1b:7", "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "late", "290"]);
+    let taken = client.lock("late").try_lock_for(ms(300)).await.expect("answered");
+    assert!(taken.is_some());
+}
+
+/// Many tasks of some clients, one name: never two at a time, all get their turns.
+async fn take_turns(clients: &[Client], tasks: u32, turns: u32) {
+    let inside = Arc::new(AtomicU32::new(0));
+    let all: Vec<_> = (0..tasks)
+        .map(|task| {
+            let lock = clients[task as usize % clients.len()].lock("turns");
+            let inside = Arc::clone(&inside);
+            tokio::spawn(async move {
+                for _ in 0..turns {
+                    let guard = lock.lock().await.expect("granted");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().await.expect("ours");
+                }
+            })
+        })
+        .collect();
+    for task in all {
+        task.await.expect("no assertion failed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_one_process_pass_the_lock_on() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    take_turns(std::slice::from_ref(&client), 16, 50).await;
+    let (stats, published) = (client.stats(), server.calls("publish"));
+    assert_eq!((stats.acquired, stats.released), (800, 800));
+    assert!(published <= 800 / 12, "{published} messages for 800 turns");
+    assert!(!server.exists("turns"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_handovers_every_turn_is_for_all() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.handovers(0)).await;
+    take_turns(std::slice::from_ref(&client), 8, 20).await;
+    assert_eq!(server.calls("publish"), 160);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_share() {
+    let server = Server::start();
+    let clients = [plain(&server).await, plain(&server).await, plain(&server).await];
+    take_turns(&clients, 12, 25).await;
+    assert!(!server.exists("turns"));
+}
+
+#[tokio::test]
+async fn waiters_of_one_process_are_served_in_order() {
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let guard = holder.lock("order").lock().await.expect("free");
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..50_u64 {
+        let (lock, served) = (client.lock("order"), Arc::clone(&served));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.lock().await.expect("granted");
+            served.lock().expect("nobody panicked").push(n);
+            guard.unlock().await.expect("ours");
+        }));
+        until("it to wait", ms(1_000), || client.stats().waiting == n + 1).await;
+    }
+    until("it to be subscribed", ms(1_000), || !server.channels().is_empty()).await;
+    assert_eq!(server.calls("subscribe"), 1, "one subscription for all");
+    guard.unlock().await.expect("ours");
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(*served.lock().expect("nobody panicked"), (0..50).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_waiter_that_leaves_lets_the_next_one_pass() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("left").lock().await.expect("free");
+    let lock = client.lock("left");
+    let first = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await }
+    });
+    until("the first to wait", ms(1_000), || client.stats().waiting == 1).await;
+    let second = tokio::spawn(async move { lock.lock().await });
+    until("the second to wait", ms(1_000), || client.stats().waiting == 2).await;
+    first.abort();
+    until("the first to leave", ms(1_000), || client.stats().waiting == 1).await;
+    guard.unlock().await.expect("ours");
+    let (taken, _) = within("the second to pass", ms(1_000), second).await;
+    drop(taken.expect("no panic").expect("granted"));
+}
+
+#[tokio::test]
+async fn waiting_goes_on_without_the_right_to_subscribe() {
+    let server = Server::start();
+    let _: String = server.ask(&["ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe"]);
+    let holder = plain(&server).await;
+    let waiter = Client::connect(&server.url_as("deaf", "pw")).await.expect("welcome");
+    for _ in 0..2 {
+        let guard = holder.lock("deaf").lock().await.expect("free");
+        let lock = waiter.lock("deaf");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        until("it to wait", ms(1_000), || waiter.stats().waiting == 1).await;
+        tokio::time::sleep(ms(300)).await;
+        guard.unlock().await.expect("ours");
+        let (taken, _) = within("the next look", ms(1_000), waiting).await;
+        taken.expect("no panic").expect("granted").unlock().await.expect("ours");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_local_hold_lets_the_next_one_pass() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lease = client.lock("expires").lease(ms(600));
+    let guard = lease.lock().await.expect("free");
+    let (first, second) = (lease.clone().owner(&Owner::new()), client.lock("expires").owner(&Owner::new()));
+    let (first, second) = (first.lock(), second.lock());
+    // The first is handed the lock and sits on it; the second must get it when that lease ends.
+    let (first, second, ()) = tokio::join!(
+        async { first.await.map(std::mem::forget) },
+        async {
+            until("the first to wait", ms(1_000), || client.stats().waiting == 1).await;
+            within("the lease to end", ms(2_000), second).await.0
+        },
+        async {
+            until("both to wait", ms(1_000), || client.stats().waiting == 2).await;
+            guard.unlock().await.expect("ours");
+        }
+    );
+    first.expect("granted");
+    assert!(second.is_ok(), "{second:?}");
+}
