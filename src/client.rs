@@ -8,7 +8,7 @@ use crate::{
     config::{Config, Lease},
     engine::{Engine, Home},
     error::{Error, Result},
-    redis::Target,
+    redis::{Raw, Target},
     stats::Stats,
 };
 
@@ -84,6 +84,13 @@ impl Client {
         self.engine.close().await
     }
 
+    /// A script on this client's own bare connection, so that benchmarks can say what the rest costs. Not part of the
+    /// public interface: it may change or go at any time.
+    #[doc(hidden)]
+    pub async fn raw_script(&self, source: &str) -> Result<RawScript> {
+        Ok(RawScript(self.engine.raw(source).await?))
+    }
+
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -99,6 +106,18 @@ impl fmt::Debug for Client {
             .field("id", &self.id())
             .field("closed", &self.engine.is_closed())
             .finish_non_exhaustive()
+    }
+}
+
+/// See [`Client::raw_script`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct RawScript(Raw);
+
+impl RawScript {
+    #[doc(hidden)]
+    pub async fn call(&self, keys: Vec<String>, args: Vec<String>) -> Result<()> {
+        self.0.call(keys, args).await.map_err(|fault| Error::Unavailable { tried: format!("{fault:?}"), source: None })
     }
 }
 

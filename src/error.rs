@@ -13,7 +13,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// "Somebody else has it" is never an error: the `try_` methods answer `None`.
 ///
 /// ```
-/// # async fn run(client: leasehold::Client) {
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
 /// use leasehold::Error;
 ///
 /// match client.lock("invoice:42").try_lock().await {
@@ -22,7 +23,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     Err(Error::Unavailable { .. }) => println!("nobody knows: the server does not answer"),
 ///     Err(other) => println!("{other}"),
 /// }
-/// # }
+/// # Ok(()) }) }
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -131,14 +132,18 @@ impl Error {
 /// How a lock was lost.
 ///
 /// ```
-/// # async fn run(guard: leasehold::Guard) {
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use std::time::Duration;
+///
 /// use leasehold::Lost;
 ///
+/// let guard = client.lock("slow-job").max_hold(Duration::from_millis(50)).lock().await?;
 /// match guard.lost().await {
 ///     Lost::MaxHold => println!("we took longer than we allowed ourselves"),
 ///     other => println!("stop: {other}"),
 /// }
-/// # }
+/// # Ok(()) }) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

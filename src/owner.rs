@@ -25,7 +25,8 @@ tokio::task_local! {
 /// owner where they should:
 ///
 /// ```
-/// # async fn run(client: leasehold::Client) {
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
 /// use leasehold::Owner;
 ///
 /// let lock = client.lock("ledger");
@@ -34,7 +35,7 @@ tokio::task_local! {
 ///     one.scope(async { let _guard = lock.lock().await; /* alone */ }),
 ///     two.scope(async { let _guard = lock.lock().await; /* alone */ }),
 /// );
-/// # }
+/// # Ok(()) }) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner(Who);
@@ -67,7 +68,8 @@ impl Owner {
     /// Tasks spawned inside are not part of the scope. To share a hold with one, wrap what you spawn:
     ///
     /// ```
-    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
     /// use leasehold::Owner;
     ///
     /// let lock = client.lock("report");
@@ -75,8 +77,7 @@ impl Owner {
     /// let (owner, again) = (Owner::current(), lock.clone());
     /// let helper = tokio::spawn(async move { owner.scope(again.lock()).await });
     /// let _inner = helper.await.expect("the helper does not panic")?; // re-entered
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Cancel safety

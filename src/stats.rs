@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The numbers are read one after the other while work goes on, so they need not add up to the last one.
 ///
 /// ```
-/// # fn show(client: leasehold::Client) {
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
 /// let stats = client.stats();
 /// println!("{} held, {} waiting, {} renewals", stats.holds, stats.waiting, stats.renewals);
-/// # }
+/// # Ok(()) }) }
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

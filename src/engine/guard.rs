@@ -27,15 +27,15 @@ use crate::{
 /// [`protect`](Guard::protect) stops the work by itself.
 ///
 /// ```
-/// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
 /// let guard = client.lock("nightly-report").lock().await?;
 /// tokio::select! {
 ///     lost = guard.lost() => println!("stop: {lost}"),
 ///     () = write_report() => println!("done"),
 /// }
 /// guard.unlock().await?; // says whether it was ours to the end
-/// # Ok(())
-/// # }
+/// # Ok(()) }) }
 /// # async fn write_report() {}
 /// ```
 #[must_use = "the lock is given back when the guard is dropped"]
@@ -213,12 +213,12 @@ impl Guard {
     /// Runs `work` while the lock is ours, then gives it back. If the lock is lost meanwhile, `work` is dropped.
     ///
     /// ```
-    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
     /// let guard = client.lock("invoice:42").lock().await?;
     /// let total = guard.protect(async { 40 + 2 }).await?;
     /// # assert_eq!(total, 42);
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

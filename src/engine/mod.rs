@@ -31,7 +31,7 @@ pub(crate) use wait::{Patience, Wish};
 use crate::{
     config::{Config, Name},
     error::{Error, Lost, Result},
-    redis::{Answer, Part, Redis, Script, Target},
+    redis::{Answer, Part, Raw, Redis, Script, Target},
     stats::Counters,
 };
 use ask::Question;
@@ -137,6 +137,10 @@ impl Engine {
         let give_up = Instant::now() + self.config.outage_timeout;
         let question = Question { name, hold: None, script, part, replicas: 0, what, give_up };
         Ok(question.ask(&self.redis).await?.answer)
+    }
+
+    pub(crate) async fn raw(&self, source: &str) -> Result<Raw> {
+        self.redis.raw(source).await.map_err(|fault| ask::error(fault, "loading a script", Duration::ZERO, ""))
     }
 
     /// An id that Redis has never seen.

@@ -59,12 +59,14 @@ pub(crate) struct Waiter {
 
 /// Whether the lock is being handed to this waiter.
 ///
-/// | offer | means                                         | next                                        |
-/// |-------|-----------------------------------------------|---------------------------------------------|
-/// | None  | waits                                         | Made                                        |
-/// | Made  | asked of the server, no answer yet            | Taken, None (came to nothing), Gone         |
-/// | Taken | it is his since then                          | -                                           |
-/// | Gone  | left meanwhile: whoever hands over passes on  | -                                           |
+/// | offer | means                                               | next                                |
+/// |-------|-----------------------------------------------------|-------------------------------------|
+/// | None  | waits                                               | Made; Taken, by an attempt of his   |
+/// | Made  | asked of the server, no answer yet                  | Taken; None, came to nothing; Gone  |
+/// | Taken | it is his, by a request sent then                   | -                                   |
+/// | Gone  | left empty-handed: whoever hands over passes on     | -                                   |
+///
+/// One who is being handed the lock may at the same time ask for it himself, and be answered first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Offer {
     None,
@@ -189,14 +191,14 @@ impl Waiter {
         Waiter { hold, lease, woken, rung, offer }
     }
 
-    /// The server has moved the lock to him. False if he has left: it must go on to the next.
+    /// The server has moved the lock to him. False if he has left without: it must go on to the next.
     pub(crate) fn hand(&self, sent: Moment) -> bool {
-        let taken = self.offer().change(Offer::Made, Offer::Taken(sent));
-        if taken {
+        let mut offer = self.offer();
+        if offer.change(Offer::Made, Offer::Taken(sent)) {
             self.hold.given();
             self.woken.notify_one();
         }
-        taken
+        *offer != Offer::Gone
     }
 
     /// The hand-over came to nothing: he looks for himself.
@@ -251,6 +253,7 @@ impl Place<'_> {
 
     /// The lock is ours: the next in line is called when it is given back, not now.
     pub(crate) fn leave_granted(mut self) {
+        *self.waiter.offer() = Offer::Taken(Moment::now());
         self.granted = true;
     }
 }
@@ -275,7 +278,9 @@ impl Drop for Place<'_> {
         let mut line = self.queue.line();
         let was_head = line.is_head(&self.waiter);
         line.leave(&self.waiter);
-        self.waiter.offer().change(Offer::Made, Offer::Gone);
+        if !self.granted {
+            *self.waiter.offer() = Offer::Gone;
+        }
         let unused = self.waiter.rung.load(Ordering::Acquire);
         if was_head
             && (unused || !self.granted)

@@ -34,6 +34,13 @@ pub(crate) struct Errand {
     heir: Option<Arc<Waiter>>,
 }
 
+/// One answered request of an errand.
+#[derive(Debug)]
+struct Step {
+    heard: Heard,
+    is_last: bool,
+}
+
 /// The sending end. Sending neither spawns nor blocks, so guards can be dropped anywhere.
 #[derive(Debug)]
 pub(crate) struct Releaser {
@@ -95,9 +102,11 @@ impl Releaser {
     /// the background.
     pub(crate) async fn run(&self, errand: Errand, give_up: Instant) -> Result<Heard> {
         let mut running = Running::new(self, errand);
-        let heard = self.office.bring(running.errand.as_mut().expect("just put there"), give_up).await?;
-        running.errand = None;
-        Ok(heard)
+        let step = self.office.bring(running.errand.as_mut().expect("just put there"), give_up).await?;
+        if step.is_last {
+            running.errand = None;
+        }
+        Ok(step.heard)
     }
 
     /// Runs an errand in the background.
@@ -154,41 +163,55 @@ impl Office {
     async fn in_background(self: Arc<Office>, mut errand: Errand) {
         let name = Arc::clone(&errand.hold);
         let give_up = Instant::now() + errand.hold.bound().left().max(self.redis.patience());
-        if let Err(error) = self.bring(&mut errand, give_up).await {
-            tracing::warn!(target: "leasehold::lock", name = &*name.name, id = &*name.id, %error,
-                "not given back; it ends with its lease");
-            if let Some(heir) = &errand.heir {
-                heir.withdraw();
+        loop {
+            match self.bring(&mut errand, give_up).await {
+                Ok(step) if step.is_last => break,
+                Ok(_) => {}
+                Err(error) => {
+                    self.give_up(&errand, &error);
+                    break;
+                }
             }
-            self.queues.ring(&errand.hold);
         }
         self.finished(&name);
     }
 
+    fn give_up(&self, errand: &Errand, error: &Error) {
+        tracing::warn!(target: "leasehold::lock", name = &*errand.hold.name, id = &*errand.hold.id, %error,
+            "not given back; it ends with its lease");
+        if let Some(heir) = &errand.heir {
+            heir.withdraw();
+        }
+        self.queues.ring(&errand.hold);
+    }
+
     /// Brings the server's count to what is wanted, or the lock to the next in line. The errand always says what is
     /// left to do, so that somebody else can go on with it.
-    async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Heard> {
-        let first = Arc::clone(&errand.hold);
-        let _turn = first.turn.lock().await;
+    async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
+        let hold = Arc::clone(&errand.hold);
+        let _turn = hold.turn.lock().await;
         loop {
-            if errand.heir.is_none() && errand.pass_on && errand.hold.wanted() == 0 {
-                errand.heir = self.queues.heir(&errand.hold);
+            if errand.heir.is_none() && errand.pass_on && hold.wanted() == 0 {
+                errand.heir = self.queues.heir(&hold);
             }
             let Some(heir) = errand.heir.clone() else {
-                return self.release(&errand.hold, give_up).await;
+                return Ok(Step { heard: self.release(&hold, give_up).await?, is_last: true });
             };
-            let heard = self.hand_over(&errand.hold, &heir, give_up).await?;
+            let heard = self.hand_over(&hold, &heir, give_up).await?;
             errand.heir = None;
             match heard.answer.code.as_str() {
-                "handed" if heir.hand(heard.sent) => return Ok(heard),
-                "handed" => errand.hold = Arc::clone(&heir.hold), // he has left: on to the next
+                "handed" if heir.hand(heard.sent) => return Ok(Step { heard, is_last: true }),
+                "handed" => {
+                    errand.hold = Arc::clone(&heir.hold); // he has left: it must go on to the next
+                    return Ok(Step { heard, is_last: false });
+                }
                 "deeper" => {
                     heir.withdraw();
                     errand.pass_on = false;
                 }
                 _ => {
                     heir.withdraw();
-                    return Ok(heard);
+                    return Ok(Step { heard, is_last: true });
                 }
             }
         }

@@ -37,10 +37,10 @@ impl Client {
     /// The lock of this name. Sends nothing; a name that cannot be used is reported by the first call.
     ///
     /// ```
-    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
     /// let _guard = client.lock("invoice:42").lock().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
@@ -110,15 +110,15 @@ impl Lock {
     /// Waits until the lock is ours. An owner that has it already gets one more level at once.
     ///
     /// ```
-    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
     /// let lock = client.lock("ledger");
     /// let outer = lock.lock().await?;
     /// let inner = lock.lock().await?; // the same task: re-entered, no waiting
     /// assert_eq!(inner.holds(), 2);
     /// inner.unlock().await?;
     /// outer.unlock().await?;
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
@@ -137,13 +137,13 @@ impl Lock {
     /// One attempt; `None` if somebody else has it.
     ///
     /// ```
-    /// # async fn run(client: leasehold::Client) -> leasehold::Result<()> {
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
     /// match client.lock("nightly-job").try_lock().await? {
     ///     Some(guard) => guard.protect(async { /* the job */ }).await?,
     ///     None => println!("another machine is at it"),
     /// }
-    /// # Ok(())
-    /// # }
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

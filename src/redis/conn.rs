@@ -177,8 +177,7 @@ impl Link {
     pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Vec<Result<Answer, Fault>>, Fault> {
         match self.evalsha(script, parts).await {
             Err(Fault::Server(source)) if source.to_string().contains("NOSCRIPT") => {
-                let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
-                self.bounded(self.client.custom::<Value, _>(load, vec!["LOAD", script.source])).await?;
+                self.load(script.source).await?;
                 self.evalsha(script, parts).await
             }
             answered => answered,
@@ -203,6 +202,16 @@ impl Link {
             self.give_up();
             Fault::unknown("the reply belongs to another request")
         })
+    }
+
+    /// One call of a script as it is, for measurements: no nonce, no reading of the reply.
+    pub(super) async fn raw(&self, sha: &str, keys: Vec<String>, args: Vec<String>) -> Result<(), Fault> {
+        self.client.evalsha::<Value, _, _, _>(sha, keys, args).await.map(drop).map_err(fault)
+    }
+
+    pub(super) async fn load(&self, source: &str) -> Result<String, Fault> {
+        let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
+        self.bounded(self.client.custom(load, vec!["LOAD", source])).await
     }
 
     /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile.

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    conn::Conn,
+    conn::{Conn, Link},
     fault::Fault,
     script::{Answer, Part, Script},
 };
@@ -89,6 +89,11 @@ impl Line {
         let link = self.conn.link().await?;
         let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
         Ok((answer, link.confirmed(wanted).await?))
+    }
+
+    /// The bare connection, for measurements beside it.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
+        self.conn.link().await
     }
 
     /// A place for a call of one's own, or else a place among those that wait.

@@ -8,6 +8,7 @@ mod keys;
 mod script;
 
 use std::{
+    future::Future,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     sync::Arc,
     time::Duration,
@@ -24,7 +25,7 @@ pub(crate) use keys::lock_channel;
 pub(crate) use script::{Answer, Part, Script, Word};
 
 use crate::{config::Config, stats::Counters};
-use conn::Conn;
+use conn::{Conn, Link};
 use gather::Line;
 use hub::Hub;
 
@@ -99,6 +100,13 @@ impl Redis {
         self.hub.join(channel, listener)
     }
 
+    /// A script on the bare first connection, to measure what the rest costs.
+    pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
+        let link = self.lines[0].link().await?;
+        let sha = link.load(source).await?;
+        Ok(Raw { link, sha })
+    }
+
     fn line(&self, key: &str) -> &Arc<Line> {
         if let [only] = &*self.lines {
             return only;
@@ -106,5 +114,18 @@ impl Redis {
         let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(key);
         let count = u64::try_from(self.lines.len()).expect("few connections");
         &self.lines[usize::try_from(hash % count).expect("smaller than the count")]
+    }
+}
+
+/// See [`Redis::raw`].
+#[derive(Debug)]
+pub(crate) struct Raw {
+    link: Arc<Link>,
+    sha: String,
+}
+
+impl Raw {
+    pub(crate) fn call(&self, keys: Vec<String>, args: Vec<String>) -> impl Future<Output = Result<(), Fault>> + Send {
+        self.link.raw(&self.sha, keys, args)
     }
 }

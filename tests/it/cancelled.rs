@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::pin,
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
     time::Duration,
 };
 
@@ -76,7 +76,7 @@ async fn poll_and_drop(times: usize, work: impl Future) -> bool {
     let mut work = pin!(work);
     for _ in 0..times {
         let mut context = Context::from_waker(Waker::noop());
-        if let Poll::Ready(_) = work.as_mut().poll(&mut context) {
+        if work.as_mut().poll(&mut context).is_ready() {
             return true;
         }
         tokio::time::sleep(ms(2)).await;

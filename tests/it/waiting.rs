@@ -204,3 +204,11 @@ async fn a_lost_local_hold_lets_the_next_one_pass() {
     first.expect("granted");
     assert!(second.is_ok(), "{second:?}");
 }
+
+#[tokio::test]
+async fn a_waiting_future_is_small() {
+    let server = Server::start();
+    let lock = plain(&server).await.lock("small");
+    let size = size_of_val(&lock.lock());
+    assert!(size <= 1_536, "{size} bytes");
+}

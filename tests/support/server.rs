@@ -1,4 +1,4 @@
-//! A redis-server of one's own: free port, temporary folder, ended with its handle.
+// A redis-server of one's own: free port, temporary folder, ended with its handle.
 
 use std::{
     net::{Ipv4Addr, TcpListener},

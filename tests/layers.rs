@@ -1,0 +1,101 @@
+//! Layers import downwards only: `primitives` over `client` over `engine` over `redis` over what all stand on; and
+//! only `redis/conn.rs` names fred.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// From the bottom up. A file may name its own layer and those before it.
+const LAYERS: [&[&str]; 5] =
+    [&["error", "clock", "owner", "config", "stats"], &["redis"], &["engine"], &["client"], &["primitives"]];
+
+fn layer_of(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|names| names.contains(&module))
+}
+
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).expect("the sources are there").map(|entry| entry.expect("readable").path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let rust = files.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs"));
+    rust.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
+}
+
+/// The modules named after `crate::` in code: also in groups like `use crate::{a::X, b::{Y, Z}};`.
+fn named(code: &str) -> Vec<String> {
+    let mut modules = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => modules.extend(members(group)),
+            None => modules.push(word(rest)),
+        }
+    }
+    modules
+}
+
+/// The first word of each member of a group, whose opening brace has been read.
+fn members(group: &str) -> Vec<String> {
+    let (mut depth, mut start, mut modules) = (0, true, Vec::new());
+    for (at, char) in group.char_indices() {
+        match char {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => start = true,
+            _ if start && !char.is_whitespace() => {
+                modules.push(word(&group[at..]));
+                start = false;
+            }
+            _ => {}
+        }
+    }
+    modules
+}
+
+fn word(text: &str) -> String {
+    text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
+}
+
+/// The code without its comments.
+fn code_of(file: &Path) -> String {
+    let text = fs::read_to_string(file).expect("readable");
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or(""));
+    code.collect::<Vec<_>>().join("\n")
+}
+
+fn upward(module: &str, code: &str) -> Vec<String> {
+    let Some(own) = layer_of(module) else { return Vec::new() };
+    named(code).into_iter().filter(|name| layer_of(name).is_some_and(|other| other > own)).collect()
+}
+
+#[test]
+fn imports_go_down() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = sources(&root);
+    assert!(files.len() > 20, "the sources were found");
+    for file in files {
+        let inside = file.strip_prefix(&root).expect("below it");
+        let first = inside.iter().next().expect("a name").to_string_lossy();
+        let module = first.trim_end_matches(".rs");
+        assert!(module == "lib" || layer_of(module).is_some(), "{module} has no layer: put it into LAYERS");
+        let up = upward(module, &code_of(&file));
+        assert!(up.is_empty(), "{} reaches up to {up:?}", inside.display());
+    }
+}
+
+#[test]
+fn only_the_connection_names_fred() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&root) {
+        let names_it = code_of(&file).contains("fred::");
+        assert_eq!(names_it, file.ends_with("redis/conn.rs"), "{}", file.display());
+    }
+}
+
+#[test]
+fn an_import_that_goes_up_is_found() {
+    assert_eq!(upward("redis", "use crate::{\n    error::{Error, Result},\n    engine::Guard,\n};"), ["engine"]);
+    assert_eq!(upward("engine", "let x = crate::client::Client::builder();"), ["client"]);
+    assert_eq!(upward("primitives", "use crate::{client::Client, engine::{Guard, Kind}};"), [] as [&str; 0]);
+}
