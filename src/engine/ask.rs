@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     clock::Moment,
@@ -48,9 +48,8 @@ impl Question<'_> {
         let mut again = false;
         let mut last = None;
         loop {
-            let (sent, tried) = match timeout_at(self.give_up, self.send(redis)).await {
-                Ok((sent, tried)) => (sent, tried),
-                Err(_) => return Err(Error::silent(self.what, started.elapsed(), last)),
+            let Some((sent, tried)) = self.send_in_time(redis).await else {
+                return Err(Error::silent(self.what, started.elapsed(), last));
             };
             match tried {
                 Ok((answer, replicas)) => return Ok(Heard { answer, sent, again, replicas }),
@@ -60,6 +59,13 @@ impl Question<'_> {
             again = true;
             sleep(PAUSE).await;
         }
+    }
+
+    /// `None` when there is no more time. A try ends by itself within the patience of the connection; a timer is set
+    /// only where less time is left, since a timer costs more than the request.
+    async fn send_in_time(&self, redis: &Redis) -> Option<(Moment, Result<(Answer, u8), Fault>)> {
+        let left = self.give_up.saturating_duration_since(Instant::now());
+        if left > redis.patience() { Some(self.send(redis).await) } else { timeout(left, self.send(redis)).await.ok() }
     }
 
     async fn send(&self, redis: &Redis) -> (Moment, Result<(Answer, u8), Fault>) {

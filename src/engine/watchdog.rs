@@ -87,11 +87,14 @@ impl Watchdog {
     }
 
     async fn watch(self: Arc<Watchdog>, mut generation: watch::Receiver<u64>) {
+        let mut idle = false;
         loop {
             let due = self.take(Moment::now());
             self.tend(due);
+            let nap = self.nap(idle);
+            idle = false;
             tokio::select! {
-                () = sleep(self.nap()) => {}
+                () = sleep(nap) => idle = true,
                 () = self.wake.notified() => {}
                 // What the server knew may be gone with the connection.
                 Ok(()) = generation.changed() => self.confirm_all(),
@@ -99,14 +102,18 @@ impl Watchdog {
         }
     }
 
-    fn nap(&self) -> Duration {
+    /// How long to sleep. Only one who has seen nothing for a whole nap sleeps until he is woken: locks that come and
+    /// go in between must not wake him each time.
+    fn nap(&self, idle: bool) -> Duration {
         let mut list = self.lock();
         let next = list.due.first_key_value().map(|((due, _), _)| *due);
-        list.asleep_until = next.map_or(Moment::FAR, |next| next.min(Moment::now() + NAP));
-        match next {
-            Some(_) => list.asleep_until.left(),
-            None => NAP * 60,
+        if next.is_none() && idle {
+            list.asleep_until = Moment::FAR;
+            return Duration::MAX;
         }
+        let latest = Moment::now() + NAP;
+        list.asleep_until = next.map_or(latest, |next| next.min(latest));
+        list.asleep_until.left()
     }
 
     /// Takes out what needs attention by `now`.

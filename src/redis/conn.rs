@@ -8,6 +8,7 @@
 use std::{
     future::Future,
     hash::{BuildHasher, RandomState},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -24,7 +25,7 @@ use fred::{
     },
 };
 use tokio::{
-    sync::{broadcast, watch},
+    sync::{Notify, broadcast, watch},
     task::AbortHandle,
     time::{Instant, sleep, timeout},
 };
@@ -42,6 +43,8 @@ use crate::{
 /// Waits between attempts to reconnect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
+/// How many times within the patience those who wait look at the clock.
+const PULSES: u32 = 10;
 /// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
 /// the subscriber's is ever filled.
 const HEARD: usize = 4096;
@@ -92,6 +95,9 @@ pub(super) struct Link {
     opened: Instant,
     /// When the last reply came, in microseconds since it was opened.
     heard: AtomicU64,
+    /// Told every now and then, so that those who wait for a reply look at the clock. A timer for each request would
+    /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
+    pulse: Arc<Notify>,
     nonce: AtomicU64,
     counters: Arc<Counters>,
 }
@@ -121,6 +127,7 @@ impl Link {
             patience,
             opened: Instant::now(),
             heard: AtomicU64::new(0),
+            pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             counters: Arc::clone(counters),
         };
@@ -134,10 +141,14 @@ impl Link {
             Ok(connected) => connected.map_err(fault)?,
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
-        // The driver's end is the one sign of life fred gives that can be trusted.
+        let pulse = Arc::clone(&link.pulse);
         tokio::spawn(async move {
-            let _ = driver.await;
-            down.cancel();
+            // The driver's end is the one sign of life fred gives that can be trusted.
+            tokio::select! {
+                _ = driver => down.cancel(),
+                () = beat(&pulse, patience / PULSES) => {}
+            }
+            pulse.notify_waiters();
         });
         Ok(link)
     }
@@ -146,27 +157,40 @@ impl Link {
     fn give_up(&self) {
         self.down.cancel();
         self.driver.abort();
+        self.pulse.notify_waiters();
     }
 
-    /// Waits for a command, but no longer than the link lives and the patience lasts. A link that has not answered
-    /// anything since the command was sent is taken for dead.
+    /// Waits for a command, but no longer than the link lives and the patience lasts.
     async fn bounded<T>(&self, command: impl Future<Output = FredResult<T>>) -> Result<T, Fault> {
         let sent = self.clock();
-        tokio::select! {
-            biased;
-            answer = command => {
-                self.heard.store(self.clock(), Ordering::Relaxed);
-                answer.map_err(fault)
-            }
-            () = self.down.cancelled() => Err(Fault::unknown("the connection was lost")),
-            () = sleep(self.patience) => {
-                self.counters.timeouts.up();
-                if self.heard.load(Ordering::Relaxed) < sent {
-                    self.give_up();
+        let mut command = pin!(command);
+        loop {
+            let pulse = self.pulse.notified(); // from here on no pulse is missed
+            self.alive(sent)?;
+            tokio::select! {
+                biased;
+                answer = &mut command => {
+                    self.heard.store(self.clock(), Ordering::Relaxed);
+                    return answer.map_err(fault);
                 }
-                Err(Fault::unknown(&format!("no reply within {:?}", self.patience)))
+                () = pulse => {}
             }
         }
+    }
+
+    /// Whether to go on waiting for what was sent then. A link that has answered nothing since is taken for dead.
+    fn alive(&self, sent: u64) -> Result<(), Fault> {
+        if self.down.is_cancelled() {
+            return Err(Fault::unknown("the connection was lost"));
+        }
+        if u128::from(self.clock() - sent) < self.patience.as_micros() {
+            return Ok(());
+        }
+        self.counters.timeouts.up();
+        if self.heard.load(Ordering::Relaxed) < sent {
+            self.give_up();
+        }
+        Err(Fault::unknown(&format!("no reply within {:?}", self.patience)))
     }
 
     fn clock(&self) -> u64 {
@@ -221,6 +245,13 @@ impl Link {
         let args = vec![wanted.to_string(), millis.max(1).to_string()];
         let count: u64 = self.bounded(self.client.custom(wait, args)).await?;
         Ok(u8::try_from(count).unwrap_or(u8::MAX))
+    }
+}
+
+async fn beat(pulse: &Notify, pause: Duration) {
+    loop {
+        sleep(pause).await;
+        pulse.notify_waiters();
     }
 }
 
