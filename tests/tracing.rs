@@ -1,0 +1,59 @@
+//! What is traced, and what never is. Alone in its binary: a subscriber is for the whole process.
+
+#[allow(dead_code)]
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use support::{Server, ms, until};
+use tracing_subscriber::fmt::MakeWriter;
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("nobody panicked").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Sink {
+    type Writer = Sink;
+
+    fn make_writer(&self) -> Sink {
+        self.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_are_traced_and_secrets_are_not() {
+    let sink = Sink::default();
+    let text = || String::from_utf8(sink.0.lock().expect("nobody panicked").clone()).expect("text");
+    tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false).with_writer(sink.clone()).init();
+
+    let mut server = Server::with(&["--requirepass", "s3cret"]);
+    let url = server.url_as("default", "s3cret");
+    let client = leasehold::Client::connect(&url).await.expect("welcome");
+    let guard = client.lock("traced").lock().await.expect("free");
+    guard.unlock().await.expect("ours");
+    let lost = client.lock("lost").lock().await.expect("free");
+    server.restart();
+    until("the loss to be noticed", ms(5_000), || lost.is_lost()).await;
+    leasehold::Client::connect(&url.replace("s3cret", "s3cret2")).await.expect_err("wrong password");
+
+    let text = text();
+    for expected in ["leasehold::lock", "take{how=\"lock\" name=\"traced\"}", "acquired", "released", "connection lost"]
+    {
+        assert!(text.contains(expected), "{expected:?} is not in\n{text}");
+    }
+    assert!(!text.contains("s3cret"), "a password in\n{text}");
+    assert!(!text.contains("redis://"), "a URL in\n{text}");
+}
