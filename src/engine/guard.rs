@@ -16,6 +16,7 @@ use crate::{
     config::Lease,
     error::{Error, Lost, Result},
     owner::Owner,
+    redis::Code,
 };
 
 /// One level of a held lock. Given back by [`unlock`](Guard::unlock), or in the background when dropped.
@@ -201,9 +202,9 @@ impl Guard {
         }
         .ask(&self.engine.redis)
         .await?;
-        match heard.answer.code.as_str() {
-            "kept" => self.hold.confirmed(heard.sent, lease),
-            "gone" => return Err(self.gone()),
+        match heard.answer.code {
+            Code::Kept => self.hold.confirmed(heard.sent, lease),
+            Code::Gone => return Err(self.gone()),
             _ => return Err(unexpected(&heard.answer)),
         }
         self.engine.watchdog.list(&self.hold);

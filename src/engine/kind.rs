@@ -1,12 +1,13 @@
 //! What differs between kinds of locks: their scripts and keys. A table, not a trait: each kind is one static.
 
-use crate::redis::{Part, Script};
+use crate::redis::{Part, Script, prefixed};
 
 /// One kind of lock. Its scripts have one signature: keys are the lock and its channel; arguments are the hold's id,
 /// a lease in ms, a level, and one more that depends on the script.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    pub(crate) channel: fn(&str) -> String,
+    /// What stands before the key in the name of the channel, see [`Kind::channel`].
+    pub(crate) channel: &'static str,
     pub(crate) acquire: Script,
     pub(crate) release: Script,
     pub(crate) renew: Script,
@@ -18,7 +19,17 @@ pub(crate) struct Kind {
 impl Kind {
     /// The request of one hold to one of the scripts.
     pub(crate) fn part(&self, key: &str, id: &str, lease: u64, level: u32, more: &str) -> Part {
-        let keys = vec![key.to_owned(), (self.channel)(key)];
-        Part::new(keys, vec![id.to_owned(), lease.to_string(), level.to_string(), more.to_owned()])
+        Part::of(key)
+            .key(format_args!("{}", prefixed(self.channel, key)))
+            .arg(id)
+            .arg(lease)
+            .arg(level)
+            .arg(more)
+            .done()
+    }
+
+    /// Where releases of this key are published.
+    pub(crate) fn channel(&self, key: &str) -> String {
+        prefixed(self.channel, key).to_string()
     }
 }

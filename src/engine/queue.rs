@@ -115,7 +115,7 @@ impl Queues {
         self.counters.waiting.up();
         let place = Place { queues: self, queue, waiter, granted: false };
         if first {
-            let channel = (hold.kind.channel)(hold.name.key());
+            let channel = hold.kind.channel(hold.name.key());
             let bell = redis.listen(&channel, Arc::clone(&place.queue) as Arc<dyn Listener>);
             *place.queue.bell() = Some(bell); // rings once the subscription stands
         }

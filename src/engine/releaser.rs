@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    redis::{PUBLISH, Redis},
+    redis::{Code, PUBLISH, Redis},
     stats::Counters,
 };
 
@@ -199,13 +199,13 @@ impl Office {
             };
             let heard = self.hand_over(&hold, &heir, give_up).await?;
             errand.heir = None;
-            match heard.answer.code.as_str() {
-                "handed" if heir.hand(heard.sent) => return Ok(Step { heard, is_last: true }),
-                "handed" => {
+            match heard.answer.code {
+                Code::Handed if heir.hand(heard.sent) => return Ok(Step { heard, is_last: true }),
+                Code::Handed => {
                     errand.hold = Arc::clone(&heir.hold); // he has left: it must go on to the next
                     return Ok(Step { heard, is_last: false });
                 }
-                "deeper" => {
+                Code::Deeper => {
                     heir.withdraw();
                     errand.pass_on = false;
                 }
@@ -274,10 +274,10 @@ impl Office {
 
 /// Whether a release did what it should.
 pub(crate) fn outcome(heard: &Heard) -> Result<bool, Error> {
-    match heard.answer.code.as_str() {
-        "released" | "handed" => Ok(true),
+    match heard.answer.code {
+        Code::Released | Code::Handed => Ok(true),
         // At a second try it can mean that the first one worked, or that the lease ended: nobody can tell.
-        "gone" => Ok(heard.again),
+        Code::Gone => Ok(heard.again),
         _ => Err(super::ask::unexpected(&heard.answer)),
     }
 }

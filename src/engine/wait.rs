@@ -20,6 +20,7 @@ use crate::{
     config::{Lease, Name},
     error::{Error, Lost, Result},
     owner::Owner,
+    redis::{Code, Word},
 };
 
 /// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.
@@ -178,23 +179,26 @@ impl Engine {
         }
         .ask(&self.redis)
         .await?;
-        match heard.answer.code.as_str() {
-            "granted" if heard.replicas < replicas => Err(Error::Replicas { wanted: replicas, got: heard.replicas }),
-            "granted" => {
+        match heard.answer.code {
+            Code::Granted if heard.replicas < replicas => {
+                Err(Error::Replicas { wanted: replicas, got: heard.replicas })
+            }
+            Code::Granted => {
                 self.granted(guard, wish, heard.sent);
                 Ok(Attempt::Granted)
             }
-            "busy" => {
+            Code::Busy => {
                 self.counters.refused.up();
                 guard.refused();
-                let left = heard.answer.value.int().and_then(|left| u64::try_from(left).ok());
+                let left =
+                    heard.answer.value.list().first().and_then(Word::int).and_then(|left| u64::try_from(left).ok());
                 Ok(Attempt::Busy(left.map(Duration::from_millis)))
             }
-            "lost" => {
+            Code::Lost => {
                 hold.lose(Lost::Removed, &self.counters);
                 Err(hold.check().err().unwrap_or_else(|| Error::lost(&hold.name, Lost::Removed)))
             }
-            "conflict" => {
+            Code::Conflict => {
                 guard.refused();
                 Err(Error::Conflict { name: hold.name.to_string() })
             }

@@ -22,7 +22,7 @@ use crate::{
     clock::Moment,
     config::Lease,
     error::Lost,
-    redis::{Answer, Fault, Redis},
+    redis::{Answer, Code, Fault, Redis},
     stats::Counters,
 };
 
@@ -170,7 +170,7 @@ impl Watchdog {
     /// A refusal is a loss; silence is not, until the clock says so.
     fn confirmed(&self, hold: &Hold, sent: Moment, lease: Option<Lease>, answer: Result<Answer, Fault>) {
         match answer {
-            Ok(answer) if answer.code == "kept" => {
+            Ok(answer) if answer.code == Code::Kept => {
                 self.counters.renewals.up();
                 hold.confirmed(sent, lease);
             }

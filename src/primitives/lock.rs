@@ -10,7 +10,7 @@ use crate::{
     engine::{Engine, Guard, Kind, Patience, Wish},
     error::{Error, Result},
     owner::Owner,
-    redis::{PUBLISH, Script, Word, lock_channel},
+    redis::{Answer, Code, LOCK_CHANNEL, PUBLISH, Script, Word},
 };
 
 macro_rules! script {
@@ -24,7 +24,7 @@ macro_rules! script {
 }
 
 static LOCK: Kind = Kind {
-    channel: lock_channel,
+    channel: LOCK_CHANNEL,
     acquire: script!("acquire"),
     release: script!("release"),
     renew: script!("renew"),
@@ -203,9 +203,9 @@ impl Lock {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Option<Holder>> {
         let answer = self.tell("inspect", &LOCK.inspect, "").await?;
-        match (answer.0.as_str(), answer.1) {
-            ("held", Word::List(words)) => Ok(Some(holder(&words).ok_or_else(|| self.conflict())?)),
-            ("free", _) => Ok(None),
+        match answer.code {
+            Code::Held => holder(answer.value.list()).map(Some).ok_or_else(|| self.conflict()),
+            Code::Free => Ok(None),
             _ => Err(self.conflict()),
         }
     }
@@ -221,9 +221,9 @@ impl Lock {
     ///
     /// Dropping the future leaves open whether the lock was taken away.
     pub async fn force_unlock(&self) -> Result<bool> {
-        match self.tell("force_unlock", &LOCK.force_unlock, PUBLISH).await?.0.as_str() {
-            "released" => Ok(true),
-            "free" => Ok(false),
+        match self.tell("force_unlock", &LOCK.force_unlock, PUBLISH).await?.code {
+            Code::Released => Ok(true),
+            Code::Free => Ok(false),
             _ => Err(self.conflict()),
         }
     }
@@ -242,12 +242,11 @@ impl Lock {
     }
 
     /// Asks about the lock itself, not about a hold of ours.
-    async fn tell(&self, what: &'static str, script: &'static Script, more: &str) -> Result<(String, Word)> {
+    async fn tell(&self, what: &'static str, script: &'static Script, more: &str) -> Result<Answer> {
         let name = self.name.clone()?;
         let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
         let part = LOCK.part(name.key(), "", 0, 0, more);
-        let answer = self.engine.tell(what, &name, script, part).instrument(span).await?;
-        Ok((answer.code, answer.value))
+        self.engine.tell(what, &name, script, part).instrument(span).await
     }
 
     fn conflict(&self) -> Error {

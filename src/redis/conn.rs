@@ -6,6 +6,7 @@
 //! opens the next one. Requests are safe to send twice, so nothing is lost with a link.
 
 use std::{
+    fmt::Write,
     future::Future,
     hash::{BuildHasher, RandomState},
     pin::pin,
@@ -16,12 +17,14 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use fred::{
     clients::Client,
     error::{Error as FredError, ErrorKind},
     interfaces::{ClientLike, EventInterface, FredResult, LuaInterface, PubsubInterface},
     types::{
-        Builder, ClusterHash, CustomCommand, Message, Value, config::Config as FredConfig, config::UnresponsiveConfig,
+        Builder, ClusterHash, CustomCommand, Key, Message, Value, config::Config as FredConfig,
+        config::UnresponsiveConfig,
     },
 };
 use tokio::{
@@ -33,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     fault::Fault,
-    script::{Answer, Part, Script, Word},
+    script::{Answer, Code, Part, Script, Word},
 };
 use crate::{
     error::{Error, Result, Source},
@@ -211,12 +214,7 @@ impl Link {
     async fn evalsha(&self, script: &Script, parts: &[Part]) -> Result<Vec<Result<Answer, Fault>>, Fault> {
         let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.source));
         let first = self.nonce.fetch_add(parts.len() as u64, Ordering::Relaxed);
-        let keys: Vec<String> = parts.iter().flat_map(|part| part.keys.iter().cloned()).collect();
-        let mut args = vec![parts.len().to_string()];
-        for (nonce, part) in (first..).zip(parts) {
-            args.push(nonce.to_string());
-            args.extend(part.args.iter().cloned());
-        }
+        let (keys, args) = words(parts, first);
         self.counters.calls.up();
         self.counters.requests.add(parts.len() as u64);
         let reply = self.bounded(self.client.evalsha::<Value, _, _, _>(sha.as_str(), keys, args)).await?;
@@ -255,6 +253,28 @@ async fn beat(pulse: &Notify, pause: Duration) {
     }
 }
 
+/// The keys and arguments of a call, all slices of one buffer.
+fn words(parts: &[Part], first: u64) -> (Vec<Key>, Vec<Value>) {
+    let mut text = String::with_capacity(parts.iter().map(|part| part.text().len() + 20).sum::<usize>() + 8);
+    let (mut keys, mut args) = (Vec::with_capacity(parts.len() * 2), Vec::with_capacity(parts.len() * 5 + 1));
+    let number = |text: &mut String, number: u64| {
+        let start = text.len();
+        write!(text, "{number}").expect("a String takes everything");
+        start..text.len()
+    };
+    args.push(number(&mut text, parts.len() as u64));
+    for (nonce, part) in (first..).zip(parts) {
+        args.push(number(&mut text, nonce));
+        let start = text.len();
+        text.push_str(part.text());
+        keys.extend(part.keys().map(|word| start + word.start..start + word.end));
+        args.extend(part.args().map(|word| start + word.start..start + word.end));
+    }
+    let text = Bytes::from(text);
+    let keys = keys.into_iter().map(|word| Key::from(text.slice(word))).collect();
+    (keys, args.into_iter().map(|word| Value::Bytes(text.slice(word))).collect())
+}
+
 /// Cuts a reply into one answer for each part; `None` where a nonce or the shape is not what was asked for.
 fn answers(reply: Value, first: u64, parts: usize) -> Option<Vec<Result<Answer, Fault>>> {
     let Value::Array(values) = reply else { return None };
@@ -265,16 +285,22 @@ fn answers(reply: Value, first: u64, parts: usize) -> Option<Vec<Result<Answer, 
     let mut answers = Vec::with_capacity(parts);
     for nonce in (first..).take(parts) {
         let (named, code, value) = (values.next()?, values.next()?, values.next()?);
-        if named.as_str()? != nonce.to_string() {
+        if text_of(&named)?.parse() != Ok(nonce) {
             return None;
         }
-        let (code, value) = (code.into_string()?, word(value));
-        answers.push(match (code.as_str(), value.text()) {
-            ("error", Some(words)) => Err(Fault::said(words)),
-            _ => Ok(Answer { code, value }),
+        answers.push(match Code::of(text_of(&code)?)? {
+            Code::Error => Err(Fault::said(text_of(&value)?)),
+            code => Ok(Answer { code, value: word(value) }),
         });
     }
     Some(answers)
+}
+
+fn text_of(value: &Value) -> Option<&str> {
+    match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
 }
 
 fn word(value: Value) -> Word {

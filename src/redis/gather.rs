@@ -1,9 +1,9 @@
-//! Requests on one connection: alone they go out at once; those that arrive while others are under way are gathered
-//! and go out together, one call of a script for many parts. The one place that does this.
+//! Requests on one connection: while few are under way each goes out at once; those that arrive beyond that are
+//! gathered and go out together, one call of a script for many parts. The one place that does this.
 
 use std::{
+    collections::VecDeque,
     future::{Future, poll_fn},
-    mem,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
@@ -18,8 +18,10 @@ use super::{
     script::{Answer, Part, Script},
 };
 
-/// Calls under way before requests are gathered.
-const UNDER_WAY: usize = 4;
+/// Requests under way by themselves before others are gathered.
+const ALONE: usize = 16;
+/// Gathered calls under way: one is made up while another is with the server.
+const SENDERS: usize = 2;
 /// Parts in one call: enough to spread its cost, and the server is not kept from others for long (3 µs each).
 const PARTS: usize = 128;
 
@@ -28,53 +30,59 @@ const PARTS: usize = 128;
 pub(super) struct Line {
     conn: Conn,
     desk: Mutex<Desk>,
-    /// Told when something waits and there is room for a call.
-    room: Notify,
+    /// Told when something waits.
+    work: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Desk {
-    under_way: usize,
-    waiting: Vec<Waiting>,
+    alone: usize,
+    /// One pile for each script, the one whose turn it is in front.
+    piles: VecDeque<Pile>,
+}
+
+#[derive(Debug)]
+struct Pile {
+    script: &'static Script,
+    waiting: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    script: &'static Script,
     part: Part,
     answer: oneshot::Sender<Result<Answer, Fault>>,
 }
 
-/// A call under way; frees its place when it ends, however it ends.
-struct Place<'a>(&'a Line);
+/// A request under way by itself; frees its place when it ends, however it ends.
+struct Alone<'a>(&'a Line);
 
-impl Drop for Place<'_> {
+impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        let mut desk = self.0.desk();
-        desk.under_way -= 1;
-        if !desk.waiting.is_empty() {
-            self.0.room.notify_one();
-        }
+        self.0.desk().alone -= 1;
     }
 }
 
 impl Line {
     pub(super) fn start(conn: Conn, closed: &CancellationToken) -> Arc<Line> {
-        let line = Arc::new(Line { conn, desk: Mutex::default(), room: Notify::new() });
-        tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&line).send_gathered()));
+        let line = Arc::new(Line { conn, desk: Mutex::default(), work: Notify::new() });
+        for _ in 0..SENDERS {
+            tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&line).send_gathered()));
+        }
         line
     }
 
     /// Sends one request and waits for its answer.
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        match self.enter(script, part) {
-            Ok((_place, part)) => self.call(script, part).await,
+        match self.enter(script, &part) {
+            // Boxed, because who waits for a lock should not carry the whole protocol in his future, and because the
+            // compiler gives up on futures nested as deeply as that one.
+            Ok(_place) => Box::pin(self.call(script, &part)).await,
             Err(answer) => answered(answer).await,
         }
     }
 
     /// Sends one request that is in no hurry, with whatever else gathers.
-    pub(super) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+    pub(super) async fn request_gathered(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let answer = self.join(&mut self.desk(), script, part);
         answered(answer).await
     }
@@ -97,77 +105,64 @@ impl Line {
     }
 
     /// A place for a call of one's own, or else a place among those that wait.
-    #[allow(clippy::type_complexity)]
     fn enter(
         &self,
         script: &'static Script,
-        part: Part,
-    ) -> Result<(Place<'_>, Part), oneshot::Receiver<Result<Answer, Fault>>> {
+        part: &Part,
+    ) -> Result<Alone<'_>, oneshot::Receiver<Result<Answer, Fault>>> {
         let mut desk = self.desk();
-        if desk.under_way < UNDER_WAY && desk.waiting.is_empty() {
-            desk.under_way += 1;
-            return Ok((Place(self), part));
+        if desk.alone < ALONE && desk.is_empty() {
+            desk.alone += 1;
+            return Ok(Alone(self));
         }
         Err(self.join(&mut desk, script, part))
     }
 
-    fn join(&self, desk: &mut Desk, script: &'static Script, part: Part) -> oneshot::Receiver<Result<Answer, Fault>> {
+    fn join(&self, desk: &mut Desk, script: &'static Script, part: &Part) -> oneshot::Receiver<Result<Answer, Fault>> {
         let (answer, receiver) = oneshot::channel();
-        desk.waiting.push(Waiting { script, part, answer });
-        if desk.under_way < UNDER_WAY {
-            self.room.notify_one();
+        if desk.is_empty() {
+            self.work.notify_one();
         }
+        desk.pile(script).push_back(Waiting { part: part.clone(), answer });
         receiver
     }
 
-    async fn call(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+    async fn call(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let link = self.conn.link().await?;
-        link.run(script, &[part]).await?.pop().expect("one part, one answer")
+        link.run(script, std::slice::from_ref(part)).await?.pop().expect("one part, one answer")
     }
 
-    /// Sends what has gathered, whenever there is room.
+    /// One of the senders: sends what has gathered, call after call.
     async fn send_gathered(self: Arc<Line>) {
         loop {
-            self.room.notified().await;
-            while let Some(batch) = self.take() {
-                let line = Arc::clone(&self);
-                tokio::spawn(async move { line.send(batch).await });
+            match self.take() {
+                Some((script, batch)) => self.send(script, batch).await,
+                None => self.work.notified().await,
             }
         }
     }
 
-    /// The oldest request that waits and all like it, as one call; `None` without room or without requests.
-    /// Requests whose caller is gone are left out: their caller may already be taking them back, and that must not
-    /// overtake them.
-    fn take(&self) -> Option<Vec<Waiting>> {
+    /// The next call: requests of one script; the scripts take turns.
+    fn take(&self) -> Option<(&'static Script, Vec<Waiting>)> {
         let mut desk = self.desk();
-        desk.waiting.retain(|waiting| !waiting.answer.is_closed());
-        if desk.under_way >= UNDER_WAY {
-            return None;
+        let taken = desk.take();
+        if !desk.is_empty() {
+            self.work.notify_one(); // for the other sender
         }
-        let script = desk.waiting.first()?.script;
-        desk.under_way += 1;
-        let (mut batch, mut rest) = (Vec::new(), Vec::new());
-        for waiting in mem::take(&mut desk.waiting) {
-            let fits = std::ptr::eq(waiting.script, script) && batch.len() < PARTS;
-            if fits { batch.push(waiting) } else { rest.push(waiting) }
-        }
-        desk.waiting = rest;
-        Some(batch)
+        taken
     }
 
-    async fn send(&self, mut batch: Vec<Waiting>) {
-        let _place = Place(self);
-        let script = batch[0].script;
+    /// Requests whose caller has left are not sent. Who is still there is decided, and the call written, while the
+    /// desk is locked: a caller who leaves later takes his request back with one that must pass the desk first, and
+    /// so comes after it.
+    async fn send(&self, script: &'static Script, mut batch: Vec<Waiting>) {
         let answers = match self.conn.link().await {
             Ok(link) => {
                 let mut call = pin!(async {
                     batch.retain(|waiting| !waiting.answer.is_closed());
                     let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
-                    link.run(script, &parts).await
+                    if parts.is_empty() { Ok(Vec::new()) } else { link.run(script, &parts).await }
                 });
-                // Who is still there is decided, and the call written, while the desk is locked: a caller who leaves
-                // later takes his request back with one that must pass the desk first, and so comes after it.
                 match poll_fn(|cx| Poll::Ready(self.locked(|| call.as_mut().poll(cx)))).await {
                     Poll::Ready(answers) => answers,
                     Poll::Pending => call.await,
@@ -188,6 +183,31 @@ impl Line {
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Desk {
+    fn is_empty(&self) -> bool {
+        self.piles.iter().all(|pile| pile.waiting.is_empty())
+    }
+
+    fn pile(&mut self, script: &'static Script) -> &mut VecDeque<Waiting> {
+        let known = self.piles.iter().position(|pile| std::ptr::eq(pile.script, script));
+        let at = known.unwrap_or_else(|| {
+            self.piles.push_back(Pile { script, waiting: VecDeque::new() });
+            self.piles.len() - 1
+        });
+        &mut self.piles[at].waiting
+    }
+
+    fn take(&mut self) -> Option<(&'static Script, Vec<Waiting>)> {
+        let next = self.piles.iter().position(|pile| !pile.waiting.is_empty())?;
+        self.piles.rotate_left(next);
+        let mut pile = self.piles.pop_front().expect("it was just found");
+        let batch = pile.waiting.drain(..pile.waiting.len().min(PARTS)).collect();
+        let script = pile.script;
+        self.piles.push_back(pile);
+        Some((script, batch))
     }
 }
 

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use conn::Target;
 pub(crate) use fault::Fault;
 pub(crate) use hub::{Bell, Listener};
-pub(crate) use keys::lock_channel;
-pub(crate) use script::{Answer, Part, Script, Word};
+pub(crate) use keys::{LOCK_CHANNEL, prefixed};
+pub(crate) use script::{Answer, Code, Part, Script, Word};
 
 use crate::{config::Config, stats::Counters};
 use conn::{Conn, Link};
@@ -61,17 +61,13 @@ impl Redis {
     }
 
     /// Sends one request. One key always travels on the same connection, so that its requests keep their order.
-    ///
-    /// Boxed here, because who waits for a lock should not carry the whole protocol in his future, and because the
-    /// compiler gives up on futures nested as deeply as that one.
-    pub(crate) fn request(&self, script: &'static Script, part: Part) -> BoxFuture<'_, Result<Answer, Fault>> {
-        let line = self.line(part.key());
-        Box::pin(line.request(script, part))
+    pub(crate) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+        self.line(part.key()).request(script, part).await
     }
 
     /// Sends one request that is in no hurry, in one call with others like it.
     pub(crate) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.line(part.key()).request_gathered(script, part).await
+        self.line(part.key()).request_gathered(script, &part).await
     }
 
     /// Like [`request`](Self::request), then waits until `wanted` replicas have it; with their number.
