@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
@@ -42,8 +43,13 @@ pub(crate) struct Question<'a> {
     pub(crate) give_up: Instant,
 }
 
-impl Question<'_> {
-    pub(crate) async fn ask(self, redis: &Redis) -> Result<Heard> {
+impl<'a> Question<'a> {
+    /// Boxed, so that who only waits for a lock does not carry the room for a request with him.
+    pub(crate) fn ask(self, redis: &'a Redis) -> BoxFuture<'a, Result<Heard>> {
+        Box::pin(self.ask_until_answered(redis))
+    }
+
+    async fn ask_until_answered(self, redis: &Redis) -> Result<Heard> {
         let started = Instant::now();
         let mut again = false;
         let mut last = None;
@@ -88,6 +94,7 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
         Fault::Denied(source) => Error::Denied { source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
         Fault::Server(source) => Error::Server { source },
+        Fault::Closed => Error::Closed,
     }
 }
 

@@ -54,6 +54,13 @@ impl Patience {
         Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
     }
 
+    fn end(self) -> Option<Instant> {
+        match self {
+            Patience::Until(end) => Some(end),
+            Patience::Once | Patience::Forever => None,
+        }
+    }
+
     fn is_over(self) -> bool {
         match self {
             Patience::Once => true,
@@ -73,11 +80,12 @@ enum Attempt {
 impl Engine {
     /// Takes the lock; `None` if somebody else has it for longer than the patience lasts.
     pub(crate) async fn take(self: &Arc<Self>, wish: Wish) -> Result<Option<Guard>> {
-        tokio::select! {
-            biased;
-            () = self.closing.cancelled() => Err(Error::Closed),
-            taken = self.enter(wish) => taken,
+        if self.is_closed() {
+            return Err(Error::Closed);
         }
+        let taken = self.enter(wish).await;
+        // What was granted while the client closed goes back with its guard.
+        if self.is_closed() { Err(Error::Closed) } else { taken }
     }
 
     async fn enter(self: &Arc<Self>, wish: Wish) -> Result<Option<Guard>> {
@@ -85,7 +93,7 @@ impl Engine {
             let fresh =
                 || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
             let hold = self.registry.enter(&wish.name, &wish.owner, fresh);
-            let Some(_turn) = turn(&hold, wish.patience).await else { return Ok(None) };
+            let Some(_turn) = self.turn(&hold, wish.patience).await? else { return Ok(None) };
             match hold.phase() {
                 Phase::Asked => return self.enter_first(&hold, &wish).await,
                 Phase::Held | Phase::Lost(_) => return self.enter_again(&hold, &wish).await.map(Some),
@@ -134,7 +142,11 @@ impl Engine {
         // The subscription's bell wakes the first of the line; this is for the case that it cannot be had.
         let mut look_again = Some(Instant::now() + UNTOLD_NAP);
         loop {
-            let woken = sleep(place, look_again, wish.patience).await;
+            let woken = tokio::select! {
+                biased;
+                () = self.closing.cancelled() => return Err(Error::Closed),
+                woken = sleep(place, look_again, wish.patience) => woken,
+            };
             match place.call() {
                 Call::Yours(sent) => {
                     self.granted(guard, wish, sent);
@@ -160,6 +172,21 @@ impl Engine {
     fn granted(&self, guard: &mut Guard, wish: &Wish, sent: Moment) {
         let cap = wish.max_hold.map_or(Moment::FAR, |max| sent + max);
         guard.granted(sent, self.lease(wish), wish.lease.is_none(), cap);
+    }
+
+    /// The right to ask about this hold. `None` if the patience ends first, or if it is for one attempt and the
+    /// hold's own asker has found it taken.
+    async fn turn<'a>(&self, hold: &'a Hold, patience: Patience) -> Result<Option<MutexGuard<'a, ()>>> {
+        if let Ok(turn) = hold.turn.try_lock() {
+            return Ok(Some(turn));
+        }
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => Err(Error::Closed),
+            turn = hold.turn.lock() => Ok(Some(turn)),
+            () = hold.queued(), if matches!(patience, Patience::Once) => Ok(None),
+            () = sleep_opt(patience.end()) => Ok(None),
+        }
     }
 
     /// Asks the server once, through outages.
@@ -221,20 +248,6 @@ impl Engine {
 /// What the attempt after the deadline may take: a round trip to anywhere.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
 
-/// The right to ask about this hold. `None` if the patience ends first, or if it is for one attempt and the hold's
-/// own asker has found it taken.
-async fn turn(hold: &Hold, patience: Patience) -> Option<MutexGuard<'_, ()>> {
-    match patience {
-        Patience::Forever => Some(hold.turn.lock().await),
-        Patience::Until(end) => timeout_at(end, hold.turn.lock()).await.ok(),
-        Patience::Once => tokio::select! {
-            biased;
-            turn = hold.turn.lock() => Some(turn),
-            () = hold.queued() => None,
-        },
-    }
-}
-
 /// What ended a waiter's sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Woken {
@@ -244,14 +257,10 @@ enum Woken {
 }
 
 async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
-    let end = match patience {
-        Patience::Until(end) => Some(end),
-        Patience::Once | Patience::Forever => None,
-    };
     let alarm = look_again.filter(|_| place.is_head());
     tokio::select! {
         biased;
-        () = sleep_opt(end) => Woken::OutOfTime,
+        () = sleep_opt(patience.end()) => Woken::OutOfTime,
         () = place.woken() => Woken::Called,
         () = sleep_opt(alarm) => Woken::Alarm,
     }

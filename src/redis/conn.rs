@@ -7,9 +7,7 @@
 
 use std::{
     fmt::Write,
-    future::Future,
     hash::{BuildHasher, RandomState},
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -27,6 +25,7 @@ use fred::{
         config::UnresponsiveConfig,
     },
 };
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::{Notify, broadcast, watch},
     task::AbortHandle,
@@ -164,9 +163,11 @@ impl Link {
     }
 
     /// Waits for a command, but no longer than the link lives and the patience lasts.
-    async fn bounded<T>(&self, command: impl Future<Output = FredResult<T>>) -> Result<T, Fault> {
+    ///
+    /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
+    /// value would copy it. It also keeps the compiler from its limit for nested types.
+    async fn bounded<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
         let sent = self.clock();
-        let mut command = pin!(command);
         loop {
             let pulse = self.pulse.notified(); // from here on no pulse is missed
             self.alive(sent)?;
@@ -217,7 +218,7 @@ impl Link {
         let (keys, args) = words(parts, first);
         self.counters.calls.up();
         self.counters.requests.add(parts.len() as u64);
-        let reply = self.bounded(self.client.evalsha::<Value, _, _, _>(sha.as_str(), keys, args)).await?;
+        let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await?;
         answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
@@ -233,7 +234,7 @@ impl Link {
 
     pub(super) async fn load(&self, source: &str) -> Result<String, Fault> {
         let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
-        self.bounded(self.client.custom(load, vec!["LOAD", source])).await
+        self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
     }
 
     /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile.
@@ -241,7 +242,7 @@ impl Link {
         let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
         let millis = u64::try_from(self.patience.as_millis() / 2).unwrap_or(u64::MAX);
         let args = vec![wanted.to_string(), millis.max(1).to_string()];
-        let count: u64 = self.bounded(self.client.custom(wait, args)).await?;
+        let count: u64 = self.bounded(Box::pin(self.client.custom(wait, args))).await?;
         Ok(u8::try_from(count).unwrap_or(u8::MAX))
     }
 }
@@ -372,7 +373,9 @@ impl Conn {
         let closed = closed.clone();
         tokio::spawn(async move {
             closed.run_until_cancelled(supervise(dial, first, &slot, generation)).await;
-            let _ = slot.send_replace(Err(Fault::unknown("the client is closed")));
+            if let Ok(link) = slot.send_replace(Err(Fault::Closed)) {
+                link.give_up();
+            }
         });
         Ok(Conn { link, patience })
     }
@@ -382,18 +385,18 @@ impl Conn {
         let now = self.link.borrow().clone();
         match now {
             Ok(link) if !link.down.is_cancelled() => return Ok(link),
-            Err(Fault::Denied(source)) => return Err(Fault::Denied(source)),
+            Err(fault @ (Fault::Denied(_) | Fault::Closed)) => return Err(fault),
             _ => {}
         }
         let mut slot = self.link.clone();
         let usable = |now: &Result<Arc<Link>, Fault>| match now {
             Ok(link) => !link.down.is_cancelled(),
-            Err(fault) => matches!(fault, Fault::Denied(_)),
+            Err(fault) => matches!(fault, Fault::Denied(_) | Fault::Closed),
         };
         let found = timeout(self.patience, slot.wait_for(usable)).await.map(|found| found.map(|now| now.clone()));
         let found = match found {
             Ok(Ok(found)) => found,
-            Ok(Err(_closed)) => Err(Fault::unknown("the client is closed")),
+            Ok(Err(_gone)) => Err(Fault::Closed),
             Err(_late) => self.link.borrow().clone().and_then(|_| Err(Fault::unknown("no connection"))),
         };
         found.map_err(|fault| match fault {
@@ -486,21 +489,21 @@ impl Subscriber {
     /// Sends one SUBSCRIBE for each channel; only the [`barrier`](Self::barrier) says what came of them.
     pub(super) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         for channel in channels {
-            self.link.bounded(self.link.client.subscribe(channel.as_ref())).await?;
+            self.link.bounded(Box::pin(self.link.client.subscribe(channel.as_ref()))).await?;
         }
         Ok(())
     }
 
     pub(super) async fn unsubscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         for channel in channels {
-            self.link.bounded(self.link.client.unsubscribe(channel.as_ref())).await?;
+            self.link.bounded(Box::pin(self.link.client.unsubscribe(channel.as_ref()))).await?;
         }
         Ok(())
     }
 
     /// Answered after the server has dealt with all before it.
     pub(super) async fn barrier(&self) -> Result<(), Fault> {
-        self.link.bounded(self.link.client.ping::<Value>(None)).await.map(drop)
+        self.link.bounded(Box::pin(self.link.client.ping::<Value>(None))).await.map(drop)
     }
 
     pub(super) async fn next(&mut self) -> Heard {

@@ -15,6 +15,8 @@ pub(crate) enum Fault {
     Conflict,
     /// Any other refusal.
     Server(Source),
+    /// We have closed the connections ourselves.
+    Closed,
 }
 
 /// First words of answers that mean "later".

@@ -21,7 +21,7 @@ use super::{
 /// Requests under way by themselves before others are gathered.
 const ALONE: usize = 16;
 /// Gathered calls under way: one is made up while another is with the server.
-const SENDERS: usize = 2;
+const SENDERS: usize = 3;
 /// Parts in one call: enough to spread its cost, and the server is not kept from others for long (3 µs each).
 const PARTS: usize = 128;
 
@@ -74,9 +74,7 @@ impl Line {
     /// Sends one request and waits for its answer.
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         match self.enter(script, &part) {
-            // Boxed, because who waits for a lock should not carry the whole protocol in his future, and because the
-            // compiler gives up on futures nested as deeply as that one.
-            Ok(_place) => Box::pin(self.call(script, &part)).await,
+            Ok(_place) => self.call(script, &part).await,
             Err(answer) => answered(answer).await,
         }
     }
@@ -212,5 +210,5 @@ impl Desk {
 }
 
 async fn answered(answer: oneshot::Receiver<Result<Answer, Fault>>) -> Result<Answer, Fault> {
-    answer.await.unwrap_or_else(|_| Err(Fault::unknown("the client is closed")))
+    answer.await.unwrap_or(Err(Fault::Closed))
 }
