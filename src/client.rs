@@ -193,8 +193,8 @@ impl Builder {
         Builder { command_timeout: t, ..self }
     }
 
-    /// How long a call rides out an unreachable server before it fails with [`Error::Unavailable`]. Zero: a single
-    /// lost reply fails the call. Defaults to 30 s.
+    /// How long a call rides out an unreachable server before it fails with [`Error::Unavailable`]; at least the
+    /// `command_timeout`. Defaults to 30 s.
     pub fn outage_timeout(self, t: Duration) -> Self {
         Builder { outage_timeout: t, ..self }
     }
@@ -256,7 +256,7 @@ impl Builder {
         Ok(Config {
             watchdog,
             command_timeout: self.command_timeout.min(*watchdog / 3),
-            outage_timeout: self.outage_timeout.min(A_YEAR),
+            outage_timeout: self.outage_timeout.min(A_YEAR).max(self.command_timeout.min(*watchdog / 3)),
             replicas: self.replicas,
             handovers: self.handovers,
             connections: self.connections,

@@ -106,7 +106,8 @@ pub enum Error {
         source: Source,
     },
 
-    /// The client was closed. Everything it held has been given back; connect a new client.
+    /// The client was closed. Nothing is held through it any more, see [`Client::close`](crate::Client::close); connect
+    /// a new one.
     #[error("the client is closed")]
     Closed,
 }

@@ -39,8 +39,8 @@
 //! # What the server's user needs
 //!
 //! With ACLs: the commands `EVALSHA`, `SCRIPT LOAD`, `EXISTS`, `HGET`, `HGETALL`, `HLEN`, `HEXISTS`, `HINCRBY`, `HDEL`,
-//! `DEL`, `PTTL`, `PEXPIRE`, `PUBLISH`, `SUBSCRIBE`, `UNSUBSCRIBE`, `PING`, and `WAIT` for [`Builder::replicas`]; the
-//! keys of the locks and `redisson_lock__channel:*`; the channels `redisson_lock__channel:*`.
+//! `DEL`, `PTTL`, `PEXPIRE`, `PUBLISH`, `SUBSCRIBE`, `UNSUBSCRIBE`, `PING`, `SELECT` for a database other than 0, and
+//! `WAIT` for [`Builder::replicas`]; the keys of the locks and `redisson_lock__channel:*`; the channels `redisson_lock__channel:*`.
 //!
 //! # Tracing
 //!

@@ -1,6 +1,9 @@
 //! Counters since the client was connected.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 /// What a client has done since it was connected, and what it holds now; see [`Client::stats`](crate::Client::stats).
 ///
@@ -48,6 +51,8 @@ pub struct Stats {
     pub reconnects: u64,
     /// Replies that belonged to another request; each costs its connection.
     pub misplaced: u64,
+    /// What a request takes, as seen lately.
+    pub round_trip: Duration,
 }
 
 /// The counters behind [`Stats`].
@@ -69,6 +74,7 @@ pub(crate) struct Counters {
     pub(crate) timeouts: Count,
     pub(crate) reconnects: Count,
     pub(crate) misplaced: Count,
+    pub(crate) round_trip: RoundTrip,
 }
 
 impl Counters {
@@ -90,7 +96,24 @@ impl Counters {
             timeouts: self.timeouts.get(),
             reconnects: self.reconnects.get(),
             misplaced: self.misplaced.get(),
+            round_trip: self.round_trip.get(),
         }
+    }
+}
+
+/// A moving mean in microseconds: each new value counts for an eighth, as in TCP (RFC 6298).
+#[derive(Debug, Default)]
+pub(crate) struct RoundTrip(AtomicU64);
+
+impl RoundTrip {
+    pub(crate) fn note(&self, micros: u64) {
+        let mean = self.0.load(Ordering::Relaxed);
+        let next = if mean == 0 { micros } else { (mean * 7 + micros) / 8 };
+        self.0.store(next, Ordering::Relaxed); // a value lost between two threads is no loss
+    }
+
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
 }
 

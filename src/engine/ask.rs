@@ -24,7 +24,7 @@ pub(crate) struct Heard {
     pub(crate) answer: Answer,
     /// Just before the request that was answered went out: what it gives is counted from here.
     pub(crate) sent: Moment,
-    /// It was not the first try: an earlier one may have done the work.
+    /// An earlier try had no answer: it may have done the work.
     pub(crate) again: bool,
     /// Replicas that confirmed, where that was asked for.
     pub(crate) replicas: u8,
@@ -59,19 +59,24 @@ impl<'a> Question<'a> {
             };
             match tried {
                 Ok((answer, replicas)) => return Ok(Heard { answer, sent, again, replicas }),
-                Err(Fault::Unknown(source) | Fault::NotReady(source)) => last = Some(source),
+                Err(Fault::Unknown(source)) => (again, last) = (true, Some(source)),
+                Err(Fault::NotReady(source)) => last = Some(source), // it has not run
                 Err(fault) => return Err(error(fault, self.what, started.elapsed(), self.name)),
             }
-            again = true;
             sleep(PAUSE).await;
         }
     }
 
-    /// `None` when there is no more time. A try ends by itself within the patience of the connection; a timer is set
-    /// only where less time is left, since a timer costs more than the request.
+    /// `None` when there is no more time. A try ends by itself after a few times the patience of the connection (to
+    /// gather, to connect, to load the script, to run it); a timer is set only where less time than that is left,
+    /// since a timer costs more than the request.
     async fn send_in_time(&self, redis: &Redis) -> Option<(Moment, Result<(Answer, u8), Fault>)> {
         let left = self.give_up.saturating_duration_since(Instant::now());
-        if left > redis.patience() { Some(self.send(redis).await) } else { timeout(left, self.send(redis)).await.ok() }
+        if left > redis.patience() * 8 {
+            Some(self.send(redis).await)
+        } else {
+            timeout(left, self.send(redis)).await.ok()
+        }
     }
 
     async fn send(&self, redis: &Redis) -> (Moment, Result<(Answer, u8), Fault>) {

@@ -8,8 +8,8 @@ use tracing::Instrument;
 use super::{
     Engine,
     ask::{Question, unexpected},
-    hold::{Hold, Phase},
-    releaser::{Errand, outcome},
+    hold::{Hold, Phase, Terms},
+    releaser::Errand,
 };
 use crate::{
     clock::Moment,
@@ -43,8 +43,7 @@ use crate::{
 pub struct Guard {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
-    /// The watchdog keeps it.
-    renewed: bool,
+    terms: Terms,
     stake: Stake,
 }
 
@@ -62,7 +61,7 @@ impl Guard {
     /// Claims a level before the server is asked for it: whatever happens from here on, dropping the guard undoes it.
     pub(crate) fn claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> Guard {
         hold.claim();
-        Guard { engine: Arc::clone(engine), hold: Arc::clone(hold), renewed: false, stake: Stake::Nothing }
+        Guard { engine: Arc::clone(engine), hold: Arc::clone(hold), terms: Terms::default(), stake: Stake::Nothing }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -79,10 +78,9 @@ impl Guard {
         self.stake = Stake::Nothing;
     }
 
-    pub(crate) fn granted(&mut self, sent: Moment, lease: Lease, renewed: bool, cap: Moment) {
-        let first = !self.hold.is_held();
-        self.hold.granted(sent, lease, renewed, cap);
-        (self.renewed, self.stake) = (renewed, Stake::Level);
+    pub(crate) fn granted(&mut self, sent: Moment, lease: Lease, terms: Terms) {
+        let first = self.hold.granted(sent, lease, terms);
+        (self.terms, self.stake) = (terms, Stake::Level);
         self.engine.watchdog.list(&self.hold);
         if first {
             self.engine.counters.acquired.up();
@@ -115,24 +113,16 @@ impl Guard {
         }
         let (last, engine) = (self.step_down(), &self.engine);
         let give_up = Instant::now() + engine.config.outage_timeout;
-        let heard = engine.releaser.run(Errand::new(&self.hold, true), give_up).await?;
-        match (outcome(&heard)?, last) {
-            (true, true) => {
-                engine.counters.released.up();
-                tracing::debug!(target: "leasehold::lock", name = self.name(), id = self.id(), "released");
-                Ok(())
-            }
-            (true, false) => Ok(()),
-            (false, last) => {
-                engine.counters.lost.add(u64::from(last));
-                Err(self.gone())
-            }
+        let was_ours = engine.releaser.run(Errand::new(&self.hold, true), give_up).await?;
+        if was_ours {
+            return Ok(());
         }
+        engine.counters.lost.add(u64::from(last));
+        Err(self.gone())
     }
 
     fn gone(&self) -> Error {
-        self.hold.lose(Lost::Removed, &self.engine.counters);
-        Error::lost(&self.hold.name, Lost::Removed)
+        self.engine.found_lost(&self.hold)
     }
 
     /// Resolves when the lock is, or must be presumed, gone. For `select!`.
@@ -242,7 +232,7 @@ impl Guard {
         }
     }
 
-    /// How many levels this owner has now.
+    /// How many levels this owner has now, nested requests under way included.
     #[must_use]
     pub fn holds(&self) -> u32 {
         self.hold.levels()
@@ -271,7 +261,7 @@ impl Guard {
     fn step_down(&mut self) -> bool {
         let held = self.hold.phase() != Phase::Asked;
         self.stake = Stake::Left;
-        let last = self.hold.let_go(self.renewed);
+        let last = self.hold.let_go(self.terms);
         if last {
             self.engine.registry.remove(&self.hold);
             self.engine.watchdog.list(&self.hold);

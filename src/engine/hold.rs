@@ -18,8 +18,9 @@ use crate::{
     stats::Counters,
 };
 
-/// From before the first request until nothing of it can be left on the server. Everything that Redis is asked about
-/// `id` is asked under `turn`, one after the other, except renewals, which change no level.
+/// From before the first request until nothing of it can be left on the server. What Redis is asked about `id` is
+/// asked under `turn`, one after the other, except renewals, which change no level, and the hand-over that gives it the
+/// lock, which comes to the same as its own attempts.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
@@ -69,11 +70,24 @@ struct State {
     until: Moment,
     /// After this, nothing that was sent so far can be left on the server.
     bound: Moment,
-    /// `max_hold` ends it then.
-    cap: Moment,
+    /// `max_hold` of each guard that has one; the earliest ends the hold.
+    caps: Vec<Moment>,
+    /// The client closes: whatever is granted from now on is lost at once.
+    doomed: bool,
+    /// The server has confirmed that its last level was given back or handed over.
+    returned: bool,
     confirm_at: Moment,
     /// Its entry in the watchdog's list.
     due: Option<Moment>,
+}
+
+/// What one level was taken for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// The watchdog keeps it.
+    pub(crate) renewed: bool,
+    /// When it must be over.
+    pub(crate) cap: Option<Moment>,
 }
 
 /// What the watchdog has to do about a hold.
@@ -102,7 +116,9 @@ impl Hold {
             every: FLOOR,
             until: Moment::now(),
             bound: Moment::now(),
-            cap: Moment::FAR,
+            caps: Vec::new(),
+            doomed: false,
+            returned: false,
             confirm_at: Moment::FAR,
             due: None,
         };
@@ -144,8 +160,8 @@ impl Hold {
         self.state().given
     }
 
-    pub(crate) fn is_held(&self) -> bool {
-        self.phase() == Phase::Held
+    pub(crate) fn is_queued(&self) -> bool {
+        self.state().queued
     }
 
     /// A request that asks for `lease` is about to be sent: the server may keep the hold for that long.
@@ -167,15 +183,19 @@ impl Hold {
     }
 
     /// The server granted what was asked at `sent`: a level kept by the watchdog or with a fixed lease.
-    pub(crate) fn granted(&self, sent: Moment, lease: Lease, renewed: bool, cap: Moment) {
+    /// True if it was the first.
+    pub(crate) fn granted(&self, sent: Moment, lease: Lease, terms: Terms) -> bool {
         let mut state = self.state();
-        if state.phase == Phase::Asked {
-            (state.phase, state.queued) = (Phase::Held, false);
+        let first = state.phase == Phase::Asked;
+        if first {
+            state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
+            state.queued = false;
         }
-        state.renewed += u32::from(renewed);
+        state.renewed += u32::from(terms.renewed);
         state.every = state.every.max(lease.min(self.watchdog).renewal());
-        state.cap = state.cap.min(cap);
+        state.caps.extend(terms.cap);
         state.confirm(sent, lease);
+        first
     }
 
     /// The server confirmed the hold; where a lease was asked for, its end is that long after `sent`.
@@ -188,10 +208,13 @@ impl Hold {
     }
 
     /// Gives up one level. True if it was the last: the hold is over and must leave the registry.
-    pub(crate) fn let_go(&self, renewed: bool) -> bool {
+    pub(crate) fn let_go(&self, terms: Terms) -> bool {
         let mut state = self.state();
         state.levels -= 1;
-        state.renewed -= u32::from(renewed);
+        state.renewed -= u32::from(terms.renewed);
+        if let Some(at) = state.caps.iter().position(|cap| Some(*cap) == terms.cap) {
+            state.caps.swap_remove(at);
+        }
         let last = state.levels == 0 && state.phase != Phase::Over;
         if last {
             state.phase = Phase::Over;
@@ -254,7 +277,7 @@ impl Hold {
     pub(crate) fn remaining(&self) -> Duration {
         let state = self.state();
         match state.phase {
-            Phase::Held => state.until.min(state.cap).left(),
+            Phase::Held => state.end().left(),
             _ => Duration::ZERO,
         }
     }
@@ -273,14 +296,34 @@ impl Hold {
     /// When the watchdog must look next; `confirming` leaves out the confirmation that is under way.
     pub(crate) fn next_due(&self, confirming: bool) -> Option<Moment> {
         let state = self.state();
-        let end = state.until.min(state.cap);
-        let due = if confirming { end } else { end.min(state.confirm_at) };
+        let due = if confirming { state.end() } else { state.end().min(state.confirm_at) };
         (state.phase == Phase::Held).then_some(due)
     }
 
-    /// A confirmation failed: try again after `pause`, or ask at once if there is none.
-    pub(crate) fn confirm_after(&self, pause: Duration) {
-        self.state().confirm_at = Moment::now() + pause;
+    /// Confirm it now, whatever was planned.
+    pub(crate) fn confirm_now(&self) {
+        self.state().confirm_at = Moment::now();
+    }
+
+    /// A confirmation failed: try again soon, but not so often that it hurts a server in trouble.
+    pub(crate) fn confirm_later(&self) {
+        let mut state = self.state();
+        state.confirm_at = Moment::now() + state.every / 10;
+    }
+
+    /// The client closes.
+    pub(crate) fn doom(&self, counters: &Counters) {
+        self.state().doomed = true;
+        self.lose(Lost::Closed, counters);
+    }
+
+    /// The server has confirmed that nothing is left of it. False if that was known.
+    pub(crate) fn returned(&self) -> bool {
+        !std::mem::replace(&mut self.state().returned, true)
+    }
+
+    pub(crate) fn is_returned(&self) -> bool {
+        self.state().returned
     }
 
     /// Swaps the moment under which the watchdog lists it.
@@ -304,8 +347,16 @@ impl State {
         self.confirm_at = (sent + self.every).floor(self.every / 16);
     }
 
+    fn cap(&self) -> Moment {
+        self.caps.iter().copied().min().unwrap_or(Moment::FAR)
+    }
+
+    fn end(&self) -> Moment {
+        self.until.min(self.cap())
+    }
+
     fn ended(&self, now: Moment) -> Option<Lost> {
-        if now >= self.cap {
+        if now >= self.cap() {
             Some(Lost::MaxHold)
         } else if now >= self.until {
             Some(Lost::Expired)

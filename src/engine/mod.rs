@@ -35,6 +35,7 @@ use crate::{
     stats::Counters,
 };
 use ask::Question;
+use hold::Hold;
 use queue::Queues;
 use registry::Registry;
 use releaser::{Errand, Releaser};
@@ -78,11 +79,9 @@ impl Engine {
     async fn build(target: Target, config: Config) -> Result<(Arc<Engine>, tokio::task::JoinHandle<()>)> {
         let counters = Arc::new(Counters::default());
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
+        let abandoned = closed.clone().drop_guard(); // closes what is open if this future is dropped
         let connected = Redis::connect(Arc::new(target), &config, &counters, &closed).await;
-        let redis = Arc::new(connected.map_err(|fault| {
-            closed.cancel();
-            ask::error(fault, "connecting", config.command_timeout, "")
-        })?);
+        let redis = Arc::new(connected.map_err(|fault| ask::error(fault, "connecting", config.command_timeout, ""))?);
         // A hand-over is not confirmed by replicas, so where they must confirm there is none.
         let handovers = if config.replicas == 0 { config.handovers } else { 0 };
         let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
@@ -104,6 +103,7 @@ impl Engine {
             closing,
             next_hold: AtomicU64::new(1),
         };
+        abandoned.disarm();
         Ok((Arc::new(engine), last_task))
     }
 
@@ -111,8 +111,8 @@ impl Engine {
     pub(crate) async fn close(&self) -> Result<()> {
         self.closing.cancel();
         for hold in self.registry.all() {
-            hold.lose(Lost::Closed, &self.counters);
-            self.releaser.send(Errand::new(&hold, false));
+            hold.doom(&self.counters);
+            self.releaser.send(Errand::for_all(&hold));
         }
         let done = timeout(CLOSING, self.releaser.idle()).await;
         self.releaser.stop();
@@ -123,20 +123,28 @@ impl Engine {
         self.closing.is_cancelled()
     }
 
-    /// Asks about a lock as such.
+    /// A request found the hold gone: its holder is told, and whoever waits here looks.
+    fn found_lost(&self, hold: &Hold) -> Error {
+        hold.lose(Lost::Removed, &self.counters);
+        self.queues.ring(hold);
+        Error::lost(&hold.name, Lost::Removed)
+    }
+
+    /// Asks about a lock as such. True beside the answer: an earlier try may have done what was asked.
     pub(crate) async fn tell(
         &self,
         what: &'static str,
         name: &Name,
         script: &'static Script,
         part: Part,
-    ) -> Result<Answer> {
+    ) -> Result<(Answer, bool)> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
         let give_up = Instant::now() + self.config.outage_timeout;
         let question = Question { name, hold: None, script, part, replicas: 0, what, give_up };
-        Ok(question.ask(&self.redis).await?.answer)
+        let heard = question.ask(&self.redis).await?;
+        Ok((heard.answer, heard.again))
     }
 
     pub(crate) async fn raw(&self, source: &str) -> Result<Raw> {

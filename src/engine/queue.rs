@@ -1,8 +1,8 @@
 //! Who waits for a name in this process: first in, first out. Only the head talks to the server, and a lock that is
 //! given back here can go straight to it.
 //!
-//! A head that got there because the one before it was granted the lock sleeps without a timer: the holder is in
-//! this process, and whatever ends its hold (release, hand-over, loss) rings here.
+//! A head that got there because the one before it was granted the lock is not woken for that: the holder is in this
+//! process, and whatever ends its hold (release, hand-over, loss) rings here.
 
 use std::{
     collections::VecDeque,
@@ -42,7 +42,7 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Line {
     waiters: VecDeque<Arc<Waiter>>,
-    /// Hand-overs since the lock was last released for all.
+    /// Hand-overs since it was last time to release the lock for all.
     in_a_row: u32,
 }
 
@@ -290,7 +290,8 @@ impl Drop for Place<'_> {
         }
         drop(line);
         let key = self.waiter.hold.name.key();
-        if self.queues.by_key.remove_if(key, |_, queue| queue.line().waiters.is_empty()).is_some() {
+        let is_done = |queue: &Arc<Queue>| Arc::ptr_eq(queue, &self.queue) && queue.line().waiters.is_empty();
+        if self.queues.by_key.remove_if(key, |_, queue| is_done(queue)).is_some() {
             drop(self.queue.bell().take()); // the hub and the queue hold each other through it
         }
     }

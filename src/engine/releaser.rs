@@ -9,7 +9,7 @@ use std::{
 use tokio::{
     sync::{Notify, mpsc},
     task::{JoinHandle, JoinSet},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +19,7 @@ use super::{
     queue::{Queues, Waiter},
 };
 use crate::{
+    clock::Moment,
     error::{Error, Result},
     redis::{Code, PUBLISH, Redis},
     stats::Counters,
@@ -28,7 +29,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Errand {
     hold: Arc<Hold>,
-    /// It was ours, so it may be handed on; what is only in doubt is taken back.
+    /// The server had granted it; else it is only taken back in case it was.
+    ours: bool,
+    /// It may go to the next in line here.
     pass_on: bool,
     /// Whom it is being handed to, while there is no answer.
     heir: Option<Arc<Waiter>>,
@@ -37,7 +40,7 @@ pub(crate) struct Errand {
 /// One answered request of an errand.
 #[derive(Debug)]
 struct Step {
-    heard: Heard,
+    was_ours: bool,
     is_last: bool,
 }
 
@@ -61,8 +64,13 @@ struct Office {
 }
 
 impl Errand {
-    pub(crate) fn new(hold: &Arc<Hold>, pass_on: bool) -> Errand {
-        Errand { hold: Arc::clone(hold), pass_on, heir: None }
+    pub(crate) fn new(hold: &Arc<Hold>, ours: bool) -> Errand {
+        Errand { hold: Arc::clone(hold), ours, pass_on: ours, heir: None }
+    }
+
+    /// For all, not for the next in line here.
+    pub(crate) fn for_all(hold: &Arc<Hold>) -> Errand {
+        Errand { pass_on: false, ..Errand::new(hold, true) }
     }
 }
 
@@ -98,15 +106,15 @@ impl Releaser {
         (Releaser { errands, office }, tokio::spawn(run))
     }
 
-    /// Runs an errand now and waits for the answer. Without one, or without somebody to wait for it, it goes on in
-    /// the background.
-    pub(crate) async fn run(&self, errand: Errand, give_up: Instant) -> Result<Heard> {
+    /// Runs an errand now and waits for the answer: whether the level was ours until then. Without an answer, or without
+    /// somebody to wait for it, it goes on in the background.
+    pub(crate) async fn run(&self, errand: Errand, give_up: Instant) -> Result<bool> {
         let mut running = Running::new(self, errand);
         let step = self.office.bring(running.errand.as_mut().expect("just put there"), give_up).await?;
         if step.is_last {
             running.errand = None;
         }
-        Ok(step.heard)
+        Ok(step.was_ours)
     }
 
     /// Runs an errand in the background.
@@ -159,21 +167,21 @@ impl Office {
         let _ = self.stop.run_until_cancelled(under_way.join_all()).await;
     }
 
-    /// Tries until it is answered or nothing can be left on the server.
+    /// Tries until it is answered or nothing can be left on the server. Lets go of the turn between tries.
     async fn in_background(self: Arc<Office>, mut errand: Errand) {
-        let name = Arc::clone(&errand.hold);
-        let give_up = Instant::now() + errand.hold.bound().left().max(self.redis.patience());
+        let first = Arc::clone(&errand.hold);
         loop {
-            match self.bring(&mut errand, give_up).await {
+            match self.bring(&mut errand, Instant::now() + self.redis.patience()).await {
                 Ok(step) if step.is_last => break,
                 Ok(_) => {}
+                Err(Error::Unavailable { .. }) if errand.hold.bound() > Moment::now() => {}
                 Err(error) => {
                     self.give_up(&errand, &error);
                     break;
                 }
             }
         }
-        self.finished(&name);
+        self.finished(&first);
     }
 
     fn give_up(&self, errand: &Errand, error: &Error) {
@@ -189,21 +197,30 @@ impl Office {
     /// left to do, so that somebody else can go on with it.
     async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
         let hold = Arc::clone(&errand.hold);
-        let _turn = hold.turn.lock().await;
+        let started = Instant::now();
+        let turn = timeout_at(give_up, hold.turn.lock()).await;
+        let _turn = turn.map_err(|_| Error::silent("waiting behind a request", started.elapsed(), None))?;
         loop {
-            if errand.heir.is_none() && errand.pass_on && hold.wanted() == 0 {
+            let level = hold.wanted();
+            if level == 0 && hold.is_returned() {
+                return Ok(Step { was_ours: true, is_last: true }); // another guard's errand has done it
+            }
+            if errand.heir.is_none() && errand.pass_on && level == 0 {
                 errand.heir = self.queues.heir(&hold);
             }
             let Some(heir) = errand.heir.clone() else {
-                return Ok(Step { heard: self.release(&hold, give_up).await?, is_last: true });
+                return self.release(&hold, level, errand.ours, give_up).await;
             };
             let heard = self.hand_over(&hold, &heir, give_up).await?;
             errand.heir = None;
             match heard.answer.code {
-                Code::Handed if heir.hand(heard.sent) => return Ok(Step { heard, is_last: true }),
                 Code::Handed => {
-                    errand.hold = Arc::clone(&heir.hold); // he has left: it must go on to the next
-                    return Ok(Step { heard, is_last: false });
+                    self.returned(&hold, errand.ours);
+                    let is_last = heir.hand(heard.sent);
+                    if !is_last {
+                        errand.hold = Arc::clone(&heir.hold); // he has left: it must go on to the next
+                    }
+                    return Ok(Step { was_ours: true, is_last });
                 }
                 Code::Deeper => {
                     heir.withdraw();
@@ -211,7 +228,7 @@ impl Office {
                 }
                 _ => {
                     heir.withdraw();
-                    return Ok(Step { heard, is_last: true });
+                    return Ok(Step { was_ours: outcome(&heard)?, is_last: true });
                 }
             }
         }
@@ -232,8 +249,7 @@ impl Office {
         .await
     }
 
-    async fn release(&self, hold: &Hold, give_up: Instant) -> Result<Heard> {
-        let level = hold.wanted();
+    async fn release(&self, hold: &Hold, level: u32, ours: bool, give_up: Instant) -> Result<Step> {
         let question = Question {
             name: &hold.name,
             hold: None,
@@ -244,10 +260,22 @@ impl Office {
             give_up,
         };
         let heard = question.ask(&self.redis).await?;
-        if level == 0 {
-            self.queues.released(hold);
+        match heard.answer.code {
+            Code::Released if level == 0 => {
+                self.returned(hold, ours);
+                self.queues.released(hold);
+            }
+            Code::Gone => self.queues.ring(hold), // nothing was published
+            _ => {}
         }
-        Ok(heard)
+        Ok(Step { was_ours: outcome(&heard)?, is_last: true })
+    }
+
+    fn returned(&self, hold: &Hold, ours: bool) {
+        if hold.returned() && ours {
+            self.counters.released.up();
+            tracing::debug!(target: "leasehold::lock", name = &*hold.name, id = &*hold.id, "released");
+        }
     }
 
     fn finished(&self, hold: &Hold) {
@@ -272,8 +300,8 @@ impl Office {
     }
 }
 
-/// Whether a release did what it should.
-pub(crate) fn outcome(heard: &Heard) -> Result<bool, Error> {
+/// Whether the level was ours until it was given back.
+fn outcome(heard: &Heard) -> Result<bool> {
     match heard.answer.code {
         Code::Released | Code::Handed => Ok(true),
         // At a second try it can mean that the first one worked, or that the lease ended: nobody can tell.

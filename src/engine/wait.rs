@@ -11,14 +11,14 @@ use super::{
     Engine,
     ask::{Question, unexpected},
     guard::Guard,
-    hold::{Hold, Phase},
+    hold::{Hold, Phase, Terms},
     kind::Kind,
     queue::{Call, Place},
 };
 use crate::{
     clock::Moment,
     config::{Lease, Name},
-    error::{Error, Lost, Result},
+    error::{Error, Result},
     owner::Owner,
     redis::{Code, Word},
 };
@@ -94,6 +94,9 @@ impl Engine {
                 || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
             let hold = self.registry.enter(&wish.name, &wish.owner, fresh);
             let Some(_turn) = self.turn(&hold, wish.patience).await? else { return Ok(None) };
+            if self.is_closed() {
+                return Err(Error::Closed); // and whoever closes sees this hold, or has seen it
+            }
             match hold.phase() {
                 Phase::Asked => return self.enter_first(&hold, &wish).await,
                 Phase::Held | Phase::Lost(_) => return self.enter_again(&hold, &wish).await.map(Some),
@@ -152,7 +155,7 @@ impl Engine {
                     self.granted(guard, wish, sent);
                     return Ok(true);
                 }
-                Call::Wait if woken == Woken::Called => continue,
+                Call::Wait if woken == Woken::Called || woken == Woken::Alarm && !place.is_head() => continue,
                 Call::Try | Call::Wait => {}
             }
             let told = place.is_told();
@@ -164,14 +167,19 @@ impl Engine {
         }
     }
 
+    /// What an attempt after the deadline may take: a few of the round trips seen lately.
+    fn last_attempt(&self) -> Duration {
+        (self.counters.round_trip.get() * 4).max(LAST_ATTEMPT).min(self.config.command_timeout)
+    }
+
     fn lease(&self, wish: &Wish) -> Lease {
         wish.lease.unwrap_or(self.config.watchdog)
     }
 
     /// Counts the guard's level as held since `sent`.
     fn granted(&self, guard: &mut Guard, wish: &Wish, sent: Moment) {
-        let cap = wish.max_hold.map_or(Moment::FAR, |max| sent + max);
-        guard.granted(sent, self.lease(wish), wish.lease.is_none(), cap);
+        let terms = Terms { renewed: wish.lease.is_none(), cap: wish.max_hold.map(|max| sent + max) };
+        guard.granted(sent, self.lease(wish), terms);
     }
 
     /// The right to ask about this hold. `None` if the patience ends first, or if it is for one attempt and the
@@ -180,12 +188,21 @@ impl Engine {
         if let Ok(turn) = hold.turn.try_lock() {
             return Ok(Some(turn));
         }
-        tokio::select! {
-            biased;
-            () = self.closing.cancelled() => Err(Error::Closed),
-            turn = hold.turn.lock() => Ok(Some(turn)),
-            () = hold.queued(), if matches!(patience, Patience::Once) => Ok(None),
-            () = sleep_opt(patience.end()) => Ok(None),
+        let started = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.closing.cancelled() => return Err(Error::Closed),
+                turn = hold.turn.lock() => return Ok(Some(turn)),
+                () = hold.queued(), if matches!(patience, Patience::Once) => return Ok(None),
+                () = sleep_until(self.give_up(patience)) => {}
+            }
+            // Whoever has the turn waits for the lock as we do, or for a server that does not answer.
+            match (hold.is_queued(), patience) {
+                (true, Patience::Forever) => {}
+                (true, _) => return Ok(None),
+                (false, _) => return Err(Error::silent("waiting behind a request", started.elapsed(), None)),
+            }
         }
     }
 
@@ -222,8 +239,8 @@ impl Engine {
                 Ok(Attempt::Busy(left.map(Duration::from_millis)))
             }
             Code::Lost => {
-                hold.lose(Lost::Removed, &self.counters);
-                Err(hold.check().err().unwrap_or_else(|| Error::lost(&hold.name, Lost::Removed)))
+                let removed = self.found_lost(&hold);
+                Err(hold.check().err().unwrap_or(removed))
             }
             Code::Conflict => {
                 guard.refused();
@@ -239,13 +256,13 @@ impl Engine {
         let now = Instant::now();
         match patience {
             Patience::Once => now + self.config.command_timeout.min(self.config.outage_timeout),
-            Patience::Until(end) => end.max(now + LAST_ATTEMPT).min(now + self.config.outage_timeout),
+            Patience::Until(end) => end.max(now + self.last_attempt()).min(now + self.config.outage_timeout),
             Patience::Forever => now + self.config.outage_timeout,
         }
     }
 }
 
-/// What the attempt after the deadline may take: a round trip to anywhere.
+/// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
 
 /// What ended a waiter's sleep.
@@ -257,12 +274,13 @@ enum Woken {
 }
 
 async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
-    let alarm = look_again.filter(|_| place.is_head());
+    // Who is not the head is woken when he has something to do; his alarm is for the case that nobody thought of.
+    let alarm = look_again.filter(|_| place.is_head()).unwrap_or_else(|| Instant::now() + LONGEST_NAP);
     tokio::select! {
         biased;
         () = sleep_opt(patience.end()) => Woken::OutOfTime,
         () = place.woken() => Woken::Called,
-        () = sleep_opt(alarm) => Woken::Alarm,
+        () = sleep_until(alarm) => Woken::Alarm,
     }
 }
 

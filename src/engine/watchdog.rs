@@ -30,8 +30,6 @@ use crate::{
 const NAP: Duration = Duration::from_secs(1);
 /// Confirmations in one task; together they make one call.
 const CHUNK: usize = 128;
-/// Between two tries to confirm one hold.
-const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -126,7 +124,7 @@ impl Watchdog {
 
     fn confirm_all(self: &Arc<Self>) {
         let all = unlisted(mem::take(&mut self.lock().due).into_values().collect());
-        all.iter().for_each(|hold| hold.confirm_after(Duration::ZERO));
+        all.iter().for_each(|hold| hold.confirm_now());
         self.tend(all);
     }
 
@@ -176,8 +174,8 @@ impl Watchdog {
             }
             Ok(_) | Err(Fault::Conflict) => self.lost(hold, Lost::Removed),
             Err(fault) => {
-                tracing::debug!(target: "leasehold::watchdog", name = &*hold.name, ?fault, "not confirmed yet");
-                hold.confirm_after(PAUSE);
+                tracing::debug!(target: "leasehold::lock", name = &*hold.name, ?fault, "not confirmed yet");
+                hold.confirm_later();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The reentrant lock: Redisson's `RLock`, byte for byte in Redis.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tracing::Instrument;
 
@@ -60,7 +60,7 @@ impl Client {
 ///
 /// Without a [`lease`](Lock::lease) the lock is kept by the watchdog: it is taken for
 /// [`Builder::watchdog`](crate::Builder::watchdog) and renewed while a guard lives.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Lock {
     engine: Arc<Engine>,
     given: Arc<str>,
@@ -95,7 +95,7 @@ impl Lock {
     /// Never holds it for longer than this: the holder is then told [`Lost::MaxHold`](crate::Lost::MaxHold) and the
     /// watchdog renews no more, so that the lease ends soon after. No cap by default.
     ///
-    /// Counted for each `lock` call from its own time; the earliest ends the whole hold.
+    /// Counted for each `lock` call from its own time; the earliest of the guards alive ends the whole hold.
     #[must_use]
     pub fn max_hold(self, d: Duration) -> Self {
         Lock { max_hold: Some(d), ..self }
@@ -203,8 +203,8 @@ impl Lock {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Option<Holder>> {
         let answer = self.tell("inspect", &LOCK.inspect, "").await?;
-        match answer.code {
-            Code::Held => holder(answer.value.list()).map(Some).ok_or_else(|| self.conflict()),
+        match answer.0.code {
+            Code::Held => holder(answer.0.value.list()).map(Some).ok_or_else(|| self.conflict()),
             Code::Free => Ok(None),
             _ => Err(self.conflict()),
         }
@@ -221,9 +221,10 @@ impl Lock {
     ///
     /// Dropping the future leaves open whether the lock was taken away.
     pub async fn force_unlock(&self) -> Result<bool> {
-        match self.tell("force_unlock", &LOCK.force_unlock, PUBLISH).await?.code {
+        let (answer, again) = self.tell("force_unlock", &LOCK.force_unlock, PUBLISH).await?;
+        match answer.code {
             Code::Released => Ok(true),
-            Code::Free => Ok(false),
+            Code::Free => Ok(again), // if it was asked twice, the first time may have done it
             _ => Err(self.conflict()),
         }
     }
@@ -242,7 +243,7 @@ impl Lock {
     }
 
     /// Asks about the lock itself, not about a hold of ours.
-    async fn tell(&self, what: &'static str, script: &'static Script, more: &str) -> Result<Answer> {
+    async fn tell(&self, what: &'static str, script: &'static Script, more: &str) -> Result<(Answer, bool)> {
         let name = self.name.clone()?;
         let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
         let part = LOCK.part(name.key(), "", 0, 0, more);
@@ -251,6 +252,17 @@ impl Lock {
 
     fn conflict(&self) -> Error {
         Error::Conflict { name: self.name().to_owned() }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("name", &self.given)
+            .field("lease", &self.lease)
+            .field("max_hold", &self.max_hold)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
     }
 }
 

@@ -25,7 +25,7 @@ use fred::{
         config::UnresponsiveConfig,
     },
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join, join_all};
 use tokio::{
     sync::{Notify, broadcast, watch},
     task::AbortHandle,
@@ -101,6 +101,7 @@ pub(super) struct Link {
     /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
     nonce: AtomicU64,
+    waits: tokio::sync::Mutex<()>,
     counters: Arc<Counters>,
 }
 
@@ -131,6 +132,7 @@ impl Link {
             heard: AtomicU64::new(0),
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
+            waits: tokio::sync::Mutex::default(),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -143,6 +145,7 @@ impl Link {
             Ok(connected) => connected.map_err(fault)?,
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
+        counters.round_trip.note(link.clock()); // more than one, but a first idea
         let pulse = Arc::clone(&link.pulse);
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
@@ -174,7 +177,9 @@ impl Link {
             tokio::select! {
                 biased;
                 answer = &mut command => {
-                    self.heard.store(self.clock(), Ordering::Relaxed);
+                    let now = self.clock();
+                    self.heard.store(now, Ordering::Relaxed);
+                    self.counters.round_trip.note(now - sent);
                     return answer.map_err(fault);
                 }
                 () = pulse => {}
@@ -237,8 +242,10 @@ impl Link {
         self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
     }
 
-    /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile.
+    /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile, so one at a time:
+    /// others' renewals must get through in between.
     pub(super) async fn confirmed(&self, wanted: u8) -> Result<u8, Fault> {
+        let _alone = self.waits.lock().await;
         let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
         let millis = u64::try_from(self.patience.as_millis() / 2).unwrap_or(u64::MAX);
         let args = vec![wanted.to_string(), millis.max(1).to_string()];
@@ -460,8 +467,7 @@ fn spread(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + random)
 }
 
-/// A connection that only listens. Nothing else may be under way on it: fred hands the refusal of a SUBSCRIBE to
-/// the next command, which here is always the barrier.
+/// A connection that only listens. Nothing else may be under way on it.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     link: Link,
@@ -486,12 +492,16 @@ impl Subscriber {
         Ok(Subscriber { link, messages })
     }
 
-    /// Sends one SUBSCRIBE for each channel; only the [`barrier`](Self::barrier) says what came of them.
+    /// Sends one SUBSCRIBE for each channel, each with a PING close behind: fred forgets a SUBSCRIBE once it is written
+    /// and hands its refusal to whatever is in flight then. Done when the server has dealt with all of them; an error
+    /// does not say which was refused.
     pub(super) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
-        for channel in channels {
-            self.link.bounded(Box::pin(self.link.client.subscribe(channel.as_ref()))).await?;
-        }
-        Ok(())
+        let all = channels.iter().map(|channel| async move {
+            let subscribe = self.link.bounded(Box::pin(self.link.client.subscribe(channel.as_ref())));
+            let (subscribed, answered) = join(subscribe, self.barrier()).await;
+            subscribed.and(answered)
+        });
+        join_all(all).await.into_iter().collect()
     }
 
     pub(super) async fn unsubscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {

@@ -110,9 +110,10 @@ impl Hub {
             Channel { listener: None, bell: 0, live: Arc::default(), idle_since: Instant::now(), refused: None }
         });
         channel.bell += 1;
-        channel.listener = Some(Arc::clone(&listener));
+        let before = channel.listener.replace(Arc::clone(&listener));
         let bell = Bell { hub: Arc::clone(self), channel: name, number: channel.bell, live: Arc::clone(&channel.live) };
         drop(table); // listeners have locks of their own
+        drop(before);
         if bell.is_live() {
             listener.message();
         } else {
@@ -179,7 +180,6 @@ impl Hub {
             return Ok(());
         }
         subscriber.subscribe(channels).await?;
-        subscriber.barrier().await?;
         for name in channels {
             if let Some(channel) = self.table().get_mut(name) {
                 channel.live.store(true, Ordering::Release);

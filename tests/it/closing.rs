@@ -47,3 +47,28 @@ async fn returns_in_time_with_the_server_frozen() {
     assert!(matches!(closed, Err(Error::Unavailable { .. })), "{closed:?}");
     assert_eq!(guard.lost().await, Lost::Closed);
 }
+
+#[tokio::test]
+async fn ends_everything_that_waits_for_an_answer() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder).await;
+    server.freeze();
+    let calls: Vec<_> = (0..60)
+        .map(|n| {
+            let lock = client.lock(&format!("asked-{n}"));
+            tokio::spawn(async move {
+                tokio::time::sleep(ms(n)).await;
+                lock.inspect().await
+            })
+        })
+        .collect();
+    until("all to be under way", ms(1_000), || client.stats().calls >= 16).await;
+    tokio::time::sleep(ms(100)).await;
+    let (closed, _) = within("closing", ms(2_000), client.close()).await;
+    closed.expect("nothing was held");
+    for call in calls {
+        let (ended, _) = within("a call to end", ms(2_000), call).await;
+        let ended = ended.expect("no panic");
+        assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    }
+}

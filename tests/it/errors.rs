@@ -175,3 +175,30 @@ async fn scripts_flushed_away_are_loaded_again() {
     guard.unlock().await.expect("ours");
     assert!(!server.exists("x"));
 }
+
+#[tokio::test]
+async fn who_waits_behind_a_request_of_his_own_owner_keeps_his_deadline() {
+    let server = Server::start();
+    let settings = |builder: leasehold::Builder| builder.command_timeout(ms(200)).outage_timeout(ms(600));
+    let client = client(&server, settings).await;
+    let lock = client.lock("x").lease(Duration::from_secs(3_600));
+    let _outer = lock.lock().await.expect("free");
+    let inner = lock.lock().await.expect("re-entered");
+    server.freeze();
+    drop(inner); // its release cannot be answered
+    let (taken, _) = within("one attempt", ms(500), lock.try_lock()).await;
+    assert!(matches!(taken, Err(Error::Unavailable { .. })), "never `None`: {taken:?}");
+    let (taken, _) = within("its own deadline", ms(400), lock.try_lock_for(ms(250))).await;
+    assert!(matches!(taken, Err(Error::Unavailable { .. })), "never `None`: {taken:?}");
+    let (taken, _) = within("the outage", ms(1_000), lock.lock()).await;
+    assert!(matches!(taken, Err(Error::Unavailable { .. })), "{taken:?}");
+}
+
+#[tokio::test]
+async fn without_patience_for_outages_a_call_still_gets_its_answer() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.outage_timeout(Duration::ZERO)).await;
+    for _ in 0..50 {
+        client.lock("x").lock().await.expect("answered").unlock().await.expect("answered");
+    }
+}

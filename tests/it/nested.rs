@@ -198,3 +198,19 @@ async fn re_entry_never_shortens_the_lease() {
     inner.unlock().await.expect("ours");
     assert!(server.pttl("long") > 29_000);
 }
+
+#[tokio::test]
+async fn guards_given_back_all_at_once_are_all_told_that_it_was_theirs() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    for _ in 0..20 {
+        let lock = client.lock("at-once");
+        let guards = [lock.lock().await, lock.lock().await, lock.lock().await].map(|guard| guard.expect("ours"));
+        let [one, two, three] = guards;
+        let (one, two, three) = tokio::join!(one.unlock(), two.unlock(), three.unlock());
+        one.and(two).and(three).expect("ours to the end");
+        assert!(!server.exists("at-once"));
+    }
+    let stats = client.stats();
+    assert_eq!((stats.acquired, stats.reentered, stats.released, stats.lost, stats.holds), (20, 40, 20, 0, 0));
+}

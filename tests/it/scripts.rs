@@ -59,17 +59,20 @@ fn first_of(reply: &Reply) -> Reply {
     Reply(reply.0.clone(), reply.1.clone())
 }
 
-/// Times left run down between two runs.
+/// Times left run down between two runs: in whole seconds they are the same.
 fn rough(reply: Reply) -> Reply {
     let value = match reply.1 {
-        Value::Int(left) if left > 1_000 => Value::Int((left + 500) / 1_000),
-        Value::Array(mut words) => {
-            words.truncate(2);
-            Value::Array(words)
-        }
-        other => other,
+        Value::Array(words) => Value::Array(words.into_iter().map(seconds).collect()),
+        other => seconds(other),
     };
     Reply(reply.0, value)
+}
+
+fn seconds(value: Value) -> Value {
+    match value {
+        Value::Int(left) if left > 1_000 => Value::Int((left + 500) / 1_000),
+        other => other,
+    }
 }
 
 fn one(id: &str, count: u32) -> Vec<(String, u32)> {
@@ -109,14 +112,17 @@ fn acquire_of_a_lost_hold() {
 fn acquire_of_a_taken_lock() {
     let (state, Reply(code, value)) = ACQUIRE.twice(&[(OTHER, 1)], 1, "first");
     assert_eq!((state, code.as_str()), (one(OTHER, 1), "busy"));
-    assert!(matches!(value, Value::Int(19_000..=20_000)), "{value:?}");
+    let Value::Array(words) = value else { panic!("{value:?}") };
+    assert!(matches!(words[0], Value::Int(19_000..=20_000)), "{words:?}");
+    assert_eq!(words[1], Value::BulkString(OTHER.into()));
 }
 
 #[test]
 fn acquire_of_a_lock_without_end_waits() {
     let server = Server::start();
     let _: u32 = server.ask(&["HSET", "lock", OTHER, "1"]);
-    assert_eq!(ACQUIRE.run(&mut server.raw(), 1, "first"), Reply("busy".into(), Value::Int(-1)));
+    let Reply(code, Value::Array(words)) = ACQUIRE.run(&mut server.raw(), 1, "first") else { panic!("no list") };
+    assert_eq!((code.as_str(), &words[0]), ("busy", &Value::Int(-1)));
 }
 
 #[test]
@@ -164,6 +170,17 @@ fn hand_over() {
     assert_eq!((state, code.as_str(), value), (one(ME, 2), "deeper", Value::Int(2)));
     let (state, Reply(code, _)) = HAND_OVER.twice(&[(OTHER, 1)], 0, HEIR);
     assert_eq!((state, code.as_str()), (one(OTHER, 1), "gone"));
+}
+
+#[test]
+fn a_late_hand_over_does_not_shorten_the_new_holders_lease() {
+    let server = Server::start();
+    let mut raw = server.raw();
+    let _: u32 = server.ask(&["HSET", "lock", ME, "1"]);
+    assert_eq!(HAND_OVER.run(&mut raw, 0, HEIR).0, "handed");
+    let _: u32 = server.ask(&["PEXPIRE", "lock", "3600000"]);
+    assert_eq!(HAND_OVER.run(&mut raw, 0, HEIR).0, "handed");
+    assert!(server.pttl("lock") > 3_500_000);
 }
 
 #[test]

@@ -212,3 +212,43 @@ async fn a_waiting_future_is_small() {
     let size = size_of_val(&lock.lock());
     assert!(size <= 1_536, "{size} bytes");
 }
+
+/// The next in line is not woken when the one before it gets the lock; whatever ends that hold must wake it, however
+/// it is found out.
+#[tokio::test]
+async fn the_next_in_line_passes_when_the_holder_finds_itself_lost() {
+    for way in ["check", "nested", "inner first", "unlock"] {
+        let server = Server::start();
+        // Without a third hand-over the last release has nobody to go to.
+        let client = client(&server, |builder| builder.handovers(1)).await;
+        let first = client.lock("next").lock().await.expect("free");
+        let (holder, next) = (Owner::new(), client.lock("next").owner(&Owner::new()));
+        let second = client.lock("next").owner(&holder);
+        let (second, waiting) = (tokio::spawn(async move { second.lock().await }), async {
+            until("the second to wait", ms(1_000), || client.stats().waiting == 1).await;
+            let third = tokio::spawn(async move { next.lock().await });
+            until("the third to wait", ms(1_000), || client.stats().waiting == 2).await;
+            first.unlock().await.expect("ours");
+            third
+        });
+        let third = waiting.await;
+        let held = second.await.expect("no panic").expect("handed over");
+        let again = client.lock("next").owner(&holder);
+        let inner = again.lock().await.expect("re-entered");
+        let _: u32 = server.ask(&["DEL", "next"]);
+        match way {
+            "check" => held.check().await.expect_err("lost"),
+            "nested" => again.lock().await.map(drop).expect_err("lost"),
+            "inner first" => inner.unlock().await.expect_err("lost"),
+            _ => {
+                drop(inner);
+                held.unlock().await.expect_err("lost");
+                let (third, _) = within("the third to pass", ms(1_000), third).await;
+                drop(third.expect("no panic").expect("granted"));
+                continue;
+            }
+        };
+        let (third, _) = within("the third to pass", ms(1_000), third).await;
+        drop(third.expect("no panic").expect("granted"));
+    }
+}

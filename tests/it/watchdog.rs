@@ -103,3 +103,17 @@ async fn many_locks_are_kept_in_few_calls() {
     assert!(guards.iter().all(|guard| !guard.is_lost()));
     assert_eq!(client.stats().holds, 1_000);
 }
+
+#[tokio::test]
+async fn an_inner_cap_ends_with_its_guard() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(300))).await;
+    let outer = client.lock("caps").lock().await.expect("free");
+    let inner = client.lock("caps").max_hold(ms(200)).lock().await.expect("re-entered");
+    inner.unlock().await.expect("ours");
+    tokio::time::sleep(ms(400)).await;
+    assert!(!outer.is_lost());
+    let _inner = client.lock("caps").max_hold(ms(200)).lock().await.expect("re-entered");
+    let (lost, _) = within("the inner cap", ms(400), outer.lost()).await;
+    assert_eq!(lost, Lost::MaxHold);
+}

@@ -4,8 +4,9 @@
 -- ARGV   nonce, hold id, lease ms of the new hold, (unused), id of the new hold
 -- Reply  handed | deeper, count: not at its last level, nothing changed | gone: there is no such hold
 return serve(function(k, a)
-  local lock, id, lease, heir = KEYS[k + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 5]
-  if redis.call('HEXISTS', lock, heir) == 0 then
+  local lock, id, lease, heir = KEYS[k + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 5]
+  local moved = redis.call('HEXISTS', lock, heir) == 1
+  if not moved then
     local count = tonumber(redis.call('HGET', lock, id))
     if not count then
       return 'gone'
@@ -17,6 +18,7 @@ return serve(function(k, a)
     redis.call('HINCRBY', lock, heir, 1)
     redis.call('HDEL', lock, id)
   end
-  redis.call('PEXPIRE', lock, lease)
+  -- A late second run finds a hold that may have been given a longer lease meanwhile.
+  redis.call('PEXPIRE', lock, moved and math.max(redis.call('PTTL', lock), lease) or lease)
   return 'handed'
 end)
