@@ -335,13 +335,15 @@ fn client(target: &Target, patience: Duration, buffer: usize) -> Result<Client, 
         .map_err(fault)
 }
 
+/// How fred begins when it gives up a command. "channel closed" is what is left of one whose link was thrown away.
+const LOST_ON_THE_WAY: [&str; 3] = ["Too many failed", "Failed to", "channel closed"];
+
 /// fred's kinds sorted by the one question that counts: may it have run?
 fn fault(error: FredError) -> Fault {
     let doubtful = match error.kind() {
         ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => true,
-        ErrorKind::Unknown => {
-            error.details().starts_with("Too many failed") || error.details().starts_with("Failed to")
-        }
+        // fred's own words share this kind with the server's.
+        ErrorKind::Unknown => LOST_ON_THE_WAY.iter().any(|start| error.details().starts_with(start)),
         _ => false,
     };
     let denied = matches!(error.kind(), ErrorKind::Auth);
