@@ -144,6 +144,7 @@ pub struct Builder {
     watchdog: Duration,
     command_timeout: Duration,
     outage_timeout: Duration,
+    slow_wait: Duration,
     replicas: u8,
     handovers: u32,
     connections: usize,
@@ -158,6 +159,7 @@ impl Default for Builder {
             watchdog: Duration::from_secs(30),
             command_timeout: Duration::from_secs(3),
             outage_timeout: Duration::from_secs(30),
+            slow_wait: Duration::from_secs(1),
             replicas: 0,
             handovers: 16,
             connections: 1,
@@ -197,6 +199,12 @@ impl Builder {
     /// `command_timeout`. Defaults to 30 s.
     pub fn outage_timeout(self, t: Duration) -> Self {
         Builder { outage_timeout: t, ..self }
+    }
+
+    /// Waits for a lock that take longer are logged with who had it (a warning, target `leasehold::lock`). Defaults to
+    /// 1 s.
+    pub fn slow_wait(self, t: Duration) -> Self {
+        Builder { slow_wait: t, ..self }
     }
 
     /// How many replicas must confirm a new hold (`WAIT`) before it counts, so that a failover is less likely to
@@ -257,6 +265,7 @@ impl Builder {
             watchdog,
             command_timeout: self.command_timeout.min(*watchdog / 3),
             outage_timeout: self.outage_timeout.min(A_YEAR).max(self.command_timeout.min(*watchdog / 3)),
+            slow_wait: self.slow_wait,
             replicas: self.replicas,
             handovers: self.handovers,
             connections: self.connections,
@@ -274,6 +283,7 @@ impl fmt::Debug for Builder {
             .field("watchdog", &self.watchdog)
             .field("command_timeout", &self.command_timeout)
             .field("outage_timeout", &self.outage_timeout)
+            .field("slow_wait", &self.slow_wait)
             .field("replicas", &self.replicas)
             .field("handovers", &self.handovers)
             .field("connections", &self.connections)

@@ -69,4 +69,4 @@ pub use engine::Guard;
 pub use error::{Error, Lost, Result};
 pub use owner::Owner;
 pub use primitives::{Holder, Lock};
-pub use stats::Stats;
+pub use stats::{Stats, Times};

@@ -1,9 +1,14 @@
 //! Counters since the client was connected.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
+
+use hdrhistogram::Histogram;
 
 /// What a client has done since it was connected, and what it holds now; see [`Client::stats`](crate::Client::stats).
 ///
@@ -27,8 +32,16 @@ pub struct Stats {
     pub subscriptions: u64,
     /// Releases under way now, also in the background.
     pub releasing: u64,
-    /// Outermost holds granted.
+    /// Outermost holds granted, in one of the four ways that follow.
     pub acquired: u64,
+    /// Of these, by the first attempt.
+    pub first_try: u64,
+    /// By an attempt made because a release was published, or the line moved up.
+    pub woken: u64,
+    /// Passed on by another task of this client.
+    pub handed_over: u64,
+    /// By an attempt made when a lease was due to end, or the patience was over.
+    pub by_timer: u64,
     /// Nested levels granted.
     pub reentered: u64,
     /// Outermost holds given back.
@@ -53,6 +66,26 @@ pub struct Stats {
     pub misplaced: u64,
     /// What a request takes, as seen lately.
     pub round_trip: Duration,
+    /// From a call to the outermost hold it was granted.
+    pub wait: Times,
+    /// From an outermost hold to its last guard.
+    pub hold: Times,
+}
+
+/// How long something took, all in all: the figures of a histogram that is good to one in a hundred.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Times {
+    /// How many there were.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub p50: Duration,
+    /// Nine of ten took no longer.
+    pub p90: Duration,
+    /// All but one in a hundred took no longer.
+    pub p99: Duration,
+    /// The longest.
+    pub max: Duration,
 }
 
 /// The counters behind [`Stats`].
@@ -62,7 +95,7 @@ pub(crate) struct Counters {
     pub(crate) waiting: Count,
     pub(crate) subscriptions: Count,
     pub(crate) releasing: Count,
-    pub(crate) acquired: Count,
+    pub(crate) ways: [Count; 4],
     pub(crate) reentered: Count,
     pub(crate) released: Count,
     pub(crate) lost: Count,
@@ -75,16 +108,37 @@ pub(crate) struct Counters {
     pub(crate) reconnects: Count,
     pub(crate) misplaced: Count,
     pub(crate) round_trip: RoundTrip,
+    pub(crate) wait: Record,
+    pub(crate) hold: Record,
+}
+
+/// How an outermost hold was got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    FirstTry,
+    Woken,
+    HandedOver,
+    Timer,
 }
 
 impl Counters {
+    pub(crate) fn acquired(&self, way: Way, waited: Duration) {
+        self.ways[way as usize].up();
+        self.wait.note(waited);
+    }
+
     pub(crate) fn snapshot(&self) -> Stats {
+        let [first_try, woken, handed_over, by_timer] = [0, 1, 2, 3].map(|way| self.ways[way].get());
         Stats {
             holds: self.holds.get(),
             waiting: self.waiting.get(),
             subscriptions: self.subscriptions.get(),
             releasing: self.releasing.get(),
-            acquired: self.acquired.get(),
+            acquired: first_try + woken + handed_over + by_timer,
+            first_try,
+            woken,
+            handed_over,
+            by_timer,
             reentered: self.reentered.get(),
             released: self.released.get(),
             lost: self.lost.get(),
@@ -97,6 +151,8 @@ impl Counters {
             reconnects: self.reconnects.get(),
             misplaced: self.misplaced.get(),
             round_trip: self.round_trip.get(),
+            wait: self.wait.times(),
+            hold: self.hold.times(),
         }
     }
 }
@@ -114,6 +170,32 @@ impl RoundTrip {
 
     pub(crate) fn get(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The longest time told apart from longer ones, in microseconds: a day.
+const LONGEST: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// A histogram in microseconds that many tasks add to.
+#[derive(Debug)]
+pub(crate) struct Record(Mutex<Histogram<u64>>);
+
+impl Default for Record {
+    fn default() -> Record {
+        Record(Mutex::new(Histogram::new_with_max(LONGEST, 2).expect("good bounds")))
+    }
+}
+
+impl Record {
+    pub(crate) fn note(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(micros);
+    }
+
+    fn times(&self) -> Times {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = |quantile| Duration::from_micros(all.value_at_quantile(quantile));
+        Times { count: all.len(), p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0) }
     }
 }
 

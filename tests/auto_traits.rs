@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use leasehold::{Builder, Client, Error, Guard, Holder, Lock, Lost, Owner, Stats};
+use leasehold::{Builder, Client, Error, Guard, Holder, Lock, Lost, Owner, Stats, Times};
 
 fn shared<T: Send + Sync + 'static>() {}
 fn sendable<T: Send>(_: &T) {}
@@ -20,6 +20,7 @@ fn types() {
     shared::<Lost>();
     shared::<Owner>();
     shared::<Stats>();
+    shared::<Times>();
     cloneable::<Client>();
     cloneable::<Lock>();
     cloneable::<Owner>();

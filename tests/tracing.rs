@@ -47,11 +47,24 @@ async fn operations_are_traced_and_secrets_are_not() {
     let lost = client.lock("lost").lock().await.expect("free");
     server.restart();
     until("the loss to be noticed", ms(5_000), || lost.is_lost()).await;
+    let settings = leasehold::Client::builder().url(url.clone()).slow_wait(ms(50));
+    let (other, waiter) = (client.lock("slow"), settings.connect().await.expect("welcome"));
+    let guard = other.lock().await.expect("free");
+    assert!(waiter.lock("slow").try_lock_for(ms(100)).await.expect("answered").is_none());
+    let slow = "slow name=\"slow\" waited=1";
+    let holder = format!("holder=Some({:?})", guard.id());
     leasehold::Client::connect(&url.replace("s3cret", "s3cret2")).await.expect_err("wrong password");
 
     let text = text();
-    for expected in ["leasehold::lock", "take{how=\"lock\" name=\"traced\"}", "acquired", "released", "connection lost"]
-    {
+    for expected in [
+        "leasehold::lock",
+        "take{how=\"lock\" name=\"traced\"}",
+        "acquired",
+        "released",
+        "connection lost",
+        slow,
+        &holder,
+    ] {
         assert!(text.contains(expected), "{expected:?} is not in\n{text}");
     }
     assert!(!text.contains("s3cret"), "a password in\n{text}");

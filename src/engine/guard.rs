@@ -8,7 +8,7 @@ use tracing::Instrument;
 use super::{
     Engine,
     ask::{Question, unexpected},
-    hold::{Hold, Phase, Terms},
+    hold::{Hold, Terms},
     releaser::Errand,
 };
 use crate::{
@@ -83,7 +83,6 @@ impl Guard {
         (self.terms, self.stake) = (terms, Stake::Level);
         self.engine.watchdog.list(&self.hold);
         if first {
-            self.engine.counters.acquired.up();
             self.engine.counters.holds.up();
             tracing::debug!(target: "leasehold::lock", name = self.name(), id = self.id(), "acquired");
         }
@@ -259,14 +258,15 @@ impl Guard {
     /// Gives up the level on our side: no more renewals, and the owner's next `lock` is a new hold. True if it was
     /// the last. What the server has is the caller's business.
     fn step_down(&mut self) -> bool {
-        let held = self.hold.phase() != Phase::Asked;
+        let since = self.hold.since();
         self.stake = Stake::Left;
         let last = self.hold.let_go(self.terms);
         if last {
             self.engine.registry.remove(&self.hold);
             self.engine.watchdog.list(&self.hold);
-            if held {
+            if let Some(since) = since {
                 self.engine.counters.holds.down();
+                self.engine.counters.hold.note(Moment::now().since(since));
             }
         }
         last

@@ -64,6 +64,8 @@ struct State {
     levels: u32,
     /// How many of them are kept by the watchdog.
     renewed: u32,
+    /// When it was granted.
+    since: Option<Moment>,
     /// How often the server is asked to confirm it.
     every: Duration,
     /// Certainly ours until then.
@@ -113,6 +115,7 @@ impl Hold {
             given: false,
             levels: 0,
             renewed: 0,
+            since: None,
             every: FLOOR,
             until: Moment::now(),
             bound: Moment::now(),
@@ -133,6 +136,11 @@ impl Hold {
 
     pub(crate) fn phase(&self) -> Phase {
         self.state().phase
+    }
+
+    /// When it was granted, if it ever was.
+    pub(crate) fn since(&self) -> Option<Moment> {
+        self.state().since
     }
 
     pub(crate) fn levels(&self) -> u32 {
@@ -190,6 +198,7 @@ impl Hold {
         if first {
             state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
             state.queued = false;
+            state.since = Some(sent);
         }
         state.renewed += u32::from(terms.renewed);
         state.every = state.every.max(lease.min(self.watchdog).renewal());

@@ -44,6 +44,8 @@ struct Line {
     waiters: VecDeque<Arc<Waiter>>,
     /// Hand-overs since it was last time to release the lock for all.
     in_a_row: u32,
+    /// Who was last seen to have the lock.
+    holder: Option<Box<str>>,
 }
 
 /// One who waits.
@@ -228,6 +230,10 @@ impl Offer {
 }
 
 impl Place<'_> {
+    pub(crate) fn name(&self) -> &str {
+        &self.waiter.hold.name
+    }
+
     pub(crate) fn is_head(&self) -> bool {
         self.queue.line().is_head(&self.waiter)
     }
@@ -251,9 +257,20 @@ impl Place<'_> {
         }
     }
 
+    /// The server says who has it.
+    pub(crate) fn seen(&self, holder: &str) {
+        self.queue.line().holder = Some(holder.into());
+    }
+
+    /// Who was last seen to have it, here or elsewhere.
+    pub(crate) fn holder(&self) -> Option<Box<str>> {
+        self.queue.line().holder.clone()
+    }
+
     /// The lock is ours: the next in line is called when it is given back, not now.
     pub(crate) fn leave_granted(mut self) {
         *self.waiter.offer() = Offer::Taken(Moment::now());
+        self.queue.line().holder = Some(self.waiter.hold.id.clone());
         self.granted = true;
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Code, Word},
+    stats::Way,
 };
 
 /// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.
@@ -73,8 +74,11 @@ impl Patience {
 /// What came of an attempt.
 enum Attempt {
     Granted,
-    /// Somebody has it for this long, as far as is known.
-    Busy(Option<Duration>),
+    /// Somebody has it, for so long as far as is known.
+    Busy {
+        left: Option<Duration>,
+        holder: Option<String>,
+    },
 }
 
 impl Engine {
@@ -111,7 +115,7 @@ impl Engine {
         let mut guard = Guard::claim(self, hold);
         match self.attempt(&mut guard, wish, "again", self.give_up(wish.patience)).await? {
             Attempt::Granted => {}
-            Attempt::Busy(_) => unreachable!("`again` is granted or lost"),
+            Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
         hold.check()?;
         self.counters.reentered.up();
@@ -119,29 +123,42 @@ impl Engine {
     }
 
     async fn enter_first(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Option<Guard>> {
+        let started = Instant::now();
         let mut guard = Guard::claim(self, hold);
         // What this process is giving back must not look like somebody else's.
         let give_up = self.give_up(wish.patience);
         let _ = timeout_at(give_up, self.releaser.clear(hold.name.key())).await;
         if matches!(wish.patience, Patience::Once) || !self.queues.is_waited_for(hold.name.key()) {
             match self.attempt(&mut guard, wish, "first", give_up).await? {
-                Attempt::Granted => return Ok(Some(guard)),
-                Attempt::Busy(_) if wish.patience.is_over() => return Ok(None),
-                Attempt::Busy(_) => {}
+                Attempt::Granted => {
+                    self.counters.acquired(Way::FirstTry, started.elapsed());
+                    return Ok(Some(guard));
+                }
+                Attempt::Busy { .. } if wish.patience.is_over() => return Ok(None),
+                Attempt::Busy { .. } => {}
             }
         }
         hold.set_queued();
         let lease = self.lease(wish);
         let place = self.queues.join(hold, lease, &self.redis);
-        if !self.wait(&place, &mut guard, wish).await? {
-            return Ok(None);
-        }
+        let way = self.wait(&place, &mut guard, wish).await?;
+        self.waited(&place, started.elapsed(), way);
+        let Some(way) = way else { return Ok(None) };
+        self.counters.acquired(way, started.elapsed());
         place.leave_granted();
         Ok(Some(guard))
     }
 
-    /// Waits in line; false if the patience is over.
-    async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<bool> {
+    /// Says so if it took long, and who had the lock.
+    fn waited(&self, place: &Place<'_>, waited: Duration, way: Option<Way>) {
+        if waited >= self.config.slow_wait {
+            let (name, holder) = (place.name(), place.holder());
+            tracing::warn!(target: "leasehold::lock", name, ?waited, ?way, ?holder, "slow");
+        }
+    }
+
+    /// Waits in line: how it was granted, `None` if the patience is over.
+    async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Option<Way>> {
         // The subscription's bell wakes the first of the line; this is for the case that it cannot be had.
         let mut look_again = Some(Instant::now() + UNTOLD_NAP);
         loop {
@@ -153,16 +170,22 @@ impl Engine {
             match place.call() {
                 Call::Yours(sent) => {
                     self.granted(guard, wish, sent);
-                    return Ok(true);
+                    return Ok(Some(Way::HandedOver));
                 }
                 Call::Wait if woken == Woken::Called || woken == Woken::Alarm && !place.is_head() => continue,
                 Call::Try | Call::Wait => {}
             }
             let told = place.is_told();
             match self.attempt(guard, wish, "first", self.give_up(wish.patience)).await? {
-                Attempt::Granted => return Ok(true),
-                Attempt::Busy(_) if woken == Woken::OutOfTime => return Ok(false),
-                Attempt::Busy(left) => look_again = Some(Instant::now() + nap(left, told)),
+                Attempt::Granted if woken == Woken::Called => return Ok(Some(Way::Woken)),
+                Attempt::Granted => return Ok(Some(Way::Timer)),
+                Attempt::Busy { left, holder } => {
+                    holder.inspect(|holder| place.seen(holder));
+                    look_again = Some(Instant::now() + nap(left, told));
+                }
+            }
+            if woken == Woken::OutOfTime {
+                return Ok(None);
             }
         }
     }
@@ -234,9 +257,7 @@ impl Engine {
             Code::Busy => {
                 self.counters.refused.up();
                 guard.refused();
-                let left =
-                    heard.answer.value.list().first().and_then(Word::int).and_then(|left| u64::try_from(left).ok());
-                Ok(Attempt::Busy(left.map(Duration::from_millis)))
+                Ok(busy(heard.answer.value.list()))
             }
             Code::Lost => {
                 let removed = self.found_lost(&hold);
@@ -264,6 +285,13 @@ impl Engine {
 
 /// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(50);
+
+/// From milliseconds left, where there is an end, and the holder's id.
+fn busy(words: &[Word]) -> Attempt {
+    let left = words.first().and_then(Word::int).and_then(|left| u64::try_from(left).ok());
+    let holder = words.get(1).and_then(Word::text).map(str::to_owned);
+    Attempt::Busy { left: left.map(Duration::from_millis), holder }
+}
 
 /// What ended a waiter's sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -98,6 +98,10 @@ async fn tasks_of_one_process_pass_the_lock_on() {
     take_turns(std::slice::from_ref(&client), 16, 50).await;
     let (stats, published) = (client.stats(), server.calls("publish"));
     assert_eq!((stats.acquired, stats.released), (800, 800));
+    assert_eq!(stats.first_try + stats.woken + stats.handed_over + stats.by_timer, 800);
+    assert!(stats.handed_over > 700, "{stats:?}");
+    assert_eq!((stats.wait.count, stats.hold.count), (800, 800));
+    assert!(stats.wait.p50 > stats.hold.p50 && stats.wait.max >= stats.wait.p99, "{stats:?}");
     assert!(published <= 800 / 12, "{published} messages for 800 turns");
     assert!(!server.exists("turns"));
 }
@@ -224,14 +228,11 @@ async fn the_next_in_line_passes_when_the_holder_finds_itself_lost() {
         let first = client.lock("next").lock().await.expect("free");
         let (holder, next) = (Owner::new(), client.lock("next").owner(&Owner::new()));
         let second = client.lock("next").owner(&holder);
-        let (second, waiting) = (tokio::spawn(async move { second.lock().await }), async {
-            until("the second to wait", ms(1_000), || client.stats().waiting == 1).await;
-            let third = tokio::spawn(async move { next.lock().await });
-            until("the third to wait", ms(1_000), || client.stats().waiting == 2).await;
-            first.unlock().await.expect("ours");
-            third
-        });
-        let third = waiting.await;
+        let second = tokio::spawn(async move { second.lock().await });
+        until("the second to wait", ms(1_000), || client.stats().waiting == 1).await;
+        let third = tokio::spawn(async move { next.lock().await });
+        until("the third to wait", ms(1_000), || client.stats().waiting == 2).await;
+        first.unlock().await.expect("ours");
         let held = second.await.expect("no panic").expect("handed over");
         let again = client.lock("next").owner(&holder);
         let inner = again.lock().await.expect("re-entered");
