@@ -1,0 +1,199 @@
+//! Locks that nobody else wants: one, many names, and 100,000 held.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use leasehold::{Client, Guard, RawScript};
+
+use crate::{
+    report::{Outcome, Report, cpu, median, micros, nanos, resident},
+    server::Server,
+};
+
+const ROUNDS: usize = 7;
+const PAIRS: u32 = 3_000;
+const HELD: usize = 100_000;
+/// How long the bare pairs and the locks run in turn, and how often.
+const WINDOW: Duration = Duration::from_millis(800);
+const WINDOWS: usize = 5;
+
+const ACQUIRE: &str = concat!(
+    include_str!("../../src/redis/frame.lua"),
+    include_str!("../../src/primitives/lock/holder.lua"),
+    include_str!("../../src/primitives/lock/acquire.lua")
+);
+const RELEASE: &str = concat!(
+    include_str!("../../src/redis/frame.lua"),
+    include_str!("../../src/primitives/lock/holder.lua"),
+    include_str!("../../src/primitives/lock/release.lua")
+);
+
+/// The same scripts through the same client, bare.
+struct Bare {
+    acquire: RawScript,
+    release: RawScript,
+}
+
+impl Bare {
+    async fn new(client: &Client) -> Outcome<Arc<Bare>> {
+        let (acquire, release) = (client.raw_script(ACQUIRE).await?, client.raw_script(RELEASE).await?);
+        Ok(Arc::new(Bare { acquire, release }))
+    }
+
+    async fn pair(&self, name: &str) -> Outcome<()> {
+        let id = "6b1c7d3e-0000-4000-8000-000000000001:1";
+        let keys = || vec![name.to_owned(), format!("redisson_lock__channel:{{{name}}}")];
+        let words = |words: [&str; 6]| words.map(str::to_owned).to_vec();
+        self.acquire.call(keys(), words(["1", "1", id, "30000", "1", "first"])).await?;
+        self.release.call(keys(), words(["1", "1", id, "0", "0", "PUBLISH"])).await?;
+        Ok(())
+    }
+}
+
+/// Lock and unlock beside two bare EVALSHA of the same scripts, pair about pair: where tokio puts its tasks changes a
+/// round trip by a quarter, and so must be the same for both.
+pub(crate) async fn uncontended(server: &Server, report: &mut Report) -> Outcome<()> {
+    let client = Client::connect(&server.url()).await?;
+    let bare = Bare::new(&client).await?;
+    // In a task, as most code is: the body of main has to be woken across threads for every answer.
+    let rounds = tokio::spawn(async move {
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let (mut raw, mut lock) = (Histogram::new(3)?, Histogram::new(3)?);
+            for _ in 0..PAIRS {
+                let started = Instant::now();
+                bare.pair("bare").await?;
+                raw.record(nanos(started))?;
+                let started = Instant::now();
+                client.lock("pair").lock().await?.unlock().await?;
+                lock.record(nanos(started))?;
+            }
+            rounds.push((raw, lock));
+        }
+        Outcome::Ok(rounds)
+    })
+    .await??;
+    let of = |pick: fn(&(Histogram<u64>, Histogram<u64>)) -> f64| median(rounds.iter().map(pick).collect());
+    let (raw, lock, tail) = (of(|r| micros(&r.0, 0.5)), of(|r| micros(&r.1, 0.5)), of(|r| micros(&r.1, 0.99)));
+    let ratio = of(|r| micros(&r.1, 0.5) / micros(&r.0, 0.5));
+    report.row("two bare `EVALSHA` of the same scripts, p50", format!("{raw:.0} µs"), Some(raw / 2.0), None);
+    report.row("uncontended lock + unlock, p50, p99", format!("{lock:.0}, {tail:.0} µs"), Some(raw / 2.0), None);
+    let aim = Some(("at most 1.15", ratio <= 1.15));
+    report.row("ratio of the two p50, median of 7 rounds", format!("{ratio:.3}"), Some(raw / 2.0), aim);
+    Ok(())
+}
+
+/// Tasks with a name each: pairs a second beside bare pairs, in turns.
+pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()> {
+    let client = Client::connect(&server.url()).await?;
+    let bare = Bare::new(&client).await?;
+    for (tasks, aim) in [(1, 0.9), (16, 0.9), (256, 1.5), (2_048, 1.5)] {
+        let (mut raw, mut lock) = (Vec::new(), Vec::new());
+        let bare_pair = {
+            let bare = Arc::clone(&bare);
+            move |name: String| {
+                let bare = Arc::clone(&bare);
+                async move { bare.pair(&name).await }
+            }
+        };
+        let lock_pair = {
+            let client = client.clone();
+            move |name: String| {
+                let client = client.clone();
+                async move { Ok(client.lock(&name).lock().await?.unlock().await?) }
+            }
+        };
+        for _ in 0..WINDOWS {
+            raw.push(pairs_a_second(tasks, bare_pair.clone()).await?);
+            lock.push(pairs_a_second(tasks, lock_pair.clone()).await?);
+        }
+        let ratio = median(raw.iter().zip(&lock).map(|(raw, lock)| lock / raw).collect());
+        let (raw, lock) = (median(raw), median(lock));
+        let measured = format!("{lock:.0} a second, bare {raw:.0}, ratio {ratio:.2}");
+        let met = ratio >= aim;
+        report.row(
+            format!("{tasks} tasks, a name each"),
+            measured,
+            Some(5e5 / raw),
+            Some((&format!("at least {aim}"), met)),
+        );
+    }
+    Ok(())
+}
+
+async fn pairs_a_second<F>(tasks: usize, pair: impl Fn(String) -> F + Clone + Send + 'static) -> Outcome<f64>
+where
+    F: Future<Output = Outcome<()>> + Send + 'static,
+{
+    let started = Instant::now();
+    let all: Vec<_> = (0..tasks)
+        .map(|task| {
+            let pair = pair.clone();
+            tokio::spawn(async move {
+                let mut pairs = 0_u32;
+                while started.elapsed() < WINDOW {
+                    pair(format!("distinct-{task}")).await?;
+                    pairs += 1;
+                }
+                Outcome::Ok(pairs)
+            })
+        })
+        .collect();
+    let mut pairs = 0;
+    for task in all {
+        pairs += task.await??;
+    }
+    Ok(f64::from(pairs) / started.elapsed().as_secs_f64())
+}
+
+/// Memory for each held lock, and what keeping them costs.
+pub(crate) async fn held(server: &Server, report: &mut Report) -> Outcome<()> {
+    let client = Client::connect(&server.url()).await?;
+    client.lock("warm").lock().await?.unlock().await?;
+    let before = resident()?;
+    let guards = take_all(&client).await?;
+    renewed(&client, HELD as u64).await?;
+    let each = (resident()? - before) / HELD as f64;
+    report.row(
+        "100,000 held and renewed locks, bytes each",
+        format!("{each:.0}"),
+        None,
+        Some(("1,024", each <= 1_024.0)),
+    );
+
+    let (started, used, before) = (Instant::now(), cpu()?, client.stats());
+    renewed(&client, before.renewals + 2 * HELD as u64).await?;
+    let (took, used, after) = (started.elapsed(), cpu()? - used, client.stats());
+    let share = 100.0 * used.as_secs_f64() / took.as_secs_f64();
+    let renewals = (after.renewals - before.renewals) as f64;
+    let (a_second, in_a_call) = (renewals / took.as_secs_f64(), renewals / (after.calls - before.calls) as f64);
+    let measured = format!("{share:.1} % ({a_second:.0} renewals a second, {in_a_call:.0} in a call)");
+    report.row("share of one core that keeps them", measured, None, Some(("under 10 %", share < 10.0)));
+    if after.lost > 0 {
+        return Err("locks were lost".into());
+    }
+    drop(guards);
+    Ok(())
+}
+
+async fn take_all(client: &Client) -> Outcome<Vec<Guard>> {
+    let mut guards = Vec::with_capacity(HELD);
+    for n in 0..HELD {
+        guards.push(client.lock(&format!("bench:invoice:{n:06}")).lock().await?);
+    }
+    Ok(guards)
+}
+
+async fn renewed(client: &Client, wanted: u64) -> Outcome<()> {
+    let started = Instant::now();
+    while client.stats().renewals < wanted {
+        if started.elapsed() > Duration::from_secs(60) {
+            return Err("the watchdog does not keep up".into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}

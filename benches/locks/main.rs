@@ -1,0 +1,50 @@
+//! What locks cost and how they share, beside what the same requests cost bare. Prints one table.
+//!
+//! `cargo bench --bench locks` runs all sections, `cargo bench --bench locks -- NAME…` some. Ratios within one run are
+//! what counts; the machine's mood is in both halves.
+
+mod alone;
+mod contended;
+mod processes;
+mod report;
+#[allow(dead_code)]
+#[path = "../../tests/support/server.rs"]
+mod server;
+mod trouble;
+
+use std::{future::Future, pin::Pin};
+
+use report::{Outcome, Report};
+use server::Server;
+
+type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
+
+const SECTIONS: [(&str, Section); 9] = [
+    ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
+    ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
+    ("held", |server, report| Box::pin(alone::held(server, report))),
+    ("one-name", |server, report| Box::pin(contended::one_name(server, report))),
+    ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
+    ("hand-over", |server, report| Box::pin(contended::hand_over(server, report))),
+    ("processes", |server, report| Box::pin(processes::all(server, report))),
+    ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),
+    ("deadlines", |server, report| Box::pin(trouble::deadlines(server, report))),
+];
+
+fn main() -> Outcome<()> {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let runtime = tokio::runtime::Runtime::new()?;
+    if args.first().is_some_and(|arg| arg == "worker") {
+        return runtime.block_on(processes::worker(&args[1..]));
+    }
+    let mut report = Report::default();
+    for (name, section) in SECTIONS {
+        if args.is_empty() || args.iter().any(|arg| arg == name) {
+            let server = Server::start();
+            eprintln!("… {name}");
+            runtime.block_on(section(&server, &mut report))?;
+        }
+    }
+    report.print();
+    Ok(())
+}
