@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{
     clock::Moment,
@@ -43,13 +42,9 @@ pub(crate) struct Question<'a> {
     pub(crate) give_up: Instant,
 }
 
-impl<'a> Question<'a> {
-    /// Boxed, so that who only waits for a lock does not carry the room for a request with him.
-    pub(crate) fn ask(self, redis: &'a Redis) -> BoxFuture<'a, Result<Heard>> {
-        Box::pin(self.ask_until_answered(redis))
-    }
-
-    async fn ask_until_answered(self, redis: &Redis) -> Result<Heard> {
+impl Question<'_> {
+    /// A large future: callers that users hold box it together with what they do around it.
+    pub(crate) async fn ask(self, redis: &Redis) -> Result<Heard> {
         let started = Instant::now();
         let mut again = false;
         let mut last = None;
@@ -63,7 +58,7 @@ impl<'a> Question<'a> {
                 Err(Fault::NotReady(source)) => last = Some(source), // it has not run
                 Err(fault) => return Err(error(fault, self.what, started.elapsed(), self.name)),
             }
-            sleep(PAUSE).await;
+            sleep_until(self.give_up.min(Instant::now() + PAUSE)).await;
         }
     }
 

@@ -189,8 +189,8 @@ impl Guard {
             what: "confirming the lock",
             give_up: Instant::now() + self.engine.config.outage_timeout,
         }
-        .ask(&self.engine.redis)
-        .await?;
+        .ask(&self.engine.redis);
+        let heard = Box::pin(heard).await?;
         match heard.answer.code {
             Code::Kept => self.hold.confirmed(heard.sent, lease),
             Code::Gone => return Err(self.gone()),

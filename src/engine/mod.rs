@@ -143,7 +143,7 @@ impl Engine {
         }
         let give_up = Instant::now() + self.config.outage_timeout;
         let question = Question { name, hold: None, script, part, replicas: 0, what, give_up };
-        let heard = question.ask(&self.redis).await?;
+        let heard = Box::pin(question.ask(&self.redis)).await?;
         Ok((heard.answer, heard.again))
     }
 

@@ -10,10 +10,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use dashmap::{DashMap, Entry};
-use tokio::sync::Notify;
+use dashmap::DashMap;
+use tokio::{sync::Notify, time::Instant};
 
 use super::hold::Hold;
 use crate::{
@@ -22,6 +23,10 @@ use crate::{
     redis::{Bell, Listener, Redis},
     stats::Counters,
 };
+
+/// How long to let others go first: a few round trips, in which they hear of it and ask.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(300);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// All queues of a client, by key; a queue without waiters is gone.
 #[derive(Debug)]
@@ -46,6 +51,18 @@ struct Line {
     in_a_row: u32,
     /// Who was last seen to have the lock.
     holder: Option<Box<str>>,
+    manners: Manners,
+}
+
+/// After its turns a process lets others go first. All are told of a release at the same moment, and the one that just
+/// had the lock is the quickest to ask again, because it is awake. So for as many releases as there are others it
+/// hesitates for a moment before it asks; who owes nothing asks at once.
+#[derive(Debug, Default)]
+struct Manners {
+    /// Releases for which to hesitate still.
+    owed: u64,
+    pause: Duration,
+    until: Option<Instant>,
 }
 
 /// One who waits.
@@ -102,26 +119,12 @@ impl Queues {
         Queues { by_key: DashMap::new(), handovers, counters }
     }
 
-    /// Whether somebody waits for this name here.
-    pub(crate) fn is_waited_for(&self, key: &str) -> bool {
-        self.by_key.contains_key(key)
-    }
-
     /// Goes to the end of the line for what `hold` asks for.
-    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease, redis: &Redis) -> Place<'_> {
+    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease) -> Place<'_> {
         let waiter = Arc::new(Waiter::new(Arc::clone(hold), lease));
-        let (queue, first) = match self.by_key.entry(Arc::clone(hold.name.key())) {
-            Entry::Occupied(queue) => (queue.get().join(&waiter), false),
-            Entry::Vacant(place) => (place.insert(Arc::default()).join(&waiter), true),
-        };
+        let queue = self.by_key.entry(Arc::clone(hold.name.key())).or_default().join(&waiter);
         self.counters.waiting.up();
-        let place = Place { queues: self, queue, waiter, granted: false };
-        if first {
-            let channel = hold.kind.channel(hold.name.key());
-            let bell = redis.listen(&channel, Arc::clone(&place.queue) as Arc<dyn Listener>);
-            *place.queue.bell() = Some(bell); // rings once the subscription stands
-        }
-        place
+        Place { queues: self, queue, waiter, granted: false }
     }
 
     /// Offers the lock that `hold` gives back to the head of the line, unless it is time for other processes.
@@ -138,19 +141,22 @@ impl Queues {
         offered.then_some(head)
     }
 
-    /// The lock was released for all. Where the server tells us so itself there is nothing to do.
-    pub(crate) fn released(&self, hold: &Hold) {
-        if let Some(queue) = self.get(hold)
-            && !queue.is_told()
-        {
-            queue.message();
+    /// The lock was released for all, `told` clients heard of it. Where we are one of them there is no need to ring.
+    pub(crate) fn released(&self, hold: &Hold, told: u64) {
+        let Some(queue) = self.get(hold) else { return };
+        let pause = (self.counters.round_trip.get() * 4).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        if !queue.is_told() {
+            queue.line().manners.owe(told, pause);
+            queue.ring();
+        } else if told > 1 {
+            queue.line().manners.owe(told, pause); // the others, and once for our own message
         }
     }
 
     /// A hold of this process ended other than by a release: the head looks.
     pub(crate) fn ring(&self, hold: &Hold) {
         if let Some(queue) = self.get(hold) {
-            queue.message();
+            queue.ring();
         }
     }
 
@@ -163,6 +169,12 @@ impl Queue {
     fn join(self: &Arc<Queue>, waiter: &Arc<Waiter>) -> Arc<Queue> {
         self.line().waiters.push_back(Arc::clone(waiter));
         Arc::clone(self)
+    }
+
+    fn ring(&self) {
+        if let Some(head) = self.line().waiters.front() {
+            head.ring();
+        }
     }
 
     fn is_told(&self) -> bool {
@@ -181,9 +193,20 @@ impl Queue {
 /// The lock was released, or may have been: the head looks.
 impl Listener for Queue {
     fn message(&self) {
-        if let Some(head) = self.line().waiters.front() {
-            head.ring();
-        }
+        self.line().manners.release_heard();
+        self.ring();
+    }
+}
+
+impl Manners {
+    fn owe(&mut self, releases: u64, pause: Duration) {
+        *self = Manners { owed: releases, pause, until: None };
+        self.release_heard();
+    }
+
+    fn release_heard(&mut self) {
+        self.until = (self.owed > 0).then(|| Instant::now() + self.pause);
+        self.owed = self.owed.saturating_sub(1);
     }
 }
 
@@ -238,9 +261,30 @@ impl Place<'_> {
         self.queue.line().is_head(&self.waiter)
     }
 
+    /// Has the server tell us of releases. Rings once it does.
+    pub(crate) fn listen(&self, redis: &Redis) {
+        if self.queue.bell().is_some() {
+            return;
+        }
+        let hold = &self.waiter.hold;
+        let listener = Arc::clone(&self.queue) as Arc<dyn Listener>;
+        let bell = redis.listen(&hold.kind.channel(hold.name.key()), listener);
+        *self.queue.bell() = Some(bell);
+    }
+
+    /// Before this moment others should go first.
+    pub(crate) fn after_you(&self) -> Option<Instant> {
+        self.queue.line().manners.until
+    }
+
     /// Whether the server tells us of releases now.
     pub(crate) fn is_told(&self) -> bool {
         self.queue.is_told()
+    }
+
+    /// He goes to sleep: to another branch of his task the lock is taken.
+    pub(crate) fn queued(&self) {
+        self.waiter.hold.set_queued();
     }
 
     /// Sleeps until somebody calls this waiter.
@@ -270,7 +314,10 @@ impl Place<'_> {
     /// The lock is ours: the next in line is called when it is given back, not now.
     pub(crate) fn leave_granted(mut self) {
         *self.waiter.offer() = Offer::Taken(Moment::now());
-        self.queue.line().holder = Some(self.waiter.hold.id.clone());
+        let mut line = self.queue.line();
+        line.manners = Manners::default();
+        line.holder = Some(self.waiter.hold.id.clone());
+        drop(line);
         self.granted = true;
     }
 }

@@ -110,7 +110,8 @@ impl Releaser {
     /// somebody to wait for it, it goes on in the background.
     pub(crate) async fn run(&self, errand: Errand, give_up: Instant) -> Result<bool> {
         let mut running = Running::new(self, errand);
-        let step = self.office.bring(running.errand.as_mut().expect("just put there"), give_up).await?;
+        let errand = running.errand.as_mut().expect("just put there");
+        let step = Box::pin(self.office.bring(errand, give_up)).await?;
         if step.is_last {
             running.errand = None;
         }
@@ -263,7 +264,8 @@ impl Office {
         match heard.answer.code {
             Code::Released if level == 0 => {
                 self.returned(hold, ours);
-                self.queues.released(hold);
+                let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok());
+                self.queues.released(hold, told.unwrap_or(0));
             }
             Code::Gone => self.queues.ring(hold), // nothing was published
             _ => {}

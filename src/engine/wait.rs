@@ -83,7 +83,7 @@ enum Attempt {
 
 impl Engine {
     /// Takes the lock; `None` if somebody else has it for longer than the patience lasts.
-    pub(crate) async fn take(self: &Arc<Self>, wish: Wish) -> Result<Option<Guard>> {
+    pub(crate) async fn take(self: &Arc<Self>, wish: &Wish) -> Result<Option<Guard>> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
@@ -92,7 +92,7 @@ impl Engine {
         if self.is_closed() { Err(Error::Closed) } else { taken }
     }
 
-    async fn enter(self: &Arc<Self>, wish: Wish) -> Result<Option<Guard>> {
+    async fn enter(self: &Arc<Self>, wish: &Wish) -> Result<Option<Guard>> {
         loop {
             let fresh =
                 || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
@@ -102,8 +102,8 @@ impl Engine {
                 return Err(Error::Closed); // and whoever closes sees this hold, or has seen it
             }
             match hold.phase() {
-                Phase::Asked => return self.enter_first(&hold, &wish).await,
-                Phase::Held | Phase::Lost(_) => return self.enter_again(&hold, &wish).await.map(Some),
+                Phase::Asked => return self.enter_first(&hold, wish).await,
+                Phase::Held | Phase::Lost(_) => return self.enter_again(&hold, wish).await.map(Some),
                 Phase::Over => tokio::task::yield_now().await, // about to leave the registry
             }
         }
@@ -113,7 +113,7 @@ impl Engine {
     async fn enter_again(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Guard> {
         hold.check()?;
         let mut guard = Guard::claim(self, hold);
-        match self.attempt(&mut guard, wish, "again", self.give_up(wish.patience)).await? {
+        match Box::pin(self.attempt(&mut guard, wish, "again", self.give_up(wish.patience))).await? {
             Attempt::Granted => {}
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
@@ -128,24 +128,23 @@ impl Engine {
         // What this process is giving back must not look like somebody else's.
         let give_up = self.give_up(wish.patience);
         let _ = timeout_at(give_up, self.releaser.clear(hold.name.key())).await;
-        if matches!(wish.patience, Patience::Once) || !self.queues.is_waited_for(hold.name.key()) {
-            match self.attempt(&mut guard, wish, "first", give_up).await? {
-                Attempt::Granted => {
-                    self.counters.acquired(Way::FirstTry, started.elapsed());
-                    return Ok(Some(guard));
+        let way = match wish.patience {
+            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", give_up)).await? {
+                Attempt::Granted => Some(Way::FirstTry),
+                Attempt::Busy { .. } => None,
+            },
+            Patience::Until(_) | Patience::Forever => {
+                let place = self.queues.join(hold, self.lease(wish));
+                let way = self.wait(&place, &mut guard, wish).await?;
+                self.waited(&place, started.elapsed(), way);
+                if way.is_some() {
+                    place.leave_granted();
                 }
-                Attempt::Busy { .. } if wish.patience.is_over() => return Ok(None),
-                Attempt::Busy { .. } => {}
+                way
             }
-        }
-        hold.set_queued();
-        let lease = self.lease(wish);
-        let place = self.queues.join(hold, lease, &self.redis);
-        let way = self.wait(&place, &mut guard, wish).await?;
-        self.waited(&place, started.elapsed(), way);
+        };
         let Some(way) = way else { return Ok(None) };
         self.counters.acquired(way, started.elapsed());
-        place.leave_granted();
         Ok(Some(guard))
     }
 
@@ -157,36 +156,53 @@ impl Engine {
         }
     }
 
-    /// Waits in line: how it was granted, `None` if the patience is over.
+    /// Waits in line: how it was granted, `None` if the patience is over. Who is first in line tries at once, with no
+    /// subscription and no timer.
     async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Option<Way>> {
-        // The subscription's bell wakes the first of the line; this is for the case that it cannot be had.
-        let mut look_again = Some(Instant::now() + UNTOLD_NAP);
+        let mut look_again = None;
+        let mut woken = if place.is_head() { Woken::First } else { self.sleep(place, look_again, wish).await? };
         loop {
-            let woken = tokio::select! {
-                biased;
-                () = self.closing.cancelled() => return Err(Error::Closed),
-                woken = sleep(place, look_again, wish.patience) => woken,
-            };
             match place.call() {
                 Call::Yours(sent) => {
                     self.granted(guard, wish, sent);
                     return Ok(Some(Way::HandedOver));
                 }
-                Call::Wait if woken == Woken::Called || woken == Woken::Alarm && !place.is_head() => continue,
-                Call::Try | Call::Wait => {}
-            }
-            let told = place.is_told();
-            match self.attempt(guard, wish, "first", self.give_up(wish.patience)).await? {
-                Attempt::Granted if woken == Woken::Called => return Ok(Some(Way::Woken)),
-                Attempt::Granted => return Ok(Some(Way::Timer)),
-                Attempt::Busy { left, holder } => {
-                    holder.inspect(|holder| place.seen(holder));
-                    look_again = Some(Instant::now() + nap(left, told));
+                Call::Wait if woken == Woken::Called || woken == Woken::Alarm && !place.is_head() => {}
+                Call::Try | Call::Wait => {
+                    self.let_others_go_first(place, wish.patience).await;
+                    let told = place.is_told();
+                    match Box::pin(self.attempt(guard, wish, "first", self.give_up(wish.patience))).await? {
+                        Attempt::Granted => return Ok(Some(woken.way())),
+                        Attempt::Busy { left, holder } => {
+                            holder.inspect(|holder| place.seen(holder));
+                            look_again = Some(Instant::now() + nap(left, told));
+                        }
+                    }
+                    if wish.patience.is_over() {
+                        return Ok(None);
+                    }
+                    place.listen(&self.redis);
                 }
             }
-            if woken == Woken::OutOfTime {
-                return Ok(None);
-            }
+            woken = self.sleep(place, look_again, wish).await?;
+        }
+    }
+
+    async fn sleep(&self, place: &Place<'_>, look_again: Option<Instant>, wish: &Wish) -> Result<Woken> {
+        place.queued();
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => Err(Error::Closed),
+            woken = sleep(place, look_again, wish.patience) => Ok(woken),
+        }
+    }
+
+    /// Unless the time is over: then the last attempt is due.
+    async fn let_others_go_first(&self, place: &Place<'_>, patience: Patience) {
+        if let Some(until) = place.after_you()
+            && until > Instant::now()
+        {
+            sleep_until(patience.end().map_or(until, |end| until.min(end))).await;
         }
     }
 
@@ -229,7 +245,8 @@ impl Engine {
         }
     }
 
-    /// Asks the server once, through outages.
+    /// Asks the server once, through outages. Its callers box it, so that who only waits does not carry the room for a
+    /// request with him.
     async fn attempt(&self, guard: &mut Guard, wish: &Wish, first: &'static str, give_up: Instant) -> Result<Attempt> {
         let hold = Arc::clone(guard.hold());
         let lease = self.lease(wish);
@@ -284,7 +301,7 @@ impl Engine {
 }
 
 /// What the attempt after the deadline may take at least.
-const LAST_ATTEMPT: Duration = Duration::from_millis(50);
+const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 
 /// From milliseconds left, where there is an end, and the holder's id.
 fn busy(words: &[Word]) -> Attempt {
@@ -296,26 +313,34 @@ fn busy(words: &[Word]) -> Attempt {
 /// What ended a waiter's sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Woken {
+    /// It never slept.
+    First,
     Called,
     Alarm,
     OutOfTime,
 }
 
-async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
-    // Who is not the head is woken when he has something to do; his alarm is for the case that nobody thought of.
-    let alarm = look_again.filter(|_| place.is_head()).unwrap_or_else(|| Instant::now() + LONGEST_NAP);
-    tokio::select! {
-        biased;
-        () = sleep_opt(patience.end()) => Woken::OutOfTime,
-        () = place.woken() => Woken::Called,
-        () = sleep_until(alarm) => Woken::Alarm,
+impl Woken {
+    fn way(self) -> Way {
+        match self {
+            Woken::First => Way::FirstTry,
+            Woken::Called => Way::Woken,
+            Woken::Alarm | Woken::OutOfTime => Way::Timer,
+        }
     }
 }
 
-async fn sleep_opt(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => std::future::pending().await,
+async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
+    // Who is not the head is woken when he has something to do; his alarm is for the case that nobody thought of.
+    let alarm = look_again.filter(|_| place.is_head()).unwrap_or_else(|| Instant::now() + LONGEST_NAP);
+    let end = patience.end();
+    tokio::select! {
+        biased;
+        () = place.woken() => Woken::Called,
+        () = sleep_until(end.map_or(alarm, |end| end.min(alarm))) => match end {
+            Some(end) if end <= alarm => Woken::OutOfTime,
+            _ => Woken::Alarm,
+        },
     }
 }
 

@@ -239,7 +239,7 @@ impl Lock {
             patience,
         };
         let span = tracing::debug_span!(target: "leasehold::lock", "take", how = what, name = self.name());
-        self.engine.take(wish).instrument(span).await
+        self.engine.take(&wish).instrument(span).await
     }
 
     /// Asks about the lock itself, not about a hold of ours.

@@ -145,7 +145,7 @@ impl Link {
             Ok(connected) => connected.map_err(fault)?,
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
-        counters.round_trip.note(link.clock()); // more than one, but a first idea
+        counters.round_trip.note(link.clock() / 4); // several went by while connecting: a first idea
         let pulse = Arc::clone(&link.pulse);
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
@@ -177,9 +177,7 @@ impl Link {
             tokio::select! {
                 biased;
                 answer = &mut command => {
-                    let now = self.clock();
-                    self.heard.store(now, Ordering::Relaxed);
-                    self.counters.round_trip.note(now - sent);
+                    self.heard.store(self.clock(), Ordering::Relaxed);
                     return answer.map_err(fault);
                 }
                 () = pulse => {}
@@ -223,7 +221,9 @@ impl Link {
         let (keys, args) = words(parts, first);
         self.counters.calls.up();
         self.counters.requests.add(parts.len() as u64);
+        let sent = self.clock();
         let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await?;
+        self.counters.round_trip.note(self.clock() - sent);
         answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
