@@ -19,12 +19,13 @@ use server::Server;
 
 type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
 
+// The first measures memory, which what others leave behind would blur.
 const SECTIONS: [(&str, Section); 9] = [
+    ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
     ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
     ("held", |server, report| Box::pin(alone::held(server, report))),
     ("one-name", |server, report| Box::pin(contended::one_name(server, report))),
-    ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("hand-over", |server, report| Box::pin(contended::hand_over(server, report))),
     ("processes", |server, report| Box::pin(processes::all(server, report))),
     ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),

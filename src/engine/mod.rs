@@ -39,6 +39,7 @@ use hold::Hold;
 use queue::Queues;
 use registry::Registry;
 use releaser::{Errand, Releaser};
+use wait::LONGEST_NAP;
 use watchdog::Watchdog;
 
 /// How long closing waits for what is being given back.
@@ -85,6 +86,7 @@ impl Engine {
         // A hand-over is not confirmed by replicas, so where they must confirm there is none.
         let handovers = if config.replicas == 0 { config.handovers } else { 0 };
         let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
+        tokio::spawn(closing.clone().run_until_cancelled_owned(Arc::clone(&queues).nudge(LONGEST_NAP)));
         let watchdog = Watchdog::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters), closing.clone());
         let (releaser, releasing) = Releaser::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters));
         let last_task = tokio::spawn(async move {

@@ -14,7 +14,10 @@ use std::{
 };
 
 use dashmap::DashMap;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use super::hold::Hold;
 use crate::{
@@ -157,6 +160,18 @@ impl Queues {
     pub(crate) fn ring(&self, hold: &Hold) {
         if let Some(queue) = self.get(hold) {
             queue.ring();
+        }
+    }
+
+    /// Wakes every head every now and then, so that each has its timer set: for the case that nobody thought of.
+    pub(crate) async fn nudge(self: Arc<Queues>, pause: Duration) {
+        loop {
+            sleep(pause).await;
+            for queue in self.by_key.iter() {
+                if let Some(head) = queue.line().waiters.front() {
+                    head.woken.notify_one();
+                }
+            }
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.
-const LONGEST_NAP: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(5);
 /// The same while the server would not tell us of a release.
 const UNTOLD_NAP: Duration = Duration::from_millis(200);
 
@@ -127,7 +127,8 @@ impl Engine {
         let mut guard = Guard::claim(self, hold);
         // What this process is giving back must not look like somebody else's.
         let give_up = self.give_up(wish.patience);
-        let _ = timeout_at(give_up, self.releaser.clear(hold.name.key())).await;
+        let no_longer = wish.patience.end().unwrap_or(give_up);
+        let _ = timeout_at(no_longer, self.releaser.clear(hold.name.key())).await;
         let way = match wish.patience {
             Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", give_up)).await? {
                 Attempt::Granted => Some(Way::FirstTry),
@@ -331,16 +332,17 @@ impl Woken {
 }
 
 async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
-    // Who is not the head is woken when he has something to do; his alarm is for the case that nobody thought of.
-    let alarm = look_again.filter(|_| place.is_head()).unwrap_or_else(|| Instant::now() + LONGEST_NAP);
+    // Who is not the head is woken when he has something to do, and needs no timer.
+    let alarm = place.is_head().then(|| look_again.unwrap_or_else(|| Instant::now() + LONGEST_NAP));
     let end = patience.end();
+    let Some(until) = [alarm, end].into_iter().flatten().min() else {
+        place.woken().await;
+        return Woken::Called;
+    };
     tokio::select! {
         biased;
         () = place.woken() => Woken::Called,
-        () = sleep_until(end.map_or(alarm, |end| end.min(alarm))) => match end {
-            Some(end) if end <= alarm => Woken::OutOfTime,
-            _ => Woken::Alarm,
-        },
+        () = sleep_until(until) => if end == Some(until) { Woken::OutOfTime } else { Woken::Alarm },
     }
 }
 
