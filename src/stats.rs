@@ -26,7 +26,7 @@ use hdrhistogram::Histogram;
 pub struct Stats {
     /// Locks held now; nested levels count once.
     pub holds: u64,
-    /// Calls that wait for a lock now.
+    /// Calls that wait for a lock now, those at their first attempt included.
     pub waiting: u64,
     /// Channels subscribed or being subscribed now. A channel stays for half a second after its last waiter.
     pub subscriptions: u64,
