@@ -167,6 +167,24 @@ async fn a_waiter_that_leaves_lets_the_next_one_pass() {
     drop(taken.expect("no panic").expect("granted"));
 }
 
+/// The next in line has no timer of its own until it is told that it is the first: here nobody else would tell it.
+#[tokio::test]
+async fn a_waiter_that_leaves_tells_the_next_one_to_watch_the_lease() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let _: u32 = server.ask(&["HSET", "dead", "b983c153-7421-469a-addb-44fb92259a1b:7", "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "dead", "900"]);
+    let (first, second) = (client.lock("dead"), client.lock("dead"));
+    let first = tokio::spawn(async move { first.lock().await });
+    // Subscribed and refused twice: it sleeps until the lease ends.
+    until("the first to sleep", ms(800), || client.stats().refused == 2).await;
+    let second = tokio::spawn(async move { second.lock().await });
+    until("the second to wait", ms(800), || client.stats().waiting == 2).await;
+    first.abort();
+    let (taken, _) = within("the lease to end", ms(1_200), second).await;
+    drop(taken.expect("no panic").expect("granted"));
+}
+
 #[tokio::test]
 async fn waiting_goes_on_without_the_right_to_subscribe() {
     let server = Server::start();
