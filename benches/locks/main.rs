@@ -20,7 +20,7 @@ use server::Server;
 type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
 
 // The first measures memory, which what others leave behind would blur.
-const SECTIONS: [(&str, Section); 9] = [
+const SECTIONS: [(&str, Section); 10] = [
     ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
     ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
@@ -28,6 +28,7 @@ const SECTIONS: [(&str, Section); 9] = [
     ("one-name", |server, report| Box::pin(contended::one_name(server, report))),
     ("hand-over", |server, report| Box::pin(contended::hand_over(server, report))),
     ("processes", |server, report| Box::pin(processes::all(server, report))),
+    ("between", |server, report| Box::pin(processes::hand_over(server, report))),
     ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),
     ("deadlines", |server, report| Box::pin(trouble::deadlines(server, report))),
 ];

@@ -31,7 +31,9 @@ const TICK: Duration = Duration::from_millis(250);
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// How long a refused channel is left alone.
 const REFUSED: Duration = Duration::from_secs(30);
-const RETRY: Duration = Duration::from_millis(100);
+/// Waits between attempts to connect double from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Told of messages. Called from the hub's task: must be quick and must not block.
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
@@ -124,16 +126,22 @@ impl Hub {
 
     /// Opens the connection when somebody first listens, and again whenever it is lost.
     async fn keep_listening(self: Arc<Hub>) {
-        let mut one_by_one = false;
+        let (mut one_by_one, mut pause) = (false, FIRST_PAUSE);
         loop {
             self.wanted.notified().await;
             self.wanted.notify_one(); // still wanted once connected
-            match Subscriber::open(&self.target, self.patience, &self.counters).await {
-                Ok(subscriber) => one_by_one = self.serve(subscriber, one_by_one).await,
-                Err(fault) => tracing::warn!(target: "leasehold::conn", ?fault, "no subscriber connection"),
-            }
+            pause = match Subscriber::open(&self.target, self.patience, &self.counters).await {
+                Ok(subscriber) => {
+                    one_by_one = self.serve(subscriber, one_by_one).await;
+                    FIRST_PAUSE
+                }
+                Err(fault) => {
+                    tracing::warn!(target: "leasehold::conn", ?fault, "no subscriber connection");
+                    (pause * 2).min(LAST_PAUSE)
+                }
+            };
             self.all_silent();
-            sleep(RETRY).await;
+            sleep(pause).await;
         }
     }
 
