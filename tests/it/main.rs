@@ -9,6 +9,7 @@ mod drops;
 mod errors;
 mod lost;
 mod nested;
+mod proxy;
 mod scripts;
 mod waiting;
 mod watchdog;

@@ -1,5 +1,6 @@
 //! Private servers and what the tests look at them with.
 
+pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::{
