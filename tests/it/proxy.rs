@@ -179,23 +179,29 @@ fn rewrites_replies() {
     assert_eq!(wrong_nonce(b":1\r\n"), None);
 }
 
-#[test]
-fn published_messages_are_no_replies() {
+fn read(raw: &mut TcpStream, length: usize) -> std::io::Result<Vec<u8>> {
+    let mut reply = vec![0; length];
+    raw.read_exact(&mut reply).map(|()| reply)
+}
+
+#[tokio::test]
+async fn published_messages_are_no_replies() {
     let server = Server::start();
     let proxy = before(&server);
     let mut raw = TcpStream::connect(proxy.address()).expect("it listens");
     raw.set_read_timeout(Some(ms(1_000))).expect("a good time");
-    proxy.rule(Rule::new(Which::Command("PING"), Fault::Cut(Way::Back)));
     raw.write_all(b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n").expect("it reads");
-    let mut read = |length: usize| {
-        let mut reply = vec![0; length];
-        raw.read_exact(&mut reply).map(|()| reply)
-    };
-    assert!(read(30).expect("the subscription").ends_with(b":1\r\n"));
+    assert!(read(&mut raw, 30).expect("the subscription").ends_with(b":1\r\n"));
+    // Published while the first of two requests is on its way; the reply of the second is cut off.
+    let on_ping = |fault| Rule::new(Which::Command("PING"), fault);
+    proxy.rule(on_ping(Fault::Delay(Way::There, ms(100))));
+    proxy.rule(on_ping(Fault::Cut(Way::Back)));
+    raw.write_all(&b"*1\r\n$4\r\nPING\r\n".repeat(2)).expect("it reads");
+    until("the first to be held back", ms(100), || proxy.tally().delayed == 1).await;
     let _: u32 = server.ask(&["PUBLISH", "c", "x"]);
-    assert!(read(31).expect("the message").ends_with(b"$1\r\nx\r\n"));
-    raw.write_all(b"*1\r\n$4\r\nPING\r\n").expect("it reads");
-    assert_eq!(raw.read(&mut [0; 1]).expect("cut"), 0);
+    assert!(read(&mut raw, 31).expect("the message").ends_with(b"$1\r\nx\r\n"));
+    assert!(read(&mut raw, 20).expect("the first reply").ends_with(b"pong\r\n$0\r\n\r\n"));
+    read(&mut raw, 1).expect_err("cut");
 }
 
 /// What becomes of 200 requests, one connection after the other.
