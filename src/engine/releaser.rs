@@ -229,7 +229,11 @@ impl Office {
                 }
                 _ => {
                     heir.withdraw();
-                    return Ok(Step { was_ours: outcome(&heard)?, is_last: true });
+                    let was_ours = outcome(&heard)?;
+                    if was_ours {
+                        self.returned(&hold, errand.ours);
+                    }
+                    return Ok(Step { was_ours, is_last: true });
                 }
             }
         }
@@ -261,16 +265,19 @@ impl Office {
             give_up,
         };
         let heard = question.ask(&self.redis).await?;
+        let was_ours = outcome(&heard)?;
+        if was_ours && level == 0 {
+            self.returned(hold, ours);
+        }
         match heard.answer.code {
             Code::Released if level == 0 => {
-                self.returned(hold, ours);
                 let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok());
                 self.queues.released(hold, told.unwrap_or(0));
             }
             Code::Gone => self.queues.ring(hold), // nothing was published
             _ => {}
         }
-        Ok(Step { was_ours: outcome(&heard)?, is_last: true })
+        Ok(Step { was_ours, is_last: true })
     }
 
     fn returned(&self, hold: &Hold, ours: bool) {

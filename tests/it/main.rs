@@ -5,10 +5,16 @@ mod support;
 
 mod cancelled;
 mod closing;
+mod concurrent;
 mod drops;
+mod dying;
 mod errors;
+mod faults;
+mod frozen;
 mod lost;
+mod misplaced;
 mod nested;
+mod proxy;
 mod scripts;
 mod waiting;
 mod watchdog;
