@@ -120,6 +120,14 @@ impl Server {
         end(&mut self.child);
     }
 
+    /// Loses what it had on disk; for a server that is down.
+    pub(crate) fn forget(&self) {
+        let kept = self.dir.path().join("appendonlydir");
+        if kept.exists() {
+            std::fs::remove_dir_all(kept).expect("our own folder");
+        }
+    }
+
     pub(crate) fn revive(&mut self) {
         self.child = spawn(self.port, self.dir.path(), &self.args);
         assert!(answers(&mut self.child, self.port), "the server does not come back");

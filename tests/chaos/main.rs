@@ -1,0 +1,59 @@
+//! Client processes on their worst days: locks taken in every way, while the server, the network and the clients
+//! themselves are cut off, frozen, killed and emptied. In the end the checker reads what the clients wrote down.
+//!
+//! `scripts/chaos --seconds N --seed S`. The seed decides what is done, not how the processes interleave.
+
+mod director;
+#[path = "../support/history.rs"]
+mod history;
+#[allow(dead_code)]
+#[path = "../support/proxy.rs"]
+mod proxy;
+#[allow(dead_code)]
+#[path = "../support/server.rs"]
+mod server;
+mod troubles;
+mod worker;
+
+use std::{process::ExitCode, time::Duration};
+
+/// The lease that the watchdogs keep; also the longest that anybody asks for.
+const LEASE: Duration = Duration::from_millis(1_500);
+/// What the locks are called; the first few are sometimes held for long.
+const NAMES: [&str; 5] = ["ledger", "report", "invoice", "stock", "mail"];
+const SLOW_NAMES: usize = 2;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match args.split_first() {
+        Some((first, rest)) if first == "worker" => worker::run(rest).map(|()| true),
+        _ => settings(&args).and_then(|(seconds, seed)| director::run(Duration::from_secs(seconds), seed)),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("chaos: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// `--seconds N --seed S`.
+fn settings(args: &[String]) -> Result<(u64, u64), Box<dyn std::error::Error>> {
+    let (mut seconds, mut seed) = (60, fastrand::u64(..1_000_000));
+    for pair in args.chunks(2) {
+        match pair {
+            [name, value] if name == "--seconds" => seconds = value.parse()?,
+            [name, value] if name == "--seed" => seed = value.parse()?,
+            _ => return Err("usage: chaos [--seconds N] [--seed S]".into()),
+        }
+    }
+    Ok((seconds, seed))
+}
+
+/// Nanoseconds on the clock that the locks use, the same for all processes.
+fn clock() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}

@@ -1,0 +1,139 @@
+//! What can go wrong, and how it is done.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use fastrand::Rng;
+
+use crate::{
+    LEASE, NAMES, clock,
+    director::Stage,
+    history::Wipe,
+    proxy::{Fault, Mode, Schedule, Way, Which},
+};
+
+/// How often each kind happened.
+pub(crate) type Tally = BTreeMap<&'static str, u64>;
+
+type Trouble = fn(&mut Stage, &mut Rng);
+
+/// Each with its name and how often it is chosen.
+const TROUBLES: [(&str, u32, Trouble); 17] = [
+    ("server frozen", 3, freeze),
+    ("server crashed, data kept", 2, restart),
+    ("server crashed, data lost", 1, restart_empty),
+    ("SCRIPT FLUSH", 2, |stage, _| stage.ask(&["SCRIPT", "FLUSH"])),
+    ("CLIENT KILL TYPE normal", 2, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "normal"])),
+    ("CLIENT KILL TYPE pubsub", 3, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "pubsub"])),
+    ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
+    ("DEL of a lock", 3, |stage, random| wipe(stage, Some(NAMES[random.usize(..NAMES.len())]))),
+    ("client killed", 3, |stage, random| stage.kill(random)),
+    ("client stopped", 3, |stage, random| stop(stage, random, 100..=500)),
+    ("client stopped beyond its lease", 2, |stage, random| stop(stage, random, 1_600..=3_000)),
+    ("connections cut", 3, |stage, random| stage.proxy(random).cut_all()),
+    ("not read", 2, |stage, random| silent(stage, random, Mode::Stall)),
+    ("swallowed", 2, |stage, random| silent(stage, random, Mode::Swallow)),
+    ("refused", 2, refuse),
+    ("slow, then silent", 4, slow_then_silent),
+    ("requests hit at random", 4, at_random),
+];
+
+/// One trouble, chosen by the seed.
+pub(crate) fn make(stage: &mut Stage, random: &mut Rng, tally: &mut Tally) {
+    let all: u32 = TROUBLES.iter().map(|(_, weight, _)| weight).sum();
+    let mut drawn = random.u32(..all);
+    for (name, weight, trouble) in TROUBLES {
+        if drawn < weight {
+            *tally.entry(name).or_default() += 1;
+            return trouble(stage, random);
+        }
+        drawn -= weight;
+    }
+}
+
+fn freeze(stage: &mut Stage, random: &mut Rng) {
+    // Mostly short, as freezes are.
+    let time = if random.u32(..4) == 0 { millis(random, 1_000..=5_000) } else { millis(random, 100..=1_000) };
+    stage.server.freeze();
+    stage.pause(time);
+    stage.server.thaw();
+}
+
+fn restart(stage: &mut Stage, random: &mut Rng) {
+    stage.server.crash();
+    stage.pause(millis(random, 0..=500));
+    stage.server.revive();
+}
+
+fn restart_empty(stage: &mut Stage, random: &mut Rng) {
+    let since = clock();
+    stage.server.crash();
+    stage.pause(millis(random, 0..=500));
+    stage.server.forget();
+    stage.server.revive();
+    stage.wiped(Wipe { name: None, since, at: clock() });
+}
+
+fn wipe(stage: &mut Stage, name: Option<&str>) {
+    let since = clock();
+    match name {
+        Some(name) => stage.ask(&["DEL", name]),
+        None => stage.ask(&["FLUSHALL", "SYNC"]),
+    }
+    stage.wiped(Wipe { name: name.map(str::to_owned), since, at: clock() });
+}
+
+fn stop(stage: &mut Stage, random: &mut Rng, range: std::ops::RangeInclusive<u64>) {
+    let time = millis(random, range);
+    stage.stop(random, time);
+}
+
+fn silent(stage: &mut Stage, random: &mut Rng, mode: Mode) {
+    let (slot, time) = (stage.slot(random), millis(random, 100..=2_500));
+    stage.proxies[slot].set(mode);
+    stage.pause(time);
+    stage.proxies[slot].set(Mode::Pass);
+}
+
+fn refuse(stage: &mut Stage, random: &mut Rng) {
+    let (slot, time) = (stage.slot(random), millis(random, 100..=2_500));
+    stage.proxies[slot].refuse();
+    stage.proxies[slot].cut_all();
+    stage.pause(time);
+    stage.proxies[slot].accept();
+}
+
+/// Every answer is late, then none comes: who counts his lease from the answers believes in it for too long.
+fn slow_then_silent(stage: &mut Stage, random: &mut Rng) {
+    let slot = stage.slot(random);
+    let late = Fault::Delay(Way::Back, millis(random, 150..=350));
+    let schedule = Schedule { seed: random.u64(..), which: Which::Command("EVALSHA"), chances: vec![(1.0, late)] };
+    stage.proxies[slot].schedule(schedule);
+    stage.pause(millis(random, 600..=1_200));
+    stage.proxies[slot].set(Mode::Swallow);
+    stage.proxies[slot].calm();
+    stage.pause(LEASE + millis(random, 100..=600));
+    stage.proxies[slot].set(Mode::Pass);
+}
+
+/// Single requests of one client are hit for a while.
+fn at_random(stage: &mut Stage, random: &mut Rng) {
+    let slot = stage.slot(random);
+    let delay = millis(random, 1..=200);
+    let chances = vec![
+        (0.01, Fault::Cut(Way::There)),
+        (0.02, Fault::Cut(Way::Back)),
+        (0.0005, Fault::Swallow(Way::There)),
+        (0.0005, Fault::Swallow(Way::Back)),
+        (0.01, Fault::Delay(Way::There, delay)),
+        (0.01, Fault::Delay(Way::Back, delay)),
+        (0.02, Fault::Trickle(Way::There, 7)),
+        (0.02, Fault::Trickle(Way::Back, 3)),
+    ];
+    stage.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Any, chances });
+    stage.pause(millis(random, 1_000..=3_000));
+    stage.proxies[slot].calm();
+}
+
+fn millis(random: &mut Rng, range: std::ops::RangeInclusive<u64>) -> Duration {
+    Duration::from_millis(random.u64(range))
+}
