@@ -149,8 +149,11 @@ impl Player {
     async fn in_time(&mut self, lock: &Lock) {
         let patience = self.millis(0..=300);
         self.note(lock, What::Asked);
-        let taken = lock.try_lock_for(patience).await;
-        self.taken_for(lock, taken, 10).await;
+        match lock.try_lock_for(patience).await {
+            // A server that is slow for a moment can outlast a short patience.
+            Err(Error::Unavailable { .. }) => self.note(lock, What::Left),
+            taken => self.taken_for(lock, taken, 10).await,
+        }
     }
 
     async fn at_once(&mut self, lock: &Lock) {
