@@ -125,12 +125,13 @@ impl Engine {
     async fn enter_first(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Option<Guard>> {
         let started = Instant::now();
         let mut guard = Guard::claim(self, hold);
-        // What this process is giving back must not look like somebody else's.
-        let give_up = self.give_up(wish.patience);
-        let no_longer = wish.patience.end().unwrap_or(give_up);
+        // What this process is giving back must not look like somebody else's. Who can wait for the lock need not wait
+        // for long here.
+        let soon = self.give_up(Patience::Once);
+        let no_longer = wish.patience.end().map_or(soon, |end| end.min(soon));
         let _ = timeout_at(no_longer, self.releaser.clear(hold.name.key())).await;
         let way = match wish.patience {
-            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", give_up)).await? {
+            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", soon)).await? {
                 Attempt::Granted => Some(Way::FirstTry),
                 Attempt::Busy { .. } => None,
             },
@@ -172,7 +173,7 @@ impl Engine {
                 Call::Try | Call::Wait => {
                     self.let_others_go_first(place, wish.patience).await;
                     let told = place.is_told();
-                    match Box::pin(self.attempt(guard, wish, "first", self.give_up(wish.patience))).await? {
+                    match self.attempt_in_line(place, guard, wish).await? {
                         Attempt::Granted => return Ok(Some(woken.way())),
                         Attempt::Busy { left, holder } => {
                             holder.inspect(|holder| place.seen(holder));
@@ -187,6 +188,14 @@ impl Engine {
             }
             woken = self.sleep(place, look_again, wish).await?;
         }
+    }
+
+    async fn attempt_in_line(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Attempt> {
+        let begun = Instant::now();
+        let give_up = self.give_up(wish.patience).min(place.outage_ends(self.config.outage_timeout)?);
+        let tried = Box::pin(self.attempt(guard, wish, "first", give_up)).await;
+        place.asked(begun, tried.as_ref().err());
+        tried
     }
 
     async fn sleep(&self, place: &Place<'_>, look_again: Option<Instant>, wish: &Wish) -> Result<Woken> {
