@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::{
     LEASE, NAMES, clock,
     history::{Event, History, Kind, Violation, Wipe},
-    proxy::Proxy,
+    proxy::{Fault, Proxy, Schedule, Way, Which},
     server::Server,
     troubles::{self, Tally},
 };
@@ -31,7 +31,9 @@ const CLIENTS: usize = 4;
 const IN_A_ROW: u32 = 3;
 /// After the last trouble leases must end, and connections come back, before all must go well again.
 const SETTLE: Duration = Duration::from_millis(3_500);
-const CALM: Duration = Duration::from_millis(2_000);
+const CALM: Duration = Duration::from_millis(2_500);
+/// How much later a client that is far away hears an answer.
+const FAR: Duration = Duration::from_millis(60);
 /// How long the clients may take to end what they have begun.
 const LAST: Duration = Duration::from_secs(30);
 
@@ -66,9 +68,7 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
             stage.pause(Duration::from_millis(random.u64(0..=800)));
         }
         stage.pause(SETTLE);
-        let since = clock();
-        stage.pause(CALM);
-        stage.history.calm.push((since, clock()));
+        stage.calm();
     }
     let mut found = stage.end()?;
     stage.read_logs()?;
@@ -92,7 +92,7 @@ fn verdict(found: &[Violation], seed: u64) -> bool {
 
 impl Stage {
     fn set(seed: u64) -> Outcome<Stage> {
-        let server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let server = Server::with(&["--appendonly", "yes"]);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let proxies = (0..CLIENTS).map(|_| Proxy::start(address)).collect();
         let history = History { longest_lease: LEASE, ..History::default() };
@@ -118,6 +118,18 @@ impl Stage {
             .spawn()?;
         let input = child.stdin.take();
         Ok(Client { name, child, input, log })
+    }
+
+    /// A time in which nothing is wrong; only one client is far away, so that messages arrive while it still waits for
+    /// its answer.
+    fn calm(&mut self) {
+        let far = Fault::Delay(Way::Back, FAR);
+        let far = Schedule { seed: 0, which: Which::Command("EVALSHA"), chances: vec![(1.0, far)] };
+        self.proxies[0].schedule(far);
+        let since = clock();
+        self.pause(CALM);
+        self.history.calm.push((since, clock()));
+        self.proxies[0].calm();
     }
 
     pub(crate) fn slot(&self, random: &mut Rng) -> usize {

@@ -19,9 +19,11 @@ use std::{process::ExitCode, time::Duration};
 
 /// The lease that the watchdogs keep; also the longest that anybody asks for.
 const LEASE: Duration = Duration::from_millis(1_500);
-/// What the locks are called; the first few are sometimes held for long.
-const NAMES: [&str; 5] = ["ledger", "report", "invoice", "stock", "mail"];
-const SLOW_NAMES: usize = 2;
+/// Names of locks: some are held for long, some are wanted by everybody, one is wanted now and then.
+const SLOW: &[&str] = &["ledger", "report"];
+const BUSY: &[&str] = &["invoice", "stock"];
+const QUIET: &str = "mail";
+const NAMES: [&str; 5] = [SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

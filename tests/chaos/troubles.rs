@@ -25,7 +25,7 @@ const TROUBLES: [(&str, u32, Trouble); 17] = [
     ("CLIENT KILL TYPE normal", 2, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "normal"])),
     ("CLIENT KILL TYPE pubsub", 3, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "pubsub"])),
     ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
-    ("DEL of a lock", 3, |stage, random| wipe(stage, Some(NAMES[random.usize(..NAMES.len())]))),
+    ("DEL of a lock", 6, |stage, random| wipe(stage, Some(NAMES[random.usize(..NAMES.len())]))),
     ("client killed", 3, |stage, random| stage.kill(random)),
     ("client stopped", 3, |stage, random| stop(stage, random, 100..=500)),
     ("client stopped beyond its lease", 2, |stage, random| stop(stage, random, 1_600..=3_000)),

@@ -94,7 +94,7 @@ pub(crate) enum Kind {
 }
 
 /// How long a lock may lie free while somebody waits, in calm times.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const AT_ONCE: Duration = Duration::from_millis(500);
 /// How late a request can still be answered that was sent before a wipe.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
 
