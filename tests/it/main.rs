@@ -11,6 +11,7 @@ mod dying;
 mod errors;
 mod faults;
 mod frozen;
+mod history;
 mod lost;
 mod misplaced;
 mod nested;

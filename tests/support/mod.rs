@@ -1,6 +1,10 @@
 //! Private servers and what the tests look at them with.
 
+// Each of these is used whole by scripts/chaos, in part here.
+#[allow(dead_code)]
+pub(crate) mod history;
 pub(crate) mod proxy;
+#[allow(dead_code)]
 pub(crate) mod server;
 
 use std::{
