@@ -74,7 +74,11 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
     stage.read_logs()?;
     found.extend(stage.history.check());
     stage.report(&tally);
-    Ok(verdict(&found, seed))
+    let fine = verdict(&found, seed);
+    if !fine {
+        println!("the clients' logs: {}", stage.folder.keep().display());
+    }
+    Ok(fine)
 }
 
 fn verdict(found: &[Violation], seed: u64) -> bool {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use fastrand::Rng;
 
 use crate::{
-    LEASE, NAMES, clock,
+    LEASE, NAMES, SLOW, clock,
     director::Stage,
     history::Wipe,
     proxy::{Fault, Mode, Schedule, Way, Which},
@@ -17,7 +17,7 @@ pub(crate) type Tally = BTreeMap<&'static str, u64>;
 type Trouble = fn(&mut Stage, &mut Rng);
 
 /// Each with its name and how often it is chosen.
-const TROUBLES: [(&str, u32, Trouble); 17] = [
+const TROUBLES: [(&str, u32, Trouble); 18] = [
     ("server frozen", 3, freeze),
     ("server crashed, data kept", 2, restart),
     ("server crashed, data lost", 1, restart_empty),
@@ -26,6 +26,7 @@ const TROUBLES: [(&str, u32, Trouble); 17] = [
     ("CLIENT KILL TYPE pubsub", 3, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "pubsub"])),
     ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
     ("DEL of a lock", 6, |stage, random| wipe(stage, Some(NAMES[random.usize(..NAMES.len())]))),
+    ("lock forced open", 6, force_open),
     ("client killed", 3, |stage, random| stage.kill(random)),
     ("client stopped", 3, |stage, random| stop(stage, random, 100..=500)),
     ("client stopped beyond its lease", 2, |stage, random| stop(stage, random, 1_600..=3_000)),
@@ -80,6 +81,15 @@ fn wipe(stage: &mut Stage, name: Option<&str>) {
         None => stage.ask(&["FLUSHALL", "SYNC"]),
     }
     stage.wiped(Wipe { name: name.map(str::to_owned), since, at: clock() });
+}
+
+/// Deleted and announced, so that somebody else has it at once. Those that are held for long are hit most.
+fn force_open(stage: &mut Stage, random: &mut Rng) {
+    for name in SLOW.iter().chain([&NAMES[random.usize(..NAMES.len())]]) {
+        wipe(stage, Some(name));
+        stage.ask(&["PUBLISH", &format!("redisson_lock__channel:{{{name}}}"), "0"]);
+        stage.pause(millis(random, 0..=500));
+    }
 }
 
 fn stop(stage: &mut Stage, random: &mut Rng, range: std::ops::RangeInclusive<u64>) {

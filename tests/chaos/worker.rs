@@ -288,6 +288,7 @@ impl Player {
             if counted == believed || guard.is_lost() || Instant::now() >= ends {
                 return self.note(lock, What::Counted { id: id.to_owned(), since, believed, counted });
             }
+            self.note(lock, What::Sure { id: id.to_owned(), until: certain(guard) });
             sleep(NOTE).await;
         }
     }
