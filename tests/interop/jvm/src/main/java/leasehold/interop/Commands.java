@@ -1,0 +1,85 @@
+package leasehold.interop;
+
+import static java.util.concurrent.TimeUnit.MILLISECONDS;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+
+/** What the driver can be told, mostly Redisson's calls by their names. Times in ms; a lease of -1 is the watchdog's. */
+final class Commands {
+    private Commands() {}
+
+    /** {@code COMMAND NAME ARGUMENTS…}, on the thread that is to own what is locked. */
+    static Object run(RedissonClient redisson, List<String> words) throws IOException, InterruptedException {
+        var lock = redisson.getLock(words.get(1));
+        switch (words.get(0)) {
+            case "lock" -> lock.lock(number(words, 2), MILLISECONDS);
+            case "unlock" -> lock.unlock();
+            default -> {
+                return ask(redisson, lock, words);
+            }
+        }
+        return "done";
+    }
+
+    private static Object ask(RedissonClient redisson, RLock lock, List<String> words)
+            throws IOException, InterruptedException {
+        return switch (words.get(0)) {
+            case "tryLock" -> lock.tryLock(number(words, 2), number(words, 3), MILLISECONDS);
+            case "forceUnlock" -> lock.forceUnlock();
+            case "isLocked" -> lock.isLocked();
+            case "isHeldByCurrentThread" -> lock.isHeldByCurrentThread();
+            case "holdCount" -> lock.getHoldCount();
+            case "remainTimeToLive" -> lock.remainTimeToLive();
+            case "holders" -> redisson.getMap(lock.getName(), StringCodec.INSTANCE).readAllMap();
+            case "owner" -> redisson.getId() + ":" + Thread.currentThread().getId();
+            case "version" -> RedissonClient.class.getPackage().getImplementationVersion();
+            case "turns" -> turns(lock, words);
+            default -> throw new IllegalArgumentException("no such command: " + words);
+        };
+    }
+
+    /**
+     * {@code turns NAME FROM UNTIL WORK COUNTER LOG}: between two moments of {@link System#nanoTime}, takes the lock
+     * again and again, works for some milliseconds, and counts each turn in a file that all contenders share. Then writes
+     * a line for each turn: from when until when the lock was certainly held.
+     */
+    private static int turns(RLock lock, List<String> words) throws IOException, InterruptedException {
+        long from = number(words, 2), until = number(words, 3), work = number(words, 4);
+        Path counter = Path.of(words.get(5)), log = Path.of(words.get(6));
+        Thread.sleep(Math.max(0, from - System.nanoTime()) / 1_000_000);
+        var turns = new StringBuilder();
+        var count = 0;
+        while (System.nanoTime() < until) {
+            lock.lock();
+            var granted = System.nanoTime();
+            try {
+                count(counter, work);
+            } finally {
+                turns.append(granted).append(' ').append(System.nanoTime()).append('\n');
+                lock.unlock();
+            }
+            count++;
+        }
+        Files.writeString(log, turns);
+        return count;
+    }
+
+    /** Counts one up, slowly: two at a time would be counted as one. */
+    private static void count(Path counter, long work) throws IOException, InterruptedException {
+        var counted = Long.parseLong(Files.readString(counter));
+        if (work > 0) {
+            Thread.sleep(work);
+        }
+        Files.writeString(counter, Long.toString(counted + 1));
+    }
+
+    private static long number(List<String> words, int at) {
+        return Long.parseLong(words.get(at));
+    }
+}
