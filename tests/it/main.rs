@@ -7,6 +7,7 @@ mod cancelled;
 mod closing;
 mod drops;
 mod errors;
+mod faults;
 mod lost;
 mod nested;
 mod proxy;

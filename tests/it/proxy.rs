@@ -9,14 +9,10 @@ use std::{
 use redis::{Connection, RedisResult, Value};
 
 use crate::support::{
-    Server, ms,
+    Server, before, ms,
     proxy::{Fault, Mode, Proxy, Rule, Schedule, Tally, Way, Which, twice, wrong_nonce},
     until,
 };
-
-fn before(server: &Server) -> Proxy {
-    Proxy::start(([127, 0, 0, 1], server.port()))
-}
 
 fn connect(proxy: &Proxy) -> RedisResult<Connection> {
     let raw = redis::Client::open(proxy.url())?.get_connection()?;

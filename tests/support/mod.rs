@@ -4,12 +4,14 @@ pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::{
+    fs,
     future::Future,
     time::{Duration, Instant},
 };
 
 use leasehold::{Builder, Client};
 
+use proxy::{Proxy, Which};
 pub(crate) use server::Server;
 
 /// A client of that server with the settings of the test.
@@ -20,6 +22,24 @@ pub(crate) async fn client(server: &Server, settings: impl FnOnce(Builder) -> Bu
 /// A client with default settings.
 pub(crate) async fn plain(server: &Server) -> Client {
     client(server, |builder| builder).await
+}
+
+/// A fault proxy before that server.
+pub(crate) fn before(server: &Server) -> Proxy {
+    Proxy::start(([127, 0, 0, 1], server.port()))
+}
+
+/// A client that reaches its server through that proxy.
+pub(crate) async fn behind(proxy: &Proxy, settings: impl FnOnce(Builder) -> Builder) -> Client {
+    settings(Client::builder().url(proxy.url())).connect().await.expect("the proxy passes all on")
+}
+
+/// Loads a script of the lock into the server, so that no call of it is answered with NOSCRIPT, and says which it is.
+pub(crate) fn script(server: &Server, name: &str) -> Which {
+    let files = ["redis/frame", "primitives/lock/holder", &format!("primitives/lock/{name}")];
+    let parts = files.map(|file| format!("{}/src/{file}.lua", env!("CARGO_MANIFEST_DIR")));
+    let source = parts.map(|path| fs::read_to_string(path).expect("a script of the lock")).concat();
+    Which::Script(server.ask(&["SCRIPT", "LOAD", &source]))
 }
 
 /// Waits for a condition, and fails the test when it does not come true in time.
