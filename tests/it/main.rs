@@ -5,10 +5,12 @@ mod support;
 
 mod cancelled;
 mod closing;
+mod concurrent;
 mod drops;
 mod errors;
 mod faults;
 mod lost;
+mod misplaced;
 mod nested;
 mod proxy;
 mod scripts;
