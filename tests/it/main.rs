@@ -9,6 +9,7 @@ mod concurrent;
 mod drops;
 mod errors;
 mod faults;
+mod frozen;
 mod lost;
 mod misplaced;
 mod nested;

@@ -1,0 +1,144 @@
+//! The server stands still for longer than the leases.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Error, Guard, Lost};
+use serial_test::serial;
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::support::{Server, client, ms, until, within};
+
+const LEASE: Duration = ms(3_000);
+const FROZEN: Duration = ms(10_000);
+/// Names that are worked on by six tasks each, and names that are held all the time.
+const NAMES: usize = 6;
+const HELD: usize = 20;
+
+/// What the workers of all clients have in common: who is certain to hold each name, and how many turns there were.
+#[derive(Default)]
+struct Watch {
+    certain: [Mutex<Option<Arc<Guard>>>; NAMES],
+    turns: [AtomicU64; NAMES],
+    lost: AtomicU64,
+}
+
+impl Watch {
+    /// Nobody who was granted the lock before may still be certain of it.
+    fn enter(&self, name: usize, guard: &Arc<Guard>) {
+        let mut certain = self.certain[name].lock().unwrap_or_else(PoisonError::into_inner);
+        let before = certain.replace(Arc::clone(guard));
+        assert!(before.is_none_or(|before| before.is_lost()), "lock-{name} was granted beside a certain holder");
+        self.turns[name].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Certain until here. The next holder may have come already if this one was lost.
+    fn leave(&self, name: usize, guard: &Arc<Guard>) {
+        let mut certain = self.certain[name].lock().unwrap_or_else(PoisonError::into_inner);
+        if certain.as_ref().is_some_and(|holder| Arc::ptr_eq(holder, guard)) {
+            *certain = None;
+        }
+    }
+
+    fn turns(&self) -> [u64; NAMES] {
+        std::array::from_fn(|name| self.turns[name].load(Ordering::Relaxed))
+    }
+}
+
+/// Takes a name again and again, for ten milliseconds or until the lock is lost.
+async fn work(client: Client, name: usize, watch: Arc<Watch>) {
+    loop {
+        let guard = Arc::new(client.lock(&format!("lock-{name}")).lock().await.expect("it rides out the outage"));
+        watch.enter(name, &guard);
+        tokio::select! {
+            () = sleep(ms(10)) => {}
+            _ = guard.lost() => {}
+        }
+        watch.leave(name, &guard);
+        let guard = Arc::try_unwrap(guard).expect("nobody else has it now");
+        match guard.unlock().await {
+            Ok(()) => {}
+            Err(Error::Lost { .. }) => _ = watch.lost.fetch_add(1, Ordering::Relaxed),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Holds a name of its own until it is told, and says when.
+fn hold(guard: Guard) -> JoinHandle<(Guard, Lost, Instant)> {
+    tokio::spawn(async move {
+        let lost = guard.lost().await;
+        (guard, lost, Instant::now())
+    })
+}
+
+/// Freezes the server at a moment between renewals. With the ends of the held leases as the server has them.
+async fn freeze(server: &Server, clients: &[Client]) -> Vec<Instant> {
+    let renewals = || clients.iter().map(|client| client.stats().renewals).sum::<u64>();
+    for _ in 0..20 {
+        let before = renewals();
+        let end = |n| Instant::now() + ms(server.pttl(&format!("held-{n}")).try_into().expect("held"));
+        let ends = (0..HELD).map(end).collect();
+        server.freeze();
+        sleep(ms(50)).await; // replies under way arrive
+        if renewals() == before {
+            return ends;
+        }
+        server.thaw();
+        sleep(ms(50)).await;
+    }
+    panic!("renewals all the time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn for_ten_seconds_with_a_lease_of_three() {
+    let server = Server::start();
+    let clients = [client(&server, |b| b.watchdog(LEASE)).await, client(&server, |b| b.watchdog(LEASE)).await];
+    let watch = Arc::new(Watch::default());
+    let workers: Vec<_> =
+        (0..NAMES * 6).map(|n| tokio::spawn(work(clients[n % 2].clone(), n / 6, Arc::clone(&watch)))).collect();
+    let mut holders = Vec::new();
+    for n in 0..HELD {
+        holders.push((n, hold(clients[n % 2].lock(&format!("held-{n}")).lock().await.expect("free"))));
+    }
+    until("work in all names", ms(5_000), || watch.turns().iter().all(|turns| *turns > 20)).await;
+
+    let ends = freeze(&server, &clients).await;
+    let frozen = Instant::now();
+    let before = watch.turns();
+    for ((n, holder), end) in holders.into_iter().zip(ends) {
+        let (told, _) = within("a holder to be told", LEASE, holder).await;
+        let (guard, lost, when) = told.expect("no panic");
+        assert_eq!(lost, Lost::Expired);
+        assert!(when <= end, "held-{n} was told {:?} too late", when - end);
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Expired, .. })));
+    }
+    sleep(FROZEN.saturating_sub(frozen.elapsed())).await;
+    let granted: u64 = watch.turns().iter().sum::<u64>() - before.iter().sum::<u64>();
+    assert!(granted <= NAMES as u64, "{granted} grants from a server that stands still");
+
+    server.thaw();
+    let then = watch.turns();
+    let all_on = || watch.turns().iter().zip(then).all(|(now, then)| *now > then + 20);
+    until("all to go on", ms(5_000), all_on).await;
+    assert!(workers.iter().all(|worker| !worker.is_finished()), "nobody gave up");
+    workers.iter().for_each(JoinHandle::abort);
+    for worker in workers {
+        assert!(worker.await.expect_err("aborted").is_cancelled(), "no panic");
+    }
+    drop(watch); // with the guards of those who were at work
+    let idle = |client: &Client| (client.stats().holds, client.stats().waiting, client.stats().releasing) == (0, 0, 0);
+    until("all to be given back", ms(5_000), || clients.iter().all(idle)).await;
+    until("Redis to be empty", LEASE + ms(500), || server.ask::<u32>(&["DBSIZE"]) == 0).await;
+    for client in &clients {
+        let stats = client.stats();
+        assert!(stats.reconnects > 0 && stats.misplaced == 0);
+        assert_eq!(stats.acquired, stats.released + stats.lost, "each was given back or lost");
+    }
+}
