@@ -7,6 +7,7 @@ mod cancelled;
 mod closing;
 mod concurrent;
 mod drops;
+mod dying;
 mod errors;
 mod faults;
 mod frozen;
