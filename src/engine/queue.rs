@@ -23,6 +23,7 @@ use super::hold::Hold;
 use crate::{
     clock::Moment,
     config::Lease,
+    error::{Error, Result},
     redis::{Bell, Listener, Redis},
     stats::Counters,
 };
@@ -55,6 +56,8 @@ struct Line {
     /// Who was last seen to have the lock.
     holder: Option<Box<str>>,
     manners: Manners,
+    /// Since when the head of the line has asked the server in vain, and how that ended for the last one.
+    silence: Option<(Instant, Error)>,
 }
 
 /// After its turns a process lets others go first. All are told of a release at the same moment, and the one that just
@@ -114,6 +117,7 @@ pub(crate) struct Place<'a> {
     queues: &'a Queues,
     queue: Arc<Queue>,
     waiter: Arc<Waiter>,
+    joined: Instant,
     granted: bool,
 }
 
@@ -127,7 +131,7 @@ impl Queues {
         let waiter = Arc::new(Waiter::new(Arc::clone(hold), lease));
         let queue = self.by_key.entry(Arc::clone(hold.name.key())).or_default().join(&waiter);
         self.counters.waiting.up();
-        Place { queues: self, queue, waiter, granted: false }
+        Place { queues: self, queue, waiter, joined: Instant::now(), granted: false }
     }
 
     /// Offers the lock that `hold` gives back to the head of the line, unless it is time for other processes.
@@ -321,6 +325,29 @@ impl Place<'_> {
         self.queue.line().holder = Some(holder.into());
     }
 
+    /// How an attempt begun then has ended. Silence goes on from one head of the line to the next, who asks at once.
+    pub(crate) fn asked(&self, begun: Instant, failure: Option<&Error>) {
+        let mut line = self.queue.line();
+        line.silence = match (failure, line.silence.take()) {
+            (Some(error @ Error::Unavailable { .. }), before) if line.is_head(&self.waiter) => {
+                Some((before.map_or(begun, |(since, _)| since), error.clone()))
+            }
+            (Some(Error::Unavailable { .. }), before) => before,
+            _ => None,
+        };
+    }
+
+    /// When an outage has lasted long enough for this waiter, who has been in it since he joined or it began, although
+    /// others asked; their error if that is past. Else each in line would begin to wait for the server in his turn.
+    pub(crate) fn outage_ends(&self, timeout: Duration) -> Result<Instant> {
+        let now = Instant::now();
+        match &self.queue.line().silence {
+            Some((since, error)) if *since.max(&self.joined) + timeout <= now => Err(error.clone()),
+            Some((since, _)) => Ok(*since.max(&self.joined) + timeout),
+            None => Ok(now + timeout),
+        }
+    }
+
     /// Who was last seen to have it, here or elsewhere.
     pub(crate) fn holder(&self) -> Option<Box<str>> {
         self.queue.line().holder.clone()
@@ -331,6 +358,7 @@ impl Place<'_> {
         *self.waiter.offer() = Offer::Taken(Moment::now());
         let mut line = self.queue.line();
         line.manners = Manners::default();
+        line.silence = None;
         line.holder = Some(self.waiter.hold.id.clone());
         drop(line);
         self.granted = true;

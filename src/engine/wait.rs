@@ -172,7 +172,7 @@ impl Engine {
                 Call::Try | Call::Wait => {
                     self.let_others_go_first(place, wish.patience).await;
                     let told = place.is_told();
-                    match Box::pin(self.attempt(guard, wish, "first", self.give_up(wish.patience))).await? {
+                    match self.attempt_in_line(place, guard, wish).await? {
                         Attempt::Granted => return Ok(Some(woken.way())),
                         Attempt::Busy { left, holder } => {
                             holder.inspect(|holder| place.seen(holder));
@@ -187,6 +187,14 @@ impl Engine {
             }
             woken = self.sleep(place, look_again, wish).await?;
         }
+    }
+
+    async fn attempt_in_line(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Attempt> {
+        let begun = Instant::now();
+        let give_up = self.give_up(wish.patience).min(place.outage_ends(self.config.outage_timeout)?);
+        let tried = Box::pin(self.attempt(guard, wish, "first", give_up)).await;
+        place.asked(begun, tried.as_ref().err());
+        tried
     }
 
     async fn sleep(&self, place: &Place<'_>, look_again: Option<Instant>, wish: &Wish) -> Result<Woken> {
