@@ -125,12 +125,13 @@ impl Engine {
     async fn enter_first(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Option<Guard>> {
         let started = Instant::now();
         let mut guard = Guard::claim(self, hold);
-        // What this process is giving back must not look like somebody else's.
-        let give_up = self.give_up(wish.patience);
-        let no_longer = wish.patience.end().unwrap_or(give_up);
+        // What this process is giving back must not look like somebody else's. Who can wait for the lock need not wait
+        // for long here.
+        let soon = self.give_up(Patience::Once);
+        let no_longer = wish.patience.end().map_or(soon, |end| end.min(soon));
         let _ = timeout_at(no_longer, self.releaser.clear(hold.name.key())).await;
         let way = match wish.patience {
-            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", give_up)).await? {
+            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", soon)).await? {
                 Attempt::Granted => Some(Way::FirstTry),
                 Attempt::Busy { .. } => None,
             },
