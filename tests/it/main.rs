@@ -14,6 +14,7 @@ mod frozen;
 mod lost;
 mod misplaced;
 mod nested;
+mod outage;
 mod proxy;
 mod scripts;
 mod waiting;

@@ -1,0 +1,255 @@
+//! The server is away for a while: what waiters, holders and callers do meanwhile, and when it is back.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Guard, Lost, Owner};
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::support::{
+    Server, before, behind, client, ms, plain,
+    proxy::{Fault, Mode, Proxy, Rule, Way, Which},
+    script, until, within,
+};
+
+/// The longest sleep of a waiter whom nobody tells, and what a busy machine adds.
+const LONGEST_NAP: Duration = ms(5_500);
+
+/// Nobody gets through, and who was connected is cut off.
+fn gone(proxy: &Proxy) {
+    proxy.refuse();
+    proxy.cut_all();
+}
+
+/// A lock held by a client with a network of its own.
+async fn held_elsewhere(server: &Server, lease: Duration) -> (Client, Guard) {
+    let holder = client(server, |builder| builder.watchdog(lease)).await;
+    let guard = holder.lock("x").lock().await.expect("free");
+    (holder, guard)
+}
+
+/// So many tasks of that client wait in line.
+async fn waiters(client: &Client, count: u64) -> Vec<JoinHandle<leasehold::Result<Guard>>> {
+    let waiters = (0..count).map(|_| {
+        let lock = client.lock("x").owner(&Owner::new());
+        tokio::spawn(async move { lock.lock().await })
+    });
+    let waiters = waiters.collect();
+    until("all to wait", ms(2_000), || client.stats().waiting == count && client.stats().refused >= 2).await;
+    waiters
+}
+
+#[tokio::test]
+async fn waiters_ride_it_out() {
+    let server = Server::start();
+    let (proxy, (_holder, guard)) = (before(&server), held_elsewhere(&server, ms(30_000)).await);
+    let client = behind(&proxy, |builder| builder.outage_timeout(ms(3_000))).await;
+    let waiting = waiters(&client, 5).await;
+    gone(&proxy);
+    sleep(ms(1_000)).await;
+    guard.unlock().await.expect("ours"); // they cannot hear of it
+    assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
+    proxy.accept();
+    for waiter in waiting {
+        let (taken, _) = within("a turn", LONGEST_NAP, waiter).await;
+        taken.expect("no panic").expect("ridden out").unlock().await.expect("ours");
+    }
+    assert!(!server.exists("x"));
+}
+
+#[tokio::test]
+async fn waiters_give_up_after_the_outage_timeout() {
+    let server = Server::start();
+    // With a short lease they ask often, and notice at once.
+    let (proxy, (_holder, guard)) = (before(&server), held_elsewhere(&server, ms(600)).await);
+    let client = behind(&proxy, |builder| builder.outage_timeout(ms(1_000)).command_timeout(ms(300))).await;
+    let waiting = waiters(&client, 5).await;
+    let started = Instant::now();
+    gone(&proxy);
+    for waiter in waiting {
+        let (ended, _) = within("giving up", ms(3_000), waiter).await;
+        let ended = ended.expect("no panic");
+        let Err(Error::Unavailable { tried, .. }) = &ended else { panic!("{ended:?}") };
+        assert!(tried.contains("asking for the lock"), "{tried}");
+        let took = started.elapsed();
+        assert!((ms(1_000)..ms(2_400)).contains(&took), "after {took:?}");
+    }
+    assert_eq!(client.stats().waiting, 0);
+    proxy.accept();
+    guard.unlock().await.expect("ours");
+    until("nothing to be left", ms(5_000), || client.stats().releasing == 0 && !server.exists("x")).await;
+}
+
+#[tokio::test]
+async fn waiters_keep_their_own_deadline() {
+    let server = Server::start();
+    let (proxy, (_holder, _guard)) = (before(&server), held_elsewhere(&server, ms(30_000)).await);
+    let client = behind(&proxy, |builder| builder).await;
+    let _in_front = waiters(&client, 2).await;
+    let lock = client.lock("x").owner(&Owner::new());
+    let waiting = tokio::spawn(async move { (lock.try_lock_for(ms(800)).await, Instant::now()) });
+    let deadline = Instant::now() + ms(800);
+    until("it to wait", ms(500), || client.stats().waiting == 3).await;
+    gone(&proxy);
+    let (ended, when) = within("the deadline", ms(1_500), waiting).await.0.expect("no panic");
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "an unreachable server is never `None`: {ended:?}");
+    assert!(when >= deadline && when < deadline + ms(300), "{:?} after it", when.saturating_duration_since(deadline));
+}
+
+#[tokio::test]
+async fn holders_try_until_their_lease_is_certainly_over() {
+    let server = Server::start();
+    let renew = script(&server, "renew");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(1_500))).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    until("a renewal", ms(1_000), || client.stats().renewals > 0).await;
+    proxy.rule(Rule::new(renew, Fault::Cut(Way::There)).times(u64::MAX));
+    let (asked, left) = (Instant::now(), ms(server.pttl("x").try_into().expect("held")));
+    let remaining = Instant::now() + guard.remaining();
+    until("many attempts", ms(1_500), || proxy.tally().cut_there >= 5).await;
+    assert!(!guard.is_lost(), "not before it must be");
+    let (lost, _) = within("to be told", ms(1_600), guard.lost()).await;
+    let told = Instant::now();
+    assert_eq!(lost, Lost::Expired);
+    assert!(told + ms(1) >= remaining, "{:?} before the promised end", remaining - told);
+    assert!(told <= asked + left + ms(20), "{:?} after the server's end", told - (asked + left));
+    proxy.calm();
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Expired, .. })));
+}
+
+#[tokio::test]
+async fn holders_are_saved_by_the_last_attempt() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(2_000))).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    gone(&proxy);
+    until("the lease to be nearly over", ms(2_000), || guard.remaining() < ms(700)).await;
+    proxy.accept();
+    until("a renewal", ms(700), || guard.remaining() > ms(1_500)).await;
+    assert_eq!((client.stats().lost, server.lock("x")), (0, vec![(guard.id().to_owned(), 1)]));
+    guard.unlock().await.expect("ours to the end");
+}
+
+#[tokio::test]
+async fn all_holds_are_confirmed_at_once_when_it_is_back() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let mut guards = Vec::new();
+    for n in 0..300 {
+        let lock = client.lock(&format!("held-{n}"));
+        // Leases kept by the watchdog are renewed, the others looked at.
+        let lock = if n % 2 == 0 { lock } else { lock.lease(ms(60_000)) };
+        guards.push(lock.lock().await.expect("free"));
+    }
+    let before = client.stats();
+    proxy.cut_all();
+    until("all to be confirmed", ms(1_000), || client.stats().renewals >= before.renewals + 300).await;
+    let calls = client.stats().calls - before.calls;
+    assert!(calls <= 30, "{calls} calls");
+
+    gone(&proxy);
+    let _: String = server.ask(&["FLUSHALL"]);
+    proxy.accept();
+    for guard in guards {
+        let (lost, _) = within("to be told", ms(1_500), guard.lost()).await;
+        assert_eq!(lost, Lost::Removed);
+    }
+    assert_eq!((client.stats().lost, client.stats().holds), (300, 0));
+}
+
+#[tokio::test]
+async fn a_call_says_what_it_tried_and_what_the_last_failure_was() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let settings = |builder: leasehold::Builder| builder.command_timeout(ms(200)).outage_timeout(ms(400));
+    let client = behind(&proxy, settings).await;
+    gone(&proxy);
+    let ended = client.lock("x").lock().await;
+    let Err(Error::Unavailable { tried, source, .. }) = ended else { panic!("{ended:?}") };
+    assert!(tried.contains("asking for the lock for 4") && tried.contains("ms"), "{tried}");
+    let source = source.expect("the connection was refused").to_string();
+    assert!(source.contains("refused") && tried.contains(&source), "{tried}: {source}");
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_back_does_not_double_the_wait() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let settings = |builder: leasehold::Builder| builder.command_timeout(ms(300)).outage_timeout(ms(1_500));
+    let client = behind(&proxy, settings).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    gone(&proxy);
+    drop(guard);
+    let (ended, took) = within("giving up", ms(2_300), client.lock("x").lock()).await;
+    assert!(matches!(ended, Err(Error::Unavailable { .. })) && took >= ms(1_500), "{ended:?} after {took:?}");
+    proxy.accept();
+    let (taken, _) = within("the client to be back", ms(2_000), client.lock("x").lock()).await;
+    taken.expect("answered").unlock().await.expect("ours");
+    assert!(!server.exists("x"));
+}
+
+/// Waits elsewhere with that fault on its subscriber, for a lock that is given back; with how long it takes from there.
+async fn deaf(fault: Rule) -> Duration {
+    let server = Server::start();
+    let (proxy, (_holder, guard)) = (before(&server), held_elsewhere(&server, ms(30_000)).await);
+    proxy.rule(fault);
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(500))).await;
+    let lock = client.lock("x");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("the fault", LONGEST_NAP, || proxy.is_spent()).await;
+    until("it to have asked", ms(500), || client.stats().refused >= 1).await;
+    guard.unlock().await.expect("ours");
+    let (taken, took) = within("its turn", LONGEST_NAP, waiting).await;
+    taken.expect("no panic").expect("answered").unlock().await.expect("ours");
+    until("the channel to be left", ms(5_000), || server.channels().is_empty()).await;
+    took
+}
+
+fn on(command: &'static str, fault: Fault) -> Rule {
+    Rule::new(Which::Command(command), fault)
+}
+
+#[tokio::test]
+async fn waiters_whose_subscription_fails_look_for_themselves() {
+    for fault in [
+        Fault::Cut(Way::There),
+        Fault::Cut(Way::Back),
+        Fault::Swallow(Way::There),
+        Fault::Swallow(Way::Back),
+        Fault::Delay(Way::Back, Duration::from_secs(60)),
+        Fault::Rewrite(|_| Some(b"-NOPERM this user has no permissions\r\n".to_vec())),
+        Fault::Rewrite(|_| Some(b"?!?\r\n".to_vec())),
+    ] {
+        let took = deaf(on("SUBSCRIBE", fault)).await;
+        assert!(took < ms(1_500), "{fault:?}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn waiters_whose_subscription_dies_later_notice() {
+    // The first PING follows the SUBSCRIBE, the second asks two seconds later whether the connection lives.
+    for fault in [Fault::Cut(Way::There), Fault::Swallow(Way::There), Fault::Swallow(Way::Back)] {
+        let took = deaf(on("PING", fault).after(1)).await;
+        assert!(took < ms(2_000), "{fault:?}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_nobody_could_hear_is_noticed_all_the_same() {
+    let server = Server::start();
+    let (proxy, (_holder, guard)) = (before(&server), held_elsewhere(&server, ms(30_000)).await);
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(500))).await;
+    let waiting = waiters(&client, 1).await;
+    proxy.set(Mode::Swallow); // from here on these connections are silent, and do not know it
+    guard.unlock().await.expect("ours");
+    proxy.set(Mode::Pass);
+    for waiter in waiting {
+        let (taken, _) = within("its turn", LONGEST_NAP, waiter).await;
+        taken.expect("no panic").expect("answered").unlock().await.expect("ours");
+    }
+    assert!(client.stats().reconnects >= 1);
+    let other = plain(&server).await;
+    other.lock("x").try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
+}
