@@ -76,8 +76,12 @@ struct State {
     caps: Vec<Moment>,
     /// The client closes: whatever is granted from now on is lost at once.
     doomed: bool,
+    /// The server was asked to give back its last level, or to hand it over, and has not answered.
+    returning: bool,
     /// The server has confirmed that its last level was given back or handed over.
     returned: bool,
+    /// That it was granted is balanced in the statistics.
+    counted: bool,
     confirm_at: Moment,
     /// Its entry in the watchdog's list.
     due: Option<Moment>,
@@ -121,7 +125,9 @@ impl Hold {
             bound: Moment::now(),
             caps: Vec::new(),
             doomed: false,
+            returning: false,
             returned: false,
+            counted: false,
             confirm_at: Moment::FAR,
             due: None,
         };
@@ -239,6 +245,7 @@ impl Hold {
             return;
         }
         state.phase = Phase::Lost(reason);
+        state.counted = true;
         drop(state);
         counters.lost.up();
         tracing::warn!(target: "leasehold::lock", name = &*self.name, id = &*self.id, %reason, "lost");
@@ -326,9 +333,26 @@ impl Hold {
         self.lose(Lost::Closed, counters);
     }
 
-    /// The server has confirmed that nothing is left of it. False if that was known.
-    pub(crate) fn returned(&self) -> bool {
-        !std::mem::replace(&mut self.state().returned, true)
+    /// The server is about to be asked for the return of its last level. True if that was asked before, by whomever,
+    /// without an answer: it may have been done then.
+    pub(crate) fn returning(&self) -> bool {
+        std::mem::replace(&mut self.state().returning, true)
+    }
+
+    /// The server has answered that it is not at its last level: nothing was done.
+    pub(crate) fn not_returned(&self) {
+        self.state().returning = false;
+    }
+
+    /// The server has confirmed that nothing is left of it.
+    pub(crate) fn returned(&self) {
+        self.state().returned = true;
+    }
+
+    /// Whether its return is to be counted: once, and only if its grant was.
+    pub(crate) fn count_return(&self) -> bool {
+        let mut state = self.state();
+        state.phase == Phase::Over && state.since.is_some() && !std::mem::replace(&mut state.counted, true)
     }
 
     pub(crate) fn is_returned(&self) -> bool {

@@ -29,8 +29,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Errand {
     hold: Arc<Hold>,
-    /// The server had granted it; else it is only taken back in case it was.
-    ours: bool,
     /// It may go to the next in line here.
     pass_on: bool,
     /// Whom it is being handed to, while there is no answer.
@@ -64,8 +62,9 @@ struct Office {
 }
 
 impl Errand {
-    pub(crate) fn new(hold: &Arc<Hold>, ours: bool) -> Errand {
-        Errand { hold: Arc::clone(hold), ours, pass_on: ours, heir: None }
+    /// `granted`: the server had granted it; else it is only taken back in case it was, and not passed on.
+    pub(crate) fn new(hold: &Arc<Hold>, granted: bool) -> Errand {
+        Errand { hold: Arc::clone(hold), pass_on: granted, heir: None }
     }
 
     /// For all, not for the next in line here.
@@ -210,13 +209,15 @@ impl Office {
                 errand.heir = self.queues.heir(&hold);
             }
             let Some(heir) = errand.heir.clone() else {
-                return self.release(&hold, level, errand.ours, give_up).await;
+                return self.release(&hold, level, give_up).await;
             };
+            let before = hold.returning();
             let heard = self.hand_over(&hold, &heir, give_up).await?;
             errand.heir = None;
             match heard.answer.code {
                 Code::Handed => {
-                    self.returned(&hold, errand.ours);
+                    hold.returned();
+                    self.count(&hold);
                     let is_last = heir.hand(heard.sent);
                     if !is_last {
                         errand.hold = Arc::clone(&heir.hold); // he has left: it must go on to the next
@@ -224,16 +225,14 @@ impl Office {
                     return Ok(Step { was_ours: true, is_last });
                 }
                 Code::Deeper => {
+                    hold.not_returned();
                     heir.withdraw();
                     errand.pass_on = false;
                 }
                 _ => {
                     heir.withdraw();
-                    let was_ours = outcome(&heard)?;
-                    if was_ours {
-                        self.returned(&hold, errand.ours);
-                    }
-                    return Ok(Step { was_ours, is_last: true });
+                    let may_be_done = heard.again || before;
+                    return Ok(Step { was_ours: self.outcome(&hold, &heard, may_be_done)?, is_last: true });
                 }
             }
         }
@@ -254,7 +253,7 @@ impl Office {
         .await
     }
 
-    async fn release(&self, hold: &Hold, level: u32, ours: bool, give_up: Instant) -> Result<Step> {
+    async fn release(&self, hold: &Hold, level: u32, give_up: Instant) -> Result<Step> {
         let question = Question {
             name: &hold.name,
             hold: None,
@@ -264,24 +263,39 @@ impl Office {
             what: "giving back the lock",
             give_up,
         };
+        let before = level == 0 && hold.returning();
         let heard = question.ask(&self.redis).await?;
-        let was_ours = outcome(&heard)?;
-        if was_ours && level == 0 {
-            self.returned(hold, ours);
-        }
         match heard.answer.code {
             Code::Released if level == 0 => {
+                hold.returned();
+                self.count(hold);
                 let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok());
                 self.queues.released(hold, told.unwrap_or(0));
             }
             Code::Gone => self.queues.ring(hold), // nothing was published
             _ => {}
         }
-        Ok(Step { was_ours, is_last: true })
+        let may_be_done = level == 0 && (heard.again || before); // an inner level leaves the hold there
+        Ok(Step { was_ours: self.outcome(hold, &heard, may_be_done)?, is_last: true })
     }
 
-    fn returned(&self, hold: &Hold, ours: bool) {
-        if hold.returned() && ours {
+    /// Whether the level was ours until it was given back. `may_be_done`: by the same request, which had no answer before.
+    fn outcome(&self, hold: &Hold, heard: &Heard, may_be_done: bool) -> Result<bool> {
+        match heard.answer.code {
+            Code::Released | Code::Handed => Ok(true),
+            // The first try worked, or the lease had ended: nobody can tell. Nor is it sure to stay gone: a lock that
+            // is being handed to this hold may yet arrive, and who brings it must find that it has not been returned.
+            Code::Gone if may_be_done => {
+                self.count(hold);
+                Ok(true)
+            }
+            Code::Gone => Ok(false),
+            _ => Err(super::ask::unexpected(&heard.answer)),
+        }
+    }
+
+    fn count(&self, hold: &Hold) {
+        if hold.count_return() {
             self.counters.released.up();
             tracing::debug!(target: "leasehold::lock", name = &*hold.name, id = &*hold.id, "released");
         }
@@ -306,15 +320,5 @@ impl Office {
 
     fn pending(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether the level was ours until it was given back.
-fn outcome(heard: &Heard) -> Result<bool> {
-    match heard.answer.code {
-        Code::Released | Code::Handed => Ok(true),
-        // At a second try it can mean that the first one worked, or that the lease ended: nobody can tell.
-        Code::Gone => Ok(heard.again),
-        _ => Err(super::ask::unexpected(&heard.answer)),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{future::Future, time::Duration};
 
-use leasehold::{Client, Guard, Lock, Owner};
+use leasehold::{Client, Error, Guard, Lock, Lost, Owner};
 use tokio::task::JoinHandle;
 
 use crate::support::{
@@ -211,6 +211,22 @@ async fn release_of_an_inner_level() {
         outer.unlock().await.expect("ours");
     })
     .await;
+}
+
+#[tokio::test]
+async fn release_of_an_inner_level_that_is_gone() {
+    let server = Server::start();
+    let release = script(&server, "release");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let outer = client.lock("x").lock().await.expect("free");
+    let inner = client.lock("x").lock().await.expect("re-entered");
+    proxy.rule(Rule::new(release, Fault::Cut(Way::There)));
+    let _: u32 = server.ask(&["DEL", "x"]);
+    // Asked twice, but the first time cannot have deleted it.
+    assert!(matches!(soon("the release", inner.unlock()).await, Err(Error::Lost { reason: Lost::Removed, .. })));
+    assert!(outer.is_lost() && proxy.is_spent());
+    assert_eq!((client.stats().lost, client.stats().released), (1, 0));
 }
 
 #[tokio::test]

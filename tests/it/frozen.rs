@@ -20,7 +20,7 @@ const FROZEN: Duration = ms(10_000);
 const NAMES: usize = 6;
 const HELD: usize = 20;
 /// What a busy machine may need to run a task that has been woken.
-const LATE: Duration = ms(20);
+const LATE: Duration = ms(100);
 
 /// What the workers of all clients have in common: who is certain to hold each name, and how many turns there were.
 #[derive(Default)]
