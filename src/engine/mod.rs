@@ -5,6 +5,7 @@ mod guard;
 mod hold;
 mod home;
 mod kind;
+mod manners;
 mod queue;
 mod registry;
 mod releaser;

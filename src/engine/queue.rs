@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::hold::Hold;
+use super::{hold::Hold, manners::Manners};
 use crate::{
     clock::Moment,
     config::Lease,
@@ -28,21 +28,20 @@ use crate::{
     stats::Counters,
 };
 
-/// How long to let others go first: a few round trips, in which they hear of it and ask.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(300);
-const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-
 /// All queues of a client, by key; a queue without waiters is gone.
 #[derive(Debug)]
 pub(crate) struct Queues {
     by_key: DashMap<Arc<str>, Arc<Queue>>,
     /// How many times in a row a lock may be handed over.
     handovers: u32,
+    manners: Arc<Manners>,
     counters: Arc<Counters>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    key: Arc<str>,
+    manners: Arc<Manners>,
     line: Mutex<Line>,
     /// One subscription for all who ever wait here.
     bell: Mutex<Option<Bell>>,
@@ -55,20 +54,8 @@ struct Line {
     in_a_row: u32,
     /// Who was last seen to have the lock.
     holder: Option<Box<str>>,
-    manners: Manners,
     /// Since when the head of the line has asked the server in vain, and how that ended for the last one.
     silence: Option<(Instant, Error)>,
-}
-
-/// After its turns a process lets others go first. All are told of a release at the same moment, and the one that just
-/// had the lock is the quickest to ask again, because it is awake. So for as many releases as there are others it
-/// hesitates for a moment before it asks; who owes nothing asks at once.
-#[derive(Debug, Default)]
-struct Manners {
-    /// Releases for which to hesitate still.
-    owed: u64,
-    pause: Duration,
-    until: Option<Instant>,
 }
 
 /// One who waits.
@@ -123,13 +110,16 @@ pub(crate) struct Place<'a> {
 
 impl Queues {
     pub(crate) fn new(handovers: u32, counters: Arc<Counters>) -> Queues {
-        Queues { by_key: DashMap::new(), handovers, counters }
+        let manners = Arc::new(Manners::new(Arc::clone(&counters)));
+        Queues { by_key: DashMap::new(), handovers, manners, counters }
     }
 
     /// Goes to the end of the line for what `hold` asks for.
     pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease) -> Place<'_> {
         let waiter = Arc::new(Waiter::new(Arc::clone(hold), lease));
-        let queue = self.by_key.entry(Arc::clone(hold.name.key())).or_default().join(&waiter);
+        let key = hold.name.key();
+        let fresh = || Arc::new(Queue::new(key, &self.manners));
+        let queue = self.by_key.entry(Arc::clone(key)).or_insert_with(fresh).join(&waiter);
         self.counters.waiting.up();
         Place { queues: self, queue, waiter, joined: Instant::now(), granted: false }
     }
@@ -148,15 +138,13 @@ impl Queues {
         offered.then_some(head)
     }
 
-    /// The lock was released for all, `told` clients heard of it. Where we are one of them there is no need to ring.
-    pub(crate) fn released(&self, hold: &Hold, told: u64) {
-        let Some(queue) = self.get(hold) else { return };
-        let pause = (self.counters.round_trip.get() * 4).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        if !queue.is_told() {
-            queue.line().manners.owe(told, pause);
+    /// The lock was released for all, and so many `others` heard of it. Where we do too there is no need to ring.
+    pub(crate) fn released(&self, hold: &Hold, others: u64) {
+        let queue = self.get(hold);
+        let hears = queue.as_ref().is_some_and(|queue| queue.is_told());
+        self.manners.owe(hold.name.key(), others, hears);
+        if !hears && let Some(queue) = queue {
             queue.ring();
-        } else if told > 1 {
-            queue.line().manners.owe(told, pause); // the others, and once for our own message
         }
     }
 
@@ -176,6 +164,7 @@ impl Queues {
                     head.woken.notify_one();
                 }
             }
+            self.manners.sweep();
         }
     }
 
@@ -185,6 +174,11 @@ impl Queues {
 }
 
 impl Queue {
+    fn new(key: &Arc<str>, manners: &Arc<Manners>) -> Queue {
+        let (line, bell) = (Mutex::default(), Mutex::default());
+        Queue { key: Arc::clone(key), manners: Arc::clone(manners), line, bell }
+    }
+
     fn join(self: &Arc<Queue>, waiter: &Arc<Waiter>) -> Arc<Queue> {
         self.line().waiters.push_back(Arc::clone(waiter));
         Arc::clone(self)
@@ -212,20 +206,12 @@ impl Queue {
 /// The lock was released, or may have been: the head looks.
 impl Listener for Queue {
     fn message(&self) {
-        self.line().manners.release_heard();
+        self.manners.heard(&self.key);
         self.ring();
     }
-}
 
-impl Manners {
-    fn owe(&mut self, releases: u64, pause: Duration) {
-        *self = Manners { owed: releases, pause, until: None };
-        self.release_heard();
-    }
-
-    fn release_heard(&mut self) {
-        self.until = (self.owed > 0).then(|| Instant::now() + self.pause);
-        self.owed = self.owed.saturating_sub(1);
+    fn subscribed(&self) {
+        self.ring();
     }
 }
 
@@ -293,7 +279,7 @@ impl Place<'_> {
 
     /// Before this moment others should go first.
     pub(crate) fn after_you(&self) -> Option<Instant> {
-        self.queue.line().manners.until
+        self.queue.manners.after_you(&self.queue.key)
     }
 
     /// Whether the server tells us of releases now.
@@ -357,10 +343,10 @@ impl Place<'_> {
     pub(crate) fn leave_granted(mut self) {
         *self.waiter.offer() = Offer::Taken(Moment::now());
         let mut line = self.queue.line();
-        line.manners = Manners::default();
         line.silence = None;
         line.holder = Some(self.waiter.hold.id.clone());
         drop(line);
+        self.queue.manners.taken(&self.queue.key);
         self.granted = true;
     }
 }

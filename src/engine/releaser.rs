@@ -269,14 +269,20 @@ impl Office {
             Code::Released if level == 0 => {
                 hold.returned();
                 self.count(hold);
-                let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok());
-                self.queues.released(hold, told.unwrap_or(0));
+                let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok()).unwrap_or(0);
+                self.queues.released(hold, self.others(hold, told));
             }
             Code::Gone => self.queues.ring(hold), // nothing was published
             _ => {}
         }
         let may_be_done = level == 0 && (heard.again || before); // an inner level leaves the hold there
         Ok(Step { was_ours: self.outcome(hold, &heard, may_be_done)?, is_last: true })
+    }
+
+    /// How many of those who were told are not ourselves.
+    fn others(&self, hold: &Hold, told: u64) -> u64 {
+        let hears = told > 0 && self.redis.hears(&hold.kind.channel(hold.name.key()));
+        told.saturating_sub(hears.into())
     }
 
     /// Whether the level was ours until it was given back. `may_be_done`: by the same request, which had no answer before.

@@ -37,8 +37,10 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Told of messages. Called from the hub's task: must be quick and must not block.
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
-    /// Something was published, or may have been: the subscription was just made, or made anew.
+    /// Something was published.
     fn message(&self);
+    /// The subscription was just made, or made anew: something may have been published before.
+    fn subscribed(&self);
 }
 
 /// A listener's place on a channel; leaves it when dropped.
@@ -117,11 +119,15 @@ impl Hub {
         drop(table); // listeners have locks of their own
         drop(before);
         if bell.is_live() {
-            listener.message();
+            listener.subscribed();
         } else {
             self.wanted.notify_one();
         }
         bell
+    }
+
+    pub(super) fn hears(&self, name: &str) -> bool {
+        self.table().get(name).is_some_and(|channel| channel.live.load(Ordering::Acquire))
     }
 
     /// Opens the connection when somebody first listens, and again whenever it is lost.
@@ -156,7 +162,7 @@ impl Hub {
                 heard = subscriber.next() => match heard {
                     Heard::Message(channel) => {
                         self.counters.wakeups.up();
-                        self.ring(&channel);
+                        self.listener(&channel).inspect(|listener| listener.message());
                     }
                     Heard::TooMuch => self.ring_all(),
                     Heard::Silence => return one_by_one,
@@ -193,7 +199,7 @@ impl Hub {
                 channel.live.store(true, Ordering::Release);
                 channel.refused = None;
             }
-            self.ring(name);
+            self.listener(name).inspect(|listener| listener.subscribed());
         }
         self.wanted.notify_one(); // there may be more than could be sent at once
         Ok(())
@@ -248,11 +254,8 @@ impl Hub {
         }
     }
 
-    fn ring(&self, name: &str) {
-        let listener = self.table().get(name).and_then(|channel| channel.listener.clone());
-        if let Some(listener) = listener {
-            listener.message();
-        }
+    fn listener(&self, name: &str) -> Option<Arc<dyn Listener>> {
+        self.table().get(name).and_then(|channel| channel.listener.clone())
     }
 
     fn ring_all(&self) {

@@ -96,6 +96,11 @@ impl Redis {
         self.hub.join(channel, listener)
     }
 
+    /// Whether what is published there reaches this process, whether or not anybody listens.
+    pub(crate) fn hears(&self, channel: &str) -> bool {
+        self.hub.hears(channel)
+    }
+
     /// A script on the bare first connection, to measure what the rest costs.
     pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
         let link = self.lines[0].link().await?;
