@@ -1,0 +1,106 @@
+"""Leasehold beside other lock libraries: builds them, runs the same load on each in turn, and reports. See README.md."""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+
+import plot
+import programs
+import report
+import runs
+from children import Failure
+from server import Server
+
+LAST = programs.TARGET / "last.json"
+DOCS = programs.ROOT / "docs"
+
+
+def parse():
+    names = [program.name for program in programs.PROGRAMS]
+    sections = [run.name for run in runs.RUNS]
+    parser = argparse.ArgumentParser(prog="scripts/bench-peers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="each runs everything on every program (5)")
+    parser.add_argument("--held-rounds", type=int, default=3, help="of them with the memory of held locks (3)")
+    parser.add_argument("--seconds", type=float, default=2, help="that count in each run (2)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(names + sections)}")
+    parser.add_argument("--last", action="store_true", help="no run: report the last one again")
+    parser.add_argument("--write", action="store_true", help="the table and the plot go into docs/")
+    args = parser.parse_args()
+    if unknown := set(args.only) - set(names + sections):
+        parser.error(f"no program and no section: {', '.join(unknown)}")
+    return args
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def chosen(all_of_them, only):
+    return [one for one in all_of_them if one.name in only] or all_of_them
+
+
+def measure(args):
+    """Everything that a report needs."""
+    programs_run, runs_run = chosen(programs.PROGRAMS, args.only), chosen(runs.RUNS, args.only)
+    programs.check(programs_run)
+    server_program = subprocess.run([programs.ROOT / "scripts" / "need-redis"], capture_output=True, text=True, check=True)
+    programs.build(programs_run, say)
+    versions = {program.name: programs.version(program) for program in programs_run}
+    results = {run.name: {program.name: [] for program in programs_run} for run in runs_run}
+    with Server(server_program.stdout.strip()) as server:
+        setting = describe(args, server)
+        for turn in range(args.rounds):
+            for run in runs_run:
+                if run.section == "held" and turn >= args.held_rounds:
+                    continue
+                # Nobody always comes first.
+                for program in programs_run[turn % len(programs_run):] + programs_run[: turn % len(programs_run)]:
+                    results[run.name][program.name].append(outcome(run, program, server, args.seconds, turn))
+    last = {"results": results, "versions": versions, "setting": setting}
+    LAST.write_text(json.dumps(last), encoding="utf-8")
+    return last
+
+
+def describe(args, server):
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"Rounds: {args.rounds}, of held locks {min(args.rounds, args.held_rounds)}; {args.seconds:g} s for each run, "
+        f"hand-overs {args.seconds * 1.5:g} s. Redis {server.version()}, {cores} cores, {platform.system()} "
+        f"{platform.machine()}. Measured were:"
+    )
+
+
+def outcome(run, program, server, seconds, turn):
+    try:
+        figures = runs.once(run, program, server, seconds)
+    except Failure as failure:
+        say(f"round {turn + 1}, {run.name}, {program.name}: FAILED, {failure}")
+        return str(failure)
+    say(f"round {turn + 1}, {run.name}, {program.name}: {brief(figures)}")
+    return figures
+
+
+def brief(figures):
+    if "times" in figures:
+        return f"{len(figures['times'])} hand-overs, p50 {figures['times'][len(figures['times']) // 2] / 1e6:.2f} ms"
+    return ", ".join(f"{name} {value}" for name, value in figures.items())
+
+
+def main():
+    args = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    last = json.loads(LAST.read_text(encoding="utf-8")) if args.last else measure(args)
+    programs_run = [program for program in programs.PROGRAMS if program.name in last["versions"]]
+    table = report.table(last["results"], programs_run, last["versions"], last["setting"])
+    print(table)
+    if args.write:
+        report.write(table, DOCS / "benchmarks.md")
+        (DOCS / "peers.svg").write_text(plot.plot(last["results"], programs_run), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+//! The command line.
+
+use std::time::Duration;
+
+use crate::Outcome;
+
+#[derive(Debug, Clone)]
+pub struct Args {
+    pub section: String,
+    pub url: String,
+    pub tasks: usize,
+    pub seconds: Duration,
+    /// Before it counts.
+    pub warm_up: Duration,
+    /// What the holder does with the lock.
+    pub work: Duration,
+    pub name: String,
+    /// Which of two processes holds the lock first.
+    pub first: bool,
+}
+
+impl Args {
+    pub(crate) fn parse() -> Outcome<Args> {
+        let mut words = std::env::args().skip(1);
+        let mut args = Args {
+            section: words.next().ok_or("PROGRAM SECTION [--OPTION VALUE]…")?,
+            url: String::new(),
+            tasks: 1,
+            seconds: Duration::from_secs(1),
+            warm_up: Duration::ZERO,
+            work: Duration::ZERO,
+            name: "peers".to_owned(),
+            first: false,
+        };
+        while let Some(option) = words.next() {
+            let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
+            args.set(&option, value)?;
+        }
+        Ok(args)
+    }
+
+    fn set(&mut self, option: &str, value: String) -> Outcome<()> {
+        match option {
+            "--url" => self.url = value,
+            "--tasks" => self.tasks = value.parse()?,
+            "--seconds" => self.seconds = Duration::try_from_secs_f64(value.parse()?)?,
+            "--warm-up" => self.warm_up = Duration::try_from_secs_f64(value.parse()?)?,
+            "--work-ms" => self.work = Duration::from_millis(value.parse()?),
+            "--name" => self.name = value,
+            "--first" => self.first = value.parse()?,
+            other => return Err(format!("no option {other}").into()),
+        }
+        Ok(())
+    }
+}
