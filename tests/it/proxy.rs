@@ -96,7 +96,7 @@ fn delays_one_direction() {
         proxy.rule(on_incr(Fault::Delay(way, ms(100))));
         let started = Instant::now();
         incr(&mut raw).expect("late, but there");
-        assert!((100..200).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+        assert!(started.elapsed() >= ms(100), "{:?}", started.elapsed());
     }
 }
 
@@ -106,14 +106,17 @@ fn delivers_in_pieces() {
     let proxy = before(&server);
     let mut raw = TcpStream::connect(proxy.address()).expect("it listens");
     proxy.rule(Rule::new(Which::Command("PING"), Fault::Trickle(Way::Back, 2)));
-    raw.write_all(b"*1\r\n$4\r\nPING\r\n").expect("it reads");
-    let (mut reply, mut sizes) = (Vec::new(), Vec::new());
-    while reply.len() < 7 {
-        let mut piece = [0; 100];
-        sizes.push(raw.read(&mut piece).expect("it answers"));
-        reply.extend(&piece[..sizes[sizes.len() - 1]]);
+    let echo = format!("$100\r\n{}\r\n", "x".repeat(100)).into_bytes();
+    raw.write_all(b"*2\r\n$4\r\nPING\r\n").and_then(|()| raw.write_all(&echo)).expect("it reads");
+    let (mut reply, mut reads) = (Vec::<u8>::new(), 0);
+    while reply.len() < echo.len() {
+        let mut piece = [0; 1_000];
+        let length = raw.read(&mut piece).expect("it answers");
+        reply.extend(&piece[..length]);
+        reads += 1;
     }
-    assert_eq!((&*reply, &*sizes), (b"+PONG\r\n".as_slice(), [2, 2, 2, 1].as_slice()));
+    assert_eq!(reply, echo);
+    assert!(reads > 5, "in {reads} pieces"); // of 54 sent: a busy reader finds several at once
 }
 
 #[tokio::test]
@@ -185,15 +188,15 @@ async fn published_messages_are_no_replies() {
     let server = Server::start();
     let proxy = before(&server);
     let mut raw = TcpStream::connect(proxy.address()).expect("it listens");
-    raw.set_read_timeout(Some(ms(1_000))).expect("a good time");
+    raw.set_read_timeout(Some(ms(2_000))).expect("a good time");
     raw.write_all(b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n").expect("it reads");
     assert!(read(&mut raw, 30).expect("the subscription").ends_with(b":1\r\n"));
     // Published while the first of two requests is on its way; the reply of the second is cut off.
     let on_ping = |fault| Rule::new(Which::Command("PING"), fault);
-    proxy.rule(on_ping(Fault::Delay(Way::There, ms(100))));
+    proxy.rule(on_ping(Fault::Delay(Way::There, ms(300))));
     proxy.rule(on_ping(Fault::Cut(Way::Back)));
     raw.write_all(&b"*1\r\n$4\r\nPING\r\n".repeat(2)).expect("it reads");
-    until("the first to be held back", ms(100), || proxy.tally().delayed == 1).await;
+    until("the first to be held back", ms(300), || proxy.tally().delayed == 1).await;
     let _: u32 = server.ask(&["PUBLISH", "c", "x"]);
     assert!(read(&mut raw, 31).expect("the message").ends_with(b"$1\r\nx\r\n"));
     assert!(read(&mut raw, 20).expect("the first reply").ends_with(b"pong\r\n$0\r\n\r\n"));
@@ -214,7 +217,9 @@ fn outcomes(server: &Server, seed: u64) -> (Vec<bool>, Tally) {
         }
         is_good
     });
-    (outcomes.collect(), proxy.tally())
+    let outcomes: Vec<_> = outcomes.collect();
+    // Whether the last connection is counted yet is chance.
+    (outcomes, Tally { connections: 0, requests: 0, ..proxy.tally() })
 }
 
 #[test]
