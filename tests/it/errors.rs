@@ -142,7 +142,7 @@ async fn other_answers_keep_the_servers_words() {
 #[tokio::test]
 async fn too_few_replicas() {
     let server = Server::start();
-    let one = client(&server, |builder| builder.replicas(1).command_timeout(ms(400))).await;
+    let one = client(&server, |builder| builder.replicas(1).command_timeout(ms(2_000))).await;
     let taken = one.lock("x").lock().await;
     assert!(matches!(taken, Err(Error::Replicas { wanted: 1, got: 0 })), "{taken:?}");
     crate::support::until("it to be given back", ms(500), || !server.exists("x")).await;
