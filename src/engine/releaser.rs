@@ -156,15 +156,24 @@ impl Office {
         let mut under_way = JoinSet::new();
         loop {
             tokio::select! {
+                biased; // once stopped, nothing more is begun
+                () = self.stop.cancelled() => return self.refuse(inbox).await,
+                Some(_) = under_way.join_next() => {}
                 errand = inbox.recv() => match errand {
                     Some(errand) => _ = under_way.spawn(Arc::clone(&self).in_background(errand)),
                     None => break,
                 },
-                Some(_) = under_way.join_next() => {}
-                () = self.stop.cancelled() => return,
             }
         }
         let _ = self.stop.run_until_cancelled(under_way.join_all()).await;
+    }
+
+    /// What comes too late is not under way: its lease ends it.
+    async fn refuse(&self, mut inbox: mpsc::UnboundedReceiver<Errand>) {
+        inbox.close();
+        while let Some(errand) = inbox.recv().await {
+            self.finished(&errand.hold);
+        }
     }
 
     /// Tries until it is answered or nothing can be left on the server. Lets go of the turn between tries.
