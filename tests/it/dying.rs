@@ -15,7 +15,7 @@ use crate::support::{
 const COMMAND: Duration = ms(500);
 const OUTAGE: Duration = ms(1_500);
 /// What a busy machine may add to any of these.
-const LATE: Duration = ms(400);
+const LATE: Duration = ms(1_000);
 const BACK: Duration = ms(5_000);
 
 const THEIRS: &str = "b983c153-7421-469a-addb-44fb92259a1b:7";

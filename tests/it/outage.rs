@@ -14,7 +14,7 @@ use crate::support::{
 /// The longest sleep of a waiter whom nobody tells, and what a busy machine adds.
 const LONGEST_NAP: Duration = ms(5_500);
 /// What a busy machine may need to run a task that has been woken.
-const LATE: Duration = ms(250);
+const LATE: Duration = ms(500);
 
 /// Nobody gets through, and who was connected is cut off.
 fn gone(proxy: &Proxy) {
@@ -92,9 +92,9 @@ async fn waiters_keep_their_own_deadline() {
     let deadline = Instant::now() + ms(800);
     until("it to wait", ms(500), || client.stats().waiting == 3).await;
     gone(&proxy);
-    let (ended, when) = within("the deadline", ms(1_500), waiting).await.0.expect("no panic");
+    let (ended, when) = within("the deadline", ms(2_000), waiting).await.0.expect("no panic");
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "an unreachable server is never `None`: {ended:?}");
-    assert!(when >= deadline && when < deadline + ms(300), "{:?} after it", when.saturating_duration_since(deadline));
+    assert!(when >= deadline && when < deadline + LATE, "{:?} after it", when.saturating_duration_since(deadline));
 }
 
 /// Renewals fail in that way: tried again and again, and told at the end that was promised, not before.
