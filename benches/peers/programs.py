@@ -21,7 +21,7 @@ class Program:
     command: list
     renewed: float  # after how many seconds all that is held has been renewed once; 0: it does not renew
     jit: float = 0  # seconds that a virtual machine gets to compile
-    warm_up: float = 0.3
+    warm_up: float = 0.5  # connections are made in it, too
 
 
 TOOLS = {
@@ -78,6 +78,7 @@ PYTHON = Program(
     ],
     [TARGET / "python" / "bin" / "python", HERE / "python" / "peer.py"],
     renewed=0,
+    warm_up=1,
 )
 
 PROGRAMS = [

@@ -18,7 +18,7 @@ def table(results, programs, versions, setting):
         outcomes = results[measure.run]
         cells = {program.name: cell(measure, outcomes[program.name]) for program in programs}
         texts = [text(measure, cells[program.name], outcomes, program.name) for program in programs]
-        lines.append(f"| {measure.label} | {place(measure, cells)} | " + " | ".join(texts) + " |")
+        lines.append(f"| {measure.label} | {place(measure, cells, outcomes)} | " + " | ".join(texts) + " |")
     if failed := list(troubles(results, programs)):
         lines += ["", "Failures:", "", *(f"* {line}" for line in failed)]
     lines += ["", setting, "", *(f"* {program.label}: {versions[program.name]}" for program in programs)]
@@ -48,20 +48,28 @@ def ratio(value):
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
 
 
-def place(measure, cells):
-    """Ours among those that did what the row is about."""
+def place(measure, cells, outcomes):
+    """Ours among those that did what the row is about, by the ratios, since these are of the same moments."""
     if OURS not in cells or not cells[OURS].ranked:
         return "**none**"
-    ranked = sorted((cell for cell in cells.values() if cell.ranked), key=lambda cell: cell.median)
-    if measure.better != LESS:
-        ranked.reverse()
-    # Who has the same is not before us.
-    at = next(at for at, cell in enumerate(ranked) if measure.show(cell.median) == measure.show(cells[OURS].median))
-    if at == 0:
-        return f"1 of {len(ranked)}"
-    first, ours = ranked[0].values, cells[OURS].values
-    apart = min(ours) > max(first) or max(ours) < min(first)
-    return f"**{at + 1} of {len(ranked)}**" + ("" if apart else "<br><sub>spreads overlap</sub>")
+    rivals = [name for name, cell in cells.items() if name != OURS and cell.ranked]
+    before = [all_ratios for name in rivals if (all_ratios := is_before(measure, outcomes[name], outcomes[OURS]))]
+    if not before:
+        return f"1 of {len(rivals) + 1}"
+    # Whether somebody is before us in every round.
+    certain = any(all(better(measure, one) for one in all_ratios) for all_ratios in before)
+    return f"**{len(before) + 1} of {len(rivals) + 1}**" + ("" if certain else "<br><sub>not in all rounds</sub>")
+
+
+def is_before(measure, theirs, ours):
+    """The ratios, if they are before us; who differs by less than what is shown is not."""
+    all_ratios = ratios(theirs, ours, measure)
+    middle = statistics.median(all_ratios) if all_ratios else 1
+    return all_ratios if ratio(middle) != ratio(1) and better(measure, middle) else []
+
+
+def better(measure, ratio):
+    return ratio < 1 if measure.better == LESS else ratio > 1
 
 
 def troubles(results, programs):

@@ -27,11 +27,13 @@ def parse():
     parser.add_argument("--held-rounds", type=int, default=3, help="of them with the memory of held locks (3)")
     parser.add_argument("--seconds", type=float, default=2, help="that count in each run (2)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(names + sections)}")
-    parser.add_argument("--last", action="store_true", help="no run: report the last one again")
+    parser.add_argument("--last", action="store_true", help="no run: report the last full one again")
     parser.add_argument("--write", action="store_true", help="the table and the plot go into docs/")
     args = parser.parse_args()
     if unknown := set(args.only) - set(names + sections):
         parser.error(f"no program and no section: {', '.join(unknown)}")
+    if args.only and (args.write or args.last):
+        parser.error("what is written or reported again is a full run")
     return args
 
 
@@ -61,7 +63,8 @@ def measure(args):
                 for program in programs_run[turn % len(programs_run):] + programs_run[: turn % len(programs_run)]:
                     results[run.name][program.name].append(outcome(run, program, server, args.seconds, turn))
     last = {"results": results, "versions": versions, "setting": setting}
-    LAST.write_text(json.dumps(last), encoding="utf-8")
+    if not args.only:
+        LAST.write_text(json.dumps(last), encoding="utf-8")
     return last
 
 

@@ -7,7 +7,7 @@ from children import Children, Failure
 
 HELD = 10_000
 # For what a program needs to start, and to let everybody who waits have his turn at the end.
-GRACE = 20
+GRACE = 30
 
 
 @dataclass
@@ -73,7 +73,7 @@ def held(run, program, server):
     """Memory, and what the server says: whether all are held to the end, and whether they are renewed."""
     seconds = program.renewed * 1.1 + 1
     seen = Watch(server, seconds)
-    figures = start(run, program, server, ["--seconds", seconds], program.jit + seconds + 3 * GRACE, seen)
+    figures = start(run, program, server, ["--seconds", seconds], program.jit + seconds + 2 * GRACE, seen)
     if seen.least < HELD:
         raise Failure(f"only {seen.least} of {HELD} were held to the end")
     if program.renewed and not seen.renewed:
