@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let [url, log, seed] = args else { return Err("worker URL LOG SEED".into()) };
     let seed: u64 = seed.parse()?;
     // Every other client lives on a runtime that stands still between its `block_on`s.
-    let mut builder = if seed % 2 == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    let mut builder = if seed.is_multiple_of(2) { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     builder.worker_threads(2).enable_all().build()?.block_on(work(url, Path::new(log), seed))
 }
 
