@@ -205,6 +205,7 @@ impl Hold {
             state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
             state.queued = false;
             state.since = Some(sent);
+            state.until = sent + lease.certain();
         }
         state.renewed += u32::from(terms.renewed);
         state.every = state.every.max(lease.min(self.watchdog).renewal());
@@ -371,7 +372,10 @@ impl Hold {
 
 impl State {
     fn confirm(&mut self, sent: Moment, lease: Lease) {
-        self.until = self.until.max(sent + lease.certain());
+        // Lost by the clock is lost: an answer that comes too late must not take back what the holder may have been told.
+        if self.ended(Moment::now()).is_none() {
+            self.until = self.until.max(sent + lease.certain());
+        }
         self.confirm_next(sent);
     }
 
@@ -408,5 +412,51 @@ impl fmt::Debug for Hold {
             .field("phase", &state.phase)
             .field("levels", &state.levels)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::{LOCK_CHANNEL, Script};
+
+    static KIND: Kind = Kind {
+        channel: LOCK_CHANNEL,
+        acquire: Script::new(""),
+        release: Script::new(""),
+        renew: Script::new(""),
+        hand_over: Script::new(""),
+        inspect: Script::new(""),
+        force_unlock: Script::new(""),
+    };
+
+    fn lease(millis: u64) -> Lease {
+        Lease::new("lease", Duration::from_millis(millis)).expect("long enough")
+    }
+
+    fn granted(sent: Moment) -> Hold {
+        let name = Name::new("", "x").expect("a good name");
+        let hold = Hold::new(name, Owner::new(), (1, "u:1".into()), &KIND, lease(30_000));
+        hold.claim();
+        hold.granted(sent, lease(50), Terms::default());
+        hold
+    }
+
+    #[test]
+    fn an_answer_in_time_puts_the_end_off() {
+        let now = Moment::now();
+        let hold = granted(now);
+        hold.confirmed(now, Some(lease(30_000)));
+        assert!(hold.remaining() > Duration::from_secs(20));
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_end_changes_nothing() {
+        let hold = granted(Moment::now());
+        std::thread::sleep(Duration::from_millis(60)); // its lease, and a little
+        assert_eq!(hold.loss(), Some(Lost::Expired));
+        hold.confirmed(Moment::now(), Some(lease(30_000)));
+        hold.granted(Moment::now(), lease(30_000), Terms::default());
+        assert_eq!(hold.loss(), Some(Lost::Expired));
     }
 }

@@ -67,6 +67,12 @@ impl Errand {
         Errand { hold: Arc::clone(hold), pass_on: granted, heir: None }
     }
 
+    /// After this, nothing of it can be left on the server: of him neither to whom it may have been handed.
+    fn bound(&self) -> Moment {
+        let heirs = self.heir.as_ref().map(|heir| heir.hold.bound());
+        heirs.unwrap_or(self.hold.bound()).max(self.hold.bound())
+    }
+
     /// For all, not for the next in line here.
     pub(crate) fn for_all(hold: &Arc<Hold>) -> Errand {
         Errand { pass_on: false, ..Errand::new(hold, true) }
@@ -183,7 +189,7 @@ impl Office {
             match self.bring(&mut errand, Instant::now() + self.redis.patience()).await {
                 Ok(step) if step.is_last => break,
                 Ok(_) => {}
-                Err(Error::Unavailable { .. }) if errand.hold.bound() > Moment::now() => {}
+                Err(Error::Unavailable { .. }) if errand.bound() > Moment::now() => {}
                 Err(error) => {
                     self.give_up(&errand, &error);
                     break;

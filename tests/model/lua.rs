@@ -1,0 +1,250 @@
+//! The rules of the model against the scripts on a real server: the same replies and the same lock after every step.
+//! A tick is so long here that the time a test takes is none.
+
+use std::{
+    collections::HashSet,
+    mem::{Discriminant, discriminant},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, FromRedisValue, Value};
+
+use crate::{
+    rules::{Id, Lock, Reply, Request, Ticks, What, run},
+    server::Server,
+};
+
+const TICK: i64 = 1_000_000; // milliseconds
+
+/// Two holds of one client, and one of another.
+const IDS: [&str; 3] = [
+    "6b1c7d3e-0000-4000-8000-000000000001:1",
+    "6b1c7d3e-0000-4000-8000-000000000001:2",
+    "ffffffff-0000-4000-8000-000000000002:1",
+];
+
+const LEVELS: std::ops::RangeInclusive<u8> = 1..=3;
+const LEASES: std::ops::RangeInclusive<Ticks> = 1..=3;
+
+macro_rules! script {
+    ($name:literal) => {
+        concat!(
+            include_str!("../../src/redis/frame.lua"),
+            include_str!("../../src/primitives/lock/holder.lua"),
+            include_str!(concat!("../../src/primitives/lock/", $name, ".lua"))
+        )
+    };
+}
+
+/// One lock on a server of its own.
+struct Real {
+    server: Server,
+    raw: Connection,
+    /// Releases that should have been published so far.
+    published: u64,
+    /// The kinds of replies that came.
+    seen: HashSet<Discriminant<Reply>>,
+}
+
+impl Real {
+    fn start() -> Real {
+        let server = Server::start();
+        let raw = server.raw();
+        Real { server, raw, published: 0, seen: HashSet::new() }
+    }
+
+    fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| _ = command.arg(word));
+        command.query(&mut self.raw).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    fn put(&mut self, lock: Option<Lock>) {
+        let _: u32 = self.ask(&["DEL", "lock"]);
+        let Some(Lock { id, count, left }) = lock else { return };
+        let _: u32 = self.ask(&["HSET", "lock", IDS[usize::from(id)], &count.to_string()]);
+        if let Some(left) = left {
+            let _: u32 = self.ask(&["PEXPIRE", "lock", &millis(left).to_string()]);
+        }
+    }
+
+    fn lock(&mut self) -> Option<Lock> {
+        let fields: Vec<(String, u8)> = self.ask(&["HGETALL", "lock"]);
+        assert!(fields.len() <= 1, "a lock has one field: {fields:?}");
+        let (id, count) = fields.first()?;
+        let left = self.ask(&["PTTL", "lock"]);
+        Some(Lock { id: number(id), count: *count, left: ticks(left) })
+    }
+
+    fn run(&mut self, Request { id, what }: Request) -> Reply {
+        let (source, lease, level, more) = match what {
+            What::Acquire { level, lease, again } => {
+                (script!("acquire"), lease, level, if again { "again" } else { "first" })
+            }
+            What::Renew { lease } => (script!("renew"), lease, 0, ""),
+            What::Release { level } => (script!("release"), 0, level, "PUBLISH"),
+            What::HandOver { heir, lease } => (script!("hand_over"), lease, 0, IDS[usize::from(heir)]),
+            What::ForceUnlock => (script!("force_unlock"), 0, 0, "PUBLISH"),
+            What::Inspect => (script!("inspect"), 0, 0, ""),
+        };
+        let script = redis::Script::new(source);
+        let mut call = script.prepare_invoke();
+        call.key("lock").key("redisson_lock__channel:{lock}").arg(1).arg("nonce");
+        call.arg(IDS[usize::from(id)]).arg(millis(lease)).arg(level).arg(more);
+        let (nonce, code, value): (String, String, Value) = call.invoke(&mut self.raw).expect("it runs");
+        assert_eq!(nonce, "nonce");
+        reply(&code, value)
+    }
+
+    /// One step of both. The lock after it.
+    fn step(&mut self, lock: Option<Lock>, request: Request, of: &str) -> Option<Lock> {
+        let after = run(lock, request);
+        let really = (self.run(request), self.lock());
+        assert_eq!(really, (after.reply, after.lock), "the scripts, and the rules, {of}: {request:?} of {lock:?}");
+        self.published += u64::from(after.published);
+        self.seen.insert(discriminant(&after.reply));
+        after.lock
+    }
+
+    fn assert_all_was_seen(&self) {
+        assert_eq!(self.server.calls("publish"), self.published, "releases published");
+        assert_eq!(self.seen.len(), 10, "kinds of replies");
+    }
+
+    /// The lease ends on the server's own clock.
+    fn expire(&mut self) {
+        let _: u32 = self.ask(&["PEXPIRE", "lock", "1"]);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.ask::<bool>(&["EXISTS", "lock"]) {
+            assert!(Instant::now() < deadline, "the lock does not expire");
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn millis(time: Ticks) -> i64 {
+    i64::from(time) * TICK
+}
+
+/// Times left run down between two looks, by much less than a tick.
+fn ticks(left: i64) -> Option<Ticks> {
+    (left >= 0).then(|| Ticks::try_from((left + TICK - 1) / TICK).expect("a few ticks"))
+}
+
+fn number(id: &str) -> Id {
+    let at = IDS.iter().position(|known| *known == id).expect("an id of this test");
+    Id::try_from(at).expect("a handful")
+}
+
+fn reply(code: &str, value: Value) -> Reply {
+    let (int, words) = match value {
+        Value::Int(int) => (int, Vec::new()),
+        Value::Array(words) => (0, words),
+        other => panic!("{code} with {other:?}"),
+    };
+    let level = |int| u8::try_from(int).expect("a level");
+    match (code, &*words) {
+        ("granted", []) => Reply::Granted(level(int)),
+        ("lost", []) => Reply::Lost,
+        ("busy", [Value::Int(left), id]) => Reply::Busy(ticks(*left), number(&text(id))),
+        ("kept", []) => Reply::Kept(ticks(int)),
+        ("gone", []) => Reply::Gone,
+        ("released", []) => Reply::Released,
+        ("handed", []) => Reply::Handed,
+        ("deeper", []) => Reply::Deeper(level(int)),
+        ("free", []) => Reply::Free,
+        ("held", [id, Value::Int(count), Value::Int(left)]) => {
+            Reply::Held(number(&text(id)), level(*count), ticks(*left))
+        }
+        other => panic!("no reply of a script: {other:?}"),
+    }
+}
+
+fn text(value: &Value) -> String {
+    String::from_redis_value(value.clone()).expect("a text")
+}
+
+fn ids() -> impl Iterator<Item = Id> {
+    (0..IDS.len()).map(|id| Id::try_from(id).expect("a handful"))
+}
+
+fn all_locks() -> Vec<Option<Lock>> {
+    let mut all = vec![None];
+    for id in ids() {
+        for count in LEVELS {
+            let lefts = LEASES.map(Some).chain([None]);
+            all.extend(lefts.map(|left| Some(Lock { id, count, left })));
+        }
+    }
+    all
+}
+
+fn all_requests() -> Vec<Request> {
+    let mut all = vec![What::ForceUnlock, What::Inspect, What::Renew { lease: 0 }, What::Release { level: 0 }];
+    all.extend(LEVELS.map(|level| What::Release { level }));
+    for lease in LEASES {
+        all.push(What::Renew { lease });
+        all.extend(ids().map(|heir| What::HandOver { heir, lease }));
+        for level in LEVELS {
+            all.extend([true, false].map(|again| What::Acquire { level, lease, again }));
+        }
+    }
+    all.iter().flat_map(|what| ids().map(|id| Request { id, what: *what })).collect()
+}
+
+#[test]
+fn every_request_to_every_lock() {
+    let mut real = Real::start();
+    for lock in all_locks() {
+        for request in all_requests() {
+            real.put(lock);
+            real.step(lock, request, "alone");
+        }
+    }
+    real.assert_all_was_seen();
+}
+
+/// Long sequences, in which a lock gets where no test would put it. Time passes by steps, and sometimes really.
+#[test]
+fn random_sequences() {
+    let mut real = Real::start();
+    for seed in 1..=4 {
+        random_sequence(&mut real, seed, 1_000);
+    }
+    real.assert_all_was_seen();
+}
+
+fn random_sequence(real: &mut Real, seed: u64, steps: usize) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let requests = all_requests();
+    real.put(None);
+    let mut lock = None;
+    for step in 0..steps {
+        lock = match rng.u8(..) {
+            0 => {
+                real.expire();
+                None
+            }
+            1..40 => {
+                let later = pass(lock, rng.u8(1..=2));
+                real.put(later);
+                later
+            }
+            _ => {
+                let request = *rng.choice(&requests).expect("there are some");
+                real.step(lock, request, &format!("seed {seed}, step {step}"))
+            }
+        };
+    }
+}
+
+/// A lock after some time; one without an end stays.
+fn pass(lock: Option<Lock>, time: Ticks) -> Option<Lock> {
+    let lock = lock?;
+    let left = match lock.left {
+        Some(left) if left <= time => return None,
+        left => left.map(|left| left - time),
+    };
+    Some(Lock { left, ..lock })
+}

@@ -1,0 +1,86 @@
+//! The lock protocol as a model: every order of events, for small sizes. docs/design.md says what it covers.
+//!
+//! `cargo test --test model -- --nocapture` prints how many worlds there are.
+
+mod hold;
+mod lua;
+mod mutations;
+mod properties;
+mod protocol;
+mod rules;
+#[allow(dead_code)]
+#[path = "../support/server.rs"]
+mod server;
+mod step;
+
+use std::time::Instant;
+
+use stateright::{Checker, Model};
+
+use protocol::Protocol;
+
+/// Steps after which an exploration is stopped and its test fails: more than the largest size has.
+const CAP: usize = 400_000_000;
+
+/// Given-up requests may run after later ones.
+const OVERTAKING: Protocol = Protocol { late: 1, overtaking: true, ..Protocol::BASE };
+
+/// Explores every world there is and checks all properties. A model that explores too little fails too.
+fn explore(name: &str, protocol: Protocol, floor: usize) {
+    let started = Instant::now();
+    let checked = protocol.checker().threads(2).target_state_count(CAP).spawn_bfs().join();
+    let (worlds, steps) = (checked.unique_state_count(), checked.state_count());
+    println!("{name}: {worlds} worlds, {steps} steps, {:.1?}", started.elapsed());
+    checked.assert_properties();
+    assert!(steps < CAP, "{name}: not all was explored");
+    assert!(worlds >= floor, "{name}: only {worlds} worlds");
+}
+
+#[test]
+fn two_processes_that_come_twice() {
+    explore("two processes, twice", Protocol { holds: 2, late: 1, ..Protocol::BASE }, 300_000);
+}
+
+#[test]
+fn two_levels() {
+    explore("two levels", Protocol { levels: 2, late: 1, ..Protocol::BASE }, 700_000);
+}
+
+#[test]
+fn three_processes() {
+    explore("three processes", Protocol { tasks: &[0, 1, 2], vanishing: true, ..Protocol::BASE }, 80_000);
+}
+
+#[test]
+fn hand_over() {
+    let protocol = Protocol { tasks: &[0, 0, 1], told: true, vanishing: true, ..Protocol::BASE };
+    explore("hand-over, and another process", protocol, 400_000);
+    explore("hand-over, two levels", Protocol { tasks: &[0, 0], levels: 2, ..Protocol::BASE }, 130_000);
+}
+
+#[test]
+fn overtaking() {
+    let two = Protocol { late: 2, vanishing: true, ..OVERTAKING };
+    explore("overtaking, two processes", two, 75_000);
+    explore("overtaking, two levels, twice", Protocol { tasks: &[0], holds: 2, levels: 2, ..OVERTAKING }, 130_000);
+    explore("overtaking, hand-over", Protocol { tasks: &[0, 0], ..OVERTAKING }, 75_000);
+}
+
+#[test]
+fn force() {
+    let forced = Protocol { late: 1, told: true, force: true, ..Protocol::BASE };
+    explore("force, two processes", forced, 50_000);
+    explore("force, hand-over", Protocol { tasks: &[0, 0], ..forced }, 110_000);
+}
+
+#[test]
+#[ignore = "minutes: run it in release mode"]
+fn larger() {
+    let base = Protocol::BASE;
+    explore("longer lease", Protocol { levels: 2, lease: 3, ..base }, 180_000);
+    explore("hand-over, late requests", Protocol { tasks: &[0, 0, 1], told: true, late: 1, ..base }, 2_000_000);
+    explore("overtaking, twice", Protocol { holds: 2, ..OVERTAKING }, 900_000);
+    explore("overtaking, two levels", Protocol { levels: 2, ..OVERTAKING }, 1_900_000);
+    explore("overtaking, hand-over, two levels", Protocol { tasks: &[0, 0], levels: 2, ..OVERTAKING }, 3_100_000);
+    explore("two levels, twice", Protocol { holds: 2, levels: 2, ..base }, 18_000_000);
+}

@@ -1,0 +1,105 @@
+//! What must be true in every world, and what must happen in some so that the rest says something.
+
+use stateright::Property;
+
+use crate::{
+    hold::{FOR_EVER, Hold, Offer, Phase},
+    protocol::{Protocol, World},
+    rules::Id,
+};
+
+type Condition = fn(&Protocol, &World) -> bool;
+
+const ALWAYS: [(&str, Condition); 6] = [
+    ("exclusive", exclusive),
+    ("kept", kept),
+    ("unbroken", unbroken),
+    ("level", level),
+    ("leftover", leftover),
+    ("taken", taken),
+];
+
+pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
+    let mut all: Vec<_> = ALWAYS.into_iter().map(|(name, is)| Property::always(name, is)).collect();
+    // A world at rest has no successor. So this is about the last world of each path, and it does no harm that the
+    // checker is blind for what is owed at loops and joins.
+    all.push(Property::eventually("rest", rest));
+    let mut happens = |is_possible: bool, name, is: Condition| {
+        if is_possible {
+            all.push(Property::sometimes(name, is));
+        }
+    };
+    happens(true, "everybody comes to an end", rest);
+    happens(true, "a lease ends under its holder", |_, world| world.any(|hold| hold.phase == Phase::Expired));
+    happens(true, "a holder is told of a loss", |_, world| world.any(|hold| hold.phase == Phase::Removed));
+    happens(protocol.levels > 1, "a second level", second_level);
+    happens(protocol.late > 0 && (protocol.overtaking || protocol.vanishing), "a leftover of a late request", late_one);
+    happens(protocol.has_heirs(), "a hand-over", |_, world| world.any(|hold| matches!(hold.offer, Offer::Taken(_))));
+    happens(protocol.has_heirs(), "a hand-over to one who leaves", |_, world| {
+        world.any(|hold| hold.offer == Offer::Gone)
+    });
+    happens(protocol.force, "a lock opened by force", |_, world| !world.force);
+    all
+}
+
+/// Those who say that they have the lock, and were not robbed of it by force.
+fn certain(world: &World) -> impl Iterator<Item = (Id, &Hold)> {
+    world.ids().zip(&world.holds).filter(|(_, hold)| hold.is_certain() && !hold.ghost.forced)
+}
+
+/// Never two certain holders.
+fn exclusive(_: &Protocol, world: &World) -> bool {
+    certain(world).count() <= 1
+}
+
+/// Who is certain has it on the server.
+fn kept(protocol: &Protocol, world: &World) -> bool {
+    certain(world).all(|(id, _)| protocol.count(world, id) > 0)
+}
+
+/// Who is certain has had it all the time since it was granted.
+fn unbroken(_: &Protocol, world: &World) -> bool {
+    certain(world).all(|(_, hold)| !hold.ghost.broken)
+}
+
+/// The server has the level that a certain holder believes in, when nothing of his is under way.
+fn level(protocol: &Protocol, world: &World) -> bool {
+    // The second excuse: the next request about its level puts it right.
+    let is_excused = |hold: &Hold| hold.ghost.adrift && protocol.overtaking && !protocol.strict;
+    certain(world).all(|(id, hold)| {
+        is_excused(hold) || protocol.count(world, id) == hold.levels || !protocol.is_settled(world, id)
+    })
+}
+
+/// What was given back, or taken back, is not on the server when nothing of it is under way.
+fn leftover(protocol: &Protocol, world: &World) -> bool {
+    world.ids().zip(&world.holds).all(|(id, hold)| {
+        hold.phase != Phase::Over
+            || hold.ghost.adrift
+            || protocol.count(world, id) == 0
+            || !protocol.is_settled(world, id)
+    })
+}
+
+/// A free lock with waiters is taken: one of them is sure to look, whatever else happens or does not.
+fn taken(_: &Protocol, world: &World) -> bool {
+    let looks = |hold: &Hold| hold.phase == Phase::Asked && (hold.rung || hold.nap != FOR_EVER);
+    let acts = |hold: &Hold| hold.is_under_way() || matches!(hold.phase, Phase::Held | Phase::Expired | Phase::Removed);
+    let is_free = world.lock.is_none() && world.late.is_empty();
+    !is_free || !world.any(|hold| hold.phase == Phase::Asked) || world.any(|hold| looks(hold) || acts(hold))
+}
+
+/// Everybody has had or left his turns, nothing is under way, and the lock is free.
+fn rest(_: &Protocol, world: &World) -> bool {
+    let is_done = |hold: &Hold| hold.phase == Phase::Over && !hold.is_under_way();
+    world.lock.is_none() && world.late.is_empty() && world.holds.iter().all(is_done)
+}
+
+fn second_level(_: &Protocol, world: &World) -> bool {
+    world.any(|hold| hold.is_certain() && hold.levels > 1 && hold.turn.is_none())
+}
+
+fn late_one(_: &Protocol, world: &World) -> bool {
+    let is_over = |id: Id| world.hold(id).phase == Phase::Over && !world.hold(id).is_under_way();
+    world.late.is_empty() && world.lock.is_some_and(|lock| is_over(lock.id))
+}
