@@ -74,3 +74,61 @@ impl Manners {
         (self.counters.round_trip.get() * 4).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owing(others: u64, hears: bool) -> (Manners, Arc<str>) {
+        let (manners, key) = (Manners::new(Arc::default()), Arc::from("x"));
+        manners.owe(&key, others, hears);
+        (manners, key)
+    }
+
+    /// How many releases it hesitates at, its own included.
+    fn hesitations(others: u64, hears: bool) -> u64 {
+        let (manners, key) = owing(others, hears);
+        let mut count = u64::from(!hears); // at its own, which it does not hear
+        manners.heard(&key);
+        while manners.after_you(&key).is_some() {
+            count += 1;
+            manners.heard(&key);
+        }
+        count
+    }
+
+    #[test]
+    fn it_hesitates_once_for_each_of_the_others() {
+        for others in 1..=8 {
+            assert_eq!(hesitations(others, true), others, "and hears its own release");
+            assert_eq!(hesitations(others, false), others, "and does not hear its own release");
+        }
+    }
+
+    #[test]
+    fn a_debt_counts_at_once_and_without_a_line() {
+        let (manners, key) = owing(1, false);
+        let until = manners.after_you(&key).expect("somebody else goes first");
+        assert!(until > Instant::now() && until <= Instant::now() + LONGEST_PAUSE);
+        assert_eq!(manners.after_you("y"), None, "the debt is that of one key");
+    }
+
+    #[test]
+    fn who_was_alone_or_has_it_again_owes_nothing() {
+        let (alone, key) = owing(0, true);
+        assert_eq!(alone.after_you(&key), None);
+        let (again, key) = owing(3, true);
+        again.taken(&key);
+        assert_eq!(again.after_you(&key), None);
+    }
+
+    #[test]
+    fn only_what_is_over_is_forgotten() {
+        let (manners, key) = owing(3, true);
+        manners.sweep();
+        assert!(manners.after_you(&key).is_some());
+        std::thread::sleep(LONGEST_PAUSE + Duration::from_millis(1)); // the pause itself
+        manners.sweep();
+        assert!(manners.debts.is_empty());
+    }
+}
