@@ -205,7 +205,7 @@ impl Hold {
             state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
             state.queued = false;
             state.since = Some(sent);
-            state.until = sent + lease.certain();
+            state.until = sent + lease.certain(); // may be past already: then it is lost from the start
         }
         state.renewed += u32::from(terms.renewed);
         state.every = state.every.max(lease.min(self.watchdog).renewal());
