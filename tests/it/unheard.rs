@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use crate::support::{Server, ms, plain, until, within};
 
 /// The longest sleep of a waiter whom nobody tells, and what a busy machine adds.
-const LONGEST_NAP: Duration = ms(5_500);
+const LONGEST_NAP: Duration = ms(6_000);
 
 /// One who waits behind another, has inherited the first place since, and was not woken for it.
 struct Scene {
