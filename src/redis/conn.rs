@@ -165,8 +165,10 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// Takes a link down when its task ends, also with the runtime that this ran on.
+/// Takes a link down when its task ends, also with the runtime that this ran on. What is under way fails then, whoever
+/// keeps the link.
 struct End {
+    driver: AbortHandle,
     down: CancellationToken,
     pulse: Arc<Notify>,
 }
@@ -174,6 +176,7 @@ struct End {
 impl Drop for End {
     fn drop(&mut self) {
         self.down.cancel();
+        self.driver.abort();
         self.pulse.notify_waiters();
     }
 }
@@ -212,7 +215,8 @@ impl Link {
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
         counters.round_trip.note(link.vitals.clock() / 4); // several went by while connecting: a first idea
-        let (end, vitals) = (End { down, pulse: Arc::clone(&link.pulse) }, Arc::clone(&link.vitals));
+        let end = End { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
+        let vitals = Arc::clone(&link.vitals);
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
             tokio::select! {

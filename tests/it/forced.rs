@@ -21,6 +21,8 @@ struct Scene {
 impl Scene {
     async fn set(fault: Fault) -> Scene {
         let server = Server::start();
+        // A new connection must not close the one before: late requests shall arrive.
+        let _: String = server.ask(&["ACL", "SETUSER", "default", "-client"]);
         let (which, proxy) = (script(&server, "force_unlock"), before(&server));
         let forcing = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
         let (holding, other) = (plain(&server).await, plain(&server).await);
