@@ -2,6 +2,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
@@ -195,6 +196,7 @@ impl Guard {
             replicas: 0,
             what: "confirming the lock",
             insists: false,
+            since: Instant::now(),
             give_up: self.engine.outage_ends(),
         }
         .ask(&self.engine.redis);

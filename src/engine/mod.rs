@@ -201,7 +201,17 @@ impl Engine {
         if self.is_closed() {
             return Err(self.closed(what));
         }
-        let question = Question { name, hold: None, script, part, replicas: 0, what, insists: false, give_up };
+        let question = Question {
+            name,
+            hold: None,
+            script,
+            part,
+            replicas: 0,
+            what,
+            insists: false,
+            since: Instant::now(),
+            give_up,
+        };
         let heard = Box::pin(question.ask(&self.redis)).await?;
         Ok((heard.answer, heard.again))
     }

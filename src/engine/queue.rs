@@ -317,6 +317,7 @@ impl Waiter {
         if revoked {
             *offer = Offer::Revoked;
             self.hold.evict();
+            self.woken.notify_one(); // it is in no line any more, and nobody else will call it
         }
         revoked
     }
@@ -424,6 +425,12 @@ impl Place<'_> {
             Some(begun) if now - begun < due => News::Asking(answered),
             _ => News::Yours(self.begin(&mut line)),
         }
+    }
+
+    /// Since when this waiter asks: with others that were not answered, or for itself.
+    pub(crate) fn asks_since(&self, asking: &Asking<'_>) -> Instant {
+        let line = self.queue.line();
+        line.silence.as_ref().map_or(asking.begun, |(since, _)| self.joined.max(*since))
     }
 
     /// When an outage has lasted long enough for this waiter, which has been in it since it joined or the outage began,

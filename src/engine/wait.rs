@@ -151,7 +151,7 @@ impl Engine {
 
     /// One more level of a hold that we have.
     async fn enter_again(self: &Arc<Self>, mut guard: Guard, wish: &Wish) -> Result<Guard> {
-        match Box::pin(self.attempt(&mut guard, wish, "again", self.give_up(wish.patience))).await? {
+        match Box::pin(self.attempt(&mut guard, wish, "again", (Instant::now(), self.give_up(wish.patience)))).await? {
             Attempt::Granted(sent) => self.granted(&mut guard, wish, sent),
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
@@ -169,7 +169,7 @@ impl Engine {
         let half = started + (wish.patience.end().map_or(soon, |end| end.min(soon)) - started) / 2;
         let _ = timeout_at(half, self.releaser.clear(hold.name.key())).await;
         let outcome = match wish.patience {
-            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", soon)).await? {
+            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", (started, soon))).await? {
                 Attempt::Granted(sent) => {
                     self.granted(&mut guard, wish, sent);
                     Outcome::Granted(Way::FirstTry)
@@ -287,7 +287,7 @@ impl Engine {
     ) -> Result<Attempt> {
         let asking = asking.unwrap_or_else(|| place.asking());
         let give_up = self.give_up(wish.patience).min(place.outage_ends(self.config.outage_timeout)?);
-        let tried = Box::pin(self.attempt(guard, wish, "first", give_up)).await;
+        let tried = Box::pin(self.attempt(guard, wish, "first", (place.asks_since(&asking), give_up))).await;
         asking.ended(&tried);
         tried
     }
@@ -357,7 +357,13 @@ impl Engine {
 
     /// Asks the server once, through outages. Its callers box it, so that who only waits does not carry the room for a
     /// request along.
-    async fn attempt(&self, guard: &mut Guard, wish: &Wish, first: &'static str, give_up: Instant) -> Result<Attempt> {
+    async fn attempt(
+        &self,
+        guard: &mut Guard,
+        wish: &Wish,
+        first: &'static str,
+        (since, give_up): (Instant, Instant),
+    ) -> Result<Attempt> {
         let hold = Arc::clone(guard.hold());
         let lease = self.lease(wish);
         let replicas = if first == "first" { self.config.replicas } else { 0 };
@@ -370,6 +376,7 @@ impl Engine {
             replicas,
             what: ASKING,
             insists: false,
+            since,
             give_up,
         }
         .ask(&self.redis)
