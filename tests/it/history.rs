@@ -34,7 +34,7 @@ fn events_survive_their_log() {
         What::Granted { id: "u:1".into(), until: 7 },
         What::Sure { id: "u:1".into(), until: 7 },
         What::Counted { id: "u:1".into(), since: 1, believed: 2, counted: 3 },
-        What::Releasing { id: "u:1".into(), left: 1 },
+        What::Releasing { id: "u:1".into() },
         What::Released { id: "u:1".into() },
         What::Lost { id: "u:1".into() },
         What::Left,
