@@ -57,6 +57,8 @@ pub(crate) struct Stage {
     observer: Option<Observer>,
     /// The most requests in a second while the server refused.
     refused: u64,
+    /// Which trouble there was, from when to when.
+    diary: Vec<String>,
 }
 
 /// A client process, and the slot whose proxy it goes through.
@@ -76,7 +78,9 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
     let in_a_row = if time < SHORT { IN_A_ROW_IF_SHORT } else { IN_A_ROW };
     while started.elapsed() < time {
         for _ in 0..in_a_row {
-            deck.trouble(&mut stage, &mut random);
+            let since = clock();
+            let name = deck.trouble(&mut stage, &mut random);
+            stage.diary.push(format!("{since} {} {name}", clock()));
             stage.pause(Duration::from_millis(random.u64(0..=800)));
         }
         stage.pause(SETTLE);
@@ -89,6 +93,7 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
     stage.report();
     let fine = report::verdict(&found, seed);
     if !fine {
+        stage.write_diary()?;
         println!("the clients' logs: {}", stage.folder.keep().display());
     }
     Ok(fine)
@@ -101,8 +106,9 @@ impl Stage {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let proxies = (0..CLIENTS).map(|_| Proxy::start(address)).collect();
         let (folder, clients, observer) = (TempDir::new()?, Vec::new(), Some(Observer::start(&server.url())));
-        let history = expectations();
-        let mut stage = Stage { server, proxies, clients, folder, seed, started: 0, history, observer, refused: 0 };
+        let (history, diary) = (expectations(), Vec::new());
+        let mut stage =
+            Stage { server, proxies, clients, folder, seed, started: 0, history, observer, refused: 0, diary };
         for slot in 0..CLIENTS {
             let client = stage.start(slot)?;
             stage.clients.push(client);
@@ -219,6 +225,14 @@ impl Stage {
             self.history.clients.insert(client.name.clone(), read(&client.log)?);
         }
         Ok(())
+    }
+
+    /// For who looks for a cause: what was done, and who had which lock.
+    fn write_diary(&self) -> Outcome<()> {
+        let calm = self.history.calm.iter().map(|(since, until)| format!("{since} {until} calm"));
+        let troubles: Vec<_> = self.diary.iter().cloned().chain(calm).collect();
+        fs::write(self.folder.path().join("troubles"), troubles.join("\n"))?;
+        Ok(fs::write(self.folder.path().join("seen"), report::changes(&self.history))?)
     }
 
     fn report(&mut self) {

@@ -65,6 +65,22 @@ pub(crate) fn history(history: &History) {
     ]);
 }
 
+/// Who had which lock on the server, whenever that had changed.
+pub(crate) fn changes(history: &History) -> String {
+    let mut lines = Vec::new();
+    for (name, all) in &history.seen {
+        let mut last = None;
+        for seen in all {
+            if last != Some(&seen.id) {
+                lines.push(format!("{} {} {name} {}", seen.since, seen.at, seen.id.as_deref().unwrap_or("-")));
+                last = Some(&seen.id);
+            }
+        }
+    }
+    lines.sort();
+    lines.join("\n")
+}
+
 pub(crate) fn verdict(found: &[Violation], seed: u64) -> bool {
     let mut kinds = BTreeMap::new();
     found.iter().for_each(|violation| *kinds.entry(violation.kind).or_insert(0) += 1);

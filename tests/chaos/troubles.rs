@@ -57,12 +57,13 @@ impl Deck {
         Deck { first, tally: Tally::new() }
     }
 
-    /// One trouble, chosen by the seed.
-    pub(crate) fn trouble(&mut self, stage: &mut Stage, random: &mut Rng) {
+    /// One trouble, chosen by the seed; with its name.
+    pub(crate) fn trouble(&mut self, stage: &mut Stage, random: &mut Rng) -> &'static str {
         let at = self.first.pop().unwrap_or_else(|| drawn(random));
         let (name, _, trouble) = TROUBLES[at];
         *self.tally.entry(name).or_default() += 1;
         trouble(stage, random);
+        name
     }
 }
 

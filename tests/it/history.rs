@@ -38,6 +38,7 @@ fn events_survive_their_log() {
         What::Released { id: "u:1".into() },
         What::Lost { id: "u:1".into(), removed: true },
         What::Lost { id: "u:1".into(), removed: false },
+        What::Kept,
         What::Left,
         What::Failed { error: "not today".into() },
         What::Begun { call: "lock".into(), limit: 7 },
@@ -203,6 +204,17 @@ fn of_two_the_one_whose_answer_was_late_may_be_the_broken_one() {
     let late = "10 0 a asked\n90 0 a granted one:1 800\n200 0 a removed one:1";
     let other = "5 1 a forcing\n50 1 a forced\n60 0 a asked\n70 0 a granted other:1 900\n300 0 a releasing other:1";
     assert_eq!(kinds(&history(late, other)), []);
+}
+
+#[test]
+fn who_does_not_poll_does_not_wait_but_may_be_granted() {
+    let kept = format!("10 0 a asked\n20 0 a kept\n{} 0 a asked\n{} 0 a granted one:1 {}", 40, 50, 2 * SECOND);
+    let mut wiped_meanwhile = history(&kept, "35 0 a asked\n60 0 a granted other:1 90");
+    wiped_meanwhile.wipes = vec![wiped(None, 30, 31)];
+    assert_eq!(kinds(&wiped_meanwhile), [Kind::Belief], "it was asked for before");
+    let mut idle = history("10 0 a asked\n20 0 a kept", "");
+    idle.calm = vec![(15, 2 * SECOND)];
+    assert_eq!(kinds(&idle), []);
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(super) async fn kept(player: &mut Player) {
     if let Some(taken) = taken {
         return ended(player, &lock, taken).await;
     }
-    player.scribe.note(PARCEL, What::Left); // who does not poll asks for nothing
+    player.scribe.note(PARCEL, What::Kept);
     let time = time(player);
     player.scribe.way(if time > Duration::from_secs(1) {
         "future kept unpolled for long"
@@ -31,7 +31,8 @@ pub(super) async fn kept(player: &mut Player) {
     sleep(time).await;
     if player.random.bool() {
         player.scribe.way("future kept unpolled, and dropped");
-        return drop(asking);
+        drop(asking);
+        return player.scribe.note(PARCEL, What::Left);
     }
     player.scribe.note(PARCEL, What::Asked);
     match player.scribe.call(PARCEL, "lock-polled-on", None, asking, |_| "ok").await {

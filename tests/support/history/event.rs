@@ -32,7 +32,9 @@ pub(crate) enum What {
     Released { id: String },
     /// It was told that the lock is gone; `removed`: that the server has it no more.
     Lost { id: String, removed: bool },
-    /// It asked and left without: out of time, cancelled, or no longer polled.
+    /// It no longer polls what it asked with: it does not wait, but may still be granted something.
+    Kept,
+    /// It asked and left without: out of time, or cancelled.
     Left,
     /// It asked and was given an error.
     Failed { error: String },
@@ -69,6 +71,7 @@ impl fmt::Display for What {
             What::Released { id } => write!(f, "released {id}"),
             What::Lost { id, removed: true } => write!(f, "removed {id}"),
             What::Lost { id, removed: false } => write!(f, "lost {id}"),
+            What::Kept => write!(f, "kept"),
             What::Left => write!(f, "left"),
             What::Failed { error } => write!(f, "failed {}", one_line(error)),
             What::Begun { call, limit } => write!(f, "begun {call} {limit}"),
@@ -113,6 +116,7 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
         "released" => What::Released { id: word(words)? },
         "removed" => What::Lost { id: word(words)?, removed: true },
         "lost" => What::Lost { id: word(words)?, removed: false },
+        "kept" => What::Kept,
         "left" => What::Left,
         "failed" => What::Failed { error: rest(words) },
         "begun" => What::Begun { call: word(words)?, limit: number(words)? },

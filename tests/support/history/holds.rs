@@ -39,9 +39,10 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
     for event in events {
         let key = (event.task, event.name.as_str());
         match &event.what {
-            What::Asked => _ = asked.insert(key, event.at),
+            What::Asked => _ = asked.entry(key).or_insert(event.at), // and not when it goes on asking
+            What::Left | What::Failed { .. } => _ = asked.remove(&key),
             What::Granted { id, until } => {
-                let asked = asked.get(&key).copied().unwrap_or(event.at);
+                let asked = asked.remove(&key).unwrap_or(event.at);
                 let known = by_id.entry(id).or_insert(Known { asked, guards: 0, open: None });
                 known.guards += 1;
                 let at = *known.open.get_or_insert_with(|| {

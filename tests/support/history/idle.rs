@@ -56,7 +56,7 @@ impl History {
             for event in events.iter().filter(|event| event.name == name) {
                 match event.what {
                     What::Asked => _ = asked.insert(event.task, event.at),
-                    What::Granted { .. } | What::Left | What::Failed { .. } => {
+                    What::Granted { .. } | What::Kept | What::Left | What::Failed { .. } => {
                         let since = asked.remove(&event.task);
                         waits.extend(since.map(|since| Wait { client: client.clone(), since, until: event.at }));
                     }
