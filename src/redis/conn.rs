@@ -9,7 +9,7 @@ use std::{
     fmt::Write,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -101,7 +101,26 @@ pub(super) struct Link {
     /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
     nonce: AtomicU64,
+    /// Who the server takes us for, where it says so.
+    peer: OnceLock<Peer>,
     counters: Arc<Counters>,
+}
+
+/// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
+/// does not close somebody else's.
+#[derive(Debug)]
+struct Peer {
+    id: String,
+    addr: String,
+}
+
+impl Peer {
+    /// From CLIENT INFO. Over a unix socket all have the same address, and none has one here.
+    fn parse(info: &str) -> Option<Peer> {
+        let field = |name: &str| info.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let (id, addr) = (field("id")?.to_owned(), field("addr")?.to_owned());
+        (!addr.ends_with(":0")).then_some(Peer { id, addr })
+    }
 }
 
 impl std::fmt::Debug for Link {
@@ -144,6 +163,7 @@ impl Link {
             heard: AtomicU64::new(0),
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
+            peer: OnceLock::new(),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -250,6 +270,26 @@ impl Link {
     pub(super) async fn load(&self, source: &str) -> Result<String, Fault> {
         let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
         self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
+    }
+
+    /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
+    async fn introduce(&self) {
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
+        if let Some(peer) = info.ok().as_deref().and_then(Peer::parse) {
+            let _ = self.peer.set(peer);
+        }
+    }
+
+    /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
+    /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
+    async fn bury(&self, before: &Link) {
+        let Some(Peer { id, addr }) = before.peer.get() else { return };
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let args = vec!["KILL", "ID", id, "ADDR", addr];
+        if let Err(fault) = self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
+            tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+        }
     }
 
     /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
@@ -435,7 +475,9 @@ async fn supervise(
     loop {
         link.down.cancelled().await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
-        link = Arc::new(dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await);
+        let next = dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await;
+        next.bury(&link).await;
+        link = Arc::new(next);
         tracing::info!(target: "leasehold::conn", "connected again");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
         generation.send_modify(|count| *count += 1);
@@ -453,7 +495,9 @@ struct Dial {
 
 impl Dial {
     async fn link(&self) -> Result<Link, Fault> {
-        Link::open(&self.target, self.patience, self.buffer, &self.counters).await
+        let link = Link::open(&self.target, self.patience, self.buffer, &self.counters).await?;
+        link.introduce().await;
+        Ok(link)
     }
 
     /// Tries until it works, reporting each failure.
@@ -566,6 +610,15 @@ mod tests {
         assert!(!format!("{target:?}").contains("s3cret"));
         let error = Target::parse("redis://ann:s3cret@h:99999").expect_err("bad port");
         assert!(!format!("{error} {error:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn who_the_server_takes_us_for() {
+        let Peer { id, addr } = Peer::parse("id=7 addr=127.0.0.1:5000 laddr=127.0.0.1:6379 fd=8\n").expect("over TCP");
+        assert_eq!((&*id, &*addr), ("7", "127.0.0.1:5000"));
+        for other in ["id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0", "ERR unknown", ""] {
+            assert!(Peer::parse(other).is_none(), "{other}");
+        }
     }
 
     #[test]
