@@ -36,8 +36,9 @@ const SHORT: Duration = Duration::from_secs(100);
 /// After the last trouble leases must end, and connections come back, before all must go well again.
 const SETTLE: Duration = Duration::from_millis(3_500);
 const CALM: Duration = Duration::from_millis(2_500);
-/// How much later a client that is far away hears an answer.
-const FAR: Duration = Duration::from_millis(60);
+/// How much later a client that is far away hears an answer, and for how long it is before that counts.
+const FAR: Duration = Duration::from_millis(25);
+const USED_TO_IT: Duration = Duration::from_secs(1);
 /// How long the clients may take to end what they have begun.
 const LAST: Duration = Duration::from_secs(30);
 /// A future that is not polled may keep its place, or what was handed to it, for so long.
@@ -83,7 +84,6 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
             stage.diary.push(format!("{since} {} {name}", clock()));
             stage.pause(Duration::from_millis(random.u64(0..=800)));
         }
-        stage.pause(SETTLE);
         stage.calm();
     }
     let mut found = stage.end()?;
@@ -134,9 +134,11 @@ impl Stage {
     /// A time in which nothing is wrong; only one client is far away, so that messages arrive while it still waits for
     /// its answer.
     fn calm(&mut self) {
+        self.pause(SETTLE - USED_TO_IT);
         let far = Fault::Delay(Way::Back, FAR);
         let far = Schedule { seed: 0, which: Which::Command("EVALSHA"), chances: vec![(1.0, far)] };
         self.proxies[0].schedule(far);
+        self.pause(USED_TO_IT);
         let since = clock();
         self.pause(CALM);
         self.history.calm.push((since, clock()));

@@ -230,6 +230,10 @@ fn calls_that_end_too_late() {
     assert_eq!(kinds(&never), [Kind::Late]);
     let without_limit = history(&format!("10 0 a begun lock 0\n{} 0 a ended lock ok", 99 * SECOND), "");
     assert_eq!(kinds(&without_limit), []);
+    let mut endless = history("10 0 a begun lock 0", "");
+    assert_eq!(kinds(&endless), [Kind::Stuck]);
+    endless.killed.insert("one".into(), 20);
+    assert_eq!(kinds(&endless), []);
 }
 
 #[test]
@@ -243,7 +247,7 @@ fn calls_that_give_up_too_soon() {
     assert_eq!(ended("try_lock_for", SECOND / 2, "none"), []);
     assert_eq!(ended("try_lock_for", 2 * SECOND, "ok"), []);
     assert_eq!(ended("lock", 0, "unavailable"), [Kind::Hasty]);
-    assert_eq!(ended("lock", 0, "server"), [Kind::Hasty]);
+    assert_eq!(ended("lock", 0, "server"), [], "a refusal is an answer");
     assert_eq!(ended("lock", 0, "lost"), []);
 }
 

@@ -14,6 +14,8 @@ const STOOD_STILL: Duration = Duration::from_secs(5);
 /// so many, or so many of a hundred.
 const UNAVAILABLE: (u64, u64) = (10, 2);
 
+const NEVER: &str = "never";
+
 /// A call from its beginning to its end.
 struct Call<'a> {
     name: &'a str,
@@ -33,6 +35,7 @@ impl History {
             for call in &calls {
                 found.extend(late(client, call, &pauses));
                 found.extend(self.hasty(client, call));
+                found.extend(self.endless(client, call));
             }
             found.extend(self.untrue(client, &calls));
         }
@@ -44,7 +47,7 @@ impl History {
         let took = call.ended - call.begun;
         let least = match (call.what, call.how) {
             ("try_lock_for", "none") => call.limit,
-            ("lock", "unavailable" | "server") => nanos(self.outage),
+            ("lock", "unavailable") => nanos(self.outage),
             _ => return None,
         };
         let soon = took + nanos(GRAIN) < least;
@@ -53,6 +56,13 @@ impl History {
             format!("{client}: {what} ended with {how} at {} after {took} instead of {least}", call.ended)
         };
         soon.then(|| violation(Kind::Hasty, call.name, details()))
+    }
+
+    /// A call that never ended, though its client lived to the end.
+    fn endless(&self, client: &str, call: &Call<'_>) -> Option<Violation> {
+        let endless = call.how == NEVER && call.limit == 0 && !self.killed.contains_key(client);
+        let details = || format!("{client}: {} from {} never ended", call.what, call.begun);
+        endless.then(|| violation(Kind::Stuck, call.name, details()))
     }
 
     /// A server that answers must not be called silent.
@@ -113,7 +123,7 @@ fn calls_of(events: &[Event]) -> Vec<Call<'_>> {
         match &event.what {
             What::Begun { call, limit } => {
                 let call =
-                    Call { name: &event.name, what: call, limit: *limit, begun: event.at, ended: last, how: "nothing" };
+                    Call { name: &event.name, what: call, limit: *limit, begun: event.at, ended: last, how: NEVER };
                 begun.insert(event.task, call);
             }
             What::Ended { how, .. } => {

@@ -92,7 +92,7 @@ pub(crate) enum Kind {
     Failure,
     /// A hold that remains when it was given back long ago.
     Leftover,
-    /// A client that does not end.
+    /// A client, or a call, that does not end.
     Stuck,
 }
 
