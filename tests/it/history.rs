@@ -211,7 +211,9 @@ fn who_does_not_poll_does_not_wait_but_may_be_granted() {
     let kept = format!("10 0 a asked\n20 0 a kept\n{} 0 a asked\n{} 0 a granted one:1 {}", 40, 50, 2 * SECOND);
     let mut wiped_meanwhile = history(&kept, "35 0 a asked\n60 0 a granted other:1 90");
     wiped_meanwhile.wipes = vec![wiped(None, 30, 31)];
-    assert_eq!(kinds(&wiped_meanwhile), [Kind::Belief], "it was asked for before");
+    assert_eq!(kinds(&wiped_meanwhile), [], "it was asked for before");
+    wiped_meanwhile.wipes = vec![wiped(None, 5, 6)];
+    assert_eq!(kinds(&wiped_meanwhile), [Kind::Overlap]);
     let mut idle = history("10 0 a asked\n20 0 a kept", "");
     idle.calm = vec![(15, 2 * SECOND)];
     assert_eq!(kinds(&idle), []);
