@@ -9,7 +9,7 @@ use std::{
     fmt::Write,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -101,13 +101,44 @@ pub(super) struct Link {
     /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
     nonce: AtomicU64,
-    waits: tokio::sync::Mutex<()>,
+    /// Who the server takes us for, where it says so.
+    peer: OnceLock<Peer>,
     counters: Arc<Counters>,
+}
+
+/// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
+/// does not close somebody else's.
+#[derive(Debug)]
+struct Peer {
+    id: String,
+    addr: String,
+}
+
+impl Peer {
+    /// From CLIENT INFO. Over a unix socket all have the same address, and none has one here.
+    fn parse(info: &str) -> Option<Peer> {
+        let field = |name: &str| info.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let (id, addr) = (field("id")?.to_owned(), field("addr")?.to_owned());
+        (!addr.ends_with(":0")).then_some(Peer { id, addr })
+    }
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("down", &self.down.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// Takes a link down when its task ends, also with the runtime that this ran on.
+struct End {
+    down: CancellationToken,
+    pulse: Arc<Notify>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.down.cancel();
+        self.pulse.notify_waiters();
     }
 }
 
@@ -132,7 +163,7 @@ impl Link {
             heard: AtomicU64::new(0),
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
-            waits: tokio::sync::Mutex::default(),
+            peer: OnceLock::new(),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -146,14 +177,13 @@ impl Link {
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
         counters.round_trip.note(link.clock() / 4); // several went by while connecting: a first idea
-        let pulse = Arc::clone(&link.pulse);
+        let end = End { down, pulse: Arc::clone(&link.pulse) };
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
             tokio::select! {
-                _ = driver => down.cancel(),
-                () = beat(&pulse, patience / PULSES) => {}
+                _ = driver => {}
+                () = beat(&end.pulse, patience / PULSES) => {}
             }
-            pulse.notify_waiters();
         });
         Ok(link)
     }
@@ -242,12 +272,30 @@ impl Link {
         self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
     }
 
-    /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile, so one at a time:
-    /// others' renewals must get through in between.
-    pub(super) async fn confirmed(&self, wanted: u8) -> Result<u8, Fault> {
-        let _alone = self.waits.lock().await;
+    /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
+    async fn introduce(&self) {
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
+        if let Some(peer) = info.ok().as_deref().and_then(Peer::parse) {
+            let _ = self.peer.set(peer);
+        }
+    }
+
+    /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
+    /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
+    async fn bury(&self, before: &Link) {
+        let Some(Peer { id, addr }) = before.peer.get() else { return };
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let args = vec!["KILL", "ID", id, "ADDR", addr];
+        if let Err(fault) = self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
+            tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+        }
+    }
+
+    /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
+    pub(super) async fn confirmed(&self, wanted: u8, time: Duration) -> Result<u8, Fault> {
         let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
-        let millis = u64::try_from(self.patience.as_millis() / 2).unwrap_or(u64::MAX);
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let args = vec![wanted.to_string(), millis.max(1).to_string()];
         let count: u64 = self.bounded(Box::pin(self.client.custom(wait, args))).await?;
         Ok(u8::try_from(count).unwrap_or(u8::MAX))
@@ -403,15 +451,17 @@ impl Conn {
             Err(fault) => matches!(fault, Fault::Denied(_) | Fault::Closed),
         };
         let found = timeout(self.patience, slot.wait_for(usable)).await.map(|found| found.map(|now| now.clone()));
-        let found = match found {
+        match found {
             Ok(Ok(found)) => found,
-            Ok(Err(_gone)) => Err(Fault::Closed),
-            Err(_late) => self.link.borrow().clone().and_then(|_| Err(Fault::unknown("no connection"))),
-        };
-        found.map_err(|fault| match fault {
-            Fault::Unknown(source) => Fault::NotReady(source), // it was never sent
-            other => other,
-        })
+            Ok(Err(_gone)) => Err(Fault::Abandoned), // nobody replaces links any more, and nobody has closed them
+            Err(_late) => Err(self.none_yet()),
+        }
+    }
+
+    /// Why there is no link: whatever the server refuses us now, nothing was sent.
+    fn none_yet(&self) -> Fault {
+        let last = self.link.borrow().as_ref().err().cloned().and_then(Fault::source);
+        Fault::NotSent(last.unwrap_or_else(|| Arc::new(closed())))
     }
 }
 
@@ -425,7 +475,9 @@ async fn supervise(
     loop {
         link.down.cancelled().await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
-        link = Arc::new(dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await);
+        let next = dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await;
+        next.bury(&link).await;
+        link = Arc::new(next);
         tracing::info!(target: "leasehold::conn", "connected again");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
         generation.send_modify(|count| *count += 1);
@@ -443,7 +495,9 @@ struct Dial {
 
 impl Dial {
     async fn link(&self) -> Result<Link, Fault> {
-        Link::open(&self.target, self.patience, self.buffer, &self.counters).await
+        let link = Link::open(&self.target, self.patience, self.buffer, &self.counters).await?;
+        link.introduce().await;
+        Ok(link)
     }
 
     /// Tries until it works, reporting each failure.
@@ -463,8 +517,8 @@ impl Dial {
     }
 }
 
-/// Half to one and a half of it, so that many clients do not come back in step.
-fn spread(pause: Duration) -> Duration {
+/// Half to one and a half of it, so that many do not come back in step.
+pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
     pause.mul_f64(0.5 + random)
 }
@@ -556,6 +610,15 @@ mod tests {
         assert!(!format!("{target:?}").contains("s3cret"));
         let error = Target::parse("redis://ann:s3cret@h:99999").expect_err("bad port");
         assert!(!format!("{error} {error:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn who_the_server_takes_us_for() {
+        let Peer { id, addr } = Peer::parse("id=7 addr=127.0.0.1:5000 laddr=127.0.0.1:6379 fd=8\n").expect("over TCP");
+        assert_eq!((&*id, &*addr), ("7", "127.0.0.1:5000"));
+        for other in ["id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0", "ERR unknown", ""] {
+            assert!(Peer::parse(other).is_none(), "{other}");
+        }
     }
 
     #[test]

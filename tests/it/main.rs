@@ -16,6 +16,7 @@ mod lost;
 mod misplaced;
 mod nested;
 mod outage;
+mod overtaken;
 mod proxy;
 mod scripts;
 mod waiting;
