@@ -176,7 +176,7 @@ impl Hold {
 
     /// The level the server should have.
     pub(crate) fn wanted(&self) -> u8 {
-        if matches!(self.phase, Phase::Held | Phase::Capped) { self.levels } else { 0 }
+        if self.is_in_use() { self.levels } else { 0 }
     }
 
     /// Somebody acts for it.

@@ -11,8 +11,7 @@ use std::{
 use redis::{Connection, FromRedisValue, Value};
 
 use crate::{
-    mutations::forces_anybodys,
-    rules::{Id, Lock, Reply, Request, Rules, Ticks, What, run},
+    rules::{Id, Lock, Reply, Request, Ticks, What, run},
     server::Server,
 };
 
@@ -100,7 +99,7 @@ impl Real {
 
     /// One step of both. The lock after it.
     fn step(&mut self, lock: Option<Lock>, request: Request, of: &str) -> Option<Lock> {
-        let after = rules()(lock, request);
+        let after = run(lock, request);
         let really = (self.run(request), self.lock());
         assert_eq!(really, (after.reply, after.lock), "the scripts, and the rules, {of}: {request:?} of {lock:?}");
         self.published += u64::from(after.published);
@@ -122,12 +121,6 @@ impl Real {
             sleep(Duration::from_millis(1));
         }
     }
-}
-
-/// A script that opens a lock by force without looking at the hold it was given takes it from anybody.
-fn rules() -> Rules {
-    let looks_at_id = script!("force_unlock").contains("ARGV[a + 2]");
-    if looks_at_id { run } else { forces_anybodys }
 }
 
 fn millis(time: Ticks) -> i64 {

@@ -71,8 +71,8 @@ pub(crate) enum Slip {
     LeavesItToTheDead,
     /// Gives nothing back of what it knows to be gone.
     LeavesWhatWasRemoved,
-    /// Takes what is left of a hold that has reached its cap for nothing.
-    FreesAtTheCap,
+    /// Gives back all of a lost hold with the first of its guards.
+    FreesWhatIsLost,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -227,7 +227,8 @@ impl Protocol {
 
     /// The level that the server should have.
     pub(crate) fn wanted(&self, hold: &Hold) -> u8 {
-        if hold.phase == Phase::Capped && self.has(Slip::FreesAtTheCap) { 0 } else { hold.wanted() }
+        let is_lost = hold.phase != Phase::Held && self.has(Slip::FreesWhatIsLost);
+        if is_lost { 0 } else { hold.wanted() }
     }
 
     /// Whom the lock could be handed to: the head of the line, where the errand allows that.

@@ -351,7 +351,7 @@ impl<'a> Step<'a> {
             self.released(id, level == 0 || answer == Answer::Gone);
         }
         if !self.protocol.overtaking {
-            self.world.late.retain(|late| late.id != request.id || late.is_by_force());
+            self.world.late.retain(|late| late.is_by_force() || !comes_before(*late, request));
         }
     }
 
@@ -379,7 +379,7 @@ impl<'a> Step<'a> {
         for (id, changed) in self.world.ids().zip(before.into_iter().zip(after).map(|(before, after)| before != after))
         {
             let is_named = self.protocol.wire(id) == request.id;
-            let is_excused = self.protocol.excuses() && !request.is_by_force();
+            let is_excused = (self.protocol.excuses() || self.protocol.vanishing) && !request.is_by_force();
             let ghost = &mut self.hold(id).ghost;
             ghost.forced |= changed && request.is_by_force() && is_named;
             ghost.adrift |= changed && is_excused;
@@ -439,4 +439,11 @@ impl<'a> Step<'a> {
         self.world.late.extend([Request { id, what: What::ForceUnlock }; 2]);
         self.world.late.sort_unstable();
     }
+}
+
+/// On one connection. A hold is asked about one thing after the other, and is not given back while it can be handed the
+/// lock: that was asked for before, or will be for its next one.
+fn comes_before(late: Request, request: Request) -> bool {
+    let gives_back = matches!(request.what, What::Release { .. });
+    late.id == request.id || gives_back && late.names(request.id)
 }
