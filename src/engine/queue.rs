@@ -140,8 +140,8 @@ pub(crate) enum News<'a> {
     Taken,
     /// Somebody asks: the answer tells all.
     Asking(Notified<'a>),
-    /// Nobody has asked: it must itself.
-    None,
+    /// Nobody has asked: it must itself, for all.
+    Yours(Asking<'a>),
 }
 
 /// A waiter's place in the line; left when dropped.
@@ -404,8 +404,11 @@ impl Place<'_> {
 
     /// An attempt begins.
     pub(crate) fn asking(&self) -> Asking<'_> {
+        self.begin(&mut self.queue.line())
+    }
+
+    fn begin(&self, line: &mut Line) -> Asking<'_> {
         let begun = Instant::now();
-        let mut line = self.queue.line();
         (line.asking, line.asked) = (Some(begun), begun);
         Asking { queue: &self.queue, begun }
     }
@@ -414,12 +417,12 @@ impl Place<'_> {
     pub(crate) fn news(&self, due: Duration) -> News<'_> {
         let answered = self.queue.answered.notified();
         let now = Instant::now();
-        let line = self.queue.line();
+        let mut line = self.queue.line();
         let fresh = |answered: Instant| answered >= self.joined && now - answered <= FRESH;
         match line.asking {
             _ if line.answered.is_some_and(fresh) => News::Taken,
             Some(begun) if now - begun < due => News::Asking(answered),
-            _ => News::None,
+            _ => News::Yours(self.begin(&mut line)),
         }
     }
 
