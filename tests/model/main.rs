@@ -98,9 +98,9 @@ fn larger() {
     explore("overtaking, hand-over, two levels", Protocol { tasks: &[0, 0], levels: 2, ..OVERTAKING }, 2_000_000);
     explore("looking, late requests", Protocol { levels: 2, looks: true, late: 1, ..base }, 300_000);
     let mates = Protocol { tasks: &[0, 0], late: 1, ..base };
-    explore("hand-over, two levels, late requests", Protocol { levels: 2, looks: true, caps: true, ..mates }, 400_000);
-    explore("hand-over, late requests, vanishing", Protocol { levels: 2, vanishing: true, ..mates }, 300_000);
+    explore("hand-over, two levels, late requests", Protocol { levels: 2, looks: true, caps: true, ..mates }, 500_000);
+    explore("hand-over, late requests, vanishing", Protocol { levels: 2, vanishing: true, ..mates }, 700_000);
     explore("hand-over, twice, looking", Protocol { tasks: &[0, 0], holds: 2, looks: true, ..base }, 3_500_000);
-    explore("force, overtaking", Protocol { tasks: &[0, 0], force: true, ..OVERTAKING }, 700_000);
+    explore("force, overtaking", Protocol { tasks: &[0, 0], force: true, ..OVERTAKING }, 800_000);
     explore("two levels, twice", Protocol { holds: 2, levels: 2, ..base }, 18_000_000);
 }

@@ -342,10 +342,10 @@ impl<'a> Step<'a> {
         let hold = self.hold(id);
         hold.turn = Some(Ask { answer: Some(answer), ..hold.turn.expect("it was asked") });
         hold.ghost.adrift &= hold.phase == Phase::Over && is_there;
-        if let (What::HandOver { heir, .. }, Answer::Yes) = (what, answer) {
-            if before.is_some_and(|before| before.id == request.id) {
-                self.hold(heir).ghost.adrift = false;
-            }
+        if let (What::HandOver { heir, .. }, Answer::Yes) = (what, answer)
+            && before.is_some_and(|before| before.id == request.id)
+        {
+            self.hold(heir).ghost.adrift = false;
         }
         if let What::Release { level } = what {
             self.released(id, level == 0 || answer == Answer::Gone);
