@@ -152,13 +152,13 @@ impl Engine {
 
     /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
     pub(crate) async fn close(&self) -> Result<()> {
-        if self.is_abandoned() {
-            return Err(Error::abandoned("giving back what was held"));
-        }
         self.closing.cancel();
         for hold in self.registry.all() {
             hold.doom(&self.counters);
             self.releaser.send(Errand::for_all(&hold));
+        }
+        if self.is_abandoned() {
+            return Err(Error::abandoned("giving back what was held"));
         }
         let done = timeout(CLOSING, self.releaser.idle()).await;
         self.releaser.stop();

@@ -94,9 +94,7 @@ pub(super) struct Link {
     driver: AbortHandle,
     down: CancellationToken,
     patience: Duration,
-    opened: Instant,
-    /// When the last reply came, in microseconds since it was opened.
-    heard: AtomicU64,
+    vitals: Arc<Vitals>,
     /// Told every now and then, so that those who wait for a reply look at the clock. A timer for each request would
     /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
@@ -104,6 +102,44 @@ pub(super) struct Link {
     /// Who the server takes us for, where it says so.
     peer: OnceLock<Peer>,
     counters: Arc<Counters>,
+}
+
+/// What tells a living connection from a dead one. Times in microseconds since it was opened.
+#[derive(Debug)]
+struct Vitals {
+    opened: Instant,
+    /// When the last reply came.
+    heard: AtomicU64,
+    /// When the first request after that was sent; 0 if there was none. Kept here and not with the request: its caller
+    /// may leave before it is late.
+    unanswered: AtomicU64,
+}
+
+impl Vitals {
+    fn new() -> Vitals {
+        Vitals { opened: Instant::now(), heard: AtomicU64::new(0), unanswered: AtomicU64::new(0) }
+    }
+
+    fn clock(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn sent(&self) -> u64 {
+        let sent = self.clock();
+        let _ = self.unanswered.compare_exchange(0, sent.max(1), Ordering::Relaxed, Ordering::Relaxed);
+        sent
+    }
+
+    fn answered(&self) {
+        self.heard.store(self.clock(), Ordering::Relaxed);
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// Nothing was heard for so long since a request was sent.
+    fn is_dead(&self, patience: Duration) -> bool {
+        let since = self.unanswered.load(Ordering::Relaxed);
+        since > 0 && u128::from(self.clock().saturating_sub(since)) >= patience.as_micros()
+    }
 }
 
 /// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
@@ -129,8 +165,10 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// Takes a link down when its task ends, also with the runtime that this ran on.
+/// Takes a link down when its task ends, also with the runtime that this ran on. What is under way fails then, whoever
+/// keeps the link.
 struct End {
+    driver: AbortHandle,
     down: CancellationToken,
     pulse: Arc<Notify>,
 }
@@ -138,6 +176,7 @@ struct End {
 impl Drop for End {
     fn drop(&mut self) {
         self.down.cancel();
+        self.driver.abort();
         self.pulse.notify_waiters();
     }
 }
@@ -159,8 +198,7 @@ impl Link {
             driver: driver.abort_handle(),
             down: down.clone(),
             patience,
-            opened: Instant::now(),
-            heard: AtomicU64::new(0),
+            vitals: Arc::new(Vitals::new()),
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: OnceLock::new(),
@@ -176,13 +214,14 @@ impl Link {
             Ok(connected) => connected.map_err(fault)?,
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
-        counters.round_trip.note(link.clock() / 4); // several went by while connecting: a first idea
-        let end = End { down, pulse: Arc::clone(&link.pulse) };
+        counters.round_trip.note(link.vitals.clock() / 4); // several went by while connecting: a first idea
+        let end = End { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
+        let vitals = Arc::clone(&link.vitals);
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
             tokio::select! {
                 _ = driver => {}
-                () = beat(&end.pulse, patience / PULSES) => {}
+                () = beat(&end.pulse, &vitals, patience) => {}
             }
         });
         Ok(link)
@@ -200,14 +239,14 @@ impl Link {
     /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
     /// value would copy it. It also keeps the compiler from its limit for nested types.
     async fn bounded<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
-        let sent = self.clock();
+        let sent = self.vitals.sent();
         loop {
             let pulse = self.pulse.notified(); // from here on no pulse is missed
             self.alive(sent)?;
             tokio::select! {
                 biased;
                 answer = &mut command => {
-                    self.heard.store(self.clock(), Ordering::Relaxed);
+                    self.vitals.answered();
                     return answer.map_err(fault);
                 }
                 () = pulse => {}
@@ -215,23 +254,19 @@ impl Link {
         }
     }
 
-    /// Whether to go on waiting for what was sent then. A link that has answered nothing since is taken for dead.
+    /// Whether to go on waiting for what was sent then.
     fn alive(&self, sent: u64) -> Result<(), Fault> {
         if self.down.is_cancelled() {
             return Err(Fault::unknown("the connection was lost"));
         }
-        if u128::from(self.clock() - sent) < self.patience.as_micros() {
+        if u128::from(self.vitals.clock() - sent) < self.patience.as_micros() {
             return Ok(());
         }
         self.counters.timeouts.up();
-        if self.heard.load(Ordering::Relaxed) < sent {
+        if self.vitals.is_dead(self.patience) {
             self.give_up();
         }
         Err(Fault::unknown(&format!("no reply within {:?}", self.patience)))
-    }
-
-    fn clock(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
@@ -251,9 +286,9 @@ impl Link {
         let (keys, args) = words(parts, first);
         self.counters.calls.up();
         self.counters.requests.add(parts.len() as u64);
-        let sent = self.clock();
+        let sent = self.vitals.clock();
         let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await?;
-        self.counters.round_trip.note(self.clock() - sent);
+        self.counters.round_trip.note(self.vitals.clock() - sent);
         answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
@@ -302,9 +337,10 @@ impl Link {
     }
 }
 
-async fn beat(pulse: &Notify, pause: Duration) {
-    loop {
-        sleep(pause).await;
+/// Beats for as long as the connection lives.
+async fn beat(pulse: &Notify, vitals: &Vitals, patience: Duration) {
+    while !vitals.is_dead(patience) {
+        sleep(patience / PULSES).await;
         pulse.notify_waiters();
     }
 }
