@@ -12,13 +12,18 @@ pub(crate) struct Moment(Duration);
 impl Moment {
     pub(crate) const FAR: Moment = Moment(Duration::MAX);
 
-    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[cfg(leasehold_explore)]
+    pub(crate) fn now() -> Moment {
+        Moment(crate::sync::now())
+    }
+
+    #[cfg(all(any(target_os = "linux", target_os = "android"), not(leasehold_explore)))]
     pub(crate) fn now() -> Moment {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
     }
 
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    #[cfg(not(any(target_os = "linux", target_os = "android", leasehold_explore)))]
     pub(crate) fn now() -> Moment {
         static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
         Moment(START.get_or_init(std::time::Instant::now).elapsed())

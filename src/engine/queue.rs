@@ -26,6 +26,7 @@ use crate::{
     error::{Error, Result},
     redis::{Bell, Listener, Redis},
     stats::Counters,
+    sync::{dashmap, std, tokio},
 };
 
 /// All queues of a client, by key; a queue without waiters is gone.
@@ -166,6 +167,11 @@ impl Queues {
             }
             self.manners.sweep();
         }
+    }
+
+    #[cfg(leasehold_explore)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
     }
 
     fn get(&self, hold: &Hold) -> Option<Arc<Queue>> {

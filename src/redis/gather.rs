@@ -12,6 +12,8 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::sync::{std, tokio};
+
 use super::{
     conn::{Conn, Link},
     fault::Fault,
