@@ -1,7 +1,9 @@
 //! The clock that leases are counted on: it goes on while the machine sleeps.
 //!
-//! `std::time::Instant` stands still during suspend on Linux, so a laptop that wakes would believe in leases that
-//! ended long ago.
+//! `std::time::Instant` stands still during suspend on Linux and on Apple's systems, so a laptop that wakes would believe in
+//! leases that ended long ago. `CLOCK_BOOTTIME` does not on Linux; on Apple's systems `CLOCK_MONOTONIC` does not (unlike
+//! the clock of that name on Linux: its manual says that it goes on while the system is asleep). Elsewhere we have
+//! `Instant`; on Windows that goes on too.
 
 use std::{ops::Add, time::Duration};
 
@@ -17,13 +19,17 @@ impl Moment {
         Moment(crate::sync::now())
     }
 
-    #[cfg(all(any(target_os = "linux", target_os = "android"), not(leasehold_explore)))]
+    #[cfg(all(any(target_os = "linux", target_os = "android", target_vendor = "apple"), not(leasehold_explore)))]
     pub(crate) fn now() -> Moment {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        #[cfg(not(target_vendor = "apple"))]
+        let clock = rustix::time::ClockId::Boottime;
+        #[cfg(target_vendor = "apple")]
+        let clock = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(clock);
         Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
     }
 
-    #[cfg(not(any(target_os = "linux", target_os = "android", leasehold_explore)))]
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", leasehold_explore)))]
     pub(crate) fn now() -> Moment {
         static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
         Moment(START.get_or_init(std::time::Instant::now).elapsed())

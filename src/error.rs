@@ -58,10 +58,14 @@ pub enum Error {
         reason: Lost,
     },
 
-    /// The server could not be reached or did not answer in time. After a failed `lock` nothing is held: should the
-    /// server have granted it after all, it is given back in the background. After a failed `unlock` the lock is
-    /// given back in the background, and is free at the latest when its lease ends.
-    #[error("the server did not answer: {tried}")]
+    /// The server could not be reached, did not answer in time, or refused for so long (while it loads, is read-only,
+    /// cannot save). After a failed `lock` nothing is held: should the server have granted it after all, it is given back
+    /// in the background. After a failed `unlock` the lock is given back in the background, and is free at the latest
+    /// when its lease ends.
+    ///
+    /// Also where the runtime that the client was connected on has ended, which the text says: then nothing happens in the
+    /// background any more, what is held ends with its lease, and a new client is needed.
+    #[error("the server is not available: {tried}")]
     #[non_exhaustive]
     Unavailable {
         /// What was tried, for how long.
@@ -89,8 +93,8 @@ pub enum Error {
         name: String,
     },
 
-    /// Too few replicas confirmed a new hold in time. It has been given back.
-    #[error("{got} of {wanted} replicas confirmed the hold; it was given back")]
+    /// Too few replicas confirmed a new hold in time. It is being given back in the background.
+    #[error("{got} of {wanted} replicas confirmed the hold; it is being given back")]
     Replicas {
         /// How many must confirm, see [`Builder::replicas`](crate::Builder::replicas).
         wanted: u8,
@@ -98,7 +102,8 @@ pub enum Error {
         got: u8,
     },
 
-    /// Any other answer of the server. Nothing new is held; a hold from before stays until its lease ends.
+    /// Any other answer of the server, such as that its memory is full. Nothing new is held; a hold from before is kept, and
+    /// what was to be given back is given back in the background.
     #[error("the server answered: {source}")]
     #[non_exhaustive]
     Server {
@@ -119,6 +124,12 @@ impl Error {
             tried = format!("{tried}, last: {source}");
         }
         Error::Unavailable { tried, source }
+    }
+
+    /// Nobody is left to talk to the server.
+    pub(crate) fn abandoned(what: &str) -> Error {
+        let tried = format!("{what}: the runtime that this client was connected on has ended");
+        Error::Unavailable { tried, source: None }
     }
 
     pub(crate) fn lost(name: &str, reason: Lost) -> Error {

@@ -3,20 +3,22 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
     clock::Moment,
     config::Lease,
     error::{Error, Result, Source},
-    redis::{Answer, Fault, Part, Redis, Script},
+    redis::{Answer, Fault, Part, Redis, Script, spread},
     sync::{std, tokio},
 };
 
 use super::hold::Hold;
 
-/// Between two tries where the server refuses for now.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Pauses between two tries double from the first to the last where the server refuses for now: thousands who ask on
+/// must not keep it busy with that. A try that was not answered or not sent has waited already.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// An answer, and what makes it worth something.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(crate) struct Question<'a> {
     pub(crate) part: Part,
     pub(crate) replicas: u8,
     pub(crate) what: &'static str,
+    /// Any refusal counts as one for now: what is to be given back is asked for until there is no more time.
+    pub(crate) insists: bool,
     pub(crate) give_up: Instant,
 }
 
@@ -47,31 +51,29 @@ impl Question<'_> {
     /// A large future: callers that users hold box it together with what they do around it.
     pub(crate) async fn ask(self, redis: &Redis) -> Result<Heard> {
         let started = Instant::now();
-        let mut again = false;
-        let mut last = None;
+        let (mut again, mut last, mut pauses) = (false, None, Pauses::default());
         loop {
-            let Some((sent, tried)) = self.send_in_time(redis).await else {
+            // By the caller's own clock: whatever the connection's tasks do, and wherever they run.
+            let Ok((sent, tried)) = timeout_at(self.give_up, self.send(redis)).await else {
                 return Err(Error::silent(self.what, started.elapsed(), last));
             };
-            match tried {
+            let pause = match tried {
                 Ok((answer, replicas)) => return Ok(Heard { answer, sent, again, replicas }),
-                Err(Fault::Unknown(source)) => (again, last) = (true, Some(source)),
-                Err(Fault::NotReady(source)) => last = Some(source), // it has not run
+                Err(Fault::Unknown(source)) => {
+                    (again, last) = (true, Some(source));
+                    FIRST_PAUSE
+                }
+                Err(Fault::NotSent(source)) => {
+                    last = Some(source);
+                    FIRST_PAUSE
+                }
+                Err(fault) if fault.is_for_now(self.insists) => {
+                    last = fault.source();
+                    pauses.next()
+                }
                 Err(fault) => return Err(error(fault, self.what, started.elapsed(), self.name)),
-            }
-            sleep_until(self.give_up.min(Instant::now() + PAUSE)).await;
-        }
-    }
-
-    /// `None` when there is no more time. A try ends by itself after a few times the patience of the connection (to
-    /// gather, to connect, to load the script, to run it); a timer is set only where less time than that is left,
-    /// since a timer costs more than the request.
-    async fn send_in_time(&self, redis: &Redis) -> Option<(Moment, Result<(Answer, u8), Fault>)> {
-        let left = self.give_up.saturating_duration_since(Instant::now());
-        if left > redis.patience() * 8 {
-            Some(self.send(redis).await)
-        } else {
-            timeout(left, self.send(redis)).await.ok()
+            };
+            sleep_until(self.give_up.min(Instant::now() + pause)).await;
         }
     }
 
@@ -88,10 +90,31 @@ impl Question<'_> {
     }
 }
 
+/// How long to wait before the next try.
+#[derive(Debug)]
+pub(crate) struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Pauses {
+        Pauses(FIRST_PAUSE)
+    }
+}
+
+impl Pauses {
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LAST_PAUSE);
+        spread(pause)
+    }
+}
+
 /// A fault as the user is told it.
 pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
     match fault {
-        Fault::Unknown(source) | Fault::NotReady(source) => Error::silent(what, waited, Some(source)),
+        Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => {
+            Error::silent(what, waited, Some(source))
+        }
+        Fault::Abandoned => Error::abandoned(what),
         Fault::Denied(source) => Error::Denied { source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
         Fault::Server(source) => Error::Server { source },

@@ -2,7 +2,6 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
@@ -59,9 +58,9 @@ enum Stake {
 }
 
 impl Guard {
-    /// Claims a level before the server is asked for it: whatever happens from here on, dropping the guard undoes it.
-    pub(crate) fn claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> Guard {
-        hold.claim();
+    /// For a level that has been claimed, before the server is asked for it: whatever happens from here on, dropping the
+    /// guard undoes it.
+    pub(crate) fn of_claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> Guard {
         Guard { engine: Arc::clone(engine), hold: Arc::clone(hold), terms: Terms::default(), stake: Stake::Nothing }
     }
 
@@ -77,6 +76,11 @@ impl Guard {
     /// The server has certainly not given it.
     pub(crate) fn refused(&mut self) {
         self.stake = Stake::Nothing;
+    }
+
+    /// Whether it is ours by the clock.
+    pub(crate) fn check_clock(&self) -> Result<()> {
+        self.hold.check()
     }
 
     pub(crate) fn granted(&mut self, sent: Moment, lease: Lease, terms: Terms) {
@@ -112,7 +116,7 @@ impl Guard {
             return Err(Error::lost(&self.hold.name, reason));
         }
         let (last, engine) = (self.step_down(), &self.engine);
-        let give_up = Instant::now() + engine.config.outage_timeout;
+        let give_up = engine.outage_ends();
         let was_ours = engine.releaser.run(Errand::new(&self.hold, true), give_up).await?;
         if was_ours {
             return Ok(());
@@ -188,7 +192,8 @@ impl Guard {
             part: self.hold.part(lease.map_or(0, Lease::millis), 0, ""),
             replicas: 0,
             what: "confirming the lock",
-            give_up: Instant::now() + self.engine.config.outage_timeout,
+            insists: false,
+            give_up: self.engine.outage_ends(),
         }
         .ask(&self.engine.redis);
         let heard = Box::pin(heard).await?;
@@ -275,8 +280,10 @@ impl Guard {
 
     /// Gives up the level and leaves the server's side to the releaser, unless there is nothing.
     fn leave(&mut self) {
+        let loss = self.hold.loss();
+        loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have looked yet
         let given = self.stake == Stake::Level || self.hold.is_given();
-        let there = (given || self.stake == Stake::Doubt) && self.hold.loss() != Some(Lost::Removed);
+        let there = (given || self.stake == Stake::Doubt) && loss != Some(Lost::Removed);
         self.step_down();
         if there {
             self.engine.releaser.send(Errand::new(&self.hold, given));

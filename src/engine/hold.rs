@@ -2,11 +2,12 @@
 
 use std::{
     fmt,
+    future::pending,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{runtime::Handle, sync::Notify, time::sleep};
 
 use super::kind::Kind;
 use crate::{
@@ -20,8 +21,9 @@ use crate::{
 };
 
 /// From before the first request until nothing of it can be left on the server. What Redis is asked about `id` is
-/// asked under `turn`, one after the other, except renewals, which change no level, and the hand-over that gives it the
-/// lock, which comes to the same as its own attempts.
+/// asked under `turn`, one after the other, except renewals, which change no level, the hand-over that gives it the
+/// lock, which comes to the same as its own attempts, and what takes it back from an asker that was passed over, which
+/// takes nothing from it any more.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
@@ -46,6 +48,9 @@ const FLOOR: Duration = Duration::from_millis(10);
 /// | Held   | yes             | `levels`           | Lost, or Over at level 0           |
 /// | Lost   | yes             | perhaps still      | Over at level 0                    |
 /// | Over   | no              | being given back   | -                                  |
+///
+/// Whoever looks at the state first lets the clock speak ([`Hold::state`]): a hold whose time is up is Lost for good from
+/// then on, whatever is confirmed or given up later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Asked,
@@ -61,6 +66,8 @@ struct State {
     queued: bool,
     /// It was handed over, and its asker may not know yet.
     given: bool,
+    /// Its asker was passed over, and may hold the turn for ever.
+    evicted: bool,
     /// Guards alive, and nested requests under way.
     levels: u32,
     /// How many of them are kept by the watchdog.
@@ -77,10 +84,14 @@ struct State {
     caps: Vec<Moment>,
     /// The client closes: whatever is granted from now on is lost at once.
     doomed: bool,
+    /// Its loss has been told and counted.
+    told: bool,
     /// The server was asked to give back its last level, or to hand it over, and has not answered.
     returning: bool,
     /// The server has confirmed that its last level was given back or handed over.
     returned: bool,
+    /// How often it came to the server again after it was given up.
+    visits: u32,
     /// That it was granted is balanced in the statistics.
     counted: bool,
     confirm_at: Moment,
@@ -95,6 +106,27 @@ pub(crate) struct Terms {
     pub(crate) renewed: bool,
     /// When it must be over.
     pub(crate) cap: Option<Moment>,
+}
+
+/// What came of claiming a level.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The level is ours to ask for: the outermost one.
+    First,
+    /// The level is ours to ask for: a nested one.
+    Again,
+    /// Refused: the owner has lost it, and must be told so.
+    Lost(Lost),
+    /// Refused: its last guard has gone. The owner starts afresh.
+    Over,
+}
+
+/// That the return of a hold is being asked for.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    /// It was asked before, without an answer.
+    pub(crate) before: bool,
+    visit: u32,
 }
 
 /// What the watchdog has to do about a hold.
@@ -118,6 +150,7 @@ impl Hold {
             phase: Phase::Asked,
             queued: false,
             given: false,
+            evicted: false,
             levels: 0,
             renewed: 0,
             since: None,
@@ -126,8 +159,10 @@ impl Hold {
             bound: Moment::now(),
             caps: Vec::new(),
             doomed: false,
+            told: false,
             returning: false,
             returned: false,
+            visits: 0,
             counted: false,
             confirm_at: Moment::FAR,
             due: None,
@@ -141,8 +176,8 @@ impl Hold {
         self.kind.part(self.name.key(), &self.id, lease, level, more)
     }
 
-    pub(crate) fn phase(&self) -> Phase {
-        self.state().phase
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().phase == Phase::Over
     }
 
     /// When it was granted, if it ever was.
@@ -154,10 +189,14 @@ impl Hold {
         self.state().levels
     }
 
-    /// The level the server should have: none once it is lost or over.
+    /// The level the server should have. A hold that is lost keeps what its guards have: its holder needs the rest of the
+    /// lease to stop, and an inner guard that goes must not let somebody else in.
     pub(crate) fn wanted(&self) -> u32 {
         let state = self.state();
-        if state.phase == Phase::Held { state.levels } else { 0 }
+        match state.phase {
+            Phase::Held | Phase::Lost(_) if !state.doomed => state.levels,
+            _ => 0,
+        }
     }
 
     /// Its asker goes to wait in the queue.
@@ -175,6 +214,15 @@ impl Hold {
         self.state().given
     }
 
+    /// Its asker is not polled: what the server has of it is given back without waiting for the turn.
+    pub(crate) fn evict(&self) {
+        self.state().evicted = true;
+    }
+
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.state().evicted
+    }
+
     pub(crate) fn is_queued(&self) -> bool {
         self.state().queued
     }
@@ -190,11 +238,18 @@ impl Hold {
         self.state().bound
     }
 
-    /// Claims one more level, before the server is asked for it. With the level to ask for.
-    pub(crate) fn claim(&self) -> u32 {
+    /// Claims one more level, before the server is asked for it. Looking whether there is something to claim and claiming
+    /// it are one step: between two, the last guard could go on another thread.
+    pub(crate) fn claim(&self) -> Claim {
         let mut state = self.state();
+        let claim = match state.phase {
+            Phase::Asked => Claim::First,
+            Phase::Held => Claim::Again,
+            Phase::Lost(reason) => return Claim::Lost(reason),
+            Phase::Over => return Claim::Over,
+        };
         state.levels += 1;
-        state.levels
+        claim
     }
 
     /// The server granted what was asked at `sent`: a level kept by the watchdog or with a fixed lease.
@@ -204,6 +259,7 @@ impl Hold {
         let first = state.phase == Phase::Asked;
         if first {
             state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
+            state.told = state.doomed; // whoever asked for it learns that the client is closed
             state.queued = false;
             state.since = Some(sent);
             state.until = sent + lease.certain(); // may be past already: then it is lost from the start
@@ -240,13 +296,16 @@ impl Hold {
         last
     }
 
-    /// Marks it lost; the first reason stays. Without effect once it is over.
+    /// Marks it lost and tells, once; the first reason stays. Without effect once it is over.
     pub(crate) fn lose(&self, reason: Lost, counters: &Counters) {
         let mut state = self.state();
-        if state.phase != Phase::Held {
+        if state.phase == Phase::Held {
+            state.phase = Phase::Lost(reason);
+        }
+        let Phase::Lost(reason) = state.phase else { return };
+        if std::mem::replace(&mut state.told, true) {
             return;
         }
-        state.phase = Phase::Lost(reason);
         state.counted = true;
         drop(state);
         counters.lost.up();
@@ -256,11 +315,10 @@ impl Hold {
 
     /// How it was lost, the clock considered: what must be presumed lost is.
     pub(crate) fn loss(&self) -> Option<Lost> {
-        let state = self.state();
-        match state.phase {
+        match self.state().phase {
             Phase::Lost(reason) => Some(reason),
-            Phase::Held => state.ended(Moment::now()),
-            Phase::Asked | Phase::Over => None,
+            Phase::Over => Some(Lost::Removed),
+            Phase::Asked | Phase::Held => None,
         }
     }
 
@@ -269,14 +327,18 @@ impl Hold {
         self.loss().map_or(Ok(()), |reason| Err(Error::lost(&self.name, reason)))
     }
 
-    /// Resolves when it is lost.
+    /// Resolves when it is lost: told by the watchdog, or at the end of its time by the clock of whoever asks, since the
+    /// runtime that the watchdog runs on may have ended.
     pub(crate) async fn lost(&self) -> Lost {
         loop {
             let changed = self.changed.notified();
             if let Some(reason) = self.loss() {
                 return reason;
             }
-            changed.await;
+            tokio::select! {
+                () = changed => {}
+                () = pass(self.remaining()) => {}
+            }
         }
     }
 
@@ -302,11 +364,9 @@ impl Hold {
 
     pub(crate) fn step(&self, now: Moment) -> Step {
         let state = self.state();
-        match (state.phase, state.ended(now)) {
-            (Phase::Held, Some(reason)) => Step::Ended(reason),
-            (Phase::Held, None) if now >= state.confirm_at => {
-                Step::Confirm((state.renewed > 0).then_some(self.watchdog))
-            }
+        match state.phase {
+            Phase::Lost(reason) if !state.told => Step::Ended(reason),
+            Phase::Held if now >= state.confirm_at => Step::Confirm((state.renewed > 0).then_some(self.watchdog)),
             _ => Step::Sleep,
         }
     }
@@ -314,8 +374,12 @@ impl Hold {
     /// When the watchdog must look next; `confirming` leaves out the confirmation that is under way.
     pub(crate) fn next_due(&self, confirming: bool) -> Option<Moment> {
         let state = self.state();
-        let due = if confirming { state.end() } else { state.end().min(state.confirm_at) };
-        (state.phase == Phase::Held).then_some(due)
+        match state.phase {
+            Phase::Held if confirming => Some(state.end()),
+            Phase::Held => Some(state.end().min(state.confirm_at)),
+            Phase::Lost(_) if !state.told => Some(Moment::now()),
+            _ => None,
+        }
     }
 
     /// Confirm it now, whatever was planned.
@@ -335,10 +399,11 @@ impl Hold {
         self.lose(Lost::Closed, counters);
     }
 
-    /// The server is about to be asked for the return of its last level. True if that was asked before, by whomever,
+    /// The server is about to be asked for the return of its last level. Says whether that was asked before, by whomever,
     /// without an answer: it may have been done then.
-    pub(crate) fn returning(&self) -> bool {
-        std::mem::replace(&mut self.state().returning, true)
+    pub(crate) fn returning(&self) -> Returning {
+        let mut state = self.state();
+        Returning { before: std::mem::replace(&mut state.returning, true), visit: state.visits }
     }
 
     /// The server has answered that it is not at its last level: nothing was done.
@@ -346,9 +411,18 @@ impl Hold {
         self.state().returning = false;
     }
 
-    /// The server has confirmed that nothing is left of it.
-    pub(crate) fn returned(&self) {
-        self.state().returned = true;
+    /// The server has confirmed that nothing is left of it, unless it has come back since that was asked.
+    pub(crate) fn returned(&self, asked: &Returning) {
+        let mut state = self.state();
+        state.returned = state.visits == asked.visit;
+    }
+
+    /// It may be on the server again although it was given up: handed over too late, or asked for by a call that had been
+    /// passed over. It must be given back once more.
+    pub(crate) fn came_again(&self) {
+        let mut state = self.state();
+        state.visits += 1;
+        (state.returning, state.returned) = (false, false);
     }
 
     /// Whether its return is to be counted: once, and only if its grant was.
@@ -366,15 +440,35 @@ impl Hold {
         std::mem::replace(&mut self.state().due, due)
     }
 
+    /// The state, after the clock has spoken.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.settle();
+        state
     }
 }
 
+/// Waits for so long by the clock of whoever waits. Outside a runtime there is none, and the watchdog must tell.
+async fn pass(time: Duration) {
+    if Handle::try_current().is_err() {
+        return pending().await;
+    }
+    sleep(time).await;
+}
+
 impl State {
+    /// What is past its end is lost for good.
+    fn settle(&mut self) {
+        if self.phase == Phase::Held
+            && let Some(reason) = self.ended(Moment::now())
+        {
+            self.phase = Phase::Lost(reason);
+        }
+    }
+
     fn confirm(&mut self, sent: Moment, lease: Lease) {
-        // Lost by the clock is lost: an answer that comes too late must not take back what the holder may have been told.
-        if self.ended(Moment::now()).is_none() {
+        // Lost is lost: an answer that comes too late must not take back what the holder may have been told.
+        if self.phase == Phase::Held {
             self.until = self.until.max(sent + lease.certain());
         }
         self.confirm_next(sent);
@@ -459,5 +553,36 @@ mod tests {
         hold.confirmed(Moment::now(), Some(lease(30_000)));
         hold.granted(Moment::now(), lease(30_000), Terms::default());
         assert_eq!(hold.loss(), Some(Lost::Expired));
+    }
+
+    #[test]
+    fn what_is_over_cannot_be_claimed() {
+        let hold = granted(Moment::now());
+        assert_eq!(hold.claim(), Claim::Again);
+        assert!(!hold.let_go(Terms::default()));
+        assert!(hold.let_go(Terms::default()), "the last level");
+        assert_eq!((hold.claim(), hold.loss(), hold.levels()), (Claim::Over, Some(Lost::Removed), 0));
+    }
+
+    #[test]
+    fn a_cap_that_is_past_stays_past_when_its_guard_goes_first() {
+        let hold = granted(Moment::now());
+        hold.claim();
+        let capped = Terms { renewed: false, cap: Some(Moment::now()) };
+        hold.granted(Moment::now(), lease(30_000), capped);
+        hold.let_go(capped);
+        assert_eq!((hold.loss(), hold.remaining()), (Some(Lost::MaxHold), Duration::ZERO));
+        assert_eq!((hold.claim(), hold.wanted()), (Claim::Lost(Lost::MaxHold), 1));
+    }
+
+    #[test]
+    fn an_answer_about_an_earlier_visit_does_not_count() {
+        let hold = granted(Moment::now());
+        let asked = hold.returning();
+        hold.came_again();
+        hold.returned(&asked);
+        assert!(!hold.is_returned());
+        hold.returned(&hold.returning());
+        assert!(hold.is_returned());
     }
 }

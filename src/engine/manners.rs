@@ -4,6 +4,9 @@
 //! again, because it is awake, or because it need not wait to be told. So after a release for all it hesitates for as many
 //! releases as there are others before it asks; who owes nothing asks at once. This is remembered per key and not in the
 //! queue: a process whose tasks come and go one by one has no queue when it asks again.
+//!
+//! Who is told of a release need not want the lock: a monitor that listens to all channels (`PSUBSCRIBE *`) is told of every
+//! one. So who has let others go first in vain for several times in a row does so only now and then.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,6 +23,12 @@ use crate::{
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// How often in a row nobody must have taken the lock meanwhile, and how many releases then pass before the next try.
+const IN_VAIN: u32 = 8;
+const NOW_AND_THEN: u32 = 16;
+/// For how long that is remembered.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
 #[derive(Debug)]
 pub(crate) struct Manners {
     debts: DashMap<Arc<str>, Debt>,
@@ -28,9 +37,13 @@ pub(crate) struct Manners {
 
 #[derive(Debug)]
 struct Debt {
-    /// Releases for which to hesitate still.
-    owed: u64,
+    /// Releases for which to hesitate still; `None` when all is paid.
+    owed: Option<u64>,
     until: Instant,
+    /// How often in a row nobody else took the lock while we hesitated.
+    in_vain: u32,
+    /// Releases since then.
+    passed: u32,
 }
 
 impl Manners {
@@ -40,37 +53,53 @@ impl Manners {
 
     /// We released it for all, and so many `others` heard of it. `hears`: so will we.
     pub(crate) fn owe(&self, key: &Arc<str>, others: u64, hears: bool) {
-        if others > 0 {
+        if others == 0 {
+            return;
+        }
+        let until = Instant::now() + self.pause();
+        let mut debt = self.debts.entry(Arc::clone(key)).or_insert(Debt { owed: None, until, in_vain: 0, passed: 0 });
+        debt.passed += 1;
+        if debt.in_vain < IN_VAIN || debt.passed > NOW_AND_THEN {
             // This release is the first of them, or else our own message will be.
-            let owed = others - u64::from(!hears);
-            self.debts.insert(Arc::clone(key), Debt { owed, until: Instant::now() + self.pause() });
+            (debt.owed, debt.until, debt.passed) = (Some(others - u64::from(!hears)), until, 0);
         }
     }
 
     /// A release was heard of.
     pub(crate) fn heard(&self, key: &str) {
-        self.debts.remove_if_mut(key, |_, debt| {
-            let paid = debt.owed == 0;
-            debt.owed = debt.owed.saturating_sub(1);
+        if let Some(mut debt) = self.debts.get_mut(key)
+            && let Some(owed) = debt.owed
+        {
+            debt.owed = owed.checked_sub(1);
             debt.until = Instant::now() + self.pause();
-            paid
-        });
+        }
     }
 
     /// Before this moment others should go first.
     pub(crate) fn after_you(&self, key: &str) -> Option<Instant> {
-        self.debts.get(key).map(|debt| debt.until).filter(|until| *until > Instant::now())
+        let debt = self.debts.get(key)?;
+        debt.owed.map(|_| debt.until).filter(|until| *until > Instant::now())
+    }
+
+    /// Somebody else has it.
+    pub(crate) fn refused(&self, key: &str) {
+        if let Some(mut debt) = self.debts.get_mut(key) {
+            debt.in_vain = 0;
+        }
     }
 
     /// It is ours again: nothing is owed any more.
     pub(crate) fn taken(&self, key: &str) {
-        self.debts.remove(key);
+        if let Some(mut debt) = self.debts.get_mut(key) {
+            debt.in_vain += u32::from(debt.owed.take().is_some());
+        }
     }
 
     /// Forgets what can make no difference any more.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
-        self.debts.retain(|_, debt| debt.until > now);
+        let matters = |debt: &Debt| debt.owed.is_some() && debt.until > now;
+        self.debts.retain(|_, debt| matters(debt) || debt.in_vain > 0 && debt.until + REMEMBERED > now);
     }
 
     fn pause(&self) -> Duration {
@@ -123,6 +152,27 @@ mod tests {
         let (again, key) = owing(3, true);
         again.taken(&key);
         assert_eq!(again.after_you(&key), None);
+    }
+
+    /// How often one that is alone but for a listener hesitates in so many turns; `others` take it now and then.
+    fn hesitates(turns: u32, others_take_it: bool) -> u32 {
+        let (manners, key) = (Manners::new(Arc::default()), Arc::from("x"));
+        let turn = |_| {
+            manners.owe(&key, 1, false);
+            let hesitates = manners.after_you(&key).is_some();
+            if others_take_it {
+                manners.refused(&key);
+            }
+            manners.taken(&key);
+            u32::from(hesitates)
+        };
+        (0..turns).map(turn).sum()
+    }
+
+    #[test]
+    fn a_listener_that_never_takes_it_is_let_first_only_now_and_then() {
+        assert_eq!(hesitates(IN_VAIN + 10 * (NOW_AND_THEN + 1), false), IN_VAIN + 10);
+        assert_eq!(hesitates(300, true), 300);
     }
 
     #[test]

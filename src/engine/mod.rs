@@ -18,12 +18,12 @@ mod watchdog;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -41,10 +41,9 @@ use crate::{
 };
 use ask::Question;
 use hold::Hold;
-use queue::Queues;
+use queue::{INSPECTION, Queues};
 use registry::Registry;
 use releaser::{Errand, Releaser};
-use wait::LONGEST_NAP;
 use watchdog::Watchdog;
 
 /// How long closing waits for what is being given back.
@@ -61,15 +60,48 @@ pub(crate) struct Engine {
     registry: Registry,
     queues: Arc<Queues>,
     watchdog: Arc<Watchdog>,
-    releaser: Releaser,
+    releaser: Arc<Releaser>,
     /// No new holds.
     closing: CancellationToken,
+    /// The runtime that the tasks lived on has ended; then it closes too.
+    abandoned: Arc<AtomicBool>,
     next_hold: AtomicU64,
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         self.closing.cancel();
+    }
+}
+
+/// Looks after the lines until the client closes. Dropped before that, with the runtime it lives on, it tells all who
+/// wait that nobody is left to answer them.
+struct Caretaker {
+    queues: Arc<Queues>,
+    releaser: Arc<Releaser>,
+    closing: CancellationToken,
+    abandoned: Arc<AtomicBool>,
+}
+
+impl Caretaker {
+    async fn run(self) {
+        let inspections = async {
+            loop {
+                sleep(INSPECTION).await;
+                let passed_over = self.queues.inspect();
+                passed_over.iter().for_each(|hold| self.releaser.send(Errand::new(hold, true)));
+            }
+        };
+        self.closing.run_until_cancelled(inspections).await;
+    }
+}
+
+impl Drop for Caretaker {
+    fn drop(&mut self) {
+        if !self.closing.is_cancelled() {
+            self.abandoned.store(true, Ordering::Release);
+            self.closing.cancel();
+        }
     }
 }
 
@@ -85,15 +117,22 @@ impl Engine {
     async fn build(target: Target, config: Config) -> Result<(Arc<Engine>, tokio::task::JoinHandle<()>)> {
         let counters = Arc::new(Counters::default());
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
-        let abandoned = closed.clone().drop_guard(); // closes what is open if this future is dropped
+        let unfinished = closed.clone().drop_guard(); // closes what is open if this future is dropped
         let connected = Redis::connect(Arc::new(target), &config, &counters, &closed).await;
         let redis = Arc::new(connected.map_err(|fault| ask::error(fault, "connecting", config.command_timeout, ""))?);
         // A hand-over is not confirmed by replicas, so where they must confirm there is none.
         let handovers = if config.replicas == 0 { config.handovers } else { 0 };
         let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
-        tokio::spawn(closing.clone().run_until_cancelled_owned(Arc::clone(&queues).nudge(LONGEST_NAP)));
         let watchdog = Watchdog::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters), closing.clone());
         let (releaser, releasing) = Releaser::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters));
+        let (releaser, abandoned) = (Arc::new(releaser), Arc::new(AtomicBool::new(false)));
+        let caretaker = Caretaker {
+            queues: Arc::clone(&queues),
+            releaser: Arc::clone(&releaser),
+            closing: closing.clone(),
+            abandoned: Arc::clone(&abandoned),
+        };
+        tokio::spawn(caretaker.run());
         let last_task = tokio::spawn(async move {
             let _ = releasing.await;
             closed.cancel(); // closes the connections
@@ -108,14 +147,18 @@ impl Engine {
             watchdog,
             releaser,
             closing,
+            abandoned,
             next_hold: AtomicU64::new(1),
         };
-        abandoned.disarm();
+        unfinished.disarm();
         Ok((Arc::new(engine), last_task))
     }
 
     /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
     pub(crate) async fn close(&self) -> Result<()> {
+        if self.is_abandoned() {
+            return Err(Error::abandoned("giving back what was held"));
+        }
         self.closing.cancel();
         for hold in self.registry.all() {
             hold.doom(&self.counters);
@@ -130,6 +173,20 @@ impl Engine {
         self.closing.is_cancelled()
     }
 
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Why nothing new is begun.
+    fn closed(&self, what: &str) -> Error {
+        if self.is_abandoned() { Error::abandoned(what) } else { Error::Closed }
+    }
+
+    /// Until when a call that begins now rides out a server that does not answer.
+    pub(crate) fn outage_ends(&self) -> Instant {
+        Instant::now() + self.config.outage_timeout
+    }
+
     /// A request found the hold gone: its holder is told, and whoever waits here looks.
     fn found_lost(&self, hold: &Hold) -> Error {
         hold.lose(Lost::Removed, &self.counters);
@@ -142,14 +199,13 @@ impl Engine {
         &self,
         what: &'static str,
         name: &Name,
-        script: &'static Script,
-        part: Part,
+        (script, part): (&'static Script, Part),
+        give_up: Instant,
     ) -> Result<(Answer, bool)> {
         if self.is_closed() {
-            return Err(Error::Closed);
+            return Err(self.closed(what));
         }
-        let give_up = Instant::now() + self.config.outage_timeout;
-        let question = Question { name, hold: None, script, part, replicas: 0, what, give_up };
+        let question = Question { name, hold: None, script, part, replicas: 0, what, insists: false, give_up };
         let heard = Box::pin(question.ask(&self.redis)).await?;
         Ok((heard.answer, heard.again))
     }

@@ -3,20 +3,25 @@
 //!
 //! A head that got there because the one before it was granted the lock is not woken for that: the holder is in this
 //! process, and whatever ends its hold (release, hand-over, loss) rings here.
+//!
+//! A waiter is a future that somebody must poll. One that is not polled for long loses what it blocks, see
+//! [`Queues::inspect`].
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    task::Waker,
     time::Duration,
 };
 
 use dashmap::DashMap;
+use futures_util::task::AtomicWaker;
 use tokio::{
-    sync::Notify,
-    time::{Instant, sleep},
+    sync::{Notify, futures::Notified},
+    time::Instant,
 };
 
 use super::{hold::Hold, manners::Manners};
@@ -46,17 +51,37 @@ struct Queue {
     line: Mutex<Line>,
     /// One subscription for all who ever wait here.
     bell: Mutex<Option<Bell>>,
+    /// Told when an attempt has ended.
+    answered: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Line {
-    waiters: VecDeque<Arc<Waiter>>,
+    /// By ticket: first come, first served, and whoever leaves leaves at once however many wait.
+    waiters: BTreeMap<u64, Arc<Waiter>>,
+    next_ticket: u64,
     /// Hand-overs since it was last time to release the lock for all.
     in_a_row: u32,
     /// Who was last seen to have the lock.
     holder: Option<Box<str>>,
-    /// Since when the head of the line has asked the server in vain, and how that ended for the last one.
+    /// Since when the server was asked in vain, and how that ended for the last one who asked.
     silence: Option<(Instant, Error)>,
+    /// When the attempt under way was begun.
+    asking: Option<Instant>,
+    /// When the last attempt was begun, or the line was.
+    asked: Instant,
+    /// When the last attempt that was answered was begun.
+    answered: Option<Instant>,
+    /// What the head was last seen to be, see [`Line::inspect`].
+    seen: Seen,
+}
+
+/// A head that has something to do, how often it had been polled, and how many inspections ago.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    ticket: u64,
+    polls: u32,
+    times: u32,
 }
 
 /// One who waits.
@@ -64,27 +89,36 @@ struct Line {
 pub(crate) struct Waiter {
     pub(crate) hold: Arc<Hold>,
     pub(crate) lease: Lease,
+    /// Its place in the line. Changed under the line's lock only.
+    ticket: AtomicU64,
     woken: Notify,
     /// A wake-up that has not been used yet: it is kept until the waiter looks.
     rung: AtomicBool,
     offer: Mutex<Offer>,
+    /// To see whether its future is polled.
+    waker: AtomicWaker,
+    polls: AtomicU32,
 }
 
 /// Whether the lock is being handed to this waiter.
 ///
-/// | offer | means                                               | next                                |
-/// |-------|-----------------------------------------------------|-------------------------------------|
-/// | None  | waits                                               | Made; Taken, by an attempt of his   |
-/// | Made  | asked of the server, no answer yet                  | Taken; None, came to nothing; Gone  |
-/// | Taken | it is his, by a request sent then                   | -                                   |
-/// | Gone  | left empty-handed: whoever hands over passes on     | -                                   |
+/// | offer   | means                                               | next                                    |
+/// |---------|-----------------------------------------------------|-----------------------------------------|
+/// | None    | waits                                               | Made; Had, by an attempt of its own     |
+/// | Made    | asked of the server, no answer yet                  | Given; None, came to nothing; Had; Gone |
+/// | Given   | it was handed over, by a request sent then          | Had, when the waiter looks              |
+/// | Had     | the waiter knows that it has the lock               | -                                       |
+/// | Revoked | passed over: whatever it got or gets is given back  | -                                       |
+/// | Gone    | left empty-handed: whoever hands over passes on     | -                                       |
 ///
-/// One who is being handed the lock may at the same time ask for it himself, and be answered first.
+/// A waiter that is being handed the lock may at the same time ask for it itself, and be answered first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Offer {
     None,
     Made,
-    Taken(Moment),
+    Given(Moment),
+    Had,
+    Revoked,
     Gone,
 }
 
@@ -95,8 +129,20 @@ pub(crate) enum Call {
     Try,
     /// It was handed over, with a request sent at that moment.
     Yours(Moment),
+    /// It was passed over, for it did not look.
+    TooLate,
     /// Nothing yet.
     Wait,
+}
+
+/// What a waiter whose time is over can know of the lock without asking.
+pub(crate) enum News<'a> {
+    /// Somebody was answered a moment ago, and the lock was not to be had for those behind.
+    Taken,
+    /// Somebody asks: the answer tells all.
+    Asking(Notified<'a>),
+    /// Nobody has asked: it must itself.
+    None,
 }
 
 /// A waiter's place in the line; left when dropped.
@@ -109,6 +155,21 @@ pub(crate) struct Place<'a> {
     granted: bool,
 }
 
+/// An attempt under way; over when dropped.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    queue: &'a Queue,
+    begun: Instant,
+}
+
+/// How old an answer may be to tell a waiter whose time is over that the lock is taken.
+const FRESH: Duration = Duration::from_millis(100);
+/// A line whose head has not asked for so long is told to: a message may have been lost, and the alarm with it.
+const OVERDUE: Duration = Duration::from_secs(4);
+/// How often heads are inspected, and how often in a row one must not have been polled to be passed over.
+pub(crate) const INSPECTION: Duration = Duration::from_secs(1);
+const UNATTENDED: u32 = 6;
+
 impl Queues {
     pub(crate) fn new(handovers: u32, counters: Arc<Counters>) -> Queues {
         let manners = Arc::new(Manners::new(Arc::clone(&counters)));
@@ -117,12 +178,12 @@ impl Queues {
 
     /// Goes to the end of the line for what `hold` asks for.
     pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease) -> Place<'_> {
-        let waiter = Arc::new(Waiter::new(Arc::clone(hold), lease));
+        let (waiter, joined) = (Arc::new(Waiter::new(Arc::clone(hold), lease)), Instant::now());
         let key = hold.name.key();
-        let fresh = || Arc::new(Queue::new(key, &self.manners));
+        let fresh = || Arc::new(Queue::new(key, &self.manners, joined));
         let queue = self.by_key.entry(Arc::clone(key)).or_insert_with(fresh).join(&waiter);
         self.counters.waiting.up();
-        Place { queues: self, queue, waiter, joined: Instant::now(), granted: false }
+        Place { queues: self, queue, waiter, joined, granted: false }
     }
 
     /// Offers the lock that `hold` gives back to the head of the line, unless it is time for other processes.
@@ -133,7 +194,7 @@ impl Queues {
             line.in_a_row = 0;
             return None;
         }
-        let head = Arc::clone(line.waiters.front()?);
+        let head = Arc::clone(line.head()?);
         let offered = head.offer().change(Offer::None, Offer::Made);
         line.in_a_row += u32::from(offered);
         offered.then_some(head)
@@ -156,17 +217,13 @@ impl Queues {
         }
     }
 
-    /// Wakes every head every now and then, so that each has its timer set: for the case that nobody thought of.
-    pub(crate) async fn nudge(self: Arc<Queues>, pause: Duration) {
-        loop {
-            sleep(pause).await;
-            for queue in self.by_key.iter() {
-                if let Some(head) = queue.line().waiters.front() {
-                    head.woken.notify_one();
-                }
-            }
-            self.manners.sweep();
-        }
+    /// Looks after every line, every [`INSPECTION`]: for the cases that nobody thought of, and for waiters that are not
+    /// polled. Returns the holds of those passed over: the server may have them, so they must be given back.
+    pub(crate) fn inspect(&self) -> Vec<Arc<Hold>> {
+        let now = Instant::now();
+        let passed_over = self.by_key.iter().filter_map(|queue| queue.line().inspect(now)).collect();
+        self.manners.sweep();
+        passed_over
     }
 
     #[cfg(leasehold_explore)]
@@ -180,18 +237,18 @@ impl Queues {
 }
 
 impl Queue {
-    fn new(key: &Arc<str>, manners: &Arc<Manners>) -> Queue {
-        let (line, bell) = (Mutex::default(), Mutex::default());
-        Queue { key: Arc::clone(key), manners: Arc::clone(manners), line, bell }
+    fn new(key: &Arc<str>, manners: &Arc<Manners>, now: Instant) -> Queue {
+        let (line, bell, answered) = (Mutex::new(Line::new(now)), Mutex::default(), Notify::new());
+        Queue { key: Arc::clone(key), manners: Arc::clone(manners), line, bell, answered }
     }
 
     fn join(self: &Arc<Queue>, waiter: &Arc<Waiter>) -> Arc<Queue> {
-        self.line().waiters.push_back(Arc::clone(waiter));
+        self.line().join(waiter);
         Arc::clone(self)
     }
 
     fn ring(&self) {
-        if let Some(head) = self.line().waiters.front() {
+        if let Some(head) = self.line().head() {
             head.ring();
         }
     }
@@ -224,20 +281,26 @@ impl Listener for Queue {
 impl Waiter {
     fn new(hold: Arc<Hold>, lease: Lease) -> Waiter {
         let (woken, rung, offer) = (Notify::new(), AtomicBool::new(false), Mutex::new(Offer::None));
-        Waiter { hold, lease, woken, rung, offer }
+        let (ticket, polls) = (AtomicU64::new(0), AtomicU32::new(0));
+        Waiter { hold, lease, ticket, woken, rung, offer, waker: AtomicWaker::new(), polls }
     }
 
-    /// The server has moved the lock to him. False if he has left without: it must go on to the next.
+    /// The server has moved the lock to it. False if it will not give that back: it has left empty-handed, or had the
+    /// lock by an attempt of its own and has given it back before. Then it must go on to the next.
     pub(crate) fn hand(&self, sent: Moment) -> bool {
         let mut offer = self.offer();
-        if offer.change(Offer::Made, Offer::Taken(sent)) {
+        if offer.change(Offer::Made, Offer::Given(sent)) {
             self.hold.given();
             self.woken.notify_one();
         }
-        *offer != Offer::Gone
+        let keeps = !matches!(*offer, Offer::Gone | Offer::Revoked) && !self.hold.is_over();
+        if !keeps {
+            self.hold.came_again();
+        }
+        keeps
     }
 
-    /// The hand-over came to nothing: he looks for himself.
+    /// The hand-over came to nothing: it looks for itself.
     pub(crate) fn withdraw(&self) {
         self.offer().change(Offer::Made, Offer::None);
         self.ring();
@@ -246,6 +309,22 @@ impl Waiter {
     fn ring(&self) {
         self.rung.store(true, Ordering::Release);
         self.woken.notify_one();
+    }
+
+    /// Whether it has something to look at.
+    fn is_called(&self) -> bool {
+        self.rung.load(Ordering::Acquire) || matches!(*self.offer(), Offer::Given(_))
+    }
+
+    /// Whatever it got or gets is not to be used, unless it knows already that it has the lock.
+    fn revoke(&self) -> bool {
+        let mut offer = self.offer();
+        let revoked = *offer != Offer::Had;
+        if revoked {
+            *offer = Offer::Revoked;
+            self.hold.evict();
+        }
+        revoked
     }
 
     fn offer(&self) -> MutexGuard<'_, Offer> {
@@ -293,9 +372,15 @@ impl Place<'_> {
         self.queue.is_told()
     }
 
-    /// He goes to sleep: to another branch of his task the lock is taken.
+    /// It goes to sleep: to another branch of its task the lock is taken.
     pub(crate) fn queued(&self) {
         self.waiter.hold.set_queued();
+    }
+
+    /// Shows that the waiter's future is polled.
+    pub(crate) fn attend(&self, waker: &Waker) {
+        self.waiter.polls.fetch_add(1, Ordering::Relaxed);
+        self.waiter.waker.register(waker);
     }
 
     /// Sleeps until somebody calls this waiter.
@@ -303,10 +388,15 @@ impl Place<'_> {
         self.waiter.woken.notified().await;
     }
 
-    /// What there is to do. A wake-up is used up by looking.
+    /// What there is to do. A wake-up is used up by looking, and what was handed over is had from then on.
     pub(crate) fn call(&self) -> Call {
-        match *self.waiter.offer() {
-            Offer::Taken(sent) => Call::Yours(sent),
+        let mut offer = self.waiter.offer();
+        match *offer {
+            Offer::Given(sent) => {
+                *offer = Offer::Had;
+                Call::Yours(sent)
+            }
+            Offer::Revoked => Call::TooLate,
             _ if self.waiter.rung.swap(false, Ordering::AcqRel) => Call::Try,
             _ => Call::Wait,
         }
@@ -315,29 +405,47 @@ impl Place<'_> {
     /// The server says who has it.
     pub(crate) fn seen(&self, holder: &str) {
         self.queue.line().holder = Some(holder.into());
+        self.queue.manners.refused(&self.queue.key);
     }
 
-    /// How an attempt begun then has ended. Silence goes on from one head of the line to the next, who asks at once.
-    pub(crate) fn asked(&self, begun: Instant, failure: Option<&Error>) {
+    /// An attempt begins.
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        let begun = Instant::now();
         let mut line = self.queue.line();
-        line.silence = match (failure, line.silence.take()) {
-            (Some(error @ Error::Unavailable { .. }), before) if line.is_head(&self.waiter) => {
-                Some((before.map_or(begun, |(since, _)| since), error.clone()))
-            }
-            (Some(Error::Unavailable { .. }), before) => before,
-            _ => None,
-        };
+        (line.asking, line.asked) = (Some(begun), begun);
+        Asking { queue: &self.queue, begun }
     }
 
-    /// When an outage has lasted long enough for this waiter, who has been in it since he joined or it began, although
-    /// others asked; their error if that is past. Else each in line would begin to wait for the server in his turn.
-    pub(crate) fn outage_ends(&self, timeout: Duration) -> Result<Instant> {
+    /// What can be known without asking, by a waiter whose time is over; `due` is how soon an answer should be there.
+    pub(crate) fn news(&self, due: Duration) -> News<'_> {
+        let answered = self.queue.answered.notified();
         let now = Instant::now();
-        match &self.queue.line().silence {
-            Some((since, error)) if *since.max(&self.joined) + timeout <= now => Err(error.clone()),
-            Some((since, _)) => Ok(*since.max(&self.joined) + timeout),
-            None => Ok(now + timeout),
+        let line = self.queue.line();
+        let fresh = |answered: Instant| answered >= self.joined && now - answered <= FRESH;
+        match line.asking {
+            _ if line.answered.is_some_and(fresh) => News::Taken,
+            Some(begun) if now - begun < due => News::Asking(answered),
+            _ => News::None,
         }
+    }
+
+    /// When an outage has lasted long enough for this waiter, which has been in it since it joined or the outage began,
+    /// although others asked; their error if that is past. Else each in line would begin to wait for the server in turn.
+    pub(crate) fn outage_ends(&self, timeout: Duration) -> Result<Instant> {
+        let line = self.queue.line();
+        match (line.outage_ends(self.joined, timeout), &line.silence) {
+            (Some(end), Some((_, error))) if end <= Instant::now() => Err(error.clone()),
+            (Some(end), _) => Ok(end),
+            (None, _) => Ok(Instant::now() + timeout),
+        }
+    }
+
+    /// When this waiter, asleep, must look even if nobody calls it: the head of the line at `look_again`, the others at the
+    /// end of an outage.
+    pub(crate) fn alarm(&self, look_again: Instant, timeout: Duration) -> Option<Instant> {
+        let line = self.queue.line();
+        let end = line.outage_ends(self.joined, timeout);
+        if line.is_head(&self.waiter) { Some(end.map_or(look_again, |end| end.min(look_again))) } else { end }
     }
 
     /// Who was last seen to have it, here or elsewhere.
@@ -345,9 +453,18 @@ impl Place<'_> {
         self.queue.line().holder.clone()
     }
 
+    /// An attempt of this waiter was granted. False if it was passed over meanwhile: the lock is not to be used then.
+    pub(crate) fn accept(&self) -> bool {
+        let mut offer = self.waiter.offer();
+        let accepted = *offer != Offer::Revoked;
+        if accepted {
+            *offer = Offer::Had;
+        }
+        accepted
+    }
+
     /// The lock is ours: the next in line is called when it is given back, not now.
     pub(crate) fn leave_granted(mut self) {
-        *self.waiter.offer() = Offer::Taken(Moment::now());
         let mut line = self.queue.line();
         line.silence = None;
         line.holder = Some(self.waiter.hold.id.clone());
@@ -357,17 +474,106 @@ impl Place<'_> {
     }
 }
 
+impl Asking<'_> {
+    /// How it ended. Silence goes on from one who asks to the next; who waits behind learns that it has begun.
+    pub(crate) fn ended<T>(self, answer: &Result<T>) {
+        let mut line = self.queue.line();
+        match answer {
+            Ok(_) => (line.silence, line.answered) = (None, Some(self.begun)),
+            Err(error @ Error::Unavailable { .. }) => line.silent(self.begun, error),
+            Err(_) => line.silence = None,
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut line = self.queue.line();
+        if line.asking == Some(self.begun) {
+            line.asking = None;
+        }
+        drop(line);
+        self.queue.answered.notify_waiters();
+    }
+}
+
 impl Line {
+    fn new(now: Instant) -> Line {
+        Line {
+            waiters: BTreeMap::new(),
+            next_ticket: 0,
+            in_a_row: 0,
+            holder: None,
+            silence: None,
+            asking: None,
+            asked: now,
+            answered: None,
+            seen: Seen::default(),
+        }
+    }
+
+    fn head(&self) -> Option<&Arc<Waiter>> {
+        self.waiters.first_key_value().map(|(_, waiter)| waiter)
+    }
+
     fn is_head(&self, waiter: &Arc<Waiter>) -> bool {
-        self.waiters.front().is_some_and(|head| Arc::ptr_eq(head, waiter))
+        self.head().is_some_and(|head| Arc::ptr_eq(head, waiter))
+    }
+
+    fn join(&mut self, waiter: &Arc<Waiter>) {
+        waiter.ticket.store(self.next_ticket, Ordering::Relaxed);
+        self.waiters.insert(self.next_ticket, Arc::clone(waiter));
+        self.next_ticket += 1;
     }
 
     fn leave(&mut self, waiter: &Arc<Waiter>) {
-        if self.is_head(waiter) {
-            self.waiters.pop_front();
-        } else {
-            self.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+        self.waiters.remove(&waiter.ticket.load(Ordering::Relaxed));
+    }
+
+    /// The server did not answer an attempt begun then.
+    fn silent(&mut self, begun: Instant, error: &Error) {
+        let begun = self.answered.map_or(begun, |answered| answered.max(begun));
+        let since = match &self.silence {
+            Some((since, _)) => begun.min(*since),
+            None => {
+                self.waiters.values().for_each(|waiter| waiter.woken.notify_one()); // they set an alarm
+                begun
+            }
+        };
+        self.silence = Some((since, error.clone()));
+    }
+
+    /// For one who joined then; `None` while the server answers.
+    fn outage_ends(&self, joined: Instant, timeout: Duration) -> Option<Instant> {
+        self.silence.as_ref().map(|(since, _)| joined.max(*since) + timeout)
+    }
+
+    /// Rings a head that should have asked long ago, and passes over one that has something to do and is not polled.
+    fn inspect(&mut self, now: Instant) -> Option<Arc<Hold>> {
+        let head = Arc::clone(self.head()?);
+        let asks_for_long = self.asking.is_some_and(|begun| now - begun >= INSPECTION);
+        if now - self.asked >= OVERDUE && !asks_for_long {
+            head.ring();
         }
+        if !(head.is_called() || asks_for_long) || self.is_attended(&head) || !head.revoke() {
+            return None;
+        }
+        self.leave(&head);
+        if let Some(next) = self.head() {
+            next.ring();
+        }
+        Some(Arc::clone(&head.hold))
+    }
+
+    /// Whether that head's future was polled in the last few inspections. Each has it polled, if anybody does that.
+    fn is_attended(&mut self, head: &Waiter) -> bool {
+        let (ticket, polls) = (head.ticket.load(Ordering::Relaxed), head.polls.load(Ordering::Relaxed));
+        if (self.seen.ticket, self.seen.polls) != (ticket, polls) {
+            self.seen = Seen { ticket, polls, times: 0 };
+        }
+        self.seen.times += 1;
+        head.waker.wake();
+        self.seen.times < UNATTENDED
     }
 }
 
@@ -383,7 +589,7 @@ impl Drop for Place<'_> {
         let unused = self.waiter.rung.load(Ordering::Acquire);
         if was_head
             && (unused || !self.granted)
-            && let Some(next) = line.waiters.front()
+            && let Some(next) = line.head()
         {
             next.ring();
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry};
 
 use super::hold::Hold;
 use crate::{config::Name, owner::Owner, sync::dashmap};
@@ -13,10 +13,12 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// The hold of this owner, made now if there is none.
+    /// The hold of this owner, made now if there is none or it is over: then its last guard is about to take it out.
     pub(crate) fn enter(&self, name: &Name, owner: &Owner, make: impl FnOnce() -> Hold) -> Arc<Hold> {
-        let key = (Arc::clone(name.key()), owner.clone());
-        Arc::clone(&self.holds.entry(key).or_insert_with(|| Arc::new(make())))
+        match self.holds.entry((Arc::clone(name.key()), owner.clone())) {
+            Entry::Occupied(entry) if !entry.get().is_over() => Arc::clone(entry.get()),
+            entry => Arc::clone(&entry.insert(Arc::new(make()))),
+        }
     }
 
     /// Takes out this hold, and no other that may have taken its place.

@@ -9,12 +9,12 @@ use std::{
 use tokio::{
     sync::{Notify, mpsc},
     task::{JoinHandle, JoinSet},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::{Heard, Question},
+    ask::{Heard, Pauses, Question},
     hold::Hold,
     queue::{Queues, Waiter},
 };
@@ -34,6 +34,16 @@ pub(crate) struct Errand {
     pass_on: bool,
     /// Whom it is being handed to, while there is no answer.
     heir: Option<Arc<Waiter>>,
+}
+
+/// The server said no, and has done nothing.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Server { .. } | Error::Denied { .. })
+}
+
+/// It would be the same for ever.
+fn is_final(error: &Error) -> bool {
+    matches!(error, Error::Conflict { .. } | Error::Closed)
 }
 
 /// One answered request of an errand.
@@ -68,10 +78,18 @@ impl Errand {
         Errand { hold: Arc::clone(hold), pass_on: granted, heir: None }
     }
 
-    /// After this, nothing of it can be left on the server: of him neither to whom it may have been handed.
+    /// After this, nothing of it can be left on the server, nor of the heir to which it may have been handed.
     fn bound(&self) -> Moment {
         let heirs = self.heir.as_ref().map(|heir| heir.hold.bound());
         heirs.unwrap_or(self.hold.bound()).max(self.hold.bound())
+    }
+
+    /// Not to the heir it was meant for, nor to any other.
+    fn keep_from_heir(&mut self) {
+        self.pass_on = false;
+        if let Some(heir) = self.heir.take() {
+            heir.withdraw();
+        }
     }
 
     /// For all, not for the next in line here.
@@ -80,7 +98,7 @@ impl Errand {
     }
 }
 
-/// An errand run by its caller; if he goes away, the background takes over.
+/// An errand run by its caller; if that goes away, the background takes over.
 struct Running<'a> {
     releaser: &'a Releaser,
     errand: Option<Errand>,
@@ -183,18 +201,20 @@ impl Office {
         }
     }
 
-    /// Tries until it is answered or nothing can be left on the server. Lets go of the turn between tries.
+    /// Tries until it is answered or nothing can be left on the server, whatever is answered meanwhile: a right that is
+    /// missing may be given, a full server may be emptied. Lets go of the turn between tries.
     async fn in_background(self: Arc<Office>, mut errand: Errand) {
-        let first = Arc::clone(&errand.hold);
+        let (first, mut pauses) = (Arc::clone(&errand.hold), Pauses::default());
         loop {
             match self.bring(&mut errand, Instant::now() + self.redis.patience()).await {
                 Ok(step) if step.is_last => break,
-                Ok(_) => {}
-                Err(Error::Unavailable { .. }) if errand.bound() > Moment::now() => {}
-                Err(error) => {
+                Ok(_) => pauses = Pauses::default(),
+                Err(error) if is_final(&error) || errand.bound() <= Moment::now() => {
                     self.give_up(&errand, &error);
                     break;
                 }
+                Err(Error::Unavailable { .. }) => {} // it has waited
+                Err(_) => sleep(pauses.next()).await,
             }
         }
         self.finished(&first);
@@ -214,7 +234,8 @@ impl Office {
     async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
         let hold = Arc::clone(&errand.hold);
         let started = Instant::now();
-        let turn = timeout_at(give_up, hold.turn.lock()).await;
+        let turn = async { if hold.is_evicted() { None } else { Some(hold.turn.lock().await) } };
+        let turn = timeout_at(give_up, turn).await;
         let _turn = turn.map_err(|_| Error::silent("waiting behind a request", started.elapsed(), None))?;
         loop {
             let level = hold.wanted();
@@ -227,16 +248,22 @@ impl Office {
             let Some(heir) = errand.heir.clone() else {
                 return self.release(&hold, level, give_up).await;
             };
-            let before = hold.returning();
-            let heard = self.hand_over(&hold, &heir, give_up).await?;
+            let asked = hold.returning();
+            let heard = match self.hand_over(&hold, &heir, give_up).await {
+                Err(error) if is_refusal(&error) => {
+                    errand.keep_from_heir(); // for a server without memory, say, a release is less than a hand-over
+                    continue;
+                }
+                heard => heard?,
+            };
             errand.heir = None;
             match heard.answer.code {
                 Code::Handed => {
-                    hold.returned();
+                    hold.returned(&asked);
                     self.count(&hold);
                     let is_last = heir.hand(heard.sent);
                     if !is_last {
-                        errand.hold = Arc::clone(&heir.hold); // he has left: it must go on to the next
+                        errand.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
                     }
                     return Ok(Step { was_ours: true, is_last });
                 }
@@ -247,7 +274,7 @@ impl Office {
                 }
                 _ => {
                     heir.withdraw();
-                    let may_be_done = heard.again || before;
+                    let may_be_done = heard.again || asked.before;
                     return Ok(Step { was_ours: self.outcome(&hold, &heard, may_be_done)?, is_last: true });
                 }
             }
@@ -263,6 +290,7 @@ impl Office {
             part,
             replicas: 0,
             what: "handing over the lock",
+            insists: false,
             give_up,
         }
         .ask(&self.redis)
@@ -277,21 +305,22 @@ impl Office {
             part: hold.part(0, level, PUBLISH),
             replicas: 0,
             what: "giving back the lock",
+            insists: true,
             give_up,
         };
-        let before = level == 0 && hold.returning();
+        let asked = (level == 0).then(|| hold.returning());
         let heard = question.ask(&self.redis).await?;
-        match heard.answer.code {
-            Code::Released if level == 0 => {
-                hold.returned();
+        match (heard.answer.code, &asked) {
+            (Code::Released, Some(asked)) => {
+                hold.returned(asked);
                 self.count(hold);
                 let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok()).unwrap_or(0);
                 self.queues.released(hold, self.others(hold, told));
             }
-            Code::Gone => self.queues.ring(hold), // nothing was published
+            (Code::Gone, _) => self.queues.ring(hold), // nothing was published
             _ => {}
         }
-        let may_be_done = level == 0 && (heard.again || before); // an inner level leaves the hold there
+        let may_be_done = asked.is_some_and(|asked| heard.again || asked.before); // an inner level leaves the hold there
         Ok(Step { was_ours: self.outcome(hold, &heard, may_be_done)?, is_last: true })
     }
 

@@ -1,6 +1,11 @@
 //! The one loop that waits for a lock: try, join the line, try again when woken or when the lease of the holder ends.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::MutexGuard,
@@ -11,9 +16,9 @@ use super::{
     Engine,
     ask::{Question, unexpected},
     guard::Guard,
-    hold::{Hold, Phase, Terms},
+    hold::{Claim, Hold, Terms},
     kind::Kind,
-    queue::{Call, Place},
+    queue::{Call, News, Place},
 };
 use crate::{
     clock::Moment,
@@ -42,7 +47,7 @@ pub(crate) struct Wish {
     pub(crate) patience: Patience,
 }
 
-/// How long he waits while somebody else has it.
+/// How long to wait while somebody else has it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Patience {
     Once,
@@ -72,6 +77,24 @@ impl Patience {
     }
 }
 
+/// How often in a row the lock may be granted too late to be of use, before the caller is told so.
+const TOO_LATE: u32 = 3;
+
+/// What came of waiting.
+enum Outcome {
+    Granted(Way),
+    TimeOver,
+    /// The waiter did not look for so long that the others went on without it.
+    PassedOver,
+}
+
+/// The same for the caller.
+enum Entered {
+    Ours(Guard),
+    Taken,
+    PassedOver,
+}
+
 /// What came of an attempt.
 enum Attempt {
     Granted,
@@ -86,69 +109,99 @@ impl Engine {
     /// Takes the lock; `None` if somebody else has it for longer than the patience lasts.
     pub(crate) async fn take(self: &Arc<Self>, wish: &Wish) -> Result<Option<Guard>> {
         if self.is_closed() {
-            return Err(Error::Closed);
+            return Err(self.closed(ASKING));
         }
         let taken = self.enter(wish).await;
         // What was granted while the client closed goes back with its guard.
-        if self.is_closed() { Err(Error::Closed) } else { taken }
+        if self.is_closed() { Err(self.closed(ASKING)) } else { taken }
     }
 
     async fn enter(self: &Arc<Self>, wish: &Wish) -> Result<Option<Guard>> {
+        let mut too_late = 0;
         loop {
             let fresh =
                 || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
             let hold = self.registry.enter(&wish.name, &wish.owner, fresh);
             let Some(_turn) = self.turn(&hold, wish.patience).await? else { return Ok(None) };
             if self.is_closed() {
-                return Err(Error::Closed); // and whoever closes sees this hold, or has seen it
+                return Err(self.closed(ASKING)); // and whoever closes sees this hold, or has seen it
             }
-            match hold.phase() {
-                Phase::Asked => return self.enter_first(&hold, wish).await,
-                Phase::Held | Phase::Lost(_) => return self.enter_again(&hold, wish).await.map(Some),
-                Phase::Over => tokio::task::yield_now().await, // about to leave the registry
+            let claim = hold.claim();
+            match claim {
+                Claim::First => {}
+                Claim::Again => return self.enter_again(Guard::of_claim(self, &hold), wish).await.map(Some),
+                Claim::Lost(reason) => return Err(Error::lost(&wish.name, reason)),
+                Claim::Over => continue, // its last guard went while we waited for the turn
+            }
+            match self.enter_first(Guard::of_claim(self, &hold), wish).await? {
+                Entered::Ours(guard) => match guard.check_clock() {
+                    // Nobody looked at the answer for a lease, or the lease is shorter than the way of an answer.
+                    Err(lost) if too_late == TOO_LATE => return Err(lost),
+                    Err(_) => too_late += 1,
+                    Ok(()) => return Ok(Some(guard)),
+                },
+                Entered::Taken => return Ok(None),
+                Entered::PassedOver => {}
             }
         }
     }
 
     /// One more level of a hold that we have.
-    async fn enter_again(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Guard> {
-        hold.check()?;
-        let mut guard = Guard::claim(self, hold);
+    async fn enter_again(self: &Arc<Self>, mut guard: Guard, wish: &Wish) -> Result<Guard> {
         match Box::pin(self.attempt(&mut guard, wish, "again", self.give_up(wish.patience))).await? {
             Attempt::Granted => {}
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
-        hold.check()?;
+        guard.check_clock()?;
         self.counters.reentered.up();
         Ok(guard)
     }
 
-    async fn enter_first(self: &Arc<Self>, hold: &Arc<Hold>, wish: &Wish) -> Result<Option<Guard>> {
+    async fn enter_first(self: &Arc<Self>, mut guard: Guard, wish: &Wish) -> Result<Entered> {
         let started = Instant::now();
-        let mut guard = Guard::claim(self, hold);
-        // What this process is giving back must not look like somebody else's. Who can wait for the lock need not wait
-        // for long here.
+        let hold = Arc::clone(guard.hold());
+        // What this process is giving back must not look like somebody else's. Half of the time at most: the rest is for
+        // asking. Who can wait for the lock need not wait for long here.
         let soon = self.give_up(Patience::Once);
-        let no_longer = wish.patience.end().map_or(soon, |end| end.min(soon));
-        let _ = timeout_at(no_longer, self.releaser.clear(hold.name.key())).await;
-        let way = match wish.patience {
+        let half = started + (wish.patience.end().map_or(soon, |end| end.min(soon)) - started) / 2;
+        let _ = timeout_at(half, self.releaser.clear(hold.name.key())).await;
+        let outcome = match wish.patience {
             Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", soon)).await? {
-                Attempt::Granted => Some(Way::FirstTry),
-                Attempt::Busy { .. } => None,
+                Attempt::Granted => Outcome::Granted(Way::FirstTry),
+                Attempt::Busy { .. } => Outcome::TimeOver,
             },
-            Patience::Until(_) | Patience::Forever => {
-                let place = self.queues.join(hold, self.lease(wish));
-                let way = self.wait(&place, &mut guard, wish).await?;
-                self.waited(&place, started.elapsed(), way);
-                if way.is_some() {
-                    place.leave_granted();
-                }
-                way
-            }
+            Patience::Until(_) | Patience::Forever => self.wait_in_line(&mut guard, wish, started).await?,
         };
-        let Some(way) = way else { return Ok(None) };
-        self.counters.acquired(way, started.elapsed());
-        Ok(Some(guard))
+        match outcome {
+            Outcome::Granted(way) => {
+                self.counters.acquired(way, started.elapsed());
+                Ok(Entered::Ours(guard))
+            }
+            Outcome::TimeOver => Ok(Entered::Taken),
+            Outcome::PassedOver => {
+                hold.came_again(); // whatever it got meanwhile goes back with its guard
+                Ok(Entered::PassedOver)
+            }
+        }
+    }
+
+    async fn wait_in_line(&self, guard: &mut Guard, wish: &Wish, started: Instant) -> Result<Outcome> {
+        let hold = Arc::clone(guard.hold());
+        let place = self.queues.join(&hold, self.lease(wish));
+        let outcome = {
+            let mut wait = pin!(self.wait(&place, guard, wish));
+            poll_fn(|cx| {
+                place.attend(cx.waker());
+                wait.as_mut().poll(cx)
+            })
+            .await?
+        };
+        let way = if let Outcome::Granted(way) = outcome { Some(way) } else { None };
+        self.waited(&place, started.elapsed(), way);
+        if way.is_some() {
+            place.leave_granted();
+        }
+        Ok(outcome)
     }
 
     /// Says so if it took long, and who had the lock.
@@ -159,52 +212,79 @@ impl Engine {
         }
     }
 
-    /// Waits in line: how it was granted, `None` if the patience is over. Who is first in line tries at once, with no
-    /// subscription and no timer.
-    async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Option<Way>> {
+    /// Waits in line. Who is first in line tries at once, with no subscription and no timer.
+    async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Outcome> {
         let mut look_again = None;
-        let mut woken = if place.is_head() { Woken::First } else { self.sleep(place, look_again, wish).await? };
+        let mut woken = if place.is_head() { Woken::First } else { self.sleep(place, &mut look_again, wish).await? };
         loop {
             match place.call() {
                 Call::Yours(sent) => {
                     self.granted(guard, wish, sent);
-                    return Ok(Some(Way::HandedOver));
+                    return Ok(Outcome::Granted(Way::HandedOver));
                 }
-                Call::Wait if woken == Woken::Called || woken == Woken::Alarm && !place.is_head() => {}
+                Call::TooLate => return Ok(Outcome::PassedOver),
+                Call::Wait if woken.needs_nothing(place) => _ = place.outage_ends(self.config.outage_timeout)?,
                 Call::Try | Call::Wait => {
+                    if woken == Woken::OutOfTime && Box::pin(self.is_known_to_be_taken(place)).await {
+                        return Ok(Outcome::TimeOver);
+                    }
                     self.let_others_go_first(place, wish.patience).await;
                     let told = place.is_told();
                     match self.attempt_in_line(place, guard, wish).await? {
-                        Attempt::Granted => return Ok(Some(woken.way())),
+                        Attempt::Granted if place.accept() => return Ok(Outcome::Granted(woken.way())),
+                        Attempt::Granted => return Ok(Outcome::PassedOver),
                         Attempt::Busy { left, holder } => {
                             holder.inspect(|holder| place.seen(holder));
                             look_again = Some(Instant::now() + nap(left, told));
                         }
                     }
                     if wish.patience.is_over() {
-                        return Ok(None);
+                        return Ok(Outcome::TimeOver);
                     }
                     place.listen(&self.redis);
                 }
             }
-            woken = self.sleep(place, look_again, wish).await?;
+            woken = self.sleep(place, &mut look_again, wish).await?;
         }
     }
 
+    /// Whether others of the line know that the lock is not to be had by a waiter behind them, whose time is over. All
+    /// whose time ends together share one question: thousands of them would have thousands answered too late. The head has
+    /// its own, for the lock would be its.
+    async fn is_known_to_be_taken(&self, place: &Place<'_>) -> bool {
+        let due = self.last_attempt();
+        let ends = Instant::now() + due;
+        while !place.is_head() {
+            match place.news(due / 2) {
+                News::Taken => return true,
+                News::Asking(answered) => {
+                    if timeout_at(ends, answered).await.is_err() {
+                        return false;
+                    }
+                }
+                News::None => return false,
+            }
+        }
+        false
+    }
+
     async fn attempt_in_line(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Attempt> {
-        let begun = Instant::now();
+        let asking = place.asking();
         let give_up = self.give_up(wish.patience).min(place.outage_ends(self.config.outage_timeout)?);
         let tried = Box::pin(self.attempt(guard, wish, "first", give_up)).await;
-        place.asked(begun, tried.as_ref().err());
+        asking.ended(&tried);
         tried
     }
 
-    async fn sleep(&self, place: &Place<'_>, look_again: Option<Instant>, wish: &Wish) -> Result<Woken> {
+    async fn sleep(&self, place: &Place<'_>, look_again: &mut Option<Instant>, wish: &Wish) -> Result<Woken> {
         place.queued();
+        // Set once: whoever is woken for nothing must not put it off.
+        let look_again = *look_again.get_or_insert_with(|| Instant::now() + LONGEST_NAP);
+        let alarm = place.alarm(look_again, self.config.outage_timeout);
         tokio::select! {
             biased;
-            () = self.closing.cancelled() => Err(Error::Closed),
-            woken = sleep(place, look_again, wish.patience) => Ok(woken),
+            () = self.closing.cancelled() => Err(self.closed(ASKING)),
+            woken = sleep(place, alarm, wish.patience) => Ok(woken),
         }
     }
 
@@ -217,9 +297,12 @@ impl Engine {
         }
     }
 
-    /// What an attempt after the deadline may take: a few of the round trips seen lately.
+    /// What an attempt after the deadline may take: a few of the round trips seen lately, and where thousands wait, what it
+    /// takes until their tasks have run, for the answer comes to one of these.
     fn last_attempt(&self) -> Duration {
-        (self.counters.round_trip.get() * 4).max(LAST_ATTEMPT).min(self.config.command_timeout)
+        let crowd = u32::try_from(self.counters.waiting.get()).unwrap_or(u32::MAX);
+        let round_trips = self.counters.round_trip.get() * 4;
+        round_trips.max(LAST_ATTEMPT).max(A_TASK.saturating_mul(crowd)).min(self.config.command_timeout)
     }
 
     fn lease(&self, wish: &Wish) -> Lease {
@@ -242,22 +325,22 @@ impl Engine {
         loop {
             tokio::select! {
                 biased;
-                () = self.closing.cancelled() => return Err(Error::Closed),
+                () = self.closing.cancelled() => return Err(self.closed(ASKING)),
                 turn = hold.turn.lock() => return Ok(Some(turn)),
                 () = hold.queued(), if matches!(patience, Patience::Once) => return Ok(None),
                 () = sleep_until(self.give_up(patience)) => {}
             }
             // Whoever has the turn waits for the lock as we do, or for a server that does not answer.
-            match (hold.is_queued(), patience) {
-                (true, Patience::Forever) => {}
-                (true, _) => return Ok(None),
+            match (hold.is_queued(), patience.is_over()) {
+                (true, false) => {}
+                (true, true) => return Ok(None),
                 (false, _) => return Err(Error::silent("waiting behind a request", started.elapsed(), None)),
             }
         }
     }
 
     /// Asks the server once, through outages. Its callers box it, so that who only waits does not carry the room for a
-    /// request with him.
+    /// request along.
     async fn attempt(&self, guard: &mut Guard, wish: &Wish, first: &'static str, give_up: Instant) -> Result<Attempt> {
         let hold = Arc::clone(guard.hold());
         let lease = self.lease(wish);
@@ -269,7 +352,8 @@ impl Engine {
             script: &hold.kind.acquire,
             part: hold.part(lease.millis(), hold.levels(), first),
             replicas,
-            what: "asking for the lock",
+            what: ASKING,
+            insists: false,
             give_up,
         }
         .ask(&self.redis)
@@ -311,8 +395,11 @@ impl Engine {
     }
 }
 
+const ASKING: &str = "asking for the lock";
 /// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
+/// What the step of a task takes on a slow machine.
+const A_TASK: Duration = Duration::from_micros(50);
 
 /// From milliseconds left, where there is an end, and the holder's id.
 fn busy(words: &[Word]) -> Attempt {
@@ -332,6 +419,15 @@ enum Woken {
 }
 
 impl Woken {
+    /// A wake-up without a call concerns the head at its alarm, and whose time is over.
+    fn needs_nothing(self, place: &Place<'_>) -> bool {
+        match self {
+            Woken::Called => true,
+            Woken::Alarm => !place.is_head(),
+            Woken::First | Woken::OutOfTime => false,
+        }
+    }
+
     fn way(self) -> Way {
         match self {
             Woken::First => Way::FirstTry,
@@ -341,9 +437,7 @@ impl Woken {
     }
 }
 
-async fn sleep(place: &Place<'_>, look_again: Option<Instant>, patience: Patience) -> Woken {
-    // Who is not the head is woken when he has something to do, and needs no timer.
-    let alarm = place.is_head().then(|| look_again.unwrap_or_else(|| Instant::now() + LONGEST_NAP));
+async fn sleep(place: &Place<'_>, alarm: Option<Instant>, patience: Patience) -> Woken {
     let end = patience.end();
     let Some(until) = [alarm, end].into_iter().flatten().min() else {
         place.woken().await;

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Answer, Code, LOCK_CHANNEL, PUBLISH, Script, Word},
+    sync::tokio,
 };
 
 macro_rules! script {
@@ -202,16 +204,24 @@ impl Lock {
     ///
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Option<Holder>> {
-        let answer = self.tell("inspect", &LOCK.inspect, "").await?;
-        match answer.0.code {
-            Code::Held => holder(answer.0.value.list()).map(Some).ok_or_else(|| self.conflict()),
+        self.look("inspect", self.engine.outage_ends()).await
+    }
+
+    async fn look(&self, what: &'static str, give_up: Instant) -> Result<Option<Holder>> {
+        let (answer, _) = self.tell(what, &LOCK.inspect, ("", ""), give_up).await?;
+        match answer.code {
+            Code::Held => holder(answer.value.list()).map(Some).ok_or_else(|| self.conflict()),
             Code::Free => Ok(None),
             _ => Err(self.conflict()),
         }
     }
 
-    /// Takes the lock away from whoever has it and wakes the waiters; true if it was held. The holder is not asked:
+    /// Takes the lock away from whoever has it and wakes the waiters; true if it was taken away. The holder is not asked:
     /// a leasehold client is told within a third of its lease, and may work on until then.
+    ///
+    /// It looks who has the lock and then takes it from that hold and from no other, however often the request is sent and
+    /// however late it arrives: one that is given back in between is not replaced by the next, and the answer is false.
+    /// (Redisson uses an id again when the same thread takes the lock again; a late request can then take that one.)
     ///
     /// # Errors
     ///
@@ -221,10 +231,13 @@ impl Lock {
     ///
     /// Dropping the future leaves open whether the lock was taken away.
     pub async fn force_unlock(&self) -> Result<bool> {
-        let (answer, again) = self.tell("force_unlock", &LOCK.force_unlock, PUBLISH).await?;
+        let give_up = self.engine.outage_ends();
+        let Some(holder) = self.look("force_unlock", give_up).await? else { return Ok(false) };
+        let meant = (holder.id.as_str(), PUBLISH);
+        let (answer, again) = self.tell("force_unlock", &LOCK.force_unlock, meant, give_up).await?;
         match answer.code {
             Code::Released => Ok(true),
-            Code::Free => Ok(again), // if it was asked twice, the first time may have done it
+            Code::Gone => Ok(again), // if it was asked twice, the first time may have done it
             _ => Err(self.conflict()),
         }
     }
@@ -243,11 +256,17 @@ impl Lock {
     }
 
     /// Asks about the lock itself, not about a hold of ours.
-    async fn tell(&self, what: &'static str, script: &'static Script, more: &str) -> Result<(Answer, bool)> {
+    async fn tell(
+        &self,
+        what: &'static str,
+        script: &'static Script,
+        (id, more): (&str, &str),
+        give_up: Instant,
+    ) -> Result<(Answer, bool)> {
         let name = self.name.clone()?;
         let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
-        let part = LOCK.part(name.key(), "", 0, 0, more);
-        self.engine.tell(what, &name, script, part).instrument(span).await
+        let part = LOCK.part(name.key(), id, 0, 0, more);
+        self.engine.tell(what, &name, (script, part), give_up).instrument(span).await
     }
 
     fn conflict(&self) -> Error {

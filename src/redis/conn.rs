@@ -101,13 +101,25 @@ pub(super) struct Link {
     /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
     nonce: AtomicU64,
-    waits: tokio::sync::Mutex<()>,
     counters: Arc<Counters>,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("down", &self.down.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// Takes a link down when its task ends, also with the runtime that this ran on.
+struct End {
+    down: CancellationToken,
+    pulse: Arc<Notify>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.down.cancel();
+        self.pulse.notify_waiters();
     }
 }
 
@@ -132,7 +144,6 @@ impl Link {
             heard: AtomicU64::new(0),
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
-            waits: tokio::sync::Mutex::default(),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -146,14 +157,13 @@ impl Link {
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
         counters.round_trip.note(link.clock() / 4); // several went by while connecting: a first idea
-        let pulse = Arc::clone(&link.pulse);
+        let end = End { down, pulse: Arc::clone(&link.pulse) };
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
             tokio::select! {
-                _ = driver => down.cancel(),
-                () = beat(&pulse, patience / PULSES) => {}
+                _ = driver => {}
+                () = beat(&end.pulse, patience / PULSES) => {}
             }
-            pulse.notify_waiters();
         });
         Ok(link)
     }
@@ -242,12 +252,10 @@ impl Link {
         self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
     }
 
-    /// How many replicas have all that this connection wrote. Keeps the connection busy meanwhile, so one at a time:
-    /// others' renewals must get through in between.
-    pub(super) async fn confirmed(&self, wanted: u8) -> Result<u8, Fault> {
-        let _alone = self.waits.lock().await;
+    /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
+    pub(super) async fn confirmed(&self, wanted: u8, time: Duration) -> Result<u8, Fault> {
         let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
-        let millis = u64::try_from(self.patience.as_millis() / 2).unwrap_or(u64::MAX);
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let args = vec![wanted.to_string(), millis.max(1).to_string()];
         let count: u64 = self.bounded(Box::pin(self.client.custom(wait, args))).await?;
         Ok(u8::try_from(count).unwrap_or(u8::MAX))
@@ -403,15 +411,17 @@ impl Conn {
             Err(fault) => matches!(fault, Fault::Denied(_) | Fault::Closed),
         };
         let found = timeout(self.patience, slot.wait_for(usable)).await.map(|found| found.map(|now| now.clone()));
-        let found = match found {
+        match found {
             Ok(Ok(found)) => found,
-            Ok(Err(_gone)) => Err(Fault::Closed),
-            Err(_late) => self.link.borrow().clone().and_then(|_| Err(Fault::unknown("no connection"))),
-        };
-        found.map_err(|fault| match fault {
-            Fault::Unknown(source) => Fault::NotReady(source), // it was never sent
-            other => other,
-        })
+            Ok(Err(_gone)) => Err(Fault::Abandoned), // nobody replaces links any more, and nobody has closed them
+            Err(_late) => Err(self.none_yet()),
+        }
+    }
+
+    /// Why there is no link: whatever the server refuses us now, nothing was sent.
+    fn none_yet(&self) -> Fault {
+        let last = self.link.borrow().as_ref().err().cloned().and_then(Fault::source);
+        Fault::NotSent(last.unwrap_or_else(|| Arc::new(closed())))
     }
 }
 
@@ -463,8 +473,8 @@ impl Dial {
     }
 }
 
-/// Half to one and a half of it, so that many clients do not come back in step.
-fn spread(pause: Duration) -> Duration {
+/// Half to one and a half of it, so that many do not come back in step.
+pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
     pause.mul_f64(0.5 + random)
 }

@@ -7,6 +7,8 @@ use crate::error::Source;
 pub(crate) enum Fault {
     /// No reply, or somebody else's: the script may have run, may yet run, or neither.
     Unknown(Source),
+    /// There was no connection to send it on: it has not run.
+    NotSent(Source),
     /// Refused for now (loading, busy, read-only after a failover): it has not run.
     NotReady(Source),
     /// Not allowed.
@@ -17,11 +19,23 @@ pub(crate) enum Fault {
     Server(Source),
     /// We have closed the connections ourselves.
     Closed,
+    /// The runtime that the connections live on has ended.
+    Abandoned,
 }
 
 /// First words of answers that mean "later".
-const NOT_READY: [&str; 8] =
-    ["LOADING", "BUSY ", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNBLOCKED"];
+const NOT_READY: [&str; 10] = [
+    "LOADING",
+    "BUSY ",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "NOREPLICAS",
+    "UNBLOCKED",
+    "MISCONF",
+    "ERR max number of clients",
+];
 /// First words of answers that mean "not you".
 const DENIED: [&str; 3] = ["NOPERM", "NOAUTH", "WRONGPASS"];
 /// What Redis says inside a script where it would say NOPERM outside.
@@ -29,6 +43,28 @@ const DENIED_INSIDE: [&str; 3] =
     ["can't run this command or subcommand", "can't access at least one", "No permissions"];
 
 impl Fault {
+    /// Whether the same request may be answered otherwise later. A server without memory stays so for long, so that is
+    /// told to who asks for something; who `insists` gives something back, and asks until it is taken.
+    pub(crate) fn is_for_now(&self, insists: bool) -> bool {
+        match self {
+            Fault::NotReady(_) => true,
+            Fault::Server(_) => insists,
+            _ => false,
+        }
+    }
+
+    /// The words behind it, where there are some.
+    pub(crate) fn source(self) -> Option<Source> {
+        match self {
+            Fault::Unknown(source)
+            | Fault::NotSent(source)
+            | Fault::NotReady(source)
+            | Fault::Denied(source)
+            | Fault::Server(source) => Some(source),
+            Fault::Conflict | Fault::Closed | Fault::Abandoned => None,
+        }
+    }
+
     /// From the server's words, with the error that carries them.
     pub(crate) fn refused(words: &str, source: Source) -> Fault {
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
@@ -64,6 +100,9 @@ mod tests {
         let inside = "ERR The user executing the script can't run this command or subcommand";
         assert!(matches!(Fault::said(inside), Fault::Denied(_)));
         assert!(matches!(Fault::said("WRONGTYPE Operation against a key"), Fault::Conflict));
-        assert!(matches!(Fault::said("OOM command not allowed"), Fault::Server(_)));
+        assert!(matches!(Fault::said("MISCONF Redis is configured to save RDB snapshots"), Fault::NotReady(_)));
+        assert!(matches!(Fault::said("ERR max number of clients reached"), Fault::NotReady(_)));
+        let full = Fault::said("OOM command not allowed");
+        assert!(matches!(full, Fault::Server(_)) && full.is_for_now(true) && !full.is_for_now(false));
     }
 }

@@ -7,9 +7,13 @@ use std::{
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
+    time::Duration,
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::sync::{std, tokio};
@@ -36,12 +40,14 @@ pub(super) struct Line {
     desk: Mutex<Desk>,
     /// Told when something waits.
     work: Notify,
+    confirmations: mpsc::UnboundedSender<Confirmation>,
 }
 
 #[derive(Debug, Default)]
 struct Desk {
     alone: usize,
-    is_closed: bool,
+    /// Why nothing is sent any more.
+    closed: Option<Fault>,
     /// One pile for each script, the one whose turn it is in front.
     piles: VecDeque<Pile>,
 }
@@ -58,6 +64,15 @@ struct Waiting {
     answer: oneshot::Sender<Result<Answer, Fault>>,
 }
 
+/// Closes a line whose runtime ends, if nobody closed it before.
+struct Last(Arc<Line>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.0.close(Fault::Abandoned);
+    }
+}
+
 /// A request under way by itself; frees its place when it ends, however it ends.
 struct Alone<'a>(&'a Line);
 
@@ -68,15 +83,17 @@ impl Drop for Alone<'_> {
 }
 
 impl Line {
-    pub(super) fn start(conn: Conn, closed: &CancellationToken) -> Arc<Line> {
-        let line = Arc::new(Line { conn, desk: Mutex::default(), work: Notify::new() });
+    pub(super) fn start(conn: Conn, patience: Duration, closed: &CancellationToken) -> Arc<Line> {
+        let (confirmations, asked) = mpsc::unbounded_channel();
+        let line = Arc::new(Line { conn, desk: Mutex::default(), work: Notify::new(), confirmations });
         for _ in 0..SENDERS {
             tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&line).send_gathered()));
         }
-        let (last, closed) = (Arc::clone(&line), closed.clone());
+        tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, patience)));
+        let (last, closed) = (Last(Arc::clone(&line)), closed.clone());
         tokio::spawn(async move {
             closed.cancelled().await;
-            last.close();
+            last.0.close(Fault::Closed);
         });
         line
     }
@@ -85,14 +102,14 @@ impl Line {
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         match self.enter(script, &part) {
             Ok(_place) => self.call(script, &part).await,
-            Err(answer) => answered(answer).await,
+            Err(answer) => self.answered(answer).await,
         }
     }
 
     /// Sends one request that is in no hurry, with whatever else gathers.
     pub(super) async fn request_gathered(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let answer = self.join(&mut self.desk(), script, part);
-        answered(answer).await
+        self.answered(answer).await
     }
 
     /// Sends one request, then WAIT on the same connection. Never gathered: WAIT speaks of one connection.
@@ -104,8 +121,15 @@ impl Line {
     ) -> Result<(Answer, u8), Fault> {
         let link = self.conn.link().await?;
         let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
-        let confirmed = if answer.code == Code::Granted { link.confirmed(wanted).await? } else { 0 };
+        let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted).await? } else { 0 };
         Ok((answer, confirmed))
+    }
+
+    /// How many replicas have what was written on that link so far.
+    async fn confirmed(&self, link: Arc<Link>, wanted: u8) -> Result<u8, Fault> {
+        let (answer, receiver) = oneshot::channel();
+        let _ = self.confirmations.send(Confirmation { link, wanted, asked: Instant::now(), answer });
+        self.answered(receiver).await
     }
 
     /// The bare connection, for measurements beside it.
@@ -129,7 +153,7 @@ impl Line {
 
     fn join(&self, desk: &mut Desk, script: &'static Script, part: &Part) -> oneshot::Receiver<Result<Answer, Fault>> {
         let (answer, receiver) = oneshot::channel();
-        if desk.is_closed {
+        if desk.closed.is_some() {
             return receiver; // whose sender is gone
         }
         if desk.is_empty() {
@@ -188,11 +212,16 @@ impl Line {
         }
     }
 
-    /// Nothing is sent any more: whoever waits is told by the loss of his sender.
-    fn close(&self) {
+    /// Nothing is sent any more: whoever waits is told by the loss of the sender. The first reason stays.
+    fn close(&self, why: Fault) {
         let mut desk = self.desk();
-        desk.is_closed = true;
+        desk.closed.get_or_insert(why);
         desk.piles.clear();
+    }
+
+    async fn answered<T>(&self, answer: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
+        let lost = |_| Err(self.desk().closed.clone().unwrap_or_else(|| Fault::unknown("nobody answers any more")));
+        answer.await.unwrap_or_else(lost)
     }
 
     fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
@@ -230,6 +259,39 @@ impl Desk {
     }
 }
 
-async fn answered(answer: oneshot::Receiver<Result<Answer, Fault>>) -> Result<Answer, Fault> {
-    answer.await.unwrap_or(Err(Fault::Closed))
+/// Wants to know how many replicas have what was written on a link before.
+#[derive(Debug)]
+struct Confirmation {
+    link: Arc<Link>,
+    wanted: u8,
+    asked: Instant,
+    answer: oneshot::Sender<Result<u8, Fault>>,
+}
+
+/// One WAIT after the other, each for all that was asked before it was sent, as a database commits in groups: so nobody
+/// waits for more than two, however many ask. In a task of its own, since one whose caller does not look must not hold up
+/// the others. Between two of them the other requests of the connection get through.
+async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, patience: Duration) {
+    while let Some(first) = asked.recv().await {
+        let mut group = vec![first];
+        while let Ok(next) = asked.try_recv() {
+            group.push(next);
+        }
+        while let Some(Confirmation { link, .. }) = group.first() {
+            let link = Arc::clone(link);
+            let (same, others) = group.into_iter().partition(|other| Arc::ptr_eq(&other.link, &link));
+            confirm_together(&link, same, patience).await;
+            group = others;
+        }
+    }
+}
+
+/// The replicas have half the patience from when the first asked, or an eighth if little of that is left.
+async fn confirm_together(link: &Link, group: Vec<Confirmation>, patience: Duration) {
+    let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
+    let waited = group.iter().map(|one| one.asked.elapsed()).max().unwrap_or_default();
+    let confirmed = link.confirmed(wanted, (patience / 2).saturating_sub(waited).max(patience / 8)).await;
+    for one in group {
+        let _ = one.answer.send(confirmed.clone()); // who has left gives the lock back
+    }
 }

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -65,10 +65,8 @@ impl Bell {
 impl Drop for Bell {
     fn drop(&mut self) {
         let mut table = self.hub.table();
-        if let Some(channel) = table.get_mut(&self.channel)
-            && channel.bell == self.number
-        {
-            channel.listener = None;
+        if let Some(channel) = table.get_mut(&self.channel) {
+            channel.listeners.retain(|(number, _)| *number != self.number);
             channel.idle_since = Instant::now();
         }
     }
@@ -80,16 +78,16 @@ pub(crate) struct Hub {
     patience: Duration,
     counters: Arc<Counters>,
     table: Mutex<HashMap<Arc<str>, Channel>>,
+    /// Numbers the bells, so that each takes its own listener with it.
+    next_bell: AtomicU64,
     /// Told when a channel needs a SUBSCRIBE.
     wanted: Notify,
 }
 
-/// One subscribed channel. Without a listener it lingers.
+/// One subscribed channel. Without a listener it lingers. More than one listen where names share it, as `a` and `{a}` do.
 #[derive(Debug)]
 struct Channel {
-    listener: Option<Arc<dyn Listener>>,
-    /// Counts the listeners that were here, so that a late leaver does not take his successor with him.
-    bell: u64,
+    listeners: Vec<(u64, Arc<dyn Listener>)>,
     live: Arc<AtomicBool>,
     idle_since: Instant,
     refused: Option<Instant>,
@@ -102,25 +100,24 @@ impl Hub {
         counters: Arc<Counters>,
         closed: CancellationToken,
     ) -> Arc<Hub> {
-        let (table, wanted) = (Mutex::default(), Notify::new());
-        let hub = Arc::new(Hub { target, patience, counters, table, wanted });
+        let (table, next_bell, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
+        let hub = Arc::new(Hub { target, patience, counters, table, next_bell, wanted });
         tokio::spawn(closed.run_until_cancelled_owned(Arc::clone(&hub).keep_listening()));
         hub
     }
 
-    /// Puts a listener on a channel, one at a time; it is told when the subscription stands.
+    /// Puts a listener on a channel; it is told when the subscription stands.
     pub(super) fn join(self: &Arc<Self>, name: &str, listener: Arc<dyn Listener>) -> Bell {
         let name: Arc<str> = name.into();
+        let number = self.next_bell.fetch_add(1, Ordering::Relaxed);
         let mut table = self.table();
         let channel = table.entry(Arc::clone(&name)).or_insert_with(|| {
             self.counters.subscriptions.up();
-            Channel { listener: None, bell: 0, live: Arc::default(), idle_since: Instant::now(), refused: None }
+            Channel { listeners: Vec::new(), live: Arc::default(), idle_since: Instant::now(), refused: None }
         });
-        channel.bell += 1;
-        let before = channel.listener.replace(Arc::clone(&listener));
-        let bell = Bell { hub: Arc::clone(self), channel: name, number: channel.bell, live: Arc::clone(&channel.live) };
+        channel.listeners.push((number, Arc::clone(&listener)));
+        let bell = Bell { hub: Arc::clone(self), channel: name, number, live: Arc::clone(&channel.live) };
         drop(table); // listeners have locks of their own
-        drop(before);
         if bell.is_live() {
             listener.subscribed();
         } else {
@@ -165,7 +162,7 @@ impl Hub {
                 heard = subscriber.next() => match heard {
                     Heard::Message(channel) => {
                         self.counters.wakeups.up();
-                        self.listener(&channel).inspect(|listener| listener.message());
+                        self.listeners(&channel).iter().for_each(|listener| listener.message());
                     }
                     Heard::TooMuch => self.ring_all(),
                     Heard::Silence => return one_by_one,
@@ -202,7 +199,7 @@ impl Hub {
                 channel.live.store(true, Ordering::Release);
                 channel.refused = None;
             }
-            self.listener(name).inspect(|listener| listener.subscribed());
+            self.listeners(name).iter().for_each(|listener| listener.subscribed());
         }
         self.wanted.notify_one(); // there may be more than could be sent at once
         Ok(())
@@ -233,7 +230,7 @@ impl Hub {
     fn forget_idle(&self) -> Vec<Arc<str>> {
         let mut live = Vec::new();
         self.table().retain(|name, channel| {
-            let keep = channel.listener.is_some() || channel.idle_since.elapsed() < LINGER;
+            let keep = !channel.listeners.is_empty() || channel.idle_since.elapsed() < LINGER;
             if !keep {
                 self.counters.subscriptions.down();
                 if channel.live.load(Ordering::Acquire) {
@@ -257,12 +254,12 @@ impl Hub {
         }
     }
 
-    fn listener(&self, name: &str) -> Option<Arc<dyn Listener>> {
-        self.table().get(name).and_then(|channel| channel.listener.clone())
+    fn listeners(&self, name: &str) -> Vec<Arc<dyn Listener>> {
+        self.table().get(name).map(Channel::listeners).unwrap_or_default()
     }
 
     fn ring_all(&self) {
-        let listeners: Vec<_> = self.table().values().filter_map(|channel| channel.listener.clone()).collect();
+        let listeners: Vec<_> = self.table().values().flat_map(Channel::listeners).collect();
         listeners.iter().for_each(|listener| listener.message());
     }
 
@@ -272,8 +269,12 @@ impl Hub {
 }
 
 impl Channel {
+    fn listeners(&self) -> Vec<Arc<dyn Listener>> {
+        self.listeners.iter().map(|(_, listener)| Arc::clone(listener)).collect()
+    }
+
     fn is_missing(&self) -> bool {
         let refused = self.refused.is_some_and(|since| since.elapsed() < REFUSED);
-        !self.live.load(Ordering::Acquire) && !refused && self.listener.is_some()
+        !self.live.load(Ordering::Acquire) && !refused && !self.listeners.is_empty()
     }
 }

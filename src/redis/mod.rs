@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use conn::Target;
+pub(crate) use conn::{Target, spread};
 pub(crate) use fault::Fault;
 pub(crate) use hub::{Bell, Listener};
 pub(crate) use keys::{LOCK_CHANNEL, prefixed};
@@ -55,7 +55,7 @@ impl Redis {
         let mut lines = Vec::with_capacity(config.connections);
         for _ in 0..config.connections {
             let conn = Conn::open(&target, config.command_timeout, counters, generation.clone(), closed).await?;
-            lines.push(Line::start(conn, closed));
+            lines.push(Line::start(conn, config.command_timeout, closed));
         }
         let hub = Hub::start(target, config.command_timeout, Arc::clone(counters), closed.clone());
         Ok(Redis { lines: lines.into(), generation, hub, patience: config.command_timeout })

@@ -50,6 +50,14 @@ impl Sub<Duration> for Instant {
     }
 }
 
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}
+
 /// Since a beginning that is the same for all.
 pub(crate) fn now() -> Duration {
     world::with(|world| world.now)

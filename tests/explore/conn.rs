@@ -2,7 +2,10 @@
 //! that stands for the connection: it runs requests in the order in which they were sent, also those whose caller has
 //! left, each at a moment that the scheduler chooses, and so is the moment of the answer.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +23,11 @@ use crate::{
     },
     stats::Counters,
 };
+
+/// Without chance.
+pub(crate) fn spread(pause: Duration) -> Duration {
+    pause
+}
 
 type Answers = Result<Vec<Result<Answer, Fault>>, Fault>;
 
@@ -60,7 +68,7 @@ impl Link {
         Ok(String::new())
     }
 
-    pub(super) async fn confirmed(&self, wanted: u8) -> Result<u8, Fault> {
+    pub(super) async fn confirmed(&self, wanted: u8, _time: Duration) -> Result<u8, Fault> {
         Ok(wanted)
     }
 }
@@ -81,7 +89,7 @@ struct Slot {
 impl Conn {
     pub(super) async fn open(
         _target: &Arc<Target>,
-        _patience: std::time::Duration,
+        _patience: Duration,
         _counters: &Arc<Counters>,
         generation: watch::Sender<u64>,
         closed: &CancellationToken,
@@ -148,7 +156,7 @@ pub(super) enum Heard {
 impl Subscriber {
     pub(super) async fn open(
         _target: &Target,
-        _patience: std::time::Duration,
+        _patience: Duration,
         _counters: &Arc<Counters>,
     ) -> Result<Subscriber, Fault> {
         let (number, messages) = server::connect();

@@ -27,7 +27,11 @@ impl<K: Eq, V> DashMap<K, V> {
     }
 
     pub(crate) fn entry(&self, key: K) -> Entry<'_, K, V> {
-        Entry { entries: self.lock(), key }
+        let entries = self.lock();
+        match find(&entries, &key) {
+            Some(at) => Entry::Occupied(Ref { entries, at }),
+            None => Entry::Vacant(entries, key),
+        }
     }
 
     pub(crate) fn get<Q: Eq + ?Sized>(&self, key: &Q) -> Option<Ref<'_, K, V>>
@@ -37,6 +41,13 @@ impl<K: Eq, V> DashMap<K, V> {
         let entries = self.lock();
         let at = find(&entries, key)?;
         Some(Ref { entries, at })
+    }
+
+    pub(crate) fn get_mut<Q: Eq + ?Sized>(&self, key: &Q) -> Option<Ref<'_, K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key)
     }
 
     pub(crate) fn insert(&self, key: K, value: V) -> Option<V> {
@@ -99,18 +110,35 @@ fn find<K: Borrow<Q>, V, Q: Eq + ?Sized>(entries: &Entries<K, V>, key: &Q) -> Op
     entries.iter().position(|(known, _)| known.borrow() == key)
 }
 
-pub(crate) struct Entry<'a, K, V> {
-    entries: MutexGuard<'a, Entries<K, V>>,
-    key: K,
+pub(crate) enum Entry<'a, K, V> {
+    Occupied(Ref<'a, K, V>),
+    Vacant(MutexGuard<'a, Entries<K, V>>, K),
 }
 
-impl<'a, K: Eq, V> Entry<'a, K, V> {
-    pub(crate) fn or_insert_with(mut self, make: impl FnOnce() -> V) -> Ref<'a, K, V> {
-        let at = find(&self.entries, &self.key).unwrap_or_else(|| {
-            self.entries.push((self.key, make()));
-            self.entries.len() - 1
-        });
-        Ref { entries: self.entries, at }
+impl<'a, K, V> Entry<'a, K, V> {
+    pub(crate) fn or_insert(self, value: V) -> Ref<'a, K, V> {
+        self.or_insert_with(|| value)
+    }
+
+    pub(crate) fn or_insert_with(self, make: impl FnOnce() -> V) -> Ref<'a, K, V> {
+        match self {
+            Entry::Occupied(entry) => entry,
+            vacant => vacant.insert(make()),
+        }
+    }
+
+    pub(crate) fn insert(self, value: V) -> Ref<'a, K, V> {
+        match self {
+            Entry::Occupied(mut entry) => {
+                *entry = value;
+                entry
+            }
+            Entry::Vacant(mut entries, key) => {
+                entries.push((key, value));
+                let at = entries.len() - 1;
+                Ref { entries, at }
+            }
+        }
     }
 }
 
@@ -118,6 +146,12 @@ impl<'a, K: Eq, V> Entry<'a, K, V> {
 pub(crate) struct Ref<'a, K, V> {
     entries: MutexGuard<'a, Entries<K, V>>,
     at: usize,
+}
+
+impl<K, V> Ref<'_, K, V> {
+    pub(crate) fn get(&self) -> &V {
+        self
+    }
 }
 
 impl<K, V> Deref for Ref<'_, K, V> {

@@ -37,5 +37,5 @@ pub(crate) mod tokio {
 
 /// In the place of the crate `dashmap`.
 pub(crate) mod dashmap {
-    pub(crate) use super::map::DashMap;
+    pub(crate) use super::map::{DashMap, Entry};
 }

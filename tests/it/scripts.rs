@@ -191,14 +191,18 @@ fn inspect() {
     assert_eq!(INSPECT.twice(&[], 0, "").1.0, "free");
 }
 
-/// As with the last release, only the first run finds something to do.
+/// As with the last release, only the first run finds something to do; nobody but the one meant is touched.
 #[test]
 fn force_unlock() {
     let server = Server::start();
     let mut raw = server.raw();
     let _: u32 = server.ask(&["HSET", "lock", OTHER, "4"]);
+    assert_eq!(FORCE_UNLOCK.run(&mut raw, 0, "PUBLISH").0, "gone", "somebody else has it");
+    assert!(server.exists("lock"));
+    let _: u32 = server.ask(&["DEL", "lock"]);
+    let _: u32 = server.ask(&["HSET", "lock", ME, "4"]);
     assert_eq!(FORCE_UNLOCK.run(&mut raw, 0, "PUBLISH").0, "released");
-    assert_eq!(FORCE_UNLOCK.run(&mut raw, 0, "PUBLISH").0, "free");
+    assert_eq!(FORCE_UNLOCK.run(&mut raw, 0, "PUBLISH").0, "gone");
     assert!(!server.exists("lock"));
     assert_eq!(server.calls("publish"), 1);
 }
