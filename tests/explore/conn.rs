@@ -148,7 +148,6 @@ pub(super) struct Subscriber {
 #[derive(Debug)]
 pub(super) enum Heard {
     Message(String),
-    #[expect(dead_code, reason = "nobody lags here")]
     TooMuch,
     Silence,
 }

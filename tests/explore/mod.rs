@@ -27,7 +27,7 @@ pub(crate) mod tokio {
     pub(crate) use ::tokio::{runtime, select, sync};
 
     pub(crate) mod task {
-        pub(crate) use crate::explore::tasks::{JoinHandle, JoinSet, yield_now};
+        pub(crate) use crate::explore::tasks::{JoinHandle, JoinSet};
     }
 
     pub(crate) mod time {

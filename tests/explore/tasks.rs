@@ -11,7 +11,8 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-pub(crate) use shuttle::future::{JoinHandle, yield_now};
+pub(crate) use shuttle::future::JoinHandle;
+use shuttle::future::{AbortHandle, JoinError};
 
 pub(crate) fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     shuttle::future::spawn(wakeful(work))
@@ -68,11 +69,14 @@ impl<T: Send + 'static> JoinSet<T> {
         JoinSet(FuturesUnordered::new())
     }
 
-    pub(crate) fn spawn(&mut self, work: impl Future<Output = T> + Send + 'static) {
-        self.0.push(spawn(work));
+    pub(crate) fn spawn(&mut self, work: impl Future<Output = T> + Send + 'static) -> AbortHandle {
+        let task = spawn(work);
+        let handle = task.abort_handle();
+        self.0.push(task);
+        handle
     }
 
-    pub(crate) async fn join_next(&mut self) -> Option<Result<T, shuttle::future::JoinError>> {
+    pub(crate) async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         self.0.next().await
     }
 
