@@ -14,7 +14,12 @@ pub(crate) struct Moment(Duration);
 impl Moment {
     pub(crate) const FAR: Moment = Moment(Duration::MAX);
 
-    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    #[cfg(leasehold_explore)]
+    pub(crate) fn now() -> Moment {
+        Moment(crate::sync::now())
+    }
+
+    #[cfg(all(any(target_os = "linux", target_os = "android", target_vendor = "apple"), not(leasehold_explore)))]
     pub(crate) fn now() -> Moment {
         #[cfg(not(target_vendor = "apple"))]
         let clock = rustix::time::ClockId::Boottime;
@@ -24,7 +29,7 @@ impl Moment {
         Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
     }
 
-    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", leasehold_explore)))]
     pub(crate) fn now() -> Moment {
         static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
         Moment(START.get_or_init(std::time::Instant::now).elapsed())

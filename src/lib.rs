@@ -59,10 +59,14 @@ mod clock;
 mod config;
 mod engine;
 mod error;
+#[cfg(leasehold_explore)]
+#[path = "../tests/explore/mod.rs"]
+mod explore;
 mod owner;
 mod primitives;
 mod redis;
 mod stats;
+mod sync;
 
 #[doc(hidden)]
 pub use client::RawScript;

@@ -10,6 +10,8 @@ use std::{
 
 use hdrhistogram::Histogram;
 
+use crate::sync::std;
+
 /// What a client has done since it was connected, and what it holds now; see [`Client::stats`](crate::Client::stats).
 ///
 /// The numbers are read one after the other while work goes on, so they need not add up to the last one.

@@ -8,7 +8,7 @@ use std::{
 
 /// From the bottom up. A file may name its own layer and those before it.
 const LAYERS: [&[&str]; 5] =
-    [&["error", "clock", "owner", "config", "stats"], &["redis"], &["engine"], &["client"], &["primitives"]];
+    [&["sync", "error", "clock", "owner", "config", "stats"], &["redis"], &["engine"], &["client"], &["primitives"]];
 
 fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|names| names.contains(&module))

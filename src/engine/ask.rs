@@ -10,6 +10,7 @@ use crate::{
     config::Lease,
     error::{Error, Result, Source},
     redis::{Answer, Fault, Part, Redis, Script, spread},
+    sync::{std, tokio},
 };
 
 use super::hold::Hold;

@@ -17,6 +17,7 @@ use crate::{
     error::{Error, Lost, Result},
     owner::Owner,
     redis::Code,
+    sync::{std, tokio},
 };
 
 /// One level of a held lock. Given back by [`unlock`](Guard::unlock), or in the background when dropped.

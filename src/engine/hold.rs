@@ -17,6 +17,7 @@ use crate::{
     owner::Owner,
     redis::Part,
     stats::Counters,
+    sync::{std, tokio},
 };
 
 /// From before the first request until nothing of it can be left on the server. What Redis is asked about `id` is

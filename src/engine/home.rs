@@ -12,7 +12,10 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    sync::tokio,
+};
 
 /// A runtime that is being driven, by somebody.
 #[derive(Debug)]

@@ -13,7 +13,10 @@ use std::{sync::Arc, time::Duration};
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use crate::stats::Counters;
+use crate::{
+    stats::Counters,
+    sync::{dashmap, tokio},
+};
 
 /// How long to let others go first: a few round trips, in which they hear of it and ask. A JVM that is woken takes one to
 /// two milliseconds to ask (measured with Redisson 4.7.0 beside this).

@@ -1,6 +1,9 @@
 //! Layer 2: taking, keeping and giving back, the same for every kind of lock.
 
 mod ask;
+#[cfg(leasehold_explore)]
+#[path = "../../tests/explore/scenarios.rs"]
+mod explore;
 mod guard;
 mod hold;
 mod home;
@@ -34,6 +37,7 @@ use crate::{
     error::{Error, Lost, Result},
     redis::{Answer, Part, Raw, Redis, Script, Target},
     stats::Counters,
+    sync::{std, tokio},
 };
 use ask::Question;
 use hold::Hold;

@@ -31,6 +31,7 @@ use crate::{
     error::{Error, Result},
     redis::{Bell, Listener, Redis},
     stats::Counters,
+    sync::{dashmap, std, tokio},
 };
 
 /// All queues of a client, by key; a queue without waiters is gone.
@@ -223,6 +224,11 @@ impl Queues {
         let passed_over = self.by_key.iter().filter_map(|queue| queue.line().inspect(now)).collect();
         self.manners.sweep();
         passed_over
+    }
+
+    #[cfg(leasehold_explore)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
     }
 
     fn get(&self, hold: &Hold) -> Option<Arc<Queue>> {

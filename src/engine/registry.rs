@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dashmap::{DashMap, Entry};
 
 use super::hold::Hold;
-use crate::{config::Name, owner::Owner};
+use crate::{config::Name, owner::Owner, sync::dashmap};
 
 #[derive(Debug, Default)]
 pub(crate) struct Registry {

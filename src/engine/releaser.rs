@@ -23,6 +23,7 @@ use crate::{
     error::{Error, Result},
     redis::{Code, PUBLISH, Redis},
     stats::Counters,
+    sync::{std, tokio},
 };
 
 /// One hold whose count on the server has to come down to what is wanted.

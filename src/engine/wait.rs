@@ -27,6 +27,7 @@ use crate::{
     owner::Owner,
     redis::{Code, Word},
     stats::Way,
+    sync::{std, tokio},
 };
 
 /// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.

@@ -24,6 +24,7 @@ use crate::{
     error::Lost,
     redis::{Answer, Code, Fault, Redis},
     stats::Counters,
+    sync::{std, tokio},
 };
 
 /// The longest sleep. Timers stand still while the machine does; this is how soon after it wakes ended leases are seen.

@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Answer, Code, LOCK_CHANNEL, PUBLISH, Script, Word},
+    sync::tokio,
 };
 
 macro_rules! script {

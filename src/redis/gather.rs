@@ -16,6 +16,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::sync::{std, tokio};
+
 use super::{
     conn::{Conn, Link},
     fault::Fault,

@@ -20,7 +20,10 @@ use super::{
     conn::{Heard, Subscriber, Target},
     fault::Fault,
 };
-use crate::stats::Counters;
+use crate::{
+    stats::Counters,
+    sync::{std, tokio},
+};
 
 /// How long a channel without listeners stays subscribed.
 const LINGER: Duration = Duration::from_millis(500);

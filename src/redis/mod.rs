@@ -1,5 +1,6 @@
 //! Layer 1, the server: requests out, answers and messages in. Knows nothing of locks.
 
+#[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
 mod conn;
 mod fault;
 mod gather;

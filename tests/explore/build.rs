@@ -1,0 +1,5 @@
+//! Turns the switch.
+
+fn main() {
+    println!("cargo::rustc-cfg=leasehold_explore");
+}

@@ -1,0 +1,425 @@
+//! What several threads of one process do to the engine at once. Each scenario is run over and over, with the steps of
+//! its threads interleaved another way each time, and with requests lost, subscriptions cut and time passing where the
+//! scenario says that they may.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+
+use super::{Config, Engine, Guard, Kind, Patience, Result, Wish, hold::Hold};
+use crate::{
+    config::{Lease, Name},
+    explore::{explore, server, tokio, world},
+    owner::Owner,
+    redis::{LOCK_CHANNEL, Script, Target},
+};
+use tokio::{spawn, task::JoinHandle, time::sleep};
+
+/// The lock they are all about.
+const LOCK: &str = "lock";
+const LEASE: Duration = Duration::from_secs(2);
+/// A free lock that is waited for is taken within this, if nothing is lost.
+const SOON: Duration = Duration::from_millis(300);
+
+static KIND: Kind = Kind {
+    channel: LOCK_CHANNEL,
+    acquire: Script::new("acquire"),
+    release: Script::new("release"),
+    renew: Script::new("renew"),
+    hand_over: Script::new("hand_over"),
+    inspect: Script::new("inspect"),
+    force_unlock: Script::new("force_unlock"),
+};
+
+/// One client in a process of its own.
+async fn process(handovers: u32) -> Arc<Engine> {
+    let config = Config {
+        watchdog: Lease::new("watchdog", LEASE).expect("long enough"),
+        command_timeout: LEASE / 6,
+        outage_timeout: LEASE,
+        slow_wait: Duration::MAX,
+        replicas: 0,
+        handovers,
+        connections: 1,
+    };
+    let (engine, _last_task) = Engine::build(Target, config).await.expect("it connects");
+    engine
+}
+
+fn name() -> Name {
+    Name::new("", LOCK).expect("a good name")
+}
+
+/// A guard that is looked at whenever all are asleep, and whenever its owner likes, until it is given back.
+struct Held {
+    guard: Guard,
+    _watch: world::Watch,
+}
+
+async fn take(engine: &Arc<Engine>, owner: &Owner, patience: Patience) -> Result<Option<Held>> {
+    let wish = Wish { name: name(), owner: owner.clone(), kind: &KIND, lease: None, max_hold: None, patience };
+    let taken = engine.take(&wish).await;
+    world::tell(|| format!("take {patience:?} -> {taken:?}"));
+    if taken.is_err() && !world::is_hasty() && !world::is_rough() {
+        world::violated("an error out of nothing");
+    }
+    Ok(taken?.map(Held::new))
+}
+
+impl Held {
+    fn new(guard: Guard) -> Held {
+        let hold = Arc::clone(guard.hold());
+        let _watch = world::watch(move || {
+            look(&hold);
+            look_at_levels(&hold);
+        });
+        let held = Held { guard, _watch };
+        held.look();
+        held
+    }
+
+    fn look(&self) {
+        look(self.guard.hold());
+    }
+
+    /// Works for a while.
+    async fn work(&self) {
+        for _ in 0..world::below(6) {
+            world::step().await;
+            self.look();
+        }
+    }
+
+    /// By either way; the caller of `unlock` may go away meanwhile.
+    async fn give_back(self) {
+        self.look();
+        world::tell(|| format!("give back {:?}", self.guard));
+        let Held { guard, _watch } = self;
+        drop(_watch);
+        match world::below(3) {
+            0 => drop(guard),
+            1 => _ = cut_short(guard.unlock()).await,
+            _ => {
+                let unlocked = guard.unlock().await;
+                world::tell(|| format!("unlock -> {unlocked:?}"));
+            }
+        }
+    }
+}
+
+/// A guard that is certain has the lock on the server; one that is not, says that it is lost.
+fn look(hold: &Hold) {
+    let there = server::holder(LOCK).is_some_and(|(id, _)| *id == *hold.id);
+    let certain = !hold.remaining().is_zero();
+    if certain && !there && !world::is_rough() {
+        world::violated(&format!("{hold:?} is certain, and the server has {:?}", server::holder(LOCK)));
+    }
+    if !certain && hold.loss().is_none() {
+        world::violated(&format!("{hold:?} seems held and has nothing"));
+    }
+}
+
+/// While nothing is under way, the server counts the levels that the holder has.
+fn look_at_levels(hold: &Hold) {
+    let there = server::holder(LOCK).filter(|(id, _)| *id == *hold.id);
+    if let Some((_, count)) = there
+        && server::is_quiet()
+        && !server::is_troubled()
+        && u32::from(count) != hold.levels()
+    {
+        world::violated(&format!("{hold:?}, and the server counts {count}"));
+    }
+}
+
+/// Polls `work` for as long as it takes, or for a few steps only.
+async fn cut_short<T>(work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut steps) = (pin!(work), world::below(20));
+    let cut = poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        if steps == 0 {
+            return Poll::Ready(None);
+        }
+        steps -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    if cut.is_none() {
+        world::tell(|| "cut short".to_owned());
+    }
+    cut
+}
+
+/// The lock was freed and is waited for: whoever waits must have it soon.
+fn watch_over(processes: &[Arc<Engine>]) -> world::Watch {
+    let processes = processes.to_vec();
+    let free_since = std::cell::Cell::new(None);
+    world::watch(move || {
+        let waiting = processes.iter().any(|engine| engine.counters.waiting.get() > 0);
+        let idle = waiting && server::holder(LOCK).is_none() && !world::is_hasty();
+        let since = idle.then(|| free_since.get().unwrap_or_else(crate::sync::now));
+        free_since.set(since);
+        if since.is_some_and(|since| crate::sync::now() > since + SOON) {
+            world::violated("the lock is free, and who waits for it sleeps");
+        }
+    })
+}
+
+/// In the end nothing is left, neither here nor on the server: before any lease could have ended it, unless requests were
+/// given up because time passed, for what the server does with those later ends with its lease.
+async fn rest(processes: &[Arc<Engine>]) {
+    world::calm_down();
+    let is_quiet = || {
+        let busy = |engine: &Arc<Engine>| engine.counters.releasing.get() + engine.counters.waiting.get() > 0;
+        server::is_quiet() && server::holder(LOCK).is_none() && !processes.iter().any(busy)
+    };
+    let (pause, end) =
+        (Duration::from_millis(10), crate::sync::now() + if world::is_hasty() { LEASE * 2 } else { SOON });
+    while !is_quiet() && crate::sync::now() < end {
+        sleep(pause).await;
+    }
+    if let Some(holder) = server::holder(LOCK) {
+        world::violated(&format!("the lock is left to {holder:?}"));
+    }
+    for engine in processes {
+        let counters = &engine.counters;
+        let left = [
+            ("waiting", counters.waiting.get() > 0),
+            ("holds", counters.holds.get() > 0),
+            ("queues", !engine.queues.is_empty()),
+            // A closed client has nobody to take these out.
+            ("registry", !engine.is_closed() && !engine.registry.all().is_empty()),
+            ("releasing", !engine.is_closed() && counters.releasing.get() > 0),
+            ("pending", !engine.is_closed() && engine.releaser.clear(LOCK).now_or_never().is_none()),
+        ];
+        if let Some((what, _)) = left.iter().find(|(_, is_left)| *is_left) {
+            world::violated(&format!("{what}: something is left"));
+        }
+    }
+}
+
+/// Takes the lock as somebody may, works, and gives it back.
+async fn turn(engine: Arc<Engine>, owner: Owner) {
+    let taken = match world::below(4) {
+        0 => take(&engine, &owner, Patience::Once).await,
+        1 => take(&engine, &owner, Patience::of(Duration::from_millis(50))).await,
+        2 => cut_short(take(&engine, &owner, Patience::Forever)).await.unwrap_or(Ok(None)),
+        _ => take(&engine, &owner, Patience::Forever).await,
+    };
+    if let Ok(Some(held)) = taken {
+        held.work().await;
+        held.give_back().await;
+    }
+}
+
+async fn all(tasks: impl IntoIterator<Item = JoinHandle<()>>) {
+    for task in tasks {
+        task.await.expect("nobody ends it");
+    }
+}
+
+fn troubles(lost: usize, deaf: usize) {
+    server::trouble(server::Troubles { lost, deaf });
+}
+
+/// The number of a scenario's threads is small: what they do to each other shows between two or three.
+fn owners<const N: usize>() -> [Owner; N] {
+    std::array::from_fn(|_| Owner::new())
+}
+
+/// Somebody takes the lock again while the last guard goes, on another thread, over and over.
+async fn reentering() {
+    let (one, owner) = (process(16).await, Owner::new());
+    let mut going = Vec::new();
+    for _ in 0..3 {
+        match take(&one, &owner, Patience::Forever).await {
+            Ok(Some(held)) => going.push(spawn(async move {
+                held.work().await;
+                held.give_back().await;
+            })),
+            other => drop(other),
+        }
+    }
+    all(going).await;
+    rest(&[one]).await;
+}
+
+#[test]
+fn reenter() {
+    explore("reenter", reentering);
+}
+
+/// Three owners of one process and one of another want the lock; some leave.
+async fn handing_over() {
+    let handovers = [0, 1, 16][world::below(3)];
+    let (one, other) = (process(handovers).await, process(handovers).await);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)]);
+    let [a, b, c, d] = owners();
+    let tasks = [(&one, a), (&one, b), (&one, c), (&other, d)];
+    all(tasks.map(|(engine, owner)| spawn(turn(Arc::clone(engine), owner)))).await;
+    rest(&[one, other]).await;
+}
+
+#[test]
+fn hand_over() {
+    explore("hand_over", handing_over);
+}
+
+/// The same, and requests, replies and connections are lost.
+#[test]
+fn hand_over_in_trouble() {
+    explore("hand_over_in_trouble", || async {
+        troubles(3, 1);
+        handing_over().await;
+    });
+}
+
+/// The last waiter leaves the line while another joins it.
+async fn lining_up() {
+    let one = process(16).await;
+    let _watch = watch_over(std::slice::from_ref(&one));
+    let [a, b, c] = owners();
+    let held = take(&one, &a, Patience::Forever).await;
+    let short = |owner: Owner| {
+        let one = Arc::clone(&one);
+        async move {
+            for _ in 0..2 {
+                if let Some(Ok(Some(held))) = cut_short(take(&one, &owner, Patience::Forever)).await {
+                    held.give_back().await;
+                }
+            }
+        }
+    };
+    let tasks = [spawn(short(b)), spawn(short(c))];
+    if let Ok(Some(held)) = held {
+        held.work().await;
+        held.give_back().await;
+    }
+    all(tasks).await;
+    rest(&[one]).await;
+}
+
+#[test]
+fn line() {
+    explore("line", lining_up);
+}
+
+/// The hold is lost, by the server or by the clock, while guards of it come and go.
+async fn losing() {
+    world::with(|world| world.rough = true);
+    let (one, owner, other) = (process(16).await, Owner::new(), Owner::new());
+    let again = |owner: Owner| {
+        let one = Arc::clone(&one);
+        async move {
+            for _ in 0..2 {
+                if let Ok(Some(held)) = take(&one, &owner, Patience::of(LEASE)).await {
+                    held.work().await;
+                    let checked = held.guard.check().await;
+                    world::tell(|| format!("check -> {checked:?}"));
+                    held.give_back().await;
+                }
+            }
+        }
+    };
+    let tasks = [spawn(again(owner.clone())), spawn(again(owner)), spawn(again(other))];
+    for _ in 0..world::below(60) {
+        world::step().await;
+    }
+    server::delete(LOCK);
+    all(tasks).await;
+    rest(&[one]).await;
+}
+
+#[test]
+fn lose() {
+    explore("lose", losing);
+}
+
+/// Several guards of one hold are given back at once, by callers who may go away, and requests are lost.
+async fn giving_back() {
+    troubles(3, 0);
+    let (one, other) = (process(16).await, process(16).await);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)]);
+    let [a, b, c] = owners();
+    let mut tasks = Vec::new();
+    for _ in 0..2 + world::below(2) {
+        if let Ok(Some(held)) = take(&one, &a, Patience::Forever).await {
+            tasks.push(spawn(held.give_back()));
+        }
+    }
+    tasks.push(spawn(turn(Arc::clone(&one), b)));
+    tasks.push(spawn(turn(Arc::clone(&other), c)));
+    all(tasks).await;
+    rest(&[one, other]).await;
+}
+
+#[test]
+fn give_back() {
+    explore("give_back", giving_back);
+}
+
+/// The client closes while others take and wait.
+async fn closing() {
+    world::with(|world| world.rough = true);
+    let one = process(16).await;
+    let [a, b] = owners();
+    let mut tasks = vec![spawn(turn(Arc::clone(&one), a.clone())), spawn(turn(Arc::clone(&one), a))];
+    tasks.push(spawn(turn(Arc::clone(&one), b)));
+    for _ in 0..world::below(60) {
+        world::step().await;
+    }
+    let closed = one.close().await;
+    world::tell(|| format!("close -> {closed:?}"));
+    all(tasks).await;
+    rest(&[one]).await;
+}
+
+#[test]
+fn close() {
+    explore("close", closing);
+}
+
+/// Two branches of one owner, and somebody else.
+async fn branching() {
+    let one = process(16).await;
+    let _watch = watch_over(std::slice::from_ref(&one));
+    let [a, b] = owners();
+    let owners = [a.clone(), a, b];
+    all(owners.map(|owner| spawn(turn(Arc::clone(&one), owner)))).await;
+    rest(&[one]).await;
+}
+
+#[test]
+fn branches() {
+    explore("branches", branching);
+}
+
+/// Anything, by any of them, while anything is lost.
+async fn doing_anything() {
+    troubles(world::below(4), world::below(2));
+    let (one, other) = (process(2).await, process(2).await);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)]);
+    let [a, b, c] = owners();
+    let twice = |engine: &Arc<Engine>, owner: &Owner| {
+        let (engine, owner) = (Arc::clone(engine), owner.clone());
+        async move {
+            turn(Arc::clone(&engine), owner.clone()).await;
+            turn(engine, owner).await;
+        }
+    };
+    all([spawn(twice(&one, &a)), spawn(twice(&one, &a)), spawn(twice(&one, &b)), spawn(twice(&other, &c))]).await;
+    rest(&[one, other]).await;
+}
+
+#[test]
+fn anything() {
+    explore("anything", doing_anything);
+}

@@ -1,0 +1,160 @@
+//! One execution: its time, its server, its luck, who is watched, and what has happened so far. All tasks of an
+//! execution run on one thread of the machine, so this is a thread-local that nobody ever waits for.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    future::poll_fn,
+    rc::Rc,
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use shuttle::current::TaskId;
+
+use super::server::Server;
+
+/// When a sleeper is woken, and which one.
+pub(super) type Alarm = (Duration, u64);
+
+pub(crate) struct World {
+    pub(super) now: Duration,
+    pub(super) alarms: BTreeMap<Alarm, Waker>,
+    pub(super) numbers: u64,
+    /// The task that moves the time.
+    pub(super) clock: Option<TaskId>,
+    /// It runs because nobody else can.
+    pub(super) all_asleep: bool,
+    /// Time passes at some moments, not only while all are asleep.
+    hasty: bool,
+    /// At so many.
+    pub(super) haste: usize,
+    /// Something happens after which errors are no surprise: the key is deleted, the client closed.
+    pub(crate) rough: bool,
+    pub(crate) luck: fastrand::Rng,
+    pub(super) server: Server,
+    /// Looked at whenever all are asleep.
+    watched: Vec<(u64, Rc<dyn Fn()>)>,
+    story: Vec<String>,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World {
+            now: Duration::from_secs(1000),
+            alarms: BTreeMap::new(),
+            numbers: 0,
+            clock: None,
+            all_asleep: false,
+            hasty: false,
+            haste: 0,
+            rough: false,
+            luck: fastrand::Rng::with_seed(0),
+            server: Server::default(),
+            watched: Vec::new(),
+            story: Vec::new(),
+        }
+    }
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = RefCell::default();
+}
+
+/// Looks at the world or changes it. Never wakes or switches meanwhile.
+pub(crate) fn with<T>(look: impl FnOnce(&mut World) -> T) -> T {
+    WORLD.with_borrow_mut(look)
+}
+
+/// A new world.
+pub(super) fn begin(seed: u64, haste: usize) {
+    end();
+    let luck = fastrand::Rng::with_seed(seed);
+    with(|world| (world.luck, world.hasty, world.haste) = (luck, haste > 0, haste));
+}
+
+/// What a failed execution has left wakes nobody: there is no execution any more.
+pub(super) fn end() {
+    std::mem::forget(WORLD.take().server);
+}
+
+/// True once in `n` times.
+pub(crate) fn once_in(n: usize) -> bool {
+    below(n) == 0
+}
+
+pub(crate) fn below(n: usize) -> usize {
+    with(|world| world.luck.usize(..n))
+}
+
+/// From here on time passes only while all are asleep, and nothing is lost any more.
+pub(crate) fn calm_down() {
+    with(|world| {
+        world.haste = 0;
+        world.server.troubles = Default::default();
+    });
+}
+
+pub(crate) fn is_hasty() -> bool {
+    with(|world| world.hasty)
+}
+
+pub(crate) fn is_rough() -> bool {
+    with(|world| world.rough)
+}
+
+/// Others may run here.
+pub(crate) async fn step() {
+    let mut stepped = false;
+    poll_fn(|cx| {
+        if stepped {
+            return Poll::Ready(());
+        }
+        stepped = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Has `look` called whenever all are asleep, until it is dropped.
+pub(crate) fn watch(look: impl Fn() + 'static) -> Watch {
+    with(|world| {
+        world.numbers += 1;
+        world.watched.push((world.numbers, Rc::new(look)));
+        Watch(world.numbers)
+    })
+}
+
+pub(crate) struct Watch(u64);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let gone = with(|world| {
+            let at = world.watched.iter().position(|(number, _)| *number == self.0)?;
+            Some(world.watched.swap_remove(at))
+        });
+        drop(gone);
+    }
+}
+
+pub(super) fn look_around() {
+    let watched: Vec<_> = with(|world| world.watched.iter().map(|(_, look)| Rc::clone(look)).collect());
+    watched.iter().for_each(|look| look());
+}
+
+/// One more line of the story that a violation tells.
+pub(crate) fn tell(line: impl FnOnce() -> String) {
+    let who = shuttle::current::get_current_task();
+    let line = line();
+    with(|world| {
+        let time = world.now.saturating_sub(World::default().now);
+        world.story.push(format!("{time:>8.1?}  {:>4}  {line}", who.map_or(0, usize::from)));
+    });
+}
+
+/// A promise is broken: ends the execution with the story that led here.
+pub(crate) fn violated(what: &str) -> ! {
+    let story = with(|world| std::mem::take(&mut world.story)).join("\n");
+    panic!("{story}\nVIOLATION: {what}");
+}
