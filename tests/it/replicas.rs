@@ -61,11 +61,25 @@ async fn without_a_replica_calls_do_not_queue_behind_each_other() {
     assert_eq!(server.ask::<u32>(&["DBSIZE"]), 0);
 }
 
+/// A replica that has just come may take a while to say what it has.
+async fn confirmed(client: &Client) {
+    let confirmed = async {
+        loop {
+            match client.lock("x").lock().await {
+                Ok(guard) => break guard,
+                Err(error) => assert!(matches!(error, Error::Replicas { .. }), "{error}"),
+            }
+        }
+    };
+    let (guard, _) = within("the replica to confirm", ms(10_000), confirmed).await;
+    guard.unlock().await.expect("ours");
+}
+
 #[tokio::test]
 async fn nor_with_a_replica_that_is_cut_off() {
     let server = master();
     let (replica, client) = (replica_of(&server).await, confirmed_by_one(&server).await);
-    client.lock("x").lock().await.expect("confirmed").unlock().await.expect("ours");
+    confirmed(&client).await;
     replica.freeze();
     nobody_waits_for_the_others(&client).await;
     nobody_tries_for_longer(&client).await;
