@@ -30,6 +30,19 @@ pub(crate) async fn plain(server: &Server) -> Client {
     client(server, |builder| builder).await
 }
 
+/// A server that takes replicas at once.
+pub(crate) fn master() -> Server {
+    Server::with(&["--repl-diskless-sync-delay", "0"])
+}
+
+/// A replica that has all that its master has.
+pub(crate) async fn replica_of(server: &Server) -> Server {
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    let info = || server.ask::<String>(&["INFO", "replication"]);
+    until("the replica to follow", ms(20_000), || info().contains("state=online")).await;
+    replica
+}
+
 /// A fault proxy before that server.
 pub(crate) fn before(server: &Server) -> Proxy {
     Proxy::start(([127, 0, 0, 1], server.port()))
