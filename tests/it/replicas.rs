@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use leasehold::{Client, Error, Owner};
 
-use crate::support::{Server, client, ms, poll_until, until, within};
+use crate::support::{Server, client, master, ms, poll_until, replica_of, until, within};
 
 const COMMAND: Duration = ms(1_000);
 /// What one question may take, and what a busy machine adds.
@@ -12,18 +12,6 @@ const IN_TIME: Duration = ms(2_000);
 
 async fn confirmed_by_one(server: &Server) -> Client {
     client(server, |builder| builder.replicas(1).command_timeout(COMMAND)).await
-}
-
-/// A replica that has all that its master has.
-async fn replica_of(server: &Server) -> Server {
-    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
-    let info = || server.ask::<String>(&["INFO", "replication"]);
-    until("the replica to follow", ms(20_000), || info().contains("state=online")).await;
-    replica
-}
-
-fn master() -> Server {
-    Server::with(&["--repl-diskless-sync-delay", "0"])
 }
 
 /// Who waits until it is decided: names of their own, asked for at once, and too few replicas for any.
