@@ -26,7 +26,8 @@
 //!   lives. With one it ends by itself.
 //! * [`Guard::lost`] tells when the lock is gone or must be presumed gone; [`Guard::protect`] stops the work then.
 //! * A guard that is dropped is given back in the background, from any thread; [`Guard::unlock`] waits and says
-//!   whether the lock was ours to the end.
+//!   whether the lock was ours to the end. (If the answer to its first try is lost and the second finds the lock gone, the
+//!   first is taken to have done it; nobody can tell that from a lease that ended in between.)
 //!
 //! # What a lock cannot promise
 //!
@@ -40,7 +41,8 @@
 //!
 //! With ACLs: the commands `EVALSHA`, `SCRIPT LOAD`, `EXISTS`, `HGET`, `HGETALL`, `HLEN`, `HEXISTS`, `HINCRBY`, `HDEL`,
 //! `DEL`, `PTTL`, `PEXPIRE`, `PUBLISH`, `SUBSCRIBE`, `UNSUBSCRIBE`, `PING`, `SELECT` for a database other than 0, and
-//! `WAIT` for [`Builder::replicas`]; the keys of the locks and `redisson_lock__channel:*`; the channels `redisson_lock__channel:*`.
+//! `WAIT` for [`Builder::replicas`]; `CLIENT INFO` and `CLIENT KILL`, without which a request of a lost connection may be executed
+//! after a later one; the keys of the locks and `redisson_lock__channel:*`; the channels `redisson_lock__channel:*`.
 //!
 //! # Tracing
 //!

@@ -20,6 +20,10 @@ use super::hold::Hold;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
+/// A caller that looks so long after its time was over did not look meanwhile. It asks once more, for so long.
+const UNPOLLED: Duration = Duration::from_millis(500);
+const ONCE_MORE: Duration = Duration::from_secs(1);
+
 /// An answer, and what makes it worth something.
 #[derive(Debug)]
 pub(crate) struct Heard {
@@ -44,18 +48,25 @@ pub(crate) struct Question<'a> {
     pub(crate) what: &'static str,
     /// Any refusal counts as one for now: what is to be given back is asked for until there is no more time.
     pub(crate) insists: bool,
+    /// Since when the caller has tried, which an error says.
+    pub(crate) since: Instant,
     pub(crate) give_up: Instant,
 }
 
 impl Question<'_> {
     /// A large future: callers that users hold box it together with what they do around it.
-    pub(crate) async fn ask(self, redis: &Redis) -> Result<Heard> {
-        let started = Instant::now();
+    pub(crate) async fn ask(mut self, redis: &Redis) -> Result<Heard> {
         let (mut again, mut last, mut pauses) = (false, None, Pauses::default());
+        let mut was_polled = true;
         loop {
             // By the caller's own clock: whatever the connection's tasks do, and wherever they run.
             let Ok((sent, tried)) = timeout_at(self.give_up, self.send(redis)).await else {
-                return Err(Error::silent(self.what, started.elapsed(), last));
+                if was_polled && self.give_up.elapsed() > UNPOLLED {
+                    (was_polled, again) = (false, true); // the server is not to blame
+                    self.give_up = Instant::now() + redis.patience().min(ONCE_MORE);
+                    continue;
+                }
+                return Err(Error::silent(self.what, self.since.elapsed(), last));
             };
             let pause = match tried {
                 Ok((answer, replicas)) => return Ok(Heard { answer, sent, again, replicas }),
@@ -71,7 +82,7 @@ impl Question<'_> {
                     last = fault.source();
                     pauses.next()
                 }
-                Err(fault) => return Err(error(fault, self.what, started.elapsed(), self.name)),
+                Err(fault) => return Err(error(fault, self.what, self.since.elapsed(), self.name)),
             };
             sleep_until(self.give_up.min(Instant::now() + pause)).await;
         }

@@ -2,6 +2,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
@@ -22,7 +23,9 @@ use crate::{
 /// One level of a held lock. Given back by [`unlock`](Guard::unlock), or in the background when dropped.
 ///
 /// A guard is owned: it may move to another task or thread and be released there. It may be dropped anywhere, also
-/// outside a runtime; the release is then sent by the client's own tasks.
+/// outside a runtime; the release is then sent by the client's own tasks. Where these end first, with the process or with the
+/// runtime of `#[tokio::main]`, the lock stays until its lease ends: [`unlock`](Guard::unlock) or
+/// [`Client::close`](crate::Client::close) before that.
 ///
 /// Holding a guard is no proof of holding the lock: a lease can end. [`lost`](Guard::lost) tells at once,
 /// [`protect`](Guard::protect) stops the work by itself.
@@ -99,8 +102,9 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before; [`Error::Unavailable`] if the server does not answer within
-    /// [`outage_timeout`](crate::Builder::outage_timeout), while the release goes on in the background.
+    /// [`Error::Lost`] if the lock was lost before; [`Error::Unavailable`] if the server does not answer, or refuses, for
+    /// [`outage_timeout`](crate::Builder::outage_timeout), while the release goes on in the background. Where the first try
+    /// had no answer and the second finds the lock gone, the first is taken to have done it.
     ///
     /// # Cancel safety
     ///
@@ -193,6 +197,7 @@ impl Guard {
             replicas: 0,
             what: "confirming the lock",
             insists: false,
+            since: Instant::now(),
             give_up: self.engine.outage_ends(),
         }
         .ask(&self.engine.redis);

@@ -156,13 +156,13 @@ impl Engine {
 
     /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
     pub(crate) async fn close(&self) -> Result<()> {
-        if self.is_abandoned() {
-            return Err(Error::abandoned("giving back what was held"));
-        }
         self.closing.cancel();
         for hold in self.registry.all() {
             hold.doom(&self.counters);
             self.releaser.send(Errand::for_all(&hold));
+        }
+        if self.is_abandoned() {
+            return Err(Error::abandoned("giving back what was held"));
         }
         let done = timeout(CLOSING, self.releaser.idle()).await;
         self.releaser.stop();
@@ -205,7 +205,17 @@ impl Engine {
         if self.is_closed() {
             return Err(self.closed(what));
         }
-        let question = Question { name, hold: None, script, part, replicas: 0, what, insists: false, give_up };
+        let question = Question {
+            name,
+            hold: None,
+            script,
+            part,
+            replicas: 0,
+            what,
+            insists: false,
+            since: Instant::now(),
+            give_up,
+        };
         let heard = Box::pin(question.ask(&self.redis)).await?;
         Ok((heard.answer, heard.again))
     }

@@ -141,8 +141,8 @@ pub(crate) enum News<'a> {
     Taken,
     /// Somebody asks: the answer tells all.
     Asking(Notified<'a>),
-    /// Nobody has asked: it must itself.
-    None,
+    /// Nobody has asked: it must itself, for all.
+    Yours(Asking<'a>),
 }
 
 /// A waiter's place in the line; left when dropped.
@@ -323,6 +323,7 @@ impl Waiter {
         if revoked {
             *offer = Offer::Revoked;
             self.hold.evict();
+            self.woken.notify_one(); // it is in no line any more, and nobody else will call it
         }
         revoked
     }
@@ -410,8 +411,11 @@ impl Place<'_> {
 
     /// An attempt begins.
     pub(crate) fn asking(&self) -> Asking<'_> {
+        self.begin(&mut self.queue.line())
+    }
+
+    fn begin(&self, line: &mut Line) -> Asking<'_> {
         let begun = Instant::now();
-        let mut line = self.queue.line();
         (line.asking, line.asked) = (Some(begun), begun);
         Asking { queue: &self.queue, begun }
     }
@@ -420,13 +424,19 @@ impl Place<'_> {
     pub(crate) fn news(&self, due: Duration) -> News<'_> {
         let answered = self.queue.answered.notified();
         let now = Instant::now();
-        let line = self.queue.line();
+        let mut line = self.queue.line();
         let fresh = |answered: Instant| answered >= self.joined && now - answered <= FRESH;
         match line.asking {
             _ if line.answered.is_some_and(fresh) => News::Taken,
             Some(begun) if now - begun < due => News::Asking(answered),
-            _ => News::None,
+            _ => News::Yours(self.begin(&mut line)),
         }
+    }
+
+    /// Since when this waiter asks: with others that were not answered, or for itself.
+    pub(crate) fn asks_since(&self, asking: &Asking<'_>) -> Instant {
+        let line = self.queue.line();
+        line.silence.as_ref().map_or(asking.begun, |(since, _)| self.joined.max(*since))
     }
 
     /// When an outage has lasted long enough for this waiter, which has been in it since it joined or the outage began,

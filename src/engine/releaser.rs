@@ -246,10 +246,10 @@ impl Office {
                 errand.heir = self.queues.heir(&hold);
             }
             let Some(heir) = errand.heir.clone() else {
-                return self.release(&hold, level, give_up).await;
+                return self.release(&hold, level, (started, give_up)).await;
             };
             let asked = hold.returning();
-            let heard = match self.hand_over(&hold, &heir, give_up).await {
+            let heard = match self.hand_over(&hold, &heir, (started, give_up)).await {
                 Err(error) if is_refusal(&error) => {
                     errand.keep_from_heir(); // for a server without memory, say, a release is less than a hand-over
                     continue;
@@ -281,7 +281,7 @@ impl Office {
         }
     }
 
-    async fn hand_over(&self, hold: &Hold, heir: &Waiter, give_up: Instant) -> Result<Heard> {
+    async fn hand_over(&self, hold: &Hold, heir: &Waiter, (since, give_up): (Instant, Instant)) -> Result<Heard> {
         let part = hold.part(heir.lease.millis(), 0, &heir.hold.id);
         Question {
             name: &hold.name,
@@ -291,13 +291,14 @@ impl Office {
             replicas: 0,
             what: "handing over the lock",
             insists: false,
+            since,
             give_up,
         }
         .ask(&self.redis)
         .await
     }
 
-    async fn release(&self, hold: &Hold, level: u32, give_up: Instant) -> Result<Step> {
+    async fn release(&self, hold: &Hold, level: u32, (since, give_up): (Instant, Instant)) -> Result<Step> {
         let question = Question {
             name: &hold.name,
             hold: None,
@@ -306,6 +307,7 @@ impl Office {
             replicas: 0,
             what: "giving back the lock",
             insists: true,
+            since,
             give_up,
         };
         let asked = (level == 0).then(|| hold.returning());

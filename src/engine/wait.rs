@@ -18,7 +18,7 @@ use super::{
     guard::Guard,
     hold::{Claim, Hold, Terms},
     kind::Kind,
-    queue::{Call, News, Place},
+    queue::{Asking, Call, News, Place},
 };
 use crate::{
     clock::Moment,
@@ -88,6 +88,12 @@ enum Outcome {
     PassedOver,
 }
 
+/// Whether a waiter whose time is over must ask.
+enum Last<'a> {
+    Taken,
+    Ask(Option<Asking<'a>>),
+}
+
 /// The same for the caller.
 enum Entered {
     Ours(Guard),
@@ -97,12 +103,10 @@ enum Entered {
 
 /// What came of an attempt.
 enum Attempt {
-    Granted,
+    /// By a request sent then. Nothing is held until it is accepted.
+    Granted(Moment),
     /// Somebody has it, for so long as far as is known.
-    Busy {
-        left: Option<Duration>,
-        holder: Option<String>,
-    },
+    Busy { left: Option<Duration>, holder: Option<String> },
 }
 
 impl Engine {
@@ -148,8 +152,8 @@ impl Engine {
 
     /// One more level of a hold that we have.
     async fn enter_again(self: &Arc<Self>, mut guard: Guard, wish: &Wish) -> Result<Guard> {
-        match Box::pin(self.attempt(&mut guard, wish, "again", self.give_up(wish.patience))).await? {
-            Attempt::Granted => {}
+        match Box::pin(self.attempt(&mut guard, wish, "again", (Instant::now(), self.give_up(wish.patience)))).await? {
+            Attempt::Granted(sent) => self.granted(&mut guard, wish, sent),
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
         guard.check_clock()?;
@@ -166,8 +170,11 @@ impl Engine {
         let half = started + (wish.patience.end().map_or(soon, |end| end.min(soon)) - started) / 2;
         let _ = timeout_at(half, self.releaser.clear(hold.name.key())).await;
         let outcome = match wish.patience {
-            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", soon)).await? {
-                Attempt::Granted => Outcome::Granted(Way::FirstTry),
+            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", (started, soon))).await? {
+                Attempt::Granted(sent) => {
+                    self.granted(&mut guard, wish, sent);
+                    Outcome::Granted(Way::FirstTry)
+                }
                 Attempt::Busy { .. } => Outcome::TimeOver,
             },
             Patience::Until(_) | Patience::Forever => self.wait_in_line(&mut guard, wish, started).await?,
@@ -225,14 +232,19 @@ impl Engine {
                 Call::TooLate => return Ok(Outcome::PassedOver),
                 Call::Wait if woken.needs_nothing(place) => _ = place.outage_ends(self.config.outage_timeout)?,
                 Call::Try | Call::Wait => {
-                    if woken == Woken::OutOfTime && Box::pin(self.is_known_to_be_taken(place)).await {
-                        return Ok(Outcome::TimeOver);
-                    }
+                    let asking = match woken {
+                        Woken::OutOfTime => Box::pin(self.last_word(place)).await,
+                        _ => Last::Ask(None),
+                    };
+                    let Last::Ask(asking) = asking else { return Ok(Outcome::TimeOver) };
                     self.let_others_go_first(place, wish.patience).await;
                     let told = place.is_told();
-                    match self.attempt_in_line(place, guard, wish).await? {
-                        Attempt::Granted if place.accept() => return Ok(Outcome::Granted(woken.way())),
-                        Attempt::Granted => return Ok(Outcome::PassedOver),
+                    match self.attempt_in_line(place, asking, guard, wish).await? {
+                        Attempt::Granted(sent) if place.accept() => {
+                            self.granted(guard, wish, sent);
+                            return Ok(Outcome::Granted(woken.way()));
+                        }
+                        Attempt::Granted(_) => return Ok(Outcome::PassedOver),
                         Attempt::Busy { left, holder } => {
                             holder.inspect(|holder| place.seen(holder));
                             look_again = Some(Instant::now() + nap(left, told));
@@ -248,30 +260,35 @@ impl Engine {
         }
     }
 
-    /// Whether others of the line know that the lock is not to be had by a waiter behind them, whose time is over. All
-    /// whose time ends together share one question: thousands of them would have thousands answered too late. The head has
-    /// its own, for the lock would be its.
-    async fn is_known_to_be_taken(&self, place: &Place<'_>) -> bool {
+    /// What a waiter whose time is over knows from others of its line. All whose time ends together share one question:
+    /// thousands of them would have thousands answered too late. The head has its own, for the lock would be its.
+    async fn last_word<'a>(&self, place: &'a Place<'_>) -> Last<'a> {
         let due = self.last_attempt();
         let ends = Instant::now() + due;
         while !place.is_head() {
             match place.news(due / 2) {
-                News::Taken => return true,
+                News::Taken => return Last::Taken,
                 News::Asking(answered) => {
                     if timeout_at(ends, answered).await.is_err() {
-                        return false;
+                        break;
                     }
                 }
-                News::None => return false,
+                News::Yours(asking) => return Last::Ask(Some(asking)),
             }
         }
-        false
+        Last::Ask(None)
     }
 
-    async fn attempt_in_line(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Attempt> {
-        let asking = place.asking();
+    async fn attempt_in_line(
+        &self,
+        place: &Place<'_>,
+        asking: Option<Asking<'_>>,
+        guard: &mut Guard,
+        wish: &Wish,
+    ) -> Result<Attempt> {
+        let asking = asking.unwrap_or_else(|| place.asking());
         let give_up = self.give_up(wish.patience).min(place.outage_ends(self.config.outage_timeout)?);
-        let tried = Box::pin(self.attempt(guard, wish, "first", give_up)).await;
+        let tried = Box::pin(self.attempt(guard, wish, "first", (place.asks_since(&asking), give_up))).await;
         asking.ended(&tried);
         tried
     }
@@ -341,7 +358,13 @@ impl Engine {
 
     /// Asks the server once, through outages. Its callers box it, so that who only waits does not carry the room for a
     /// request along.
-    async fn attempt(&self, guard: &mut Guard, wish: &Wish, first: &'static str, give_up: Instant) -> Result<Attempt> {
+    async fn attempt(
+        &self,
+        guard: &mut Guard,
+        wish: &Wish,
+        first: &'static str,
+        (since, give_up): (Instant, Instant),
+    ) -> Result<Attempt> {
         let hold = Arc::clone(guard.hold());
         let lease = self.lease(wish);
         let replicas = if first == "first" { self.config.replicas } else { 0 };
@@ -354,6 +377,7 @@ impl Engine {
             replicas,
             what: ASKING,
             insists: false,
+            since,
             give_up,
         }
         .ask(&self.redis)
@@ -362,10 +386,7 @@ impl Engine {
             Code::Granted if heard.replicas < replicas => {
                 Err(Error::Replicas { wanted: replicas, got: heard.replicas })
             }
-            Code::Granted => {
-                self.granted(guard, wish, heard.sent);
-                Ok(Attempt::Granted)
-            }
+            Code::Granted => Ok(Attempt::Granted(heard.sent)),
             Code::Busy => {
                 self.counters.refused.up();
                 guard.refused();

@@ -88,7 +88,8 @@ impl Lock {
     /// Takes it for this long, without the watchdog: the lock ends by itself unless it is given back or
     /// [extended](Guard::extend).
     ///
-    /// Must be between a millisecond and a year; anything else is reported when the lock is taken.
+    /// Must be between a millisecond and a year; anything else is reported when the lock is taken. One that is not longer
+    /// than the way of an answer ends before it can be used: that is [`Error::Lost`] when it is taken.
     #[must_use]
     pub fn lease(self, d: Duration) -> Self {
         Lock { lease: Lease::new("lease", d).map(Some), ..self }
@@ -125,12 +126,17 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if this owner had the lock and lost it; [`Error::Unavailable`] if the server does not answer
+    /// [`Error::Lost`] if this owner had the lock and lost it, or was granted it too late three times in a row, which only a
+    /// lease shorter than the way of an answer explains; [`Error::Unavailable`] if the server does not answer
     /// for [`outage_timeout`](crate::Builder::outage_timeout); others as [`Error`] says. Nothing is held then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future at any point leaves nothing behind: no hold, no place in the queue, no subscription.
+    ///
+    /// A future that is kept but not polled (a branch of `select!` that is taken up again later) holds up the waiters behind
+    /// it for six to seven seconds; then they go on without it, and it begins anew when it is polled. A second `lock` of the
+    /// same owner waits behind it all that time: await or drop the first before.
     pub async fn lock(&self) -> Result<Guard> {
         let taken = self.take("lock", Patience::Forever).await?;
         Ok(taken.expect("patience without end ends with a lock or an error"))

@@ -9,7 +9,7 @@ use std::{
     fmt::Write,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -94,14 +94,69 @@ pub(super) struct Link {
     driver: AbortHandle,
     down: CancellationToken,
     patience: Duration,
-    opened: Instant,
-    /// When the last reply came, in microseconds since it was opened.
-    heard: AtomicU64,
+    vitals: Arc<Vitals>,
     /// Told every now and then, so that those who wait for a reply look at the clock. A timer for each request would
     /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
     nonce: AtomicU64,
+    /// Who the server takes us for, where it says so.
+    peer: OnceLock<Peer>,
     counters: Arc<Counters>,
+}
+
+/// What tells a living connection from a dead one. Times in microseconds since it was opened.
+#[derive(Debug)]
+struct Vitals {
+    opened: Instant,
+    /// When the last reply came.
+    heard: AtomicU64,
+    /// When the first request after that was sent; 0 if there was none. Kept here and not with the request: its caller
+    /// may leave before it is late.
+    unanswered: AtomicU64,
+}
+
+impl Vitals {
+    fn new() -> Vitals {
+        Vitals { opened: Instant::now(), heard: AtomicU64::new(0), unanswered: AtomicU64::new(0) }
+    }
+
+    fn clock(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn sent(&self) -> u64 {
+        let sent = self.clock();
+        let _ = self.unanswered.compare_exchange(0, sent.max(1), Ordering::Relaxed, Ordering::Relaxed);
+        sent
+    }
+
+    fn answered(&self) {
+        self.heard.store(self.clock(), Ordering::Relaxed);
+        self.unanswered.store(0, Ordering::Relaxed);
+    }
+
+    /// Nothing was heard for so long since a request was sent.
+    fn is_dead(&self, patience: Duration) -> bool {
+        let since = self.unanswered.load(Ordering::Relaxed);
+        since > 0 && u128::from(self.clock().saturating_sub(since)) >= patience.as_micros()
+    }
+}
+
+/// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
+/// does not close somebody else's.
+#[derive(Debug)]
+struct Peer {
+    id: String,
+    addr: String,
+}
+
+impl Peer {
+    /// From CLIENT INFO. Over a unix socket all have the same address, and none has one here.
+    fn parse(info: &str) -> Option<Peer> {
+        let field = |name: &str| info.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let (id, addr) = (field("id")?.to_owned(), field("addr")?.to_owned());
+        (!addr.ends_with(":0")).then_some(Peer { id, addr })
+    }
 }
 
 impl std::fmt::Debug for Link {
@@ -110,8 +165,10 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// Takes a link down when its task ends, also with the runtime that this ran on.
+/// Takes a link down when its task ends, also with the runtime that this ran on. What is under way fails then, whoever
+/// keeps the link.
 struct End {
+    driver: AbortHandle,
     down: CancellationToken,
     pulse: Arc<Notify>,
 }
@@ -119,6 +176,7 @@ struct End {
 impl Drop for End {
     fn drop(&mut self) {
         self.down.cancel();
+        self.driver.abort();
         self.pulse.notify_waiters();
     }
 }
@@ -140,10 +198,10 @@ impl Link {
             driver: driver.abort_handle(),
             down: down.clone(),
             patience,
-            opened: Instant::now(),
-            heard: AtomicU64::new(0),
+            vitals: Arc::new(Vitals::new()),
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
+            peer: OnceLock::new(),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -156,13 +214,14 @@ impl Link {
             Ok(connected) => connected.map_err(fault)?,
             Err(_) => return Err(Fault::unknown(&format!("no connection within {patience:?}"))),
         }
-        counters.round_trip.note(link.clock() / 4); // several went by while connecting: a first idea
-        let end = End { down, pulse: Arc::clone(&link.pulse) };
+        counters.round_trip.note(link.vitals.clock() / 4); // several went by while connecting: a first idea
+        let end = End { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
+        let vitals = Arc::clone(&link.vitals);
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
             tokio::select! {
                 _ = driver => {}
-                () = beat(&end.pulse, patience / PULSES) => {}
+                () = beat(&end.pulse, &vitals, patience) => {}
             }
         });
         Ok(link)
@@ -180,14 +239,14 @@ impl Link {
     /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
     /// value would copy it. It also keeps the compiler from its limit for nested types.
     async fn bounded<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
-        let sent = self.clock();
+        let sent = self.vitals.sent();
         loop {
             let pulse = self.pulse.notified(); // from here on no pulse is missed
             self.alive(sent)?;
             tokio::select! {
                 biased;
                 answer = &mut command => {
-                    self.heard.store(self.clock(), Ordering::Relaxed);
+                    self.vitals.answered();
                     return answer.map_err(fault);
                 }
                 () = pulse => {}
@@ -195,23 +254,19 @@ impl Link {
         }
     }
 
-    /// Whether to go on waiting for what was sent then. A link that has answered nothing since is taken for dead.
+    /// Whether to go on waiting for what was sent then.
     fn alive(&self, sent: u64) -> Result<(), Fault> {
         if self.down.is_cancelled() {
             return Err(Fault::unknown("the connection was lost"));
         }
-        if u128::from(self.clock() - sent) < self.patience.as_micros() {
+        if u128::from(self.vitals.clock() - sent) < self.patience.as_micros() {
             return Ok(());
         }
         self.counters.timeouts.up();
-        if self.heard.load(Ordering::Relaxed) < sent {
+        if self.vitals.is_dead(self.patience) {
             self.give_up();
         }
         Err(Fault::unknown(&format!("no reply within {:?}", self.patience)))
-    }
-
-    fn clock(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
@@ -231,9 +286,9 @@ impl Link {
         let (keys, args) = words(parts, first);
         self.counters.calls.up();
         self.counters.requests.add(parts.len() as u64);
-        let sent = self.clock();
+        let sent = self.vitals.clock();
         let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await?;
-        self.counters.round_trip.note(self.clock() - sent);
+        self.counters.round_trip.note(self.vitals.clock() - sent);
         answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
@@ -252,6 +307,26 @@ impl Link {
         self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
     }
 
+    /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
+    async fn introduce(&self) {
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
+        if let Some(peer) = info.ok().as_deref().and_then(Peer::parse) {
+            let _ = self.peer.set(peer);
+        }
+    }
+
+    /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
+    /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
+    async fn bury(&self, before: &Link) {
+        let Some(Peer { id, addr }) = before.peer.get() else { return };
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let args = vec!["KILL", "ID", id, "ADDR", addr];
+        if let Err(fault) = self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
+            tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+        }
+    }
+
     /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
     pub(super) async fn confirmed(&self, wanted: u8, time: Duration) -> Result<u8, Fault> {
         let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
@@ -262,9 +337,10 @@ impl Link {
     }
 }
 
-async fn beat(pulse: &Notify, pause: Duration) {
-    loop {
-        sleep(pause).await;
+/// Beats for as long as the connection lives.
+async fn beat(pulse: &Notify, vitals: &Vitals, patience: Duration) {
+    while !vitals.is_dead(patience) {
+        sleep(patience / PULSES).await;
         pulse.notify_waiters();
     }
 }
@@ -435,7 +511,9 @@ async fn supervise(
     loop {
         link.down.cancelled().await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
-        link = Arc::new(dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await);
+        let next = dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await;
+        next.bury(&link).await;
+        link = Arc::new(next);
         tracing::info!(target: "leasehold::conn", "connected again");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
         generation.send_modify(|count| *count += 1);
@@ -453,7 +531,9 @@ struct Dial {
 
 impl Dial {
     async fn link(&self) -> Result<Link, Fault> {
-        Link::open(&self.target, self.patience, self.buffer, &self.counters).await
+        let link = Link::open(&self.target, self.patience, self.buffer, &self.counters).await?;
+        link.introduce().await;
+        Ok(link)
     }
 
     /// Tries until it works, reporting each failure.
@@ -566,6 +646,15 @@ mod tests {
         assert!(!format!("{target:?}").contains("s3cret"));
         let error = Target::parse("redis://ann:s3cret@h:99999").expect_err("bad port");
         assert!(!format!("{error} {error:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn who_the_server_takes_us_for() {
+        let Peer { id, addr } = Peer::parse("id=7 addr=127.0.0.1:5000 laddr=127.0.0.1:6379 fd=8\n").expect("over TCP");
+        assert_eq!((&*id, &*addr), ("7", "127.0.0.1:5000"));
+        for other in ["id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0", "ERR unknown", ""] {
+            assert!(Peer::parse(other).is_none(), "{other}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Starts the server, the proxies and the clients, makes trouble, and reads what came of it.
 
 use std::{
-    collections::BTreeMap,
     error::Error,
     fs,
     io::Read,
@@ -17,25 +16,35 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    LEASE, NAMES, clock,
+    ARCHIVE, AWAY, LEASE, LONG_LEASE, NAMES, PARCEL, clock,
     history::{Event, History, Kind, Violation, Wipe},
+    observer::Observer,
     proxy::{Fault, Proxy, Schedule, Way, Which},
+    report,
     server::Server,
-    troubles::{self, Tally},
+    troubles::Deck,
+    worker::OUTAGE,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const CLIENTS: usize = 4;
-/// Troubles in a row, then a calm time.
+/// Troubles in a row, then a calm time. In a short run more, so that there is one of each.
 const IN_A_ROW: u32 = 3;
+const IN_A_ROW_IF_SHORT: u32 = 7;
+const SHORT: Duration = Duration::from_secs(100);
 /// After the last trouble leases must end, and connections come back, before all must go well again.
 const SETTLE: Duration = Duration::from_millis(3_500);
 const CALM: Duration = Duration::from_millis(2_500);
-/// How much later a client that is far away hears an answer.
-const FAR: Duration = Duration::from_millis(60);
+/// How much later a client that is far away hears an answer, and for how long it is before that counts.
+const FAR: Duration = Duration::from_millis(25);
+const USED_TO_IT: Duration = Duration::from_secs(1);
 /// How long the clients may take to end what they have begun.
 const LAST: Duration = Duration::from_secs(30);
+/// A future that is not polled may keep its place, or what was handed to it, for so long.
+const UNPOLLED: Duration = Duration::from_secs(11);
+/// What a client without a runtime has asked for ends with its lease.
+const WITHOUT_RUNTIME: Duration = Duration::from_secs(2);
 
 /// All that trouble is made with.
 pub(crate) struct Stage {
@@ -46,6 +55,11 @@ pub(crate) struct Stage {
     seed: u64,
     started: u64,
     history: History,
+    observer: Option<Observer>,
+    /// The most requests in a second while the server refused.
+    refused: u64,
+    /// Which trouble there was, from when to when.
+    diary: Vec<String>,
 }
 
 /// A client process, and the slot whose proxy it goes through.
@@ -61,37 +75,28 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
     println!("chaos: seed {seed}, {} seconds", time.as_secs());
     let mut random = Rng::with_seed(seed);
     let mut stage = Stage::set(seed)?;
-    let (mut tally, started) = (Tally::new(), Instant::now());
+    let (mut deck, started) = (Deck::new(&mut random), Instant::now());
+    let in_a_row = if time < SHORT { IN_A_ROW_IF_SHORT } else { IN_A_ROW };
     while started.elapsed() < time {
-        for _ in 0..IN_A_ROW {
-            troubles::make(&mut stage, &mut random, &mut tally);
+        for _ in 0..in_a_row {
+            let since = clock();
+            let name = deck.trouble(&mut stage, &mut random);
+            stage.diary.push(format!("{since} {} {name}", clock()));
             stage.pause(Duration::from_millis(random.u64(0..=800)));
         }
-        stage.pause(SETTLE);
         stage.calm();
     }
     let mut found = stage.end()?;
     stage.read_logs()?;
     found.extend(stage.history.check());
-    stage.report(&tally);
-    let fine = verdict(&found, seed);
+    report::troubles(&deck.tally);
+    stage.report();
+    let fine = report::verdict(&found, seed);
     if !fine {
+        stage.write_diary()?;
         println!("the clients' logs: {}", stage.folder.keep().display());
     }
     Ok(fine)
-}
-
-fn verdict(found: &[Violation], seed: u64) -> bool {
-    for violation in found.iter().take(20) {
-        println!("VIOLATION {violation}");
-    }
-    let mut kinds: BTreeMap<Kind, usize> = BTreeMap::new();
-    found.iter().for_each(|violation| *kinds.entry(violation.kind).or_default() += 1);
-    match found.len() {
-        0 => println!("verdict: no violation (seed {seed})"),
-        count => println!("verdict: {count} violations {kinds:?} (seed {seed})"),
-    }
-    found.is_empty()
 }
 
 impl Stage {
@@ -100,9 +105,10 @@ impl Stage {
         let server = Server::with(&["--appendonly", "yes", "--appendfsync", "no"]);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let proxies = (0..CLIENTS).map(|_| Proxy::start(address)).collect();
-        let history = History { longest_lease: LEASE, ..History::default() };
-        let (folder, clients) = (TempDir::new()?, Vec::new());
-        let mut stage = Stage { server, proxies, clients, folder, seed, started: 0, history };
+        let (folder, clients, observer) = (TempDir::new()?, Vec::new(), Some(Observer::start(&server.url())));
+        let (history, diary) = (expectations(), Vec::new());
+        let mut stage =
+            Stage { server, proxies, clients, folder, seed, started: 0, history, observer, refused: 0, diary };
         for slot in 0..CLIENTS {
             let client = stage.start(slot)?;
             stage.clients.push(client);
@@ -128,9 +134,11 @@ impl Stage {
     /// A time in which nothing is wrong; only one client is far away, so that messages arrive while it still waits for
     /// its answer.
     fn calm(&mut self) {
+        self.pause(SETTLE - USED_TO_IT);
         let far = Fault::Delay(Way::Back, FAR);
         let far = Schedule { seed: 0, which: Which::Command("EVALSHA"), chances: vec![(1.0, far)] };
         self.proxies[0].schedule(far);
+        self.pause(USED_TO_IT);
         let since = clock();
         self.pause(CALM);
         self.history.calm.push((since, clock()));
@@ -151,6 +159,15 @@ impl Stage {
 
     pub(crate) fn ask(&self, words: &[&str]) {
         let _: redis::Value = self.server.ask(words);
+    }
+
+    /// How many requests have gone through the proxies.
+    pub(crate) fn requests(&self) -> u64 {
+        self.proxies.iter().map(|proxy| proxy.tally().requests).sum()
+    }
+
+    pub(crate) fn refused(&mut self, a_second: u64) {
+        self.refused = self.refused.max(a_second);
     }
 
     pub(crate) fn wiped(&mut self, wipe: Wipe) {
@@ -195,6 +212,7 @@ impl Stage {
             };
             found.push(Violation { kind: Kind::Stuck, name: "-".to_owned(), details });
         }
+        self.history.seen = self.observer.take().map(Observer::end).unwrap_or_default();
         for name in NAMES {
             let left = self.server.lock(name);
             if !left.is_empty() {
@@ -211,28 +229,18 @@ impl Stage {
         Ok(())
     }
 
-    fn report(&mut self, tally: &Tally) {
-        println!("| trouble | times |\n|---|---|");
-        tally.iter().for_each(|(name, times)| println!("| {name} | {times} |"));
-        let mut hit = BTreeMap::new();
-        for proxy in &self.proxies {
-            let tally = proxy.tally();
-            for (name, count) in [
-                ("requests cut off before the server had them", tally.cut_there),
-                ("replies cut off", tally.cut_back),
-                ("requests or replies swallowed", tally.swallowed),
-                ("delayed", tally.delayed),
-                ("delivered in pieces", tally.in_pieces),
-                ("connections opened", tally.connections),
-                ("requests passed", tally.requests),
-            ] {
-                *hit.entry(name).or_insert(0) += count;
-            }
-        }
-        hit.iter().for_each(|(name, count)| println!("| {name} | {count} |"));
-        println!("| clients | {} |", self.started);
-        println!("| turns | {} |", self.history.turns());
-        println!("| calm times | {} |", self.history.calm.len());
+    /// For who looks for a cause: what was done, and who had which lock.
+    fn write_diary(&self) -> Outcome<()> {
+        let calm = self.history.calm.iter().map(|(since, until)| format!("{since} {until} calm"));
+        let troubles: Vec<_> = self.diary.iter().cloned().chain(calm).collect();
+        fs::write(self.folder.path().join("troubles"), troubles.join("\n"))?;
+        Ok(fs::write(self.folder.path().join("seen"), report::changes(&self.history))?)
+    }
+
+    fn report(&mut self) {
+        report::requests(&self.proxies);
+        report::rows([("requests a second while refused, at most", self.refused), ("clients", self.started)]);
+        report::history(&self.history);
         self.report_ways();
     }
 
@@ -246,7 +254,20 @@ impl Stage {
             said.split_whitespace().zip(&mut sums).for_each(|(number, sum)| *sum += number.parse().unwrap_or(0));
         }
         let names = ["first try", "woken", "handed over", "by timer", "reentered", "lost"];
-        names.iter().zip(sums).for_each(|(name, sum)| println!("| {name} | {sum} |"));
+        println!("| way to a lock | times |\n|---|---|");
+        report::rows(names.into_iter().zip(sums));
+    }
+}
+
+/// What the checker must know of the names and the settings.
+fn expectations() -> History {
+    let by_name = |times: &[(&str, Duration)]| times.iter().map(|(name, time)| ((*name).to_owned(), *time)).collect();
+    History {
+        longest_lease: LEASE,
+        leases: by_name(&[(ARCHIVE, LONG_LEASE)]),
+        slack: by_name(&[(PARCEL, UNPOLLED), (AWAY, WITHOUT_RUNTIME)]),
+        outage: OUTAGE,
+        ..History::default()
     }
 }
 

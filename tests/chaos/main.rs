@@ -4,26 +4,44 @@
 //! `scripts/chaos --seconds N --seed S`. The seed decides what is done, not how the processes interleave.
 
 mod director;
-#[path = "../support/history.rs"]
+#[path = "../support/history/mod.rs"]
 mod history;
+mod observer;
+mod player;
 #[allow(dead_code)]
 #[path = "../support/proxy.rs"]
 mod proxy;
+mod refusals;
+mod report;
+mod scribe;
 #[allow(dead_code)]
 #[path = "../support/server.rs"]
 mod server;
 mod troubles;
+mod ways;
 mod worker;
 
 use std::{process::ExitCode, time::Duration};
 
-/// The lease that the watchdogs keep; also the longest that anybody asks for.
+/// The lease that the watchdogs keep; also the longest that anybody asks for, but for one name.
 const LEASE: Duration = Duration::from_millis(1_500);
+const LONG_LEASE: Duration = Duration::from_secs(20);
 /// Names of locks: some are held for long, some are wanted by everybody, one is wanted now and then.
 const SLOW: &[&str] = &["ledger", "report"];
 const BUSY: &[&str] = &["invoice", "stock"];
 const QUIET: &str = "mail";
-const NAMES: [&str; 5] = [SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET];
+/// Two that share a channel.
+const TWINS: [&str; 2] = ["route", "{route}"];
+/// Each for one way to use it: by owners with several tasks, by futures that are not polled, by crowds, with
+/// `max_hold`, by clients whose runtime ends, with a long lease.
+const TOOL: &str = "tool";
+const PARCEL: &str = "parcel";
+const GATE: &str = "gate";
+const OVEN: &str = "oven";
+const AWAY: &str = "away";
+const ARCHIVE: &str = "archive";
+const NAMES: [&str; 13] =
+    [SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -9,6 +9,7 @@ use crate::{
     director::Stage,
     history::Wipe,
     proxy::{Fault, Mode, Schedule, Way, Which},
+    refusals,
 };
 
 /// How often each kind happened.
@@ -17,7 +18,7 @@ pub(crate) type Tally = BTreeMap<&'static str, u64>;
 type Trouble = fn(&mut Stage, &mut Rng);
 
 /// Each with its name and how often it is chosen.
-const TROUBLES: [(&str, u32, Trouble); 18] = [
+const TROUBLES: [(&str, u32, Trouble); 23] = [
     ("server frozen", 3, freeze),
     ("server crashed, data kept", 2, restart),
     ("server crashed, data lost", 1, restart_empty),
@@ -36,19 +37,46 @@ const TROUBLES: [(&str, u32, Trouble); 18] = [
     ("refused", 2, refuse),
     ("slow, then silent", 4, slow_then_silent),
     ("requests hit at random", 4, at_random),
+    ("replies lost", 4, replies_lost),
+    ("maxmemory", 3, refusals::no_memory),
+    ("maxclients", 3, refusals::no_connections),
+    ("MISCONF", 3, refusals::no_snapshot),
+    ("read-only", 3, refusals::read_only),
 ];
 
-/// One trouble, chosen by the seed.
-pub(crate) fn make(stage: &mut Stage, random: &mut Rng, tally: &mut Tally) {
+/// First one of each, in an order of the seed, then by weight.
+pub(crate) struct Deck {
+    first: Vec<usize>,
+    pub(crate) tally: Tally,
+}
+
+impl Deck {
+    pub(crate) fn new(random: &mut Rng) -> Deck {
+        let mut first: Vec<_> = (0..TROUBLES.len()).collect();
+        random.shuffle(&mut first);
+        Deck { first, tally: Tally::new() }
+    }
+
+    /// One trouble, chosen by the seed; with its name.
+    pub(crate) fn trouble(&mut self, stage: &mut Stage, random: &mut Rng) -> &'static str {
+        let at = self.first.pop().unwrap_or_else(|| drawn(random));
+        let (name, _, trouble) = TROUBLES[at];
+        *self.tally.entry(name).or_default() += 1;
+        trouble(stage, random);
+        name
+    }
+}
+
+fn drawn(random: &mut Rng) -> usize {
     let all: u32 = TROUBLES.iter().map(|(_, weight, _)| weight).sum();
     let mut drawn = random.u32(..all);
-    for (name, weight, trouble) in TROUBLES {
-        if drawn < weight {
-            *tally.entry(name).or_default() += 1;
-            return trouble(stage, random);
+    for (at, (_, weight, _)) in TROUBLES.iter().enumerate() {
+        if drawn < *weight {
+            return at;
         }
         drawn -= weight;
     }
+    unreachable!("less than the sum of all weights")
 }
 
 fn freeze(stage: &mut Stage, random: &mut Rng) {
@@ -144,6 +172,15 @@ fn at_random(stage: &mut Stage, random: &mut Rng) {
     stage.proxies[slot].calm();
 }
 
-fn millis(random: &mut Rng, range: std::ops::RangeInclusive<u64>) -> Duration {
+/// One client hears of much of what was done for it only when it asks again.
+fn replies_lost(stage: &mut Stage, random: &mut Rng) {
+    let slot = stage.slot(random);
+    let chances = vec![(0.25, Fault::Cut(Way::Back))];
+    stage.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Command("EVALSHA"), chances });
+    stage.pause(millis(random, 500..=2_000));
+    stage.proxies[slot].calm();
+}
+
+pub(crate) fn millis(random: &mut Rng, range: std::ops::RangeInclusive<u64>) -> Duration {
     Duration::from_millis(random.u64(range))
 }

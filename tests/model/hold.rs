@@ -12,6 +12,8 @@ pub(crate) struct Hold {
     /// The question under way that is about its level: one after the other.
     pub(crate) turn: Option<Ask>,
     pub(crate) renewal: Option<Ask>,
+    /// What its owner has seen of it and not acted upon yet.
+    pub(crate) seen: Seen,
     /// Its count on the server has to come down, and the turn is not free yet or the heir not chosen.
     pub(crate) errand: Option<Errand>,
     pub(crate) offer: Offer,
@@ -32,7 +34,19 @@ pub(crate) enum Phase {
     Expired,
     /// Lost, says the server.
     Removed,
+    /// Lost, since it has been held for as long as it may. The server has it until its lease ends.
+    Capped,
     Over,
+}
+
+/// What somebody has looked at before the step that acts upon it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Seen {
+    Nothing,
+    /// It is held: one more level can be claimed. Who has seen that has its turn.
+    Held,
+    /// The lock was handed to it.
+    Yours,
 }
 
 /// A question to the server.
@@ -86,6 +100,8 @@ pub(crate) struct Ghost {
     pub(crate) broken: bool,
     /// It was taken away by force: nothing is promised.
     pub(crate) forced: bool,
+    /// It was lost when its owner got it.
+    pub(crate) stillborn: bool,
 }
 
 /// A nap without end.
@@ -98,17 +114,41 @@ impl Hold {
         left: 0,
         turn: None,
         renewal: None,
+        seen: Seen::Nothing,
         errand: None,
         offer: Offer::None,
         place: None,
         nap: 0,
         rung: false,
-        ghost: Ghost { adrift: false, broken: false, forced: false },
+        ghost: Ghost { adrift: false, broken: false, forced: false, stillborn: false },
     };
 
     /// Its client says that it has the lock.
     pub(crate) fn is_certain(&self) -> bool {
         self.phase == Phase::Held && self.left > 0
+    }
+
+    /// It says so, or has reached its cap and uses the rest of its lease to stop.
+    pub(crate) fn is_relied_on(&self) -> bool {
+        self.is_certain() || self.is_hollow() || self.phase == Phase::Capped && self.left > 0
+    }
+
+    /// There is a guard of it that does not say that it is lost, and never will, for there is nothing to lose.
+    pub(crate) fn is_hollow(&self) -> bool {
+        self.phase == Phase::Over && self.has_guards()
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        match self.phase {
+            Phase::Expired | Phase::Removed | Phase::Capped => true,
+            Phase::Held => self.left == 0,
+            Phase::Unborn | Phase::Asked | Phase::Over => false,
+        }
+    }
+
+    /// Nobody asks about its level, or is about to.
+    pub(crate) fn is_free_to_ask(&self) -> bool {
+        self.turn.is_none() && self.seen != Seen::Held
     }
 
     pub(crate) fn is_head(&self) -> bool {
@@ -124,14 +164,19 @@ impl Hold {
         matches!(self.turn, Some(Ask { what: What::Acquire { again: true, .. }, .. }))
     }
 
-    /// It has one besides the nested request under way.
-    pub(crate) fn has_guard(&self) -> bool {
-        matches!(self.phase, Phase::Held | Phase::Expired | Phase::Removed) && self.levels > u8::from(self.is_nesting())
+    /// It was granted, and is not over.
+    pub(crate) fn is_in_use(&self) -> bool {
+        matches!(self.phase, Phase::Held | Phase::Expired | Phase::Removed | Phase::Capped)
+    }
+
+    /// There are some besides the nested request under way.
+    pub(crate) fn has_guards(&self) -> bool {
+        self.levels > u8::from(self.is_nesting())
     }
 
     /// The level the server should have.
     pub(crate) fn wanted(&self) -> u8 {
-        if self.phase == Phase::Held { self.levels } else { 0 }
+        if self.is_in_use() { self.levels } else { 0 }
     }
 
     /// Somebody acts for it.
@@ -143,6 +188,7 @@ impl Hold {
     pub(crate) fn confirmed(&mut self, left: Ticks, revives: bool) {
         if self.phase == Phase::Asked {
             (self.phase, self.left) = (Phase::Held, left);
+            self.ghost.stillborn = left == 0;
             (self.place, self.nap, self.rung) = (None, 0, false);
         } else if self.is_certain() || self.phase == Phase::Held && revives {
             self.left = self.left.max(left);
@@ -156,11 +202,14 @@ impl Hold {
         }
     }
 
-    /// Gives up one level on the client's side; the server's is the errand's, unless it is known that nothing is there.
+    /// It has been held for as long as it may, and is renewed no more.
+    pub(crate) fn cap(&mut self) {
+        (self.phase, self.renewal) = (Phase::Capped, None);
+    }
+
+    /// Gives up one level on the client's side; the server's is the errand's.
     pub(crate) fn let_go(&mut self, errand: Option<Errand>) {
-        if self.phase != Phase::Removed {
-            self.errand = self.errand.max(errand);
-        }
+        self.errand = self.errand.max(errand);
         self.levels -= 1;
         if self.levels == 0 {
             self.end();
@@ -170,8 +219,9 @@ impl Hold {
     pub(crate) fn end(&mut self) {
         let gone = if self.offer == Offer::Made { Offer::Gone } else { self.offer };
         let offer = if let Offer::Taken(_) = gone { Offer::None } else { gone };
+        let Hold { turn, seen, errand, .. } = *self;
         let ghost = Ghost { adrift: self.ghost.adrift, ..Hold::UNBORN.ghost };
-        *self = Hold { phase: Phase::Over, turn: self.turn, errand: self.errand, offer, ghost, ..Hold::UNBORN };
+        *self = Hold { phase: Phase::Over, turn, seen, errand, offer, ghost, ..Hold::UNBORN };
     }
 
     /// Only the head of a line is called.

@@ -23,6 +23,11 @@ const NESTED: Protocol = Protocol { levels: 2, ..Protocol::BASE };
 const REVIVED: Protocol = Protocol { revives: true, ..NESTED };
 /// Two tasks of one process, and perhaps one of another.
 const NESTED_MATES: Protocol = Protocol { tasks: &[0, 0], levels: 2, ..Protocol::BASE };
+const LOOKING: Protocol = Protocol { looks: true, ..NESTED };
+const LOOKING_MATES: Protocol = Protocol { tasks: &[0, 0], looks: true, ..Protocol::BASE };
+const CAPPED: Protocol = Protocol { caps: true, ..NESTED };
+const FORCED: Protocol = Protocol { force: true, ..Protocol::BASE };
+const FORCED_MATES: Protocol = Protocol { tasks: &[0, 0], ..FORCED };
 const OVERTAKING_MATES: Protocol = Protocol { tasks: &[0, 0], levels: 2, ..OVERTAKING };
 const MATES_AND_OTHER: Protocol = Protocol { tasks: &[0, 0, 1], ..Protocol::BASE };
 
@@ -42,12 +47,24 @@ const MUTATIONS: &[Mutation] = &[
     broken("one id for all holds of a task", slip(TWICE, Slip::OneIdPerTask), "exclusive"),
     broken("a late answer revives a hold", Protocol { revives: true, ..OVERTAKING }, "unbroken"),
     broken("no alarm at the end of a lease", slip(Protocol::BASE, Slip::SetsNoAlarm), "taken"),
+    broken("level of an ended hold claimed", slip(LOOKING, Slip::ClaimsWhatWasSeen), "exclusive"),
+    broken(
+        "the same, a guard of nothing",
+        slip(Protocol { tasks: &[0], ..LOOKING }, Slip::ClaimsWhatWasSeen),
+        "honest",
+    ),
+    broken("what was taken back taken", slip(LOOKING_MATES, Slip::ClaimsWhatWasSeen), "honest"),
+    broken("grant taken after its lease", slip(Protocol::BASE, Slip::TakesLateGrants), "alive"),
+    broken("lock left with a hold that is over", slip(FORCED_MATES, Slip::LeavesItToTheDead), "leftover"),
+    broken("what was removed not given back", slip(FORCED_MATES, Slip::LeavesWhatWasRemoved), "leftover"),
+    broken("an inner release frees at the cap", slip(CAPPED, Slip::FreesWhatIsLost), "kept"),
+    broken("opened by force, whoever has it", rules(FORCED, forces_anybodys), "kept"),
     broken("leaving the line calls nobody", slip(MATES_AND_OTHER, Slip::CallsNobody), "taken"),
 ];
 
 /// What is true of the protocol as it is built, and excused by the properties.
 const EXCUSES: &[Mutation] = &[
-    broken("handed to one who had it and gave it back", Protocol { strict: true, ..NESTED_MATES }, "leftover"),
+    broken("a late request comes after the release", Protocol { strict: true, ..OVERTAKING }, "leftover"),
     broken("a late request moves the level", Protocol { levels: 2, strict: true, ..OVERTAKING }, "level"),
 ];
 
@@ -73,6 +90,14 @@ fn renews_anybodys(lock: Option<Lock>, request: Request) -> After {
 fn releases_anybodys(lock: Option<Lock>, request: Request) -> After {
     match request.what {
         What::Release { .. } => run(lock, as_owner(lock, request)),
+        _ => run(lock, request),
+    }
+}
+
+fn forces_anybodys(lock: Option<Lock>, request: Request) -> After {
+    match (request.what, lock) {
+        (What::ForceUnlock, Some(_)) => run(lock, as_owner(lock, request)),
+        (What::ForceUnlock, None) => run(None, Request { what: What::Inspect, ..request }),
         _ => run(lock, request),
     }
 }
@@ -155,12 +180,12 @@ fn each_excuse_is_needed() {
 /// A client hands over only what it has given up. The script's own check of the level is a second line.
 #[test]
 fn the_clients_check_is_enough_to_hand_over() {
-    explore("hand-over, level not checked by the script", rules(NESTED_MATES, hands_over_any), 130_000);
+    explore("hand-over, level not checked by the script", rules(NESTED_MATES, hands_over_any), 90_000);
 }
 
 #[test]
 #[ignore = "half a minute: run it in release mode"]
 fn the_clients_check_is_enough_to_hand_over_with_overtaking() {
     let protocol = rules(OVERTAKING_MATES, hands_over_any);
-    explore("the same with overtaking", protocol, 2_700_000);
+    explore("the same with overtaking", protocol, 2_200_000);
 }

@@ -3,17 +3,19 @@
 use stateright::Property;
 
 use crate::{
-    hold::{FOR_EVER, Hold, Offer, Phase},
+    hold::{FOR_EVER, Hold, Offer, Phase, Seen},
     protocol::{Protocol, World},
-    rules::Id,
+    rules::{Id, Request},
 };
 
 type Condition = fn(&Protocol, &World) -> bool;
 
-const ALWAYS: [(&str, Condition); 6] = [
+const ALWAYS: [(&str, Condition); 8] = [
     ("exclusive", exclusive),
     ("kept", kept),
     ("unbroken", unbroken),
+    ("honest", honest),
+    ("alive", alive),
     ("level", level),
     ("leftover", leftover),
     ("taken", taken),
@@ -38,13 +40,22 @@ pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
     happens(protocol.has_heirs(), "a hand-over to one who leaves", |_, world| {
         world.any(|hold| hold.offer == Offer::Gone)
     });
-    happens(protocol.force, "a lock opened by force", |_, world| !world.force);
+    happens(protocol.force, "a lock opened by force", |_, world| world.any(|hold| hold.ghost.forced));
+    happens(protocol.looks && protocol.levels > 1, "a claim that comes too late", |_, world| {
+        world.any(|hold| hold.phase == Phase::Over && hold.seen == Seen::Held)
+    });
+    happens(protocol.looks && protocol.has_heirs(), "an heir that looks too late", |_, world| {
+        world.any(|hold| hold.phase == Phase::Over && hold.seen == Seen::Yours)
+    });
+    happens(protocol.caps, "a lock held for as long as it may be", |_, world| {
+        world.any(|hold| hold.phase == Phase::Capped && hold.left > 0)
+    });
     all
 }
 
-/// Those who say that they have the lock, and were not robbed of it by force.
+/// Those who rely on the lock, and were not robbed of it by force.
 fn certain(world: &World) -> impl Iterator<Item = (Id, &Hold)> {
-    world.ids().zip(&world.holds).filter(|(_, hold)| hold.is_certain() && !hold.ghost.forced)
+    world.ids().zip(&world.holds).filter(|(_, hold)| hold.is_relied_on() && !hold.ghost.forced)
 }
 
 /// Never two certain holders.
@@ -62,12 +73,23 @@ fn unbroken(_: &Protocol, world: &World) -> bool {
     certain(world).all(|(_, hold)| !hold.ghost.broken)
 }
 
+/// No guard says that the lock is held where there is nothing.
+fn honest(_: &Protocol, world: &World) -> bool {
+    !world.any(Hold::is_hollow)
+}
+
+/// What a caller gets is not lost yet.
+fn alive(_: &Protocol, world: &World) -> bool {
+    !world.any(|hold| hold.ghost.stillborn)
+}
+
 /// The server has the level that a certain holder believes in, when nothing of his is under way.
 fn level(protocol: &Protocol, world: &World) -> bool {
-    // The second excuse: the next request about its level puts it right.
-    let is_excused = |hold: &Hold| hold.ghost.adrift && protocol.overtaking && !protocol.strict;
+    // Excused with overtaking: the next request about its level puts it right.
     certain(world).all(|(id, hold)| {
-        is_excused(hold) || protocol.count(world, id) == hold.levels || !protocol.is_settled(world, id)
+        hold.ghost.adrift && protocol.excuses()
+            || protocol.count(world, id) == hold.levels
+            || !protocol.is_settled(world, id)
     })
 }
 
@@ -84,8 +106,8 @@ fn leftover(protocol: &Protocol, world: &World) -> bool {
 /// A free lock with waiters is taken: one of them is sure to look, whatever else happens or does not.
 fn taken(_: &Protocol, world: &World) -> bool {
     let looks = |hold: &Hold| hold.phase == Phase::Asked && (hold.rung || hold.nap != FOR_EVER);
-    let acts = |hold: &Hold| hold.is_under_way() || matches!(hold.phase, Phase::Held | Phase::Expired | Phase::Removed);
-    let is_free = world.lock.is_none() && world.late.is_empty();
+    let acts = |hold: &Hold| hold.is_under_way() || hold.is_in_use();
+    let is_free = world.lock.is_none() && world.late.iter().all(Request::is_by_force);
     !is_free || !world.any(|hold| hold.phase == Phase::Asked) || world.any(|hold| looks(hold) || acts(hold))
 }
 

@@ -7,7 +7,7 @@
 use stateright::{Model, Property};
 
 use crate::{
-    hold::{Ask, Errand, Hold, Offer, Phase},
+    hold::{Ask, Errand, Hold, Offer, Phase, Seen},
     properties,
     rules::{Id, Lock, Request, Rules, Ticks, What, run},
     step::Step,
@@ -30,6 +30,10 @@ pub(crate) struct Protocol {
     pub(crate) overtaking: bool,
     /// An answer can make a hold certain again whose own end has passed, until the watchdog has seen that.
     pub(crate) revives: bool,
+    /// Who claims a level of a hold, or takes what was handed over, has looked at it in a step before.
+    pub(crate) looks: bool,
+    /// A hold may reach its cap at any time.
+    pub(crate) caps: bool,
     /// Releases are heard of; else all messages are lost.
     pub(crate) told: bool,
     /// Clients may vanish without a word, and releasers give up.
@@ -59,6 +63,16 @@ pub(crate) enum Slip {
     SetsNoAlarm,
     /// Goes away from the head of the line without calling the next.
     CallsNobody,
+    /// Claims what was seen, whatever has become of it.
+    ClaimsWhatWasSeen,
+    /// Takes a lock whose lease was over when it heard of it.
+    TakesLateGrants,
+    /// Leaves a lock with a hold that was over when it was handed to it.
+    LeavesItToTheDead,
+    /// Gives nothing back of what it knows to be gone.
+    LeavesWhatWasRemoved,
+    /// Gives back all of a lost hold with the first of its guards.
+    FreesWhatIsLost,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +106,8 @@ pub(crate) enum Action {
     Begin(Id),
     TryLock(Id),
     Nest(Id),
+    /// Acts upon what it has seen.
+    Claim(Id),
     Unlock(Id),
     /// Goes away from the line, or from a request under way.
     Leave(Id, Fate),
@@ -101,6 +117,9 @@ pub(crate) enum Action {
     Renew(Id),
     /// The watchdog sees that its time is over.
     Lose(Id),
+    Cap(Id),
+    /// From an heir that does not look.
+    TakeBack(Id),
     Release(Id),
     HandOver(Id, Id),
     // The network and the server.
@@ -115,6 +134,7 @@ pub(crate) enum Action {
     Tick,
     Expire,
     Vanish(Id, Fate),
+    /// Somebody sees who has the lock, and asks twice to have it taken away.
     Force,
 }
 
@@ -172,6 +192,8 @@ impl Protocol {
         late: 0,
         overtaking: false,
         revives: false,
+        looks: false,
+        caps: false,
         told: false,
         vanishing: false,
         force: false,
@@ -179,6 +201,11 @@ impl Protocol {
         slip: None,
         strict: false,
     };
+
+    /// What given-up requests do when they run late is excused where they can overtake.
+    pub(crate) fn excuses(&self) -> bool {
+        self.overtaking && !self.strict
+    }
 
     pub(crate) fn has(&self, slip: Slip) -> bool {
         self.slip == Some(slip)
@@ -198,10 +225,16 @@ impl Protocol {
         if self.has(Slip::OneIdPerTask) { id - id % self.holds } else { id }
     }
 
+    /// The level that the server should have.
+    pub(crate) fn wanted(&self, hold: &Hold) -> u8 {
+        let is_lost = hold.phase != Phase::Held && self.has(Slip::FreesWhatIsLost);
+        if is_lost { 0 } else { hold.wanted() }
+    }
+
     /// Whom the lock could be handed to: the head of the line, where the errand allows that.
     pub(crate) fn heir(&self, world: &World, id: Id) -> Option<Id> {
         let hold = world.hold(id);
-        let may = hold.errand == Some(Errand::PassOn) && (hold.wanted() == 0 || self.has(Slip::HandsOverAnyLevel));
+        let may = hold.errand == Some(Errand::PassOn) && (self.wanted(hold) == 0 || self.has(Slip::HandsOverAnyLevel));
         let is_heir = |heir: &Id| self.process(*heir) == self.process(id) && world.hold(*heir).is_heir();
         if may { world.ids().find(is_heir) } else { None }
     }
@@ -212,9 +245,10 @@ impl Protocol {
         choices.may(hold.phase == Phase::Unborn && is_next, Action::Begin(id));
         // Alone in its line it would be no different.
         choices.may(hold.phase == Phase::Unborn && is_next && self.has_heirs(), Action::TryLock(id));
-        choices.may(hold.is_certain() && hold.turn.is_none() && hold.levels < self.levels, Action::Nest(id));
-        choices.may(hold.has_guard(), Action::Unlock(id));
-        let can_leave = hold.phase == Phase::Asked || hold.is_nesting();
+        choices.may(hold.is_certain() && hold.is_free_to_ask() && hold.levels < self.levels, Action::Nest(id));
+        choices.may(hold.is_in_use() && hold.has_guards(), Action::Unlock(id));
+        choices.may(hold.seen != Seen::Nothing, Action::Claim(id));
+        let can_leave = hold.phase == Phase::Asked && hold.seen == Seen::Nothing || hold.is_nesting();
         let is_there = hold.phase != Phase::Unborn && (hold.phase != Phase::Over || hold.is_under_way());
         for &fate in self.fates(world, hold.turn) {
             choices.may(can_leave, Action::Leave(id, fate));
@@ -227,12 +261,15 @@ impl Protocol {
         let is_due = (1..self.lease).contains(&hold.left) && hold.renewal.is_none();
         choices.may(hold.phase == Phase::Held && is_due, Action::Renew(id));
         choices.may(hold.phase == Phase::Held && hold.left == 0, Action::Lose(id));
-        if hold.turn.is_some() {
+        choices.may(self.caps && hold.is_certain(), Action::Cap(id));
+        if !hold.is_free_to_ask() {
             return;
         }
-        let is_his = matches!(hold.offer, Offer::Taken(_));
-        choices.may(is_his, Action::TakeOffer(id));
-        choices.may(hold.place.is_some() && !is_his && (hold.rung || hold.nap == 0), Action::Try(id));
+        let is_theirs = matches!(hold.offer, Offer::Taken(_));
+        choices.may(is_theirs && hold.seen == Seen::Nothing, Action::TakeOffer(id));
+        // From one who has not looked it would be no different from its leaving.
+        choices.may(is_theirs && hold.seen == Seen::Yours, Action::TakeBack(id));
+        choices.may(hold.place.is_some() && !is_theirs && (hold.rung || hold.nap == 0), Action::Try(id));
         if let Some(heir) = self.heir(world, id) {
             choices.may(true, Action::HandOver(id, heir));
             choices.may(true, Action::Release(id));
@@ -254,7 +291,8 @@ impl Protocol {
     /// What can become of a request if it is given up. What is late will run some day: one that never does was lost.
     fn fates(&self, world: &World, ask: Option<Ask>) -> &'static [Fate] {
         let is_on_its_way = ask.is_some_and(|ask| ask.answer.is_none());
-        if is_on_its_way && world.late.len() < self.late { &[Fate::Lost, Fate::Late] } else { &[Fate::Lost] }
+        let late = world.late.iter().filter(|late| !late.is_by_force()).count();
+        if is_on_its_way && late < self.late { &[Fate::Lost, Fate::Late] } else { &[Fate::Lost] }
     }
 
     /// Nobody acts for it, and no request about it has yet to run.
@@ -291,6 +329,11 @@ impl World {
 impl Request {
     pub(crate) fn names(&self, wire: Id) -> bool {
         self.id == wire || self.what.heir() == Some(wire)
+    }
+
+    /// It came from somebody else, over another connection.
+    pub(crate) fn is_by_force(&self) -> bool {
+        self.what == What::ForceUnlock
     }
 }
 

@@ -24,10 +24,22 @@ pub(crate) struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum What {
-    Acquire { level: u8, lease: Ticks, again: bool },
-    Renew { lease: Ticks },
-    Release { level: u8 },
-    HandOver { heir: Id, lease: Ticks },
+    Acquire {
+        level: u8,
+        lease: Ticks,
+        again: bool,
+    },
+    Renew {
+        lease: Ticks,
+    },
+    Release {
+        level: u8,
+    },
+    HandOver {
+        heir: Id,
+        lease: Ticks,
+    },
+    /// Names the hold that was seen to have it.
     ForceUnlock,
     Inspect,
 }
@@ -68,10 +80,9 @@ pub(crate) fn run(lock: Option<Lock>, Request { id, what }: Request) -> After {
             let lock = if lease > 0 { lock.at_least(Some(lease)) } else { lock };
             quietly(Some(lock), Reply::Kept(lock.left))
         }
-        (What::Release { level: 0 }, Some(_)) => freed(),
+        (What::Release { level: 0 } | What::ForceUnlock, Some(_)) => freed(),
         (What::Release { level }, Some(lock)) => quietly(Some(Lock { count: level, ..lock }), Reply::Released),
-        (What::Renew { .. } | What::Release { .. }, None) => quietly(lock, Reply::Gone),
-        (What::ForceUnlock, _) => lock.map_or_else(|| quietly(None, Reply::Free), |_| freed()),
+        (What::Renew { .. } | What::Release { .. } | What::ForceUnlock, None) => quietly(lock, Reply::Gone),
         (What::Inspect, _) => {
             quietly(lock, lock.map_or(Reply::Free, |lock| Reply::Held(lock.id, lock.count, lock.left)))
         }

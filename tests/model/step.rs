@@ -1,7 +1,7 @@
 //! What each action does to the world.
 
 use crate::{
-    hold::{Answer, Ask, Errand, FOR_EVER, Hold, Offer, Phase},
+    hold::{Answer, Ask, Errand, FOR_EVER, Hold, Offer, Phase, Seen},
     protocol::{Action, Fate, Protocol, Slip, Slot, World},
     rules::{After, Id, Lock, Reply, Request, Ticks, What},
 };
@@ -20,13 +20,18 @@ impl<'a> Step<'a> {
         match action {
             Action::Begin(id) => self.begin(id),
             Action::TryLock(id) => self.try_lock(id),
+            Action::Nest(id) if self.protocol.looks => self.hold(id).seen = Seen::Held,
             Action::Nest(id) => self.nest(id),
-            Action::Unlock(id) => self.hold(id).let_go(Some(Errand::PassOn)),
+            Action::Claim(id) => self.claim(id),
+            Action::Unlock(id) => self.unlock(id),
             Action::Leave(id, fate) => self.leave(id, fate),
             Action::Try(id) => self.try_now(id),
+            Action::TakeOffer(id) if self.protocol.looks => self.hold(id).seen = Seen::Yours,
             Action::TakeOffer(id) => self.take_offer(id),
+            Action::TakeBack(id) => self.not_taken(id),
             Action::Renew(id) => self.renew(id),
             Action::Lose(id) => self.lose(id, Phase::Expired),
+            Action::Cap(id) => self.cap(id),
             Action::Release(id) => self.release(id),
             Action::HandOver(id, heir) => self.hand_over(id, heir),
             Action::Run(id, Slot::Turn) => self.run_turn(id),
@@ -50,7 +55,7 @@ impl<'a> Step<'a> {
     fn settle(&mut self) {
         for id in self.world.ids() {
             let hold = self.world.hold(id);
-            if hold.errand.is_some() && hold.turn.is_none() && self.protocol.heir(&self.world, id).is_none() {
+            if hold.errand.is_some() && hold.is_free_to_ask() && self.protocol.heir(&self.world, id).is_none() {
                 self.release(id);
             }
         }
@@ -111,6 +116,24 @@ impl<'a> Step<'a> {
         self.ask(id, What::Acquire { level, lease, again: true });
     }
 
+    /// What was seen may be over by now: then the claim is refused, and the caller starts afresh with a new hold.
+    fn claim(&mut self, id: Id) {
+        let seen = std::mem::replace(&mut self.hold(id).seen, Seen::Nothing);
+        let (hold, blindly) = (*self.world.hold(id), self.protocol.has(Slip::ClaimsWhatWasSeen));
+        match (seen, hold.offer) {
+            (Seen::Held, _) if hold.is_certain() || blindly => self.nest(id),
+            (Seen::Yours, Offer::Taken(_)) => self.take_offer(id),
+            (Seen::Yours, _) if blindly => self.hold(id).levels = 1,
+            _ => {}
+        }
+    }
+
+    /// What was found gone is given back too: it may be handed to this hold even so.
+    fn unlock(&mut self, id: Id) {
+        let is_left = self.protocol.has(Slip::LeavesWhatWasRemoved) && self.world.hold(id).phase == Phase::Removed;
+        self.hold(id).let_go((!is_left).then_some(Errand::PassOn));
+    }
+
     fn leave(&mut self, id: Id, fate: Fate) {
         let turn = self.hold(id).turn.take();
         self.give_up(id, turn, fate);
@@ -133,9 +156,25 @@ impl<'a> Step<'a> {
 
     fn take_offer(&mut self, id: Id) {
         if let Offer::Taken(left) = self.world.hold(id).offer {
-            self.hold(id).offer = Offer::None;
-            self.granted(id, left);
+            self.granted_first(id, left);
         }
+    }
+
+    /// What is lost when it arrives is given up, and the caller starts afresh with a new hold. Who hands over to this
+    /// one meanwhile passes on.
+    fn granted_first(&mut self, id: Id, left: Ticks) {
+        if left == 0 && !self.protocol.has(Slip::TakesLateGrants) {
+            return self.not_taken(id);
+        }
+        let hold = self.hold(id);
+        hold.offer = if hold.offer == Offer::Made { Offer::Granted } else { Offer::None };
+        self.granted(id, left);
+    }
+
+    fn not_taken(&mut self, id: Id) {
+        let before = *self.world.hold(id);
+        self.hold(id).let_go(Some(Errand::PassOn));
+        self.left_line(id, before, true);
     }
 
     fn granted(&mut self, id: Id, left: Ticks) {
@@ -161,14 +200,17 @@ impl<'a> Step<'a> {
 
     fn lose(&mut self, id: Id, reason: Phase) {
         self.hold(id).lose(reason);
-        // What is known to be gone is not taken back, should a late request bring it back.
-        self.hold(id).ghost.adrift |= reason == Phase::Removed && self.protocol.overtaking;
+        self.ring(id);
+    }
+
+    fn cap(&mut self, id: Id) {
+        self.hold(id).cap();
         self.ring(id);
     }
 
     fn release(&mut self, id: Id) {
         self.hold(id).errand = None;
-        self.ask(id, What::Release { level: self.world.hold(id).wanted() });
+        self.ask(id, What::Release { level: self.protocol.wanted(self.world.hold(id)) });
     }
 
     fn hand_over(&mut self, id: Id, heir: Id) {
@@ -217,10 +259,7 @@ impl<'a> Step<'a> {
         let sets_alarm = !self.protocol.has(Slip::SetsNoAlarm);
         let hold = self.hold(id);
         match answer {
-            Answer::Yes => {
-                hold.offer = if hold.offer == Offer::Made { Offer::Granted } else { Offer::None };
-                self.granted(id, left);
-            }
+            Answer::Yes => self.granted_first(id, left),
             Answer::Busy(_) if hold.place.is_none() => hold.let_go(None),
             Answer::Busy(Some(left)) if sets_alarm => hold.nap = left + 1,
             _ => hold.nap = FOR_EVER,
@@ -234,7 +273,7 @@ impl<'a> Step<'a> {
             return self.hold(id).let_go(Some(Errand::Release));
         }
         self.granted(id, left);
-        if !self.world.hold(id).is_certain() {
+        if self.world.hold(id).is_lost() {
             self.hold(id).let_go(Some(Errand::PassOn));
         }
     }
@@ -250,12 +289,17 @@ impl<'a> Step<'a> {
     fn hear_handed(&mut self, id: Id, heir: Id, left: Ticks, answer: Answer) {
         if answer != Answer::Yes {
             self.withdraw(heir);
-            self.hold(id).errand = (answer == Answer::Deeper).then_some(Errand::Release);
+            let errand = (answer == Answer::Deeper).then_some(Errand::Release);
+            self.hold(id).errand = self.world.hold(id).errand.max(errand); // what is to be done since stays
             return;
         }
+        let leaves_it = self.protocol.has(Slip::LeavesItToTheDead);
         let heir = self.hold(heir);
         match heir.offer {
             Offer::Made => heir.offer = Offer::Taken(left),
+            Offer::Granted if heir.phase == Phase::Over && !leaves_it => {
+                (heir.offer, heir.errand) = (Offer::None, Some(Errand::PassOn));
+            }
             Offer::Gone => (heir.offer, heir.errand) = (Offer::None, Some(Errand::PassOn)),
             _ => heir.offer = Offer::None,
         }
@@ -297,19 +341,17 @@ impl<'a> Step<'a> {
         let is_there = self.protocol.count(&self.world, id) > 0;
         let hold = self.hold(id);
         hold.turn = Some(Ask { answer: Some(answer), ..hold.turn.expect("it was asked") });
-        hold.ghost.adrift &= hold.phase == Phase::Removed || hold.phase == Phase::Over && is_there;
-        if let (What::HandOver { heir, .. }, Answer::Yes) = (what, answer) {
-            // The first excuse: an earlier grant of his own has come and gone meanwhile, and nobody will look again.
-            let is_unseen = self.world.hold(heir).offer == Offer::Granted && !self.protocol.strict;
-            if before.is_some_and(|before| before.id == request.id) {
-                self.hold(heir).ghost.adrift = is_unseen;
-            }
+        hold.ghost.adrift &= hold.phase == Phase::Over && is_there;
+        if let (What::HandOver { heir, .. }, Answer::Yes) = (what, answer)
+            && before.is_some_and(|before| before.id == request.id)
+        {
+            self.hold(heir).ghost.adrift = false;
         }
         if let What::Release { level } = what {
             self.released(id, level == 0 || answer == Answer::Gone);
         }
         if !self.protocol.overtaking {
-            self.world.late.retain(|late| late.id != request.id);
+            self.world.late.retain(|late| late.is_by_force() || !comes_before(*late, request));
         }
     }
 
@@ -334,8 +376,13 @@ impl<'a> Step<'a> {
         let before = counts(self);
         self.serve(request);
         let after = counts(self);
-        for (hold, (before, after)) in self.world.holds.iter_mut().zip(before.into_iter().zip(after)) {
-            hold.ghost.adrift |= before != after;
+        for (id, changed) in self.world.ids().zip(before.into_iter().zip(after).map(|(before, after)| before != after))
+        {
+            let is_named = self.protocol.wire(id) == request.id;
+            let is_excused = (self.protocol.excuses() || self.protocol.vanishing) && !request.is_by_force();
+            let ghost = &mut self.hold(id).ghost;
+            ghost.forced |= changed && request.is_by_force() && is_named;
+            ghost.adrift |= changed && is_excused;
         }
     }
 
@@ -379,7 +426,7 @@ impl<'a> Step<'a> {
             self.hold(heir).ghost.adrift = true;
         }
         let hold = self.hold(id);
-        (hold.turn, hold.errand) = (None, None);
+        (hold.turn, hold.errand, hold.seen) = (None, None, Seen::Nothing);
         hold.end();
         hold.ghost.adrift = true;
         self.left_line(id, before, true);
@@ -387,11 +434,16 @@ impl<'a> Step<'a> {
     }
 
     fn force(&mut self) {
-        let owner = self.world.lock.map(|lock| lock.id);
-        for id in self.world.ids() {
-            self.hold(id).ghost.forced |= Some(self.protocol.wire(id)) == owner;
-        }
+        let Some(Lock { id, .. }) = self.world.lock else { return };
         self.world.force = false;
-        self.serve(Request { id: 0, what: What::ForceUnlock });
+        self.world.late.extend([Request { id, what: What::ForceUnlock }; 2]);
+        self.world.late.sort_unstable();
     }
+}
+
+/// On one connection. A hold is asked about one thing after the other, and is not given back while it can be handed the
+/// lock: that was asked for before, or will be for its next one.
+fn comes_before(late: Request, request: Request) -> bool {
+    let gives_back = matches!(request.what, What::Release { .. });
+    late.id == request.id || gives_back && late.names(request.id)
 }

@@ -10,6 +10,8 @@ pub(crate) mod server;
 use std::{
     fs,
     future::Future,
+    pin::Pin,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
@@ -62,6 +64,16 @@ pub(crate) async fn within<T>(what: &str, patience: Duration, work: impl Future<
         Ok(done) => (done, started.elapsed()),
         Err(_) => panic!("not within {patience:?}: {what}"),
     }
+}
+
+/// Polls a future until a condition comes true, and not once more: whatever happens next happens without it.
+pub(crate) async fn poll_until<F: Future>(what: &str, mut work: Pin<&mut F>, mut is_true: impl FnMut() -> bool) {
+    let mut context = Context::from_waker(Waker::noop());
+    let polled = || {
+        assert!(work.as_mut().poll(&mut context).is_pending(), "it has ended before: {what}");
+        is_true()
+    };
+    until(what, ms(5_000), polled).await;
 }
 
 pub(crate) const fn ms(millis: u64) -> Duration {

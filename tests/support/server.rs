@@ -59,6 +59,11 @@ impl Server {
         self.port
     }
 
+    /// Where it keeps what it writes.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
     fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }

@@ -1,0 +1,79 @@
+//! Times in which the server is there and refuses: no memory, no more connections, no snapshot, no writes. Each is undone
+//! over a connection that was open before.
+
+use std::{fs, thread, time::Instant};
+
+use fastrand::Rng;
+use redis::{Connection, FromRedisValue};
+
+use crate::{director::Stage, troubles::millis};
+
+/// Writes that need memory are refused; giving back needs none.
+pub(crate) fn no_memory(stage: &mut Stage, random: &mut Rng) {
+    let mut raw = stage.server.raw();
+    say(&mut raw, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    say(&mut raw, &["CONFIG", "SET", "maxmemory", "1"]);
+    wait(stage, random);
+    say(&mut raw, &["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+/// Who is connected stays so; who has to connect again is refused. All are cut off from the server for that.
+pub(crate) fn no_connections(stage: &mut Stage, random: &mut Rng) {
+    let mut raw = stage.server.raw();
+    let before: (String, String) = get(&mut raw, &["CONFIG", "GET", "maxclients"]);
+    say(&mut raw, &["CONFIG", "SET", "maxclients", "1"]);
+    if random.bool() {
+        stage.proxies.iter().for_each(|proxy| proxy.cut_all());
+    } else {
+        stage.proxy(random).cut_all();
+    }
+    wait(stage, random);
+    say(&mut raw, &["CONFIG", "SET", "maxclients", &before.1]);
+}
+
+/// A snapshot has failed, and so the server takes no writes (MISCONF). Even PING is refused.
+pub(crate) fn no_snapshot(stage: &mut Stage, random: &mut Rng) {
+    let mut raw = stage.server.raw();
+    // Where the file should be there is a folder, which even root cannot write over.
+    let in_the_way = stage.server.folder().join("dump.rdb");
+    fs::create_dir(&in_the_way).expect("our own folder");
+    say(&mut raw, &["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
+    say(&mut raw, &["CONFIG", "SET", "save", "3600 1000000"]);
+    say(&mut raw, &["BGSAVE"]);
+    let begun = Instant::now();
+    while !get::<String>(&mut raw, &["INFO", "persistence"]).contains("rdb_last_bgsave_status:err") {
+        assert!(begun.elapsed().as_secs() < 20, "the snapshot does not fail");
+        thread::sleep(std::time::Duration::from_millis(5));
+    }
+    wait(stage, random);
+    say(&mut raw, &["CONFIG", "SET", "save", ""]);
+    fs::remove_dir(&in_the_way).expect("nothing is in it");
+}
+
+/// A replica of nobody: it keeps what it has and takes no writes.
+pub(crate) fn read_only(stage: &mut Stage, random: &mut Rng) {
+    let mut raw = stage.server.raw();
+    // Nobody listens on that port, so nothing is ever copied over what is there.
+    say(&mut raw, &["REPLICAOF", "127.0.0.1", "1"]);
+    wait(stage, random);
+    say(&mut raw, &["REPLICAOF", "NO", "ONE"]);
+}
+
+fn wait(stage: &mut Stage, random: &mut Rng) {
+    let (since, begun) = (stage.requests(), Instant::now());
+    // Now and then for longer than a call rides out.
+    let time = if random.u32(..4) == 0 { millis(random, 3_000..=4_500) } else { millis(random, 300..=1_800) };
+    stage.pause(time);
+    let passed = stage.requests().saturating_sub(since);
+    stage.refused((passed as f64 / begun.elapsed().as_secs_f64()) as u64);
+}
+
+fn say(raw: &mut Connection, words: &[&str]) {
+    let _: redis::Value = get(raw, words);
+}
+
+fn get<T: FromRedisValue>(raw: &mut Connection, words: &[&str]) -> T {
+    let mut command = redis::cmd(words[0]);
+    words[1..].iter().for_each(|word| _ = command.arg(word));
+    command.query(raw).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}

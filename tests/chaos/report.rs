@@ -1,0 +1,97 @@
+//! The table at the end: what was done, in which ways, and what was looked at.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    history::{History, Violation, What},
+    proxy::Proxy,
+    troubles::Tally,
+};
+
+pub(crate) fn rows<K: AsRef<str>>(counts: impl IntoIterator<Item = (K, u64)>) {
+    counts.into_iter().for_each(|(name, count)| println!("| {} | {count} |", name.as_ref()));
+}
+
+pub(crate) fn troubles(tally: &Tally) {
+    println!("| trouble | times |\n|---|---|");
+    rows(tally.iter().map(|(name, times)| (*name, *times)));
+}
+
+pub(crate) fn requests(proxies: &[Proxy]) {
+    let mut hit = BTreeMap::new();
+    for proxy in proxies {
+        let tally = proxy.tally();
+        for (name, count) in [
+            ("requests cut off before the server had them", tally.cut_there),
+            ("replies cut off", tally.cut_back),
+            ("requests or replies swallowed", tally.swallowed),
+            ("delayed", tally.delayed),
+            ("delivered in pieces", tally.in_pieces),
+            ("connections opened", tally.connections),
+            ("requests passed", tally.requests),
+        ] {
+            *hit.entry(name).or_insert(0) += count;
+        }
+    }
+    rows(hit);
+}
+
+/// What the clients did, and what the checker had to look at.
+pub(crate) fn history(history: &History) {
+    let sum = |counts: BTreeMap<String, u64>| counts.into_values().sum();
+    let count = |is: fn(&What) -> bool| sum(history.count(|what| is(what).then(String::new)));
+    println!("| way | times |\n|---|---|");
+    rows(history.count(|what| match what {
+        What::Way { way } => Some(way.clone()),
+        _ => None,
+    }));
+    println!("| call and how it ended | times |\n|---|---|");
+    rows(history.count(|what| match what {
+        What::Ended { call, how } => Some(format!("{call}: {how}")),
+        _ => None,
+    }));
+    println!("| looked at | times |\n|---|---|");
+    rows([
+        ("turns", history.turns() as u64),
+        ("calm times", history.calm.len() as u64),
+        ("calls with a time limit", count(|what| matches!(what, What::Begun { limit: 1.., .. }))),
+        (
+            "guards, for what they say",
+            count(|what| matches!(what, What::Granted { .. } | What::Sure { .. } | What::Releasing { .. })),
+        ),
+        ("levels counted", count(|what| matches!(what, What::Counted { .. }))),
+        ("looks at the server, each at all names", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
+        ("clients that stood still", count(|what| matches!(what, What::Paused { .. }))),
+    ]);
+}
+
+/// Who had which lock on the server, whenever that had changed.
+pub(crate) fn changes(history: &History) -> String {
+    let mut lines = Vec::new();
+    for (name, all) in &history.seen {
+        let mut last = None;
+        for seen in all {
+            if last != Some(&seen.id) {
+                lines.push(format!("{} {} {name} {}", seen.since, seen.at, seen.id.as_deref().unwrap_or("-")));
+                last = Some(&seen.id);
+            }
+        }
+    }
+    lines.sort();
+    lines.join("\n")
+}
+
+pub(crate) fn verdict(found: &[Violation], seed: u64) -> bool {
+    let mut kinds = BTreeMap::new();
+    found.iter().for_each(|violation| *kinds.entry(violation.kind).or_insert(0) += 1);
+    // Some of each kind: a frequent one must not hide a rare one.
+    for kind in kinds.keys() {
+        let some = found.iter().filter(|violation| violation.kind == *kind).take(8);
+        some.for_each(|violation| println!("VIOLATION {violation}"));
+    }
+    match found.len() {
+        0 => println!("verdict: no violation (seed {seed})"),
+        count => println!("verdict: {count} violations {kinds:?} (seed {seed})"),
+    }
+    found.is_empty()
+}

@@ -1,0 +1,36 @@
+//! Locks forced open by clients.
+
+use leasehold::Lock;
+use tokio::time::sleep;
+
+use crate::{
+    BUSY, QUIET, SLOW, TOOL,
+    history::What,
+    player::{Player, some},
+    worker::OUTAGE,
+};
+
+pub(super) async fn forced(player: &mut Player) {
+    let pause = player.millis(100..=1_500);
+    sleep(pause).await;
+    let names = [SLOW, SLOW, BUSY, &[TOOL, QUIET]].concat();
+    let lock = player.one_of(&names);
+    // Now and then in a row, so that some of it falls into times in which replies are lost.
+    let times = if player.random.u32(..5) == 0 { player.random.u32(5..=12) } else { 1 };
+    for _ in 0..times {
+        force(player, &lock).await;
+        let pause = player.millis(10..=60);
+        sleep(pause).await;
+    }
+}
+
+async fn force(player: &Player, lock: &Lock) {
+    player.scribe.way("forced open by a client");
+    player.scribe.note(lock.name(), What::Forcing);
+    let work = async { lock.force_unlock().await.map(|held| held.then_some(())) };
+    let outcome = player.scribe.call(lock.name(), "force_unlock", Some(OUTAGE), work, some).await;
+    if let Some(Err(error)) = outcome {
+        player.failed(lock.name(), &error);
+    }
+    player.scribe.note(lock.name(), What::Forced);
+}

@@ -1,0 +1,97 @@
+//! What the tasks of a client do, each again and again.
+
+mod alone;
+mod capped;
+mod crowd;
+mod forced;
+mod kept;
+mod second;
+mod shared;
+
+use tokio::time::sleep;
+
+use crate::{ARCHIVE, BUSY, LONG_LEASE, PARCEL, QUIET, SLOW, TWINS, player::Player};
+
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    /// Long holds on a few names and by a few tasks, so that the others see many turns.
+    Slow,
+    Busy,
+    /// A name that few want, held for so many milliseconds: who misses his call is not saved by the next release.
+    Now(&'static str, u64),
+    LongLease,
+    Family,
+    Moving,
+    Kept,
+    Crowd,
+    Forced,
+    Capped,
+    SecondRuntime(String),
+}
+
+impl Work {
+    /// All that goes on at once in one client; `url` is where its server is.
+    pub(crate) fn of_a_client(url: &str) -> Vec<Work> {
+        let mut all = vec![Work::Slow; 2];
+        all.extend(vec![Work::Busy; 5]);
+        all.extend([Work::Now(QUIET, 120), Work::Now(TWINS[0], 200), Work::Now(TWINS[1], 200), Work::Now(PARCEL, 120)]);
+        all.extend([Work::LongLease, Work::Family, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
+        all.push(Work::SecondRuntime(url.to_owned()));
+        all
+    }
+
+    pub(crate) async fn once(&self, player: &mut Player) {
+        match self {
+            Work::Slow => Box::pin(slow(player)).await,
+            Work::Busy => Box::pin(busy(player)).await,
+            Work::Now(name, most) => now_and_then(player, name, *most).await,
+            Work::LongLease => long_lease(player).await,
+            Work::Family => shared::family(player).await,
+            Work::Moving => shared::moving(player).await,
+            Work::Kept => kept::kept(player).await,
+            Work::Crowd => crowd::crowd(player).await,
+            Work::Forced => forced::forced(player).await,
+            Work::Capped => capped::capped(player).await,
+            Work::SecondRuntime(url) => Box::pin(second::second_runtime(player, url)).await,
+        }
+    }
+}
+
+async fn slow(player: &mut Player) {
+    let lock = player.one_of(SLOW);
+    match player.random.u32(..110) {
+        0..20 => alone::long(player, &lock).await,
+        20..40 => alone::fixed(player, &lock).await,
+        40..50 => shared::branches(player, &lock).await,
+        _ => alone::any(player, &lock).await,
+    }
+}
+
+async fn busy(player: &mut Player) {
+    let lock = player.one_of(BUSY);
+    alone::any(player, &lock).await;
+}
+
+async fn now_and_then(player: &mut Player, name: &'static str, most: u64) {
+    let pause = player.millis(0..=1_500);
+    sleep(pause).await;
+    let Some(guard) = player.take(&player.lock(name)).await else { return };
+    let time = player.millis(30..=most);
+    player.hold(&guard, time).await;
+    player.give_back(guard).await;
+}
+
+/// What is not given back of this lies there for long.
+async fn long_lease(player: &mut Player) {
+    let pause = player.millis(0..=300);
+    sleep(pause).await;
+    let Some(guard) = player.take(&player.lock(ARCHIVE).lease(LONG_LEASE)).await else { return };
+    player.scribe.way("long lease, given back soon");
+    let time = player.millis(0..=50);
+    player.hold(&guard, time).await;
+    if player.random.bool() {
+        player.give_back(guard).await;
+    } else {
+        player.drop(guard);
+    }
+}

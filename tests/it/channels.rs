@@ -1,0 +1,94 @@
+//! Names that share a channel: Redisson gives `a` and `{a}` the same one.
+
+use std::time::Duration;
+
+use leasehold::{Client, Guard, Owner};
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::support::{Server, ms, plain, until, within};
+
+/// By message, not by a timer.
+const AT_ONCE: Duration = ms(1_000);
+/// Longer than a channel stays subscribed after its last waiter.
+const LINGER: Duration = ms(1_000);
+
+struct Scene {
+    server: Server,
+    _holder: Client,
+    plain: Guard,
+    braced: Guard,
+    client: Client,
+}
+
+impl Scene {
+    async fn set() -> Scene {
+        let server = Server::start();
+        let (holder, client) = (plain(&server).await, plain(&server).await);
+        let first = holder.lock("a").lock().await.expect("free");
+        let second = holder.lock("{a}").lock().await.expect("another name");
+        Scene { server, _holder: holder, plain: first, braced: second, client }
+    }
+
+    /// One more who waits, and has nothing more to ask for now.
+    async fn waiter(&self, name: &str) -> JoinHandle<leasehold::Result<Guard>> {
+        let (lock, before) = (self.client.lock(name).owner(&Owner::new()), self.client.stats());
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        let asleep =
+            || self.client.stats().waiting > before.waiting && self.client.stats().refused >= before.refused + 2;
+        until("it to wait", ms(2_000), asleep).await;
+        assert_eq!(self.server.channels(), ["redisson_lock__channel:{a}"]);
+        waiting
+    }
+}
+
+async fn at_once(what: &str, waiting: JoinHandle<leasehold::Result<Guard>>) -> Guard {
+    within(what, AT_ONCE, waiting).await.0.expect("no panic").expect("it was given back")
+}
+
+#[tokio::test]
+async fn both_hear_of_their_own() {
+    let scene = Scene::set().await;
+    let (first, second) = (scene.waiter("a").await, scene.waiter("{a}").await);
+    scene.plain.unlock().await.expect("ours");
+    let first = at_once("the first to hear", first).await;
+    assert!(!second.is_finished(), "that was not its lock");
+    scene.braced.unlock().await.expect("ours");
+    let second = at_once("the second to hear", second).await;
+    assert_eq!((first.name(), second.name()), ("a", "{a}"));
+}
+
+#[tokio::test]
+async fn in_the_other_order_too() {
+    let scene = Scene::set().await;
+    let (first, second) = (scene.waiter("{a}").await, scene.waiter("a").await);
+    scene.plain.unlock().await.expect("ours");
+    at_once("the second to hear", second).await.unlock().await.expect("ours");
+    scene.braced.unlock().await.expect("ours");
+    at_once("the first to hear", first).await.unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn the_first_hears_after_the_second_has_left() {
+    let scene = Scene::set().await;
+    let (first, second) = (scene.waiter("a").await, scene.waiter("{a}").await);
+    second.abort();
+    until("it to leave", AT_ONCE, || scene.client.stats().waiting == 1).await;
+    sleep(LINGER).await;
+    assert_eq!(scene.server.channels(), ["redisson_lock__channel:{a}"], "somebody still waits there");
+    scene.plain.unlock().await.expect("ours");
+    at_once("the first to hear", first).await.unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn the_second_hears_after_the_first_has_left() {
+    let scene = Scene::set().await;
+    let (first, second) = (scene.waiter("a").await, scene.waiter("{a}").await);
+    first.abort();
+    until("it to leave", AT_ONCE, || scene.client.stats().waiting == 1).await;
+    sleep(LINGER).await;
+    assert_eq!(scene.server.channels(), ["redisson_lock__channel:{a}"], "somebody still waits there");
+    scene.braced.unlock().await.expect("ours");
+    at_once("the second to hear", second).await.unlock().await.expect("ours");
+    until("the channel to be left", ms(2_000), || scene.server.channels().is_empty()).await;
+    assert_eq!(scene.client.stats().subscriptions, 0);
+}

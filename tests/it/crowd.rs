@@ -1,0 +1,128 @@
+//! Thousands at once: who waits for one name with a server that is gone, or with a patience that ends together.
+
+use std::{
+    pin::Pin,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Error, Guard, Owner};
+use serial_test::serial;
+use tokio::time::sleep;
+
+use crate::support::{Server, client, ms, plain, until, within};
+
+/// Those who ask a server that is gone: so many that their requests do not go out at once.
+const CROWD: usize = 8_000;
+/// Those who wait for one lock.
+const LINE: usize = 5_000;
+const COMMAND: Duration = ms(200);
+const OUTAGE: Duration = ms(2_000);
+/// What thousands of tasks may need on a busy machine.
+const LATE: Duration = ms(2_000);
+
+/// All who ask, over some time, are told in theirs that nobody answers.
+async fn all_are_told_in_time(gone: impl FnOnce(&mut Server), name: impl Fn(usize) -> String) {
+    let mut server = Server::start();
+    let client = client(&server, |builder| builder.command_timeout(COMMAND).outage_timeout(OUTAGE)).await;
+    client.lock("x").lock().await.expect("free").unlock().await.expect("ours");
+    gone(&mut server);
+    let mut calls = Vec::new();
+    for n in 0..CROWD {
+        let lock = client.lock(&name(n));
+        calls.push(tokio::spawn(async move {
+            let started = Instant::now();
+            (lock.lock().await, started.elapsed())
+        }));
+        if n % 25 == 0 {
+            sleep(ms(1)).await;
+        }
+    }
+    let mut longest = Duration::ZERO;
+    for call in calls {
+        let (ended, took) = within("a call to end", ms(60_000), call).await.0.expect("no panic");
+        assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+        longest = longest.max(took);
+    }
+    assert!(longest <= OUTAGE + LATE, "{longest:?} with an outage timeout of {OUTAGE:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn a_frozen_server_is_given_up_in_time_by_all_who_want_one_lock() {
+    all_are_told_in_time(|server| server.freeze(), |_| "x".to_owned()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn a_frozen_server_is_given_up_in_time_by_all_who_want_locks_of_their_own() {
+    all_are_told_in_time(|server| server.freeze(), |n| format!("lock-{n}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn a_crashed_server_is_given_up_in_time_by_all_who_want_locks_of_their_own() {
+    all_are_told_in_time(Server::crash, |n| format!("lock-{n}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn who_runs_out_of_patience_behind_others_was_refused_and_not_ignored() {
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let held = holder.lock("x").lock().await.expect("free");
+    let patience = ms(1_500);
+    let calls: Vec<_> = (0..LINE)
+        .map(|_| {
+            let lock = client.lock("x");
+            tokio::spawn(async move {
+                let started = Instant::now();
+                (lock.try_lock_for(patience).await, started.elapsed())
+            })
+        })
+        .collect();
+    let (mut untrue, mut longest) = (Vec::new(), Duration::ZERO);
+    for call in calls {
+        let (ended, took) = within("a call to end", ms(30_000), call).await.0.expect("no panic");
+        untrue.extend(ended.map(|taken| assert!(taken.is_none(), "it is held")).err());
+        longest = longest.max(took);
+    }
+    assert!(untrue.is_empty(), "the server is well, and {} were told: {}", untrue.len(), untrue[0]);
+    assert!(longest <= patience + LATE, "{longest:?} with a patience of {patience:?}");
+    held.unlock().await.expect("ours");
+}
+
+type Waiting<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Guard>> + 'a>>;
+
+/// How long it takes until so many have left the line, in any order.
+async fn leaving(client: &Client, count: usize) -> Duration {
+    until("nothing to be on its way back", ms(10_000), || client.stats().releasing == 0).await;
+    let locks: Vec<_> = (0..count).map(|_| client.lock("x").owner(&Owner::new())).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut waiting: Vec<Waiting<'_>> = Vec::with_capacity(count);
+    for lock in &locks {
+        waiting.push(Box::pin(lock.lock()));
+        let joined = waiting.last_mut().expect("just put there").as_mut().poll(&mut context);
+        assert!(joined.is_pending(), "it is held");
+    }
+    assert_eq!(client.stats().waiting, count as u64);
+    fastrand::Rng::with_seed(1).shuffle(&mut waiting);
+    let started = Instant::now();
+    drop(waiting);
+    started.elapsed()
+}
+
+/// With eight times as many it takes eight times as long, or 64 times if each looks at all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn leaving_the_line_does_not_take_longer_for_being_many() {
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let _held = holder.lock("x").lock().await.expect("free");
+    let (mut few, mut many) = (Duration::MAX, Duration::MAX);
+    for _ in 0..3 {
+        few = few.min(leaving(&client, 2_000).await);
+        many = many.min(leaving(&client, 16_000).await);
+    }
+    assert!(many < few * 20, "{few:?} for 2,000, {many:?} for 16,000");
+}

@@ -1,0 +1,91 @@
+//! A lock forced open is taken from the one who had it, however often and late the request arrives.
+
+use leasehold::{Client, Guard, Owner};
+use tokio::task::JoinHandle;
+
+use crate::support::{
+    Server, before, behind, ms, plain,
+    proxy::{Fault, Proxy, Rule, Way},
+    script, until, within,
+};
+
+/// A holder, one who waits, and one who will force the lock open through a proxy.
+struct Scene {
+    server: Server,
+    proxy: Proxy,
+    forcing: Client,
+    held: Guard,
+    waiting: JoinHandle<leasehold::Result<Guard>>,
+}
+
+impl Scene {
+    async fn set(fault: Fault) -> Scene {
+        let server = Server::start();
+        // A new connection must not close the one before: late requests shall arrive.
+        let _: String = server.ask(&["ACL", "SETUSER", "default", "-client"]);
+        let (which, proxy) = (script(&server, "force_unlock"), before(&server));
+        let forcing = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
+        let (holding, other) = (plain(&server).await, plain(&server).await);
+        let held = holding.lock("x").lock().await.expect("free");
+        let lock = other.lock("x").owner(&Owner::new());
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        until("it to wait", ms(2_000), || other.stats().refused >= 2).await;
+        proxy.rule(Rule::new(which, fault));
+        Scene { server, proxy, forcing, held, waiting }
+    }
+}
+
+/// The next holder has it, and nobody has taken it away.
+async fn untouched(server: &Server, next: &Guard) {
+    next.check().await.expect("nobody meant this one");
+    assert_eq!(server.lock("x"), [(next.id().to_owned(), 1)]);
+    assert!(!next.is_lost());
+}
+
+async fn granted(waiting: JoinHandle<leasehold::Result<Guard>>) -> Guard {
+    let (taken, _) = within("the next to have it", ms(2_000), waiting).await;
+    taken.expect("no panic").expect("it was forced open")
+}
+
+#[tokio::test]
+async fn the_second_try_does_not_take_it_from_the_next() {
+    let Scene { server, proxy, forcing, held, waiting, .. } = Scene::set(Fault::Swallow(Way::Back)).await;
+    let lock = forcing.lock("x");
+    // The first try works, and before the second the next one has it.
+    let both = async { tokio::join!(lock.force_unlock(), granted(waiting)) };
+    let ((forced, next), _) = within("an answer", ms(4_000), both).await;
+    assert!(forced.expect("answered"), "the first try has done it");
+    assert_eq!(proxy.tally().swallowed, 1);
+    untouched(&server, &next).await;
+    held.check().await.expect_err("it was forced open");
+}
+
+#[tokio::test]
+async fn a_try_that_arrives_after_the_call_has_returned_does_no_harm() {
+    let Scene { server, proxy, forcing, held: _held, waiting, .. } =
+        Scene::set(Fault::Delay(Way::There, ms(1_500))).await;
+    let lock = forcing.lock("x");
+    let (forced, _) = within("an answer", ms(1_400), lock.force_unlock()).await;
+    assert!(forced.expect("answered"), "the second try has done it");
+    assert_eq!(proxy.tally().delayed, 1);
+    let next = granted(waiting).await;
+    untouched(&server, &next).await;
+    let calls = server.calls("evalsha");
+    until("the first try to arrive", ms(5_000), || server.calls("evalsha") > calls).await;
+    untouched(&server, &next).await;
+}
+
+#[tokio::test]
+async fn who_gets_it_while_the_request_is_on_its_way_keeps_it() {
+    let Scene { server, proxy, forcing, held, waiting, .. } = Scene::set(Fault::Delay(Way::There, ms(200))).await;
+    let lock = forcing.lock("x");
+    let changes_hands = async {
+        until("the request to be on its way", ms(2_000), || proxy.tally().delayed == 1).await;
+        held.unlock().await.expect("ours");
+        granted(waiting).await
+    };
+    let both = async { tokio::join!(lock.force_unlock(), changes_hands) };
+    let ((forced, next), _) = within("an answer", ms(4_000), both).await;
+    forced.expect("answered");
+    untouched(&server, &next).await;
+}

@@ -1,0 +1,286 @@
+//! A server that refuses for now: out of memory, no room for connections, unable to save, read-only. What it refuses is
+//! asked again, not too often, and nothing stays locked that was given back.
+
+use std::{fs, path::Path, time::Duration};
+
+use leasehold::{Builder, Client, Error, Guard, Owner};
+use redis::{Connection, FromRedisValue};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+
+use crate::support::{Server, before, behind, client, ms, plain, proxy::Proxy, until, within};
+
+/// A lease that nobody waits for.
+const AN_HOUR: Duration = Duration::from_secs(3_600);
+/// The longest pause between two tries, and what a busy machine adds.
+const AGAIN: Duration = ms(6_000);
+
+/// One command on a connection that is there already.
+fn say<T: FromRedisValue>(raw: &mut Connection, words: &[&str]) -> T {
+    let mut command = redis::cmd(words[0]);
+    words[1..].iter().for_each(|word| _ = command.arg(word));
+    command.query(raw).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+}
+
+fn set(server: &Server, setting: &str, value: &str) {
+    let _: String = server.ask(&["CONFIG", "SET", setting, value]);
+}
+
+/// The server has been asked several times since then.
+async fn tried_again(client: &Client, before: u64) {
+    until("it to be tried again", ms(3_000), || client.stats().requests >= before + 3).await;
+}
+
+/// One of this client waits for `x`, and has nothing to ask for now.
+async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
+    let lock = client.lock("x").owner(&Owner::new());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", ms(2_000), || client.stats().waiting == 1 && client.stats().refused >= 2).await;
+    waiting
+}
+
+/// At `maxmemory`, with a guard that would go to the next in line of its own client.
+async fn no_memory() -> (Server, Client, Guard, JoinHandle<leasehold::Result<Guard>>) {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("x").lease(AN_HOUR).lock().await.expect("free");
+    let waiting = waiter(&client).await;
+    set(&server, "maxmemory", "1");
+    (server, client, guard, waiting)
+}
+
+#[tokio::test]
+async fn out_of_memory_a_lock_is_freed_that_cannot_be_handed_over() {
+    let (server, _client, guard, _waiting) = no_memory().await;
+    let (given_back, _) = within("the release", ms(2_000), guard.unlock()).await;
+    given_back.expect("a plain release needs no memory");
+    assert!(!server.exists("x"), "{:?} with {} ms left", server.lock("x"), server.pttl("x"));
+}
+
+#[tokio::test]
+async fn out_of_memory_a_dropped_guard_frees_it_and_the_next_has_it_when_there_is_room() {
+    let (server, client, guard, waiting) = no_memory().await;
+    let id = guard.id().to_owned();
+    drop(guard);
+    let is_free = || !server.lock("x").iter().any(|(holder, _)| *holder == id);
+    until("it to be free", ms(2_000), is_free).await;
+    until("nothing to be on its way back", ms(2_000), || client.stats().releasing == 0).await;
+    // Who waits asks for room, is told that there is none, and can have it when there is.
+    let (taken, _) = within("the next to be told", AGAIN, waiting).await;
+    let taken = taken.expect("no panic");
+    assert!(matches!(&taken, Err(Error::Server { source, .. }) if source.to_string().contains("OOM")), "{taken:?}");
+    set(&server, "maxmemory", "0");
+    let next = client.lock("x").lock().await.expect("free");
+    assert_eq!(server.lock("x"), [(next.id().to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn out_of_memory_an_inner_level_is_given_back_later() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let outer = client.lock("x").lock().await.expect("free");
+    let inner = client.lock("x").lock().await.expect("re-entered");
+    set(&server, "maxmemory", "1");
+    let before = client.stats().requests;
+    drop(inner);
+    tried_again(&client, before).await;
+    assert_eq!(server.lock("x")[0].1, 2, "counting down needs memory too");
+    set(&server, "maxmemory", "0");
+    until("the level to be given back", AGAIN, || server.lock("x")[0].1 == 1).await;
+    outer.unlock().await.expect("ours to the end");
+    assert!(!server.exists("x"));
+}
+
+/// A server that has room for one connection, which is ours, after all others were cut off.
+struct Full {
+    _server: Server,
+    raw: Connection,
+    _proxy: Proxy,
+    client: Client,
+    guard: Option<Guard>,
+}
+
+impl Full {
+    async fn set() -> Full {
+        let server = Server::start();
+        let (mut raw, proxy) = (server.raw(), before(&server));
+        let settings = |builder: Builder| builder.command_timeout(ms(200)).outage_timeout(ms(20_000));
+        let client = behind(&proxy, settings).await;
+        let guard = client.lock("x").lease(AN_HOUR).lock().await.expect("free");
+        let _: String = say(&mut raw, &["CONFIG", "SET", "maxclients", "1"]);
+        proxy.cut_all();
+        Full { _server: server, raw, _proxy: proxy, client, guard: Some(guard) }
+    }
+
+    /// Until calls have found, several times over, that nobody is let in.
+    async fn for_a_while(&self) {
+        let lock = self.client.lock("somebody else's").owner(&Owner::new());
+        let mut failed = 0;
+        while failed < 4 {
+            failed += u32::from(lock.try_lock().await.is_err()); // the first may still be on its way
+        }
+    }
+
+    fn is_free(&mut self) -> bool {
+        !say::<bool>(&mut self.raw, &["EXISTS", "x"])
+    }
+
+    fn make_room(&mut self) {
+        let _: String = say(&mut self.raw, &["CONFIG", "SET", "maxclients", "1000"]);
+    }
+}
+
+#[tokio::test]
+async fn with_no_room_for_a_connection_calls_ride_it_out() {
+    let mut full = Full::set().await;
+    let (free, held) = (full.client.lock("free"), full.client.lock("x"));
+    let calls = tokio::spawn(async move { tokio::join!(free.lock(), held.inspect()) });
+    full.for_a_while().await;
+    full.make_room();
+    let (ended, _) = within("the calls to be answered", AGAIN, calls).await;
+    let (taken, seen) = ended.expect("no panic");
+    taken.expect("ridden out").unlock().await.expect("ours");
+    assert_eq!(seen.expect("ridden out").expect("held").id, full.guard.as_ref().expect("still there").id());
+}
+
+#[tokio::test]
+async fn with_no_room_for_a_connection_an_unlock_rides_it_out() {
+    let mut full = Full::set().await;
+    let unlocking = tokio::spawn(full.guard.take().expect("not given back yet").unlock());
+    full.for_a_while().await;
+    full.make_room();
+    let (ended, _) = within("the release", AGAIN, unlocking).await;
+    ended.expect("no panic").expect("ridden out");
+    assert!(full.is_free());
+}
+
+#[tokio::test]
+async fn with_no_room_for_a_connection_dropped_guards_are_given_back_later() {
+    let mut full = Full::set().await;
+    drop(full.guard.take());
+    full.for_a_while().await;
+    assert!(!full.is_free(), "there was no connection");
+    full.make_room();
+    until("it to be given back", AGAIN, || full.is_free()).await;
+}
+
+/// A server whose last snapshot failed, and which takes no writes until that is mended.
+struct CannotSave {
+    server: Server,
+    client: Client,
+}
+
+impl CannotSave {
+    async fn set() -> CannotSave {
+        let server = Server::start();
+        let client = plain(&server).await;
+        CannotSave { server, client }
+    }
+
+    /// From here on writes are refused.
+    async fn fails(&self) {
+        let [_, folder]: [String; 2] = self.server.ask(&["CONFIG", "GET", "dir"]);
+        // A folder where the file should be: nobody can replace it by one, not even root.
+        fs::create_dir_all(Path::new(&folder).join("dump.rdb/in the way")).expect("our own folder");
+        set(&self.server, "save", "3600 1000000");
+        let _: String = self.server.ask(&["BGSAVE"]);
+        let failed = || self.server.ask::<String>(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err");
+        until("the snapshot to fail", ms(5_000), failed).await;
+    }
+
+    fn mend(&self) {
+        set(&self.server, "stop-writes-on-bgsave-error", "no");
+    }
+}
+
+#[tokio::test]
+async fn unable_to_save_a_dropped_guard_is_given_back_later() {
+    let scene = CannotSave::set().await;
+    let guard = scene.client.lock("x").lease(AN_HOUR).lock().await.expect("free");
+    scene.fails().await;
+    let before = scene.client.stats().requests;
+    drop(guard);
+    tried_again(&scene.client, before).await;
+    assert!(scene.server.exists("x"), "no writes, so no release");
+    scene.mend();
+    until("it to be given back", AGAIN, || !scene.server.exists("x")).await;
+    until("nothing to be on its way back", ms(1_000), || scene.client.stats().releasing == 0).await;
+}
+
+#[tokio::test]
+async fn unable_to_save_an_unlock_rides_it_out() {
+    let scene = CannotSave::set().await;
+    let guard = scene.client.lock("x").lease(AN_HOUR).lock().await.expect("free");
+    scene.fails().await;
+    let before = scene.client.stats().requests;
+    let unlocking = tokio::spawn(guard.unlock());
+    tried_again(&scene.client, before).await;
+    scene.mend();
+    let (ended, _) = within("the release", AGAIN, unlocking).await;
+    ended.expect("no panic").expect("ridden out");
+    assert!(!scene.server.exists("x"));
+}
+
+/// So many tasks, each with a name of its own.
+const CROWD: usize = 500;
+/// What they may send in a second: six tries each, which is plenty.
+const AT_MOST: u64 = 3_000;
+
+/// Read-only from here on, as after a failover that left a client behind: its master does not answer.
+fn read_only(server: &Server) {
+    let _: String = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+}
+
+fn writable(server: &Server) {
+    let _: String = server.ask(&["REPLICAOF", "NO", "ONE"]);
+}
+
+/// Requests in a second, once the first of it is over.
+async fn in_a_second(client: &Client) -> u64 {
+    sleep(ms(1_000)).await;
+    let before = client.stats().requests;
+    sleep(ms(1_000)).await;
+    client.stats().requests - before
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_not_stormed_by_those_who_ask() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder).await;
+    read_only(&server);
+    let mut waiting = JoinSet::new();
+    for n in 0..CROWD {
+        let lock = client.lock(&format!("lock-{n}"));
+        waiting.spawn(async move { lock.lock().await });
+    }
+    let (calls, sent) = (server.calls("evalsha"), in_a_second(&client).await);
+    let calls = server.calls("evalsha") - calls;
+    assert!(sent <= AT_MOST, "{sent} requests in a second from {CROWD} who wait ({calls} calls in two)");
+    assert!(calls <= AT_MOST, "{calls} calls in two seconds");
+    assert!(sent > 0, "they try again");
+    writable(&server);
+    let all = async {
+        while let Some(taken) = waiting.join_next().await {
+            taken.expect("no panic").expect("ridden out").unlock().await.expect("ours");
+        }
+    };
+    within("all to have their turn", AGAIN, all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_not_stormed_by_what_is_given_back() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder).await;
+    let mut guards = Vec::new();
+    for n in 0..CROWD {
+        guards.push(client.lock(&format!("lock-{n}")).lease(AN_HOUR).lock().await.expect("free"));
+    }
+    read_only(&server);
+    drop(guards);
+    let sent = in_a_second(&client).await;
+    assert!(sent <= AT_MOST, "{sent} requests in a second for {CROWD} releases");
+    writable(&server);
+    until("all to be given back", AGAIN, || server.ask::<u32>(&["DBSIZE"]) == 0).await;
+}

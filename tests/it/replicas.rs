@@ -1,0 +1,91 @@
+//! Holds that replicas must confirm, and the time that takes: others do not wait for it.
+
+use std::{pin::pin, time::Duration};
+
+use leasehold::{Client, Error, Owner};
+
+use crate::support::{Server, client, ms, poll_until, until, within};
+
+const COMMAND: Duration = ms(1_000);
+/// What one question may take, and what a busy machine adds.
+const IN_TIME: Duration = ms(2_000);
+
+async fn confirmed_by_one(server: &Server) -> Client {
+    client(server, |builder| builder.replicas(1).command_timeout(COMMAND)).await
+}
+
+/// A replica that has all that its master has.
+async fn replica_of(server: &Server) -> Server {
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    let info = || server.ask::<String>(&["INFO", "replication"]);
+    until("the replica to follow", ms(20_000), || info().contains("state=online")).await;
+    replica
+}
+
+fn master() -> Server {
+    Server::with(&["--repl-diskless-sync-delay", "0"])
+}
+
+/// Who waits until it is decided: names of their own, asked for at once, and too few replicas for any.
+async fn nobody_waits_for_the_others(client: &Client) {
+    let calls = (0..8).map(|n| {
+        let lock = client.lock(&format!("lock-{n}"));
+        tokio::spawn(async move { within("an answer", IN_TIME, lock.lock()).await.0 })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let ended = call.await.expect("in its time");
+        assert!(matches!(ended, Err(Error::Replicas { wanted: 1, got: 0 })), "{ended:?}");
+    }
+    until("all to be given back", ms(3_000), || client.stats().releasing == 0).await;
+}
+
+/// Who tries once has no time for more than that.
+async fn nobody_tries_for_longer(client: &Client) {
+    let calls = (0..5).map(|n| {
+        let lock = client.lock(&format!("lock-{n}"));
+        tokio::spawn(async move { within("an answer", IN_TIME, lock.try_lock()).await.0 })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let ended = call.await.expect("in its time");
+        assert!(matches!(ended, Err(Error::Replicas { .. } | Error::Unavailable { .. })), "{ended:?}");
+    }
+    until("all to be given back", ms(3_000), || client.stats().releasing == 0).await;
+}
+
+#[tokio::test]
+async fn without_a_replica_calls_do_not_queue_behind_each_other() {
+    let server = Server::start();
+    let client = confirmed_by_one(&server).await;
+    nobody_waits_for_the_others(&client).await;
+    nobody_tries_for_longer(&client).await;
+    assert_eq!(server.ask::<u32>(&["DBSIZE"]), 0);
+}
+
+#[tokio::test]
+async fn nor_with_a_replica_that_is_cut_off() {
+    let server = master();
+    let (replica, client) = (replica_of(&server).await, confirmed_by_one(&server).await);
+    client.lock("x").lock().await.expect("confirmed").unlock().await.expect("ours");
+    replica.freeze();
+    nobody_waits_for_the_others(&client).await;
+    nobody_tries_for_longer(&client).await;
+    assert_eq!(server.ask::<u32>(&["DBSIZE"]), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_polled_does_not_keep_others_from_theirs() {
+    let server = master();
+    let (replica, client) = (replica_of(&server).await, confirmed_by_one(&server).await);
+    client.lock("x").lock().await.expect("confirmed").unlock().await.expect("ours");
+    replica.freeze();
+    let lock = client.lock("kept").owner(&Owner::new());
+    let mut kept = pin!(lock.lock());
+    let blocked = || server.ask::<String>(&["INFO", "clients"]).contains("blocked_clients:1\r");
+    poll_until("the server to wait for the replica", kept.as_mut(), blocked).await;
+    replica.thaw();
+    let other = client.lock("other");
+    let (taken, _) = within("another call", IN_TIME, other.try_lock()).await;
+    let taken = taken.expect("a replica is there").expect("free");
+    assert!(replica.exists("other"));
+    taken.unlock().await.expect("ours");
+}

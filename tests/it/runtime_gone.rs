@@ -1,0 +1,181 @@
+//! A client is used on one runtime while the one it was connected on has ended: its guards are told by the clock, its
+//! calls end and say why.
+
+use std::{
+    fmt::Debug,
+    future::{Future, pending},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold::{Builder, Client, Error, Guard, Lost, Owner};
+use tokio::runtime::Runtime;
+
+use crate::support::{Server, client, ms, plain, until, within};
+
+/// Far below every timeout of the client: it is no outage, and waiting for it to end would be in vain.
+const PROMPTLY: Duration = ms(2_000);
+const LEASE: Duration = ms(600);
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// A client whose own tasks run on the runtime that it is connected on.
+async fn guest(server: &Server, settings: impl FnOnce(Builder) -> Builder) -> Client {
+    client(server, |builder| settings(builder).own_thread(false)).await
+}
+
+/// The runtime has ended: that is what the error says, and soon.
+async fn says_so<T: Debug>(what: &str, call: impl Future<Output = leasehold::Result<T>>) {
+    let (ended, _) = within(what, PROMPTLY, call).await;
+    match ended {
+        Err(error @ Error::Unavailable { .. }) => {
+            assert!(error.to_string().contains("runtime"), "{what} does not say what happened: {error}");
+        }
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// A held lock, and the end of the runtime it was taken on.
+fn orphan(server: &Server, settings: impl FnOnce(Builder) -> Builder) -> (Client, Guard) {
+    let first = runtime();
+    let made = first.block_on(async {
+        let client = guest(server, settings).await;
+        let guard = client.lock("held").lock().await.expect("free");
+        (client, guard)
+    });
+    drop(first);
+    made
+}
+
+#[test]
+fn a_holder_is_told_by_the_clock() {
+    let server = Server::start();
+    let (_client, guard) = orphan(&server, |builder| builder.watchdog(LEASE));
+    let (lost, _) = runtime().block_on(within("to be told", LEASE + PROMPTLY, guard.lost()));
+    assert_eq!(lost, Lost::Expired);
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+}
+
+#[test]
+fn all_who_listen_are_told() {
+    let server = Server::start();
+    let (_client, guard) = orphan(&server, |builder| builder.watchdog(LEASE));
+    let guard = Arc::new(guard);
+    runtime().block_on(async {
+        let told: Vec<_> = (0..3)
+            .map(|_| {
+                let guard = Arc::clone(&guard);
+                tokio::spawn(async move { guard.lost().await })
+            })
+            .collect();
+        for told in told {
+            let (lost, _) = within("to be told", LEASE + PROMPTLY, told).await;
+            assert_eq!(lost.expect("no panic"), Lost::Expired);
+        }
+    });
+}
+
+/// Says when it is dropped.
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn protected_work_is_stopped_before_somebody_else_has_the_lock() {
+    let server = Server::start();
+    let (_client, guard) = orphan(&server, |builder| builder.watchdog(LEASE));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let work = Dropped(Arc::clone(&is_over));
+    runtime().block_on(async {
+        let other = plain(&server).await;
+        let protected = tokio::spawn(guard.protect(async move {
+            let _work = work;
+            pending::<()>().await;
+        }));
+        let (taken, _) = within("the lease to end", LEASE + PROMPTLY, other.lock("held").lock()).await;
+        let _taken = taken.expect("the lease has ended");
+        until("the work to be stopped", ms(100), || is_over.load(Ordering::Relaxed)).await;
+        let (done, _) = within("protect to end", PROMPTLY, protected).await;
+        let done = done.expect("no panic");
+        assert!(matches!(done, Err(Error::Lost { reason: Lost::Expired, .. })), "{done:?}");
+    });
+}
+
+#[test]
+fn calls_end_and_say_why() {
+    let server = Server::start();
+    let (client, guard) = orphan(&server, |builder| builder);
+    let lock = |name: &str| client.lock(name).owner(&Owner::new());
+    let (waits, tries, tries_for, other) = (lock("a"), lock("b"), lock("c"), lock("held"));
+    runtime().block_on(async {
+        tokio::join!(
+            says_so("lock", waits.lock()),
+            says_so("try_lock", tries.try_lock()),
+            says_so("try_lock_for", tries_for.try_lock_for(Duration::from_secs(20))),
+            says_so("lock of a held one", other.lock()),
+            says_so("inspect", other.inspect()),
+            says_so("is_locked", other.is_locked()),
+            says_so("force_unlock", other.force_unlock()),
+            says_so("check", guard.check()),
+            says_so("extend", guard.extend(Duration::from_secs(60))),
+        );
+        assert!(!guard.is_lost(), "its lease has not ended");
+        says_so("unlock", guard.unlock()).await;
+    });
+}
+
+#[test]
+fn one_more_level_is_refused() {
+    let server = Server::start();
+    let (client, guard) = orphan(&server, |builder| builder);
+    let again = client.lock("held").owner(guard.owner());
+    runtime().block_on(says_so("one more level", again.lock()));
+    assert_eq!(guard.holds(), 1);
+}
+
+#[test]
+fn closing_ends_in_its_time() {
+    let server = Server::start();
+    let (client, guard) = orphan(&server, |builder| builder);
+    runtime().block_on(async {
+        let (_, _) = within("closing", ms(2_500), client.close()).await;
+        assert!(guard.is_lost());
+        drop(guard);
+    });
+}
+
+/// The first in line and those behind it, who have nobody to ask.
+#[test]
+fn who_waits_already_is_told() {
+    let server = Server::start();
+    let (first, second) = (runtime(), runtime());
+    let client = first.block_on(guest(&server, |builder| builder));
+    let (_holder, _held) = second.block_on(async {
+        let holder = plain(&server).await;
+        let held = holder.lock("x").lock().await.expect("free");
+        (holder, held)
+    });
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let lock = client.lock("x").owner(&Owner::new());
+            second.spawn(async move { lock.lock().await })
+        })
+        .collect();
+    let asleep = || client.stats().waiting == 3 && client.stats().refused >= 2;
+    second.block_on(until("all to wait", ms(5_000), asleep));
+    drop(first);
+    second.block_on(async {
+        for waiter in waiting {
+            says_so("a waiter", async { waiter.await.expect("no panic") }).await;
+        }
+    });
+}

@@ -1,0 +1,151 @@
+//! Calls that ended too late, or too soon, or with an answer that is not true; grants that were lost from the start.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::{Event, History, Kind, Violation, What, nanos, seconds, violation};
+
+/// How much later than its own deadline a call may end on a busy machine.
+const MARGIN: Duration = Duration::from_secs(2);
+/// How much sooner than it may it can seem to have ended: timers have milliseconds.
+const GRAIN: Duration = Duration::from_millis(5);
+/// A grant may have aged so much if its client stood still in the meantime.
+const STOOD_STILL: Duration = Duration::from_secs(5);
+/// Of the calls with a patience that begin and end in one calm time, so few may be told that the server did not answer:
+/// so many, or so many of a hundred.
+const UNAVAILABLE: (u64, u64) = (10, 2);
+
+const NEVER: &str = "never";
+
+/// A call from its beginning to its end.
+struct Call<'a> {
+    name: &'a str,
+    what: &'a str,
+    limit: u64,
+    begun: u64,
+    ended: u64,
+    how: &'a str,
+}
+
+impl History {
+    pub(super) fn calls(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (client, events) in &self.clients {
+            let pauses = pauses(events);
+            let calls = calls_of(events);
+            for call in &calls {
+                found.extend(late(client, call, &pauses));
+                found.extend(self.hasty(client, call));
+                found.extend(self.endless(client, call));
+            }
+            found.extend(self.untrue(client, &calls));
+        }
+        found
+    }
+
+    /// "Taken" before the patience was over, or "no answer" before the outage was.
+    fn hasty(&self, client: &str, call: &Call<'_>) -> Option<Violation> {
+        let took = call.ended - call.begun;
+        let least = match (call.what, call.how) {
+            ("try_lock_for", "none") => call.limit,
+            ("lock", "unavailable") => nanos(self.outage),
+            _ => return None,
+        };
+        let soon = took + nanos(GRAIN) < least;
+        let details = || {
+            let (what, how, took, least) = (call.what, call.how, seconds(took), seconds(least));
+            format!("{client}: {what} ended with {how} at {} after {took} instead of {least}", call.ended)
+        };
+        soon.then(|| violation(Kind::Hasty, call.name, details()))
+    }
+
+    /// A call that never ended, though its client lived to the end.
+    fn endless(&self, client: &str, call: &Call<'_>) -> Option<Violation> {
+        let endless = call.how == NEVER && call.limit == 0 && !self.killed.contains_key(client);
+        let details = || format!("{client}: {} from {} never ended", call.what, call.begun);
+        endless.then(|| violation(Kind::Stuck, call.name, details()))
+    }
+
+    /// A server that answers must not be called silent.
+    fn untrue(&self, client: &str, calls: &[Call<'_>]) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let patient = || calls.iter().filter(|call| call.what == "try_lock_for");
+        for (since, until) in &self.calm {
+            let in_calm = || patient().filter(|call| call.begun >= *since && call.ended < *until);
+            let (all, untrue) =
+                (in_calm().count() as u64, in_calm().filter(|call| call.how == "unavailable").count() as u64);
+            let (least, percent) = UNAVAILABLE;
+            if untrue > least && untrue * 100 > all * percent {
+                let details =
+                    format!("{client}: {untrue} of {all} calls with a patience were told so from {since} to {until}");
+                found.push(violation(Kind::Untrue, "-", details));
+            }
+        }
+        found
+    }
+
+    /// Granted without any time left, by a client that did not stand still.
+    pub(super) fn stillborn(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (client, events) in &self.clients {
+            let pauses = pauses(events);
+            for event in events {
+                let What::Granted { id, until } = &event.what else { continue };
+                let stood_still = || overlap(&pauses, event.at.saturating_sub(nanos(STOOD_STILL)), event.at) > 0;
+                if *until <= event.at && !stood_still() {
+                    let details = format!("{client}, task {}: {id} at {}", event.task, event.at);
+                    found.push(violation(Kind::Stillborn, &event.name, details));
+                }
+            }
+        }
+        found
+    }
+}
+
+fn late(client: &str, call: &Call<'_>, pauses: &[(u64, u64)]) -> Option<Violation> {
+    if call.limit == 0 {
+        return None;
+    }
+    let deadline = call.begun + call.limit;
+    let beyond = call.ended.saturating_sub(deadline);
+    // First what is rare.
+    let late = beyond > nanos(MARGIN) && beyond - overlap(pauses, deadline, call.ended) > nanos(MARGIN);
+    late.then(|| {
+        let (what, how, limit, beyond) = (call.what, call.how, seconds(call.limit), seconds(beyond));
+        let details = format!("{client}: {what} from {} ended with {how}, {beyond} after its {limit}", call.begun);
+        violation(Kind::Late, call.name, details)
+    })
+}
+
+fn calls_of(events: &[Event]) -> Vec<Call<'_>> {
+    let (mut calls, mut begun) = (Vec::new(), HashMap::new());
+    let last = events.last().map_or(0, |event| event.at);
+    for event in events {
+        match &event.what {
+            What::Begun { call, limit } => {
+                let call =
+                    Call { name: &event.name, what: call, limit: *limit, begun: event.at, ended: last, how: NEVER };
+                begun.insert(event.task, call);
+            }
+            What::Ended { how, .. } => {
+                let call = begun.remove(&event.task);
+                calls.extend(call.map(|call| Call { ended: event.at, how, ..call }));
+            }
+            _ => {}
+        }
+    }
+    calls.extend(begun.into_values());
+    calls
+}
+
+/// When a client stood still.
+fn pauses(events: &[Event]) -> Vec<(u64, u64)> {
+    let pause = |event: &Event| match event.what {
+        What::Paused { since } => Some((since, event.at)),
+        _ => None,
+    };
+    events.iter().filter_map(pause).collect()
+}
+
+fn overlap(pauses: &[(u64, u64)], since: u64, until: u64) -> u64 {
+    pauses.iter().map(|(from, to)| (*to).min(until).saturating_sub((*from).max(since))).sum()
+}

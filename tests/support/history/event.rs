@@ -1,0 +1,143 @@
+//! One line of a client's log.
+
+use std::{
+    fmt,
+    str::{FromStr, SplitWhitespace},
+};
+
+use super::Kind;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) at: u64,
+    /// Who asks: a number within the client. Calls at the same time have different ones.
+    pub(crate) task: u32,
+    pub(crate) name: String,
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum What {
+    /// It is about to ask.
+    Asked,
+    /// It was given a level, certain until that moment.
+    Granted { id: String, until: u64 },
+    /// It was told again until when it certainly has it.
+    Sure { id: String, until: u64 },
+    /// It asked the server, beginning at that moment, how many levels it has; none if it does not have the lock.
+    Counted { id: String, since: u64, believed: u64, counted: u64 },
+    /// It is about to give back a level.
+    Releasing { id: String },
+    /// The server confirmed that.
+    Released { id: String },
+    /// It was told that the lock is gone; `removed`: that the server has it no more.
+    Lost { id: String, removed: bool },
+    /// It no longer polls what it asked with: it does not wait, but may still be granted something.
+    Kept,
+    /// It asked and left without: out of time, or cancelled.
+    Left,
+    /// It asked and was given an error.
+    Failed { error: String },
+    /// It is about to make a call that must end within so many nanoseconds; 0: when the lock is free.
+    Begun { call: String, limit: u64 },
+    /// The call came to that: `ok`, `none`, `cancelled`, or the kind of its error.
+    Ended { call: String, how: String },
+    /// It is about to force a lock open.
+    Forcing,
+    /// It has done so, as far as it was told.
+    Forced,
+    /// The whole process stood still, or nearly, from that moment to this.
+    Paused { since: u64 },
+    /// One of the ways to use a lock is begun.
+    Way { way: String },
+    /// It has seen for itself what must not be.
+    Wrong { kind: Kind, details: String },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", self.at, self.task, self.name, self.what)
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Asked => write!(f, "asked"),
+            What::Granted { id, until } => write!(f, "granted {id} {until}"),
+            What::Sure { id, until } => write!(f, "sure {id} {until}"),
+            What::Counted { id, since, believed, counted } => write!(f, "counted {id} {since} {believed} {counted}"),
+            What::Releasing { id } => write!(f, "releasing {id}"),
+            What::Released { id } => write!(f, "released {id}"),
+            What::Lost { id, removed: true } => write!(f, "removed {id}"),
+            What::Lost { id, removed: false } => write!(f, "lost {id}"),
+            What::Kept => write!(f, "kept"),
+            What::Left => write!(f, "left"),
+            What::Failed { error } => write!(f, "failed {}", one_line(error)),
+            What::Begun { call, limit } => write!(f, "begun {call} {limit}"),
+            What::Ended { call, how } => write!(f, "ended {call} {how}"),
+            What::Forcing => write!(f, "forcing"),
+            What::Forced => write!(f, "forced"),
+            What::Paused { since } => write!(f, "paused {since}"),
+            What::Way { way } => write!(f, "way {}", one_line(way)),
+            What::Wrong { kind, details } => write!(f, "wrong {kind:?} {}", one_line(details)),
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A line that was cut short by the end of its writer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Torn;
+
+impl FromStr for Event {
+    type Err = Torn;
+
+    fn from_str(line: &str) -> Result<Event, Torn> {
+        let mut words = line.split_whitespace();
+        let (at, task, name) = (number(&mut words)?, number(&mut words)?, word(&mut words)?);
+        let task = u32::try_from(task).map_err(|_| Torn)?;
+        Ok(Event { at, task, name, what: what(&mut words)? })
+    }
+}
+
+fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
+    Ok(match words.next().ok_or(Torn)? {
+        "asked" => What::Asked,
+        "granted" => What::Granted { id: word(words)?, until: number(words)? },
+        "sure" => What::Sure { id: word(words)?, until: number(words)? },
+        "counted" => {
+            What::Counted { id: word(words)?, since: number(words)?, believed: number(words)?, counted: number(words)? }
+        }
+        "releasing" => What::Releasing { id: word(words)? },
+        "released" => What::Released { id: word(words)? },
+        "removed" => What::Lost { id: word(words)?, removed: true },
+        "lost" => What::Lost { id: word(words)?, removed: false },
+        "kept" => What::Kept,
+        "left" => What::Left,
+        "failed" => What::Failed { error: rest(words) },
+        "begun" => What::Begun { call: word(words)?, limit: number(words)? },
+        "ended" => What::Ended { call: word(words)?, how: word(words)? },
+        "forcing" => What::Forcing,
+        "forced" => What::Forced,
+        "paused" => What::Paused { since: number(words)? },
+        "way" => What::Way { way: rest(words) },
+        "wrong" => What::Wrong { kind: Kind::named(&word(words)?).ok_or(Torn)?, details: rest(words) },
+        _ => return Err(Torn),
+    })
+}
+
+fn rest(words: &mut SplitWhitespace<'_>) -> String {
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn word(words: &mut SplitWhitespace<'_>) -> Result<String, Torn> {
+    words.next().map(str::to_owned).ok_or(Torn)
+}
+
+fn number(words: &mut SplitWhitespace<'_>) -> Result<u64, Torn> {
+    words.next().and_then(|word| word.parse().ok()).ok_or(Torn)
+}

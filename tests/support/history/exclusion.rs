@@ -1,0 +1,164 @@
+//! Holds that were broken: another had it too, the server did not have it, or said so. Who is deleted by the director is
+//! excused before; a client that forces a lock open may have broken one.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Event, History, Hold, Kind, ON_ITS_WAY, Violation, What, nanos, seconds, violation};
+
+/// What shows that a hold was broken: that one, or one of two.
+struct Evidence<'a> {
+    hold: &'a Hold,
+    or: Option<&'a Hold>,
+    violation: Violation,
+}
+
+impl<'a> Evidence<'a> {
+    fn of(hold: &'a Hold, violation: Violation) -> Evidence<'a> {
+        Evidence { hold, or: None, violation }
+    }
+
+    fn holds(&self) -> impl Iterator<Item = &'a Hold> {
+        std::iter::once(self.hold).chain(self.or)
+    }
+}
+
+/// Somebody forces a lock open: what was there when it returned, and nothing else, may be gone.
+struct Force {
+    since: u64,
+    at: u64,
+}
+
+impl History {
+    pub(super) fn exclusion(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let mut evidence = overlaps(name, holds);
+        evidence.extend(self.unseen(name, holds));
+        evidence.extend(holds.iter().filter_map(|hold| removed(name, hold)));
+        evidence.extend(self.counts(name, holds));
+        evidence.retain(|evidence| evidence.hold.wiped.is_none());
+        let excused = excused(&self.forces(name), &evidence);
+        let stays = |evidence: &Evidence<'_>| !evidence.holds().any(|hold| excused.contains(hold.id.as_str()));
+        evidence.retain(|evidence| evidence.violation.kind == Kind::Level || stays(evidence));
+        evidence.into_iter().map(|evidence| evidence.violation).collect()
+    }
+
+    /// Those that were certain while the server had somebody else, or nobody.
+    fn unseen<'a>(&self, name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
+        let mut found: HashMap<usize, Evidence<'a>> = HashMap::new();
+        let longest = holds.iter().map(|hold| hold.end.saturating_sub(hold.granted)).max().unwrap_or(0);
+        for seen in self.seen.get(name).into_iter().flatten() {
+            let first = holds.partition_point(|hold| hold.granted + longest < seen.since);
+            let past = holds.partition_point(|hold| hold.granted <= seen.since);
+            for (at, hold) in holds.iter().enumerate().take(past).skip(first) {
+                if hold.spans(seen.since, seen.at) && seen.id.as_ref() != Some(&hold.id) {
+                    found.entry(at).or_insert_with(|| {
+                        let had = seen.id.as_deref().unwrap_or("nobody");
+                        let details = format!("{hold} was certain at {}, when the server had {had}", seen.at);
+                        Evidence::of(hold, violation(Kind::Hollow, name, details))
+                    });
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// What holders counted on the server, where nobody could have taken it away meanwhile.
+    fn counts<'a>(&self, name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
+        let mut by_id: HashMap<&str, Vec<&Hold>> = HashMap::new();
+        holds.iter().for_each(|hold| by_id.entry(&hold.id).or_default().push(hold));
+        let events = self.clients.values().flatten().filter(|event| event.name == name);
+        events.filter_map(|event| miscounted(event, &by_id)).collect()
+    }
+
+    fn forces(&self, name: &str) -> Vec<Force> {
+        let mut forces = Vec::new();
+        for (client, events) in &self.clients {
+            let mut begun = HashMap::new();
+            for event in events.iter().filter(|event| event.name == name) {
+                match event.what {
+                    What::Forcing => _ = begun.insert(event.task, event.at),
+                    What::Forced => {
+                        let since = begun.remove(&event.task);
+                        forces.extend(since.map(|since| Force { since, at: event.at }));
+                    }
+                    _ => {}
+                }
+            }
+            let end = self.killed.get(client).map_or(u64::MAX, |killed| killed + nanos(ON_ITS_WAY));
+            forces.extend(begun.into_values().map(|since| Force { since, at: end }));
+        }
+        forces
+    }
+}
+
+/// Pairs that were certain at once. One of them was broken: the answer to the first request can be the later one.
+fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
+    let mut found = Vec::new();
+    let mut certain: Vec<&Hold> = Vec::new();
+    for hold in holds.iter().filter(|hold| hold.wiped.is_none() && hold.end > hold.granted) {
+        certain.retain(|first| first.end > hold.granted);
+        for first in certain.iter().filter(|first| first.id != hold.id) {
+            let both = seconds(first.end.min(hold.end) - hold.granted);
+            let details = format!("{first} and {hold} had it both for {both}");
+            found.push(Evidence { hold: first, or: Some(hold), violation: violation(Kind::Overlap, name, details) });
+        }
+        certain.push(hold);
+    }
+    found
+}
+
+fn removed<'a>(name: &str, hold: &'a Hold) -> Option<Evidence<'a>> {
+    let at = hold.removed?;
+    let early = seconds(hold.until - at);
+    let details = format!("{hold} was gone {early} before its time, and nobody took it away");
+    Some(Evidence::of(hold, violation(Kind::Taken, name, details)))
+}
+
+fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option<Evidence<'a>> {
+    let What::Counted { id, since, believed, counted } = &event.what else { return None };
+    let hold = holds.get(id.as_str())?.iter().find(|hold| hold.spans(*since, event.at))?;
+    let details = || format!("{hold} believes in {believed} levels, the server counts {counted}");
+    // None at all may be the work of somebody who forced it open.
+    let kind = if *counted == 0 { Kind::Hollow } else { Kind::Level };
+    (believed != counted).then(|| Evidence::of(hold, violation(kind, &event.name, details())))
+}
+
+/// The ids whose end can be put down to a forced unlock, as many as can be with one for each. Those that were broken for
+/// sure come first: of a pair, one is often among them.
+fn excused<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
+    let mut may: HashMap<&str, Vec<usize>> = HashMap::new();
+    for hold in evidence.iter().flat_map(Evidence::holds) {
+        let by = forces.iter().enumerate().filter(|(_, force)| hold.asked < force.at && force.since < hold.end);
+        may.entry(&hold.id).or_default().extend(by.map(|(at, _)| at));
+    }
+    let mut used: HashMap<usize, &str> = HashMap::new();
+    let (pairs, sure): (Vec<_>, Vec<_>) = evidence.iter().partition(|evidence| evidence.or.is_some());
+    for evidence in sure.into_iter().chain(pairs) {
+        if !evidence.holds().any(|hold| used.values().any(|id| *id == hold.id)) {
+            let _ = evidence.holds().any(|hold| assign(&hold.id, &may, &mut used, &mut HashSet::new()));
+        }
+    }
+    used.into_values().collect()
+}
+
+/// Finds a force for this id, moving others to another of theirs where that helps.
+fn assign<'a>(
+    id: &'a str,
+    broken: &HashMap<&'a str, Vec<usize>>,
+    used: &mut HashMap<usize, &'a str>,
+    tried: &mut HashSet<usize>,
+) -> bool {
+    for &force in &broken[id] {
+        if !tried.insert(force) {
+            continue;
+        }
+        let free = match used.get(&force).copied() {
+            Some(other) => assign(other, broken, used, tried),
+            None => true,
+        };
+        if free {
+            used.insert(force, id);
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,108 @@
+//! Certain holds, put together from the events of one client.
+
+use std::{collections::HashMap, fmt};
+
+use super::{Event, What};
+
+/// A stretch of time in which a client was certain. An owner with several tasks can give back what it believes to be its
+/// last level while another of its tasks goes deeper: then one hold of the server comes to several stretches.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) client: String,
+    pub(crate) id: String,
+    /// When its first level was asked for.
+    pub(crate) asked: u64,
+    pub(crate) granted: u64,
+    /// The end of the certain interval.
+    pub(crate) end: u64,
+    /// The end of the last `remaining()`.
+    pub(crate) until: u64,
+    /// When it was told that the server has it no more, though its time was not over.
+    pub(crate) removed: Option<u64>,
+    /// Broken by force between these moments.
+    pub(crate) wiped: Option<(u64, u64)>,
+}
+
+/// What is known of one id.
+struct Known {
+    asked: u64,
+    guards: u32,
+    /// Its stretch, while it is certain.
+    open: Option<usize>,
+}
+
+/// Each with its name.
+pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> Vec<(String, Hold)> {
+    let mut asked: HashMap<(u32, &str), u64> = HashMap::new();
+    let mut holds: Vec<(String, Hold)> = Vec::new();
+    let mut by_id: HashMap<&str, Known> = HashMap::new();
+    for event in events {
+        let key = (event.task, event.name.as_str());
+        match &event.what {
+            What::Asked => _ = asked.entry(key).or_insert(event.at), // and not when it goes on asking
+            What::Left | What::Failed { .. } => _ = asked.remove(&key),
+            What::Granted { id, until } => {
+                let asked = asked.remove(&key).unwrap_or(event.at);
+                let known = by_id.entry(id).or_insert(Known { asked, guards: 0, open: None });
+                known.guards += 1;
+                let at = *known.open.get_or_insert_with(|| {
+                    holds.push((event.name.clone(), Hold::new(client, id, known.asked, event.at, killed)));
+                    holds.len() - 1
+                });
+                holds[at].1.sure(*until);
+            }
+            What::Sure { id, until } => {
+                let at = by_id.get(id.as_str()).and_then(|known| known.open);
+                at.inspect(|at| holds[*at].1.sure(*until));
+            }
+            What::Releasing { id } => {
+                let Some(known) = by_id.get_mut(id.as_str()) else { continue };
+                known.guards = known.guards.saturating_sub(1);
+                if known.guards == 0 {
+                    let at = known.open.take();
+                    at.inspect(|at| holds[*at].1.ends(event.at));
+                }
+            }
+            What::Lost { id, removed } => {
+                let at = by_id.get_mut(id.as_str()).and_then(|known| known.open.take());
+                at.inspect(|at| holds[*at].1.lost(event.at, *removed));
+            }
+            _ => {}
+        }
+    }
+    for (_, hold) in &mut holds {
+        hold.end = hold.end.min(hold.until);
+    }
+    holds
+}
+
+impl Hold {
+    fn new(client: &str, id: &str, asked: u64, granted: u64, killed: Option<u64>) -> Hold {
+        let (client, id, end) = (client.to_owned(), id.to_owned(), killed.unwrap_or(u64::MAX));
+        Hold { client, id, asked, granted, end, until: 0, removed: None, wiped: None }
+    }
+
+    fn sure(&mut self, until: u64) {
+        self.until = self.until.max(until);
+    }
+
+    fn ends(&mut self, at: u64) {
+        self.end = self.end.min(at);
+    }
+
+    fn lost(&mut self, at: u64, removed: bool) {
+        self.ends(at);
+        self.removed = (removed && at < self.until).then_some(at);
+    }
+
+    /// Whether it was certain all this time.
+    pub(super) fn spans(&self, since: u64, until: u64) -> bool {
+        self.granted <= since && until < self.end
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, from {} to {})", self.client, self.id, self.granted, self.end)
+    }
+}

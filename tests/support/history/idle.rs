@@ -1,0 +1,137 @@
+//! Locks that lie free while somebody waits, and locks that are not free though they were given back.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use super::{History, Hold, Kind, Violation, What, nanos, seconds, violation};
+
+/// How long a lock may lie free while somebody waits, in calm times.
+const AT_ONCE: Duration = Duration::from_millis(500);
+/// And whatever happens: the longest sleep of a waiter, an outage ridden out, a lease, a client that was stopped.
+const AT_LAST: Duration = Duration::from_secs(13);
+/// How long something may be on its way back, in calm times.
+const GIVEN_BACK: Duration = Duration::from_secs(2);
+
+/// Somebody waits.
+#[derive(Debug)]
+struct Wait {
+    client: String,
+    since: u64,
+    until: u64,
+}
+
+impl History {
+    /// Times in which somebody waited and nobody had it.
+    pub(super) fn idle(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let slack = self.slack.get(name).copied().unwrap_or_default();
+        let at_once = nanos(AT_ONCE + slack);
+        let mut windows: Vec<_> = self.calm.iter().map(|(calm, over)| (*calm, *over, at_once)).collect();
+        windows.push((0, u64::MAX, nanos(AT_LAST + slack)));
+        let waits = self.waits(name);
+        let mut found = Vec::new();
+        // First what is rare, else the three lists would be gone through for each other.
+        let long = |(since, until): &(u64, u64)| until - since > at_once;
+        for (since, until) in self.free(name, holds).into_iter().filter(long) {
+            for (calm, over, most) in windows.iter().filter(|(calm, over, _)| *calm < until && *over > since) {
+                let stuck = waits.iter().find(|wait| {
+                    let from = since.max(*calm).max(wait.since);
+                    until.min(*over).min(wait.until).saturating_sub(from) > *most
+                });
+                if let Some(wait) = stuck {
+                    let free = seconds(until.min(wait.until) - since.max(wait.since));
+                    let details = format!("{} waited from {} while it was free for {free}", wait.client, wait.since);
+                    found.push(violation(Kind::Idle, name, details));
+                }
+            }
+        }
+        found
+    }
+
+    fn waits(&self, name: &str) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        for (client, events) in &self.clients {
+            let mut asked = HashMap::new();
+            for event in events.iter().filter(|event| event.name == name) {
+                match event.what {
+                    What::Asked => _ = asked.insert(event.task, event.at),
+                    What::Granted { .. } | What::Kept | What::Left | What::Failed { .. } => {
+                        let since = asked.remove(&event.task);
+                        waits.extend(since.map(|since| Wait { client: client.clone(), since, until: event.at }));
+                    }
+                    _ => {}
+                }
+            }
+            let end = self.killed.get(client).copied().unwrap_or(self.end());
+            waits.extend(asked.into_values().map(|since| Wait { client: client.clone(), since, until: end }));
+        }
+        waits
+    }
+
+    /// When the last was heard of anything.
+    fn end(&self) -> u64 {
+        let events = self.clients.values().filter_map(|events| events.last().map(|event| event.at));
+        events.chain(self.calm.iter().map(|(_, over)| *over)).max().unwrap_or(0)
+    }
+
+    /// The times in which nobody had it, as far as anybody knows.
+    fn free(&self, name: &str, holds: &[Hold]) -> Vec<(u64, u64)> {
+        let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end)).collect();
+        taken.extend(self.orphaned(name));
+        taken.sort_unstable();
+        let (mut free, mut since) = (Vec::new(), 0);
+        for (granted, end) in taken {
+            if granted > since {
+                free.push((since, granted));
+            }
+            since = since.max(end);
+        }
+        free.push((since, u64::MAX));
+        free
+    }
+
+    /// For a lease after a client was killed the server may have what it held, or had asked for.
+    fn orphaned(&self, name: &str) -> Vec<(u64, u64)> {
+        let touched =
+            |client: &&String| self.clients.get(*client).is_some_and(|all| all.iter().any(|event| event.name == name));
+        let killed = self.killed.iter().filter(|(client, _)| touched(client));
+        killed.map(|(_, killed)| (*killed, killed + self.lease(name))).collect()
+    }
+
+    /// What the server still had in a calm time, though its holder gave it back long before.
+    pub(super) fn leftovers(&self) -> Vec<Violation> {
+        let given_back = self.given_back();
+        let (mut found, mut known) = (Vec::new(), HashSet::new());
+        for (name, all) in &self.seen {
+            for seen in all.iter().filter(|seen| self.is_calm(seen.since)) {
+                let Some(id) = seen.id.as_deref() else { continue };
+                let Some(since) = given_back.get(id) else { continue };
+                if since + nanos(GIVEN_BACK) < seen.since && known.insert(id) {
+                    let late = seconds(seen.since - since);
+                    let details = format!("{id} was given back at {since}, and is there {late} later");
+                    found.push(violation(Kind::Leftover, name, details));
+                }
+            }
+        }
+        found
+    }
+
+    /// When the last level of each id was given back, by clients that lived on.
+    fn given_back(&self) -> HashMap<&str, u64> {
+        let mut levels: HashMap<&str, (u32, u64)> = HashMap::new();
+        for (_, events) in self.clients.iter().filter(|(client, _)| !self.killed.contains_key(*client)) {
+            for event in events {
+                match &event.what {
+                    What::Granted { id, .. } => levels.entry(id).or_default().0 += 1,
+                    What::Releasing { id } => {
+                        let (levels, at) = levels.entry(id).or_default();
+                        (*levels, *at) = (levels.saturating_sub(1), event.at);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        levels.into_iter().filter(|(_, (levels, _))| *levels == 0).map(|(id, (_, at))| (id, at)).collect()
+    }
+}

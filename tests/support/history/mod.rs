@@ -1,0 +1,241 @@
+//! What client processes did, as they wrote it down, and the checker that looks for what must not have happened.
+//!
+//! All times are nanoseconds of one clock of the machine. A client notes what it is about to do before, and what it was
+//! told after: so a hold is *certain* from the moment its grant is noted until it is noted that its last level will be given
+//! back, that it was lost, or until the last `remaining()` that it was told ran out. Two such intervals must not overlap.
+//!
+//! Keys that were deleted under their holders (`Wipe`) break holds by force; those are excused from exclusion, but must not
+//! be believed in for longer than a lease. A client that forces a lock open may break one hold, and no other.
+
+mod calls;
+mod event;
+mod exclusion;
+mod holds;
+mod idle;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    time::Duration,
+};
+
+pub(crate) use event::{Event, What};
+use holds::{Hold, holds_of};
+
+/// All that is known of one run.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub(crate) clients: BTreeMap<String, Vec<Event>>,
+    pub(crate) wipes: Vec<Wipe>,
+    /// What the server had, for each name in order of time.
+    pub(crate) seen: HashMap<String, Vec<Seen>>,
+    /// When clients were killed: certain of nothing any more.
+    pub(crate) killed: HashMap<String, u64>,
+    /// Times without faults, in which the lock must go on at once: begin and end.
+    pub(crate) calm: Vec<(u64, u64)>,
+    /// The longest lease that anybody asks for; and for single names that are kept for longer.
+    pub(crate) longest_lease: Duration,
+    pub(crate) leases: HashMap<String, Duration>,
+    /// How much longer than others a lock of that name may lie free.
+    pub(crate) slack: HashMap<String, Duration>,
+    /// How long a call rides out an outage.
+    pub(crate) outage: Duration,
+}
+
+/// A key was deleted, or all of them, between two moments.
+#[derive(Debug, Clone)]
+pub(crate) struct Wipe {
+    pub(crate) name: Option<String>,
+    pub(crate) since: u64,
+    pub(crate) at: u64,
+}
+
+/// Who had a lock on the server at some moment between these two.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) since: u64,
+    pub(crate) at: u64,
+    pub(crate) id: Option<String>,
+}
+
+/// What must not have happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+    pub(crate) details: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    /// Two certain holders at once.
+    Overlap,
+    /// Certain of a hold for longer than a lease after it was deleted.
+    Belief,
+    /// The server counts other levels than the holder.
+    Level,
+    /// A guard that says held and has nothing.
+    Hollow,
+    /// A lock that was gone before its time, though nobody took it away.
+    Taken,
+    /// Granted, and lost from the start.
+    Stillborn,
+    /// Waiting while nobody had it.
+    Idle,
+    /// A call that ended later than it may.
+    Late,
+    /// A call that gave up sooner than it may.
+    Hasty,
+    /// An answer that is not true.
+    Untrue,
+    /// An error in calm times.
+    Failure,
+    /// A hold that remains when it was given back long ago.
+    Leftover,
+    /// A client, or a call, that does not end.
+    Stuck,
+}
+
+impl Kind {
+    const ALL: [Kind; 13] = [
+        Kind::Overlap,
+        Kind::Belief,
+        Kind::Level,
+        Kind::Hollow,
+        Kind::Taken,
+        Kind::Stillborn,
+        Kind::Idle,
+        Kind::Late,
+        Kind::Hasty,
+        Kind::Untrue,
+        Kind::Failure,
+        Kind::Leftover,
+        Kind::Stuck,
+    ];
+
+    fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| format!("{kind:?}") == name)
+    }
+}
+
+/// How late a request can still be answered that was sent before a wipe.
+const ON_ITS_WAY: Duration = Duration::from_secs(3);
+
+impl History {
+    pub(crate) fn check(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (name, holds) in self.holds() {
+            found.extend(self.exclusion(&name, &holds));
+            found.extend(self.beliefs(&name, &holds));
+            found.extend(self.idle(&name, &holds));
+        }
+        found.extend(self.calls());
+        found.extend(self.stillborn());
+        found.extend(self.leftovers());
+        found.extend(self.told());
+        found
+    }
+
+    /// How often a lock was taken by an outermost hold.
+    pub(crate) fn turns(&self) -> usize {
+        self.holds().values().map(Vec::len).sum()
+    }
+
+    /// How often each thing happened that the function has a word for.
+    pub(crate) fn count<'a, F>(&'a self, mut word: F) -> BTreeMap<String, u64>
+    where
+        F: FnMut(&'a What) -> Option<String>,
+    {
+        let mut counts = BTreeMap::new();
+        for event in self.clients.values().flatten() {
+            word(&event.what).into_iter().for_each(|word| *counts.entry(word).or_default() += 1);
+        }
+        counts
+    }
+
+    /// The holds of each name in order of their grants.
+    fn holds(&self) -> BTreeMap<String, Vec<Hold>> {
+        let mut by_name: BTreeMap<String, Vec<Hold>> = BTreeMap::new();
+        for (client, events) in &self.clients {
+            for (name, hold) in holds_of(client, events, self.killed.get(client).copied()) {
+                by_name.entry(name).or_default().push(hold);
+            }
+        }
+        for (name, holds) in &mut by_name {
+            holds.iter_mut().for_each(|hold| self.wipe(name, hold));
+            holds.sort_by_key(|hold| hold.granted);
+        }
+        by_name
+    }
+
+    /// Breaks a hold that the server may have granted before a wipe and that was believed in after it.
+    fn wipe(&self, name: &str, hold: &mut Hold) {
+        let hit = |wipe: &&Wipe| {
+            let is_name = wipe.name.as_deref().is_none_or(|wiped| wiped == name);
+            let was_there = hold.asked < wipe.at && hold.granted < wipe.at + nanos(ON_ITS_WAY);
+            is_name && was_there && hold.end > wipe.since
+        };
+        hold.wiped = self.wipes.iter().find(hit).map(|wipe| (wipe.since, wipe.at));
+    }
+
+    fn beliefs(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let too_long = |hold: &&Hold| {
+            // One that was granted after all is not broken: it was on its way when the wipe came.
+            hold.wiped.is_some_and(|(since, at)| {
+                hold.granted < since && hold.end.min(hold.until) > at + nanos(self.longest_lease)
+            })
+        };
+        let say = |hold: &Hold| {
+            let beyond = hold.end.min(hold.until) - hold.wiped.map_or(0, |(_, at)| at);
+            violation(Kind::Belief, name, format!("{hold} was deleted and believed in for {} more", seconds(beyond)))
+        };
+        holds.iter().filter(too_long).map(say).collect()
+    }
+
+    /// What clients found by themselves, and errors in calm times.
+    fn told(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (client, events) in &self.clients {
+            for event in events {
+                match &event.what {
+                    What::Failed { error } if self.is_calm(event.at) => {
+                        let details = format!("{client} was told at {}: {error}", event.at);
+                        found.push(violation(Kind::Failure, &event.name, details));
+                    }
+                    What::Wrong { kind, details } => {
+                        let details = format!("{client}, task {} at {}: {details}", event.task, event.at);
+                        found.push(violation(*kind, &event.name, details));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+
+    fn is_calm(&self, at: u64) -> bool {
+        self.calm.iter().any(|(since, until)| (*since..*until).contains(&at))
+    }
+
+    fn lease(&self, name: &str) -> u64 {
+        nanos(self.leases.get(name).copied().unwrap_or(self.longest_lease))
+    }
+}
+
+fn violation(kind: Kind, name: &str, details: String) -> Violation {
+    Violation { kind, name: name.to_owned(), details }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("shorter than centuries")
+}
+
+fn seconds(nanos: u64) -> String {
+    format!("{:.3} s", nanos as f64 / 1e9)
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}: {}", self.kind, self.name, self.details)
+    }
+}
