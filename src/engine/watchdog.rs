@@ -101,8 +101,8 @@ impl Watchdog {
         }
     }
 
-    /// How long to sleep. Only one who has seen nothing for a whole nap sleeps until he is woken: locks that come and
-    /// go in between must not wake him each time.
+    /// How long to sleep. Only after a nap in which nothing happened it sleeps until it is woken: locks that come and
+    /// go in between must not wake it each time.
     fn nap(&self, idle: bool) -> Duration {
         let mut list = self.lock();
         let next = list.due.first_key_value().map(|((due, _), _)| *due);

@@ -189,7 +189,7 @@ impl Line {
     }
 
     /// Requests whose caller has left are not sent. Who is still there is decided, and the call written, while the
-    /// desk is locked: a caller who leaves later takes his request back with one that must pass the desk first, and
+    /// desk is locked: a caller who leaves later takes the request back with one that must pass the desk first, and
     /// so comes after it.
     async fn send(&self, script: &'static Script, mut batch: Vec<Waiting>) {
         let answers = match self.conn.link().await {
@@ -205,7 +205,7 @@ impl Line {
         };
         let answers = answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect());
         for (waiting, answer) in batch.into_iter().zip(answers) {
-            let _ = waiting.answer.send(answer); // who has left takes back what he asked for
+            let _ = waiting.answer.send(answer); // who has left takes it back
         }
     }
 
