@@ -234,7 +234,7 @@ impl Office {
     async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
         let hold = Arc::clone(&errand.hold);
         let started = Instant::now();
-        let turn = async { if hold.is_evicted() { None } else { Some(hold.turn.lock().await) } };
+        let turn = async { if hold.is_taken_back() { None } else { Some(hold.turn.lock().await) } };
         let turn = timeout_at(give_up, turn).await;
         let _turn = turn.map_err(|_| Error::silent("waiting behind a request", started.elapsed(), None))?;
         loop {
