@@ -46,6 +46,7 @@ pub(crate) struct Question<'a> {
     pub(crate) part: Part,
     pub(crate) replicas: u8,
     pub(crate) what: &'static str,
+    pub(crate) pauses: Pauses,
     /// Any refusal counts as one for now: what is to be given back is asked for until there is no more time.
     pub(crate) insists: bool,
     /// Since when the caller has tried, which an error says.
@@ -56,7 +57,7 @@ pub(crate) struct Question<'a> {
 impl Question<'_> {
     /// A large future: callers that users hold box it together with what they do around it.
     pub(crate) async fn ask(mut self, redis: &Redis) -> Result<Heard> {
-        let (mut again, mut last, mut pauses) = (false, None, Pauses::default());
+        let (mut again, mut last) = (false, None);
         let mut was_polled = true;
         loop {
             // By the caller's own clock: whatever the connection's tasks do, and wherever they run.
@@ -80,7 +81,7 @@ impl Question<'_> {
                 }
                 Err(fault) if fault.is_for_now(self.insists) => {
                     last = fault.source();
-                    pauses.next()
+                    self.pauses.next()
                 }
                 Err(fault) => return Err(error(fault, self.what, self.since.elapsed(), self.name)),
             };
@@ -112,6 +113,11 @@ impl Default for Pauses {
 }
 
 impl Pauses {
+    /// For what has been tried for long.
+    pub(crate) fn last() -> Pauses {
+        Pauses(LAST_PAUSE)
+    }
+
     pub(crate) fn next(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).min(LAST_PAUSE);

@@ -7,7 +7,7 @@ use tracing::Instrument;
 
 use super::{
     Engine,
-    ask::{Question, unexpected},
+    ask::{Pauses, Question, unexpected},
     hold::{Hold, Terms},
     releaser::Errand,
 };
@@ -196,6 +196,7 @@ impl Guard {
             part: self.hold.part(lease.map_or(0, Lease::millis), 0, ""),
             replicas: 0,
             what: "confirming the lock",
+            pauses: Pauses::default(),
             insists: false,
             since: Instant::now(),
             give_up: self.engine.outage_ends(),
@@ -289,6 +290,9 @@ impl Guard {
         loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have looked yet
         let given = self.stake == Stake::Level || self.hold.is_given();
         let there = given || self.stake == Stake::Doubt; // even if it was removed: a hand-over may have brought it again
+        if self.hold.is_evicted() {
+            self.hold.came_again(); // it was given back before, and may have been asked for since
+        }
         self.step_down();
         if there {
             self.engine.releaser.send(Errand::new(&self.hold, given));

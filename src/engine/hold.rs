@@ -180,6 +180,12 @@ impl Hold {
         self.state().phase == Phase::Over
     }
 
+    /// Nobody can enter it any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        let state = self.state();
+        state.phase == Phase::Over || state.evicted
+    }
+
     /// When it was granted, if it ever was.
     pub(crate) fn since(&self) -> Option<Moment> {
         self.state().since
@@ -217,6 +223,26 @@ impl Hold {
     /// Its asker is not polled: what the server has of it is given back without waiting for the turn.
     pub(crate) fn evict(&self) {
         self.state().evicted = true;
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.state().evicted
+    }
+
+    /// Resolves when its asker was passed over.
+    pub(crate) async fn evicted(&self) {
+        self.until(|state| state.evicted).await;
+    }
+
+    async fn until(&self, is_true: impl Fn(&State) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if is_true(&self.state()) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Whether it is given back whatever its asker does: that may hold the turn and never look.
@@ -346,13 +372,7 @@ impl Hold {
 
     /// Resolves when its asker found the lock taken and waits in the queue.
     pub(crate) async fn queued(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.state().queued {
-                return;
-            }
-            changed.await;
-        }
+        self.until(|state| state.queued).await;
     }
 
     /// Certainly ours for this long.

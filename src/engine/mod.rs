@@ -39,7 +39,7 @@ use crate::{
     stats::Counters,
     sync::{std, tokio},
 };
-use ask::Question;
+use ask::{Pauses, Question};
 use hold::Hold;
 use queue::{INSPECTION, Queues};
 use registry::Registry;
@@ -212,6 +212,7 @@ impl Engine {
             part,
             replicas: 0,
             what,
+            pauses: Pauses::default(),
             insists: false,
             since: Instant::now(),
             give_up,

@@ -65,23 +65,22 @@ struct Line {
     /// Who was last seen to have the lock.
     holder: Option<Box<str>>,
     /// Since when the server was asked in vain, and how that ended for the last one who asked.
-    silence: Option<(Instant, Error)>,
+    silence: Option<Silence>,
     /// When the attempt under way was begun.
     asking: Option<Instant>,
     /// When the last attempt was begun, or the line was.
     asked: Instant,
     /// When the last attempt that was answered was begun.
     answered: Option<Instant>,
-    /// What the head was last seen to be, see [`Line::inspect`].
-    seen: Seen,
 }
 
-/// A head that has something to do, how often it had been polled, and how many inspections ago.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
-    ticket: u64,
-    polls: u32,
-    times: u32,
+/// The server does not answer.
+#[derive(Debug)]
+struct Silence {
+    since: Instant,
+    /// When the last attempt ended in it.
+    last: Instant,
+    error: Error,
 }
 
 /// One who waits.
@@ -97,7 +96,8 @@ pub(crate) struct Waiter {
     offer: Mutex<Offer>,
     /// To see whether its future is polled.
     waker: AtomicWaker,
-    polls: AtomicU32,
+    /// How many inspections ago it was polled last.
+    unseen: AtomicU32,
 }
 
 /// Whether the lock is being handed to this waiter.
@@ -162,13 +162,17 @@ pub(crate) struct Asking<'a> {
     begun: Instant,
 }
 
-/// How old an answer may be to tell a waiter whose time is over that the lock is taken.
+/// How old an answer may be to tell a waiter whose time is over that the lock is taken, beside the time it takes to come.
 const FRESH: Duration = Duration::from_millis(100);
 /// A line whose head has not asked for so long is told to: a message may have been lost, and the alarm with it.
 const OVERDUE: Duration = Duration::from_secs(4);
 /// How often heads are inspected, and how often in a row one must not have been polled to be passed over.
 pub(crate) const INSPECTION: Duration = Duration::from_secs(1);
 const UNATTENDED: u32 = 6;
+/// Those inspected in a line where something is due: with the head, those that would be next to keep the others waiting.
+const INSPECTED: usize = 32;
+/// After this, nobody has asked on in an outage: it may be over.
+const STALE: Duration = Duration::from_secs(1);
 
 impl Queues {
     pub(crate) fn new(handovers: u32, counters: Arc<Counters>) -> Queues {
@@ -221,7 +225,7 @@ impl Queues {
     /// polled. Returns the holds of those passed over: the server may have them, so they must be given back.
     pub(crate) fn inspect(&self) -> Vec<Arc<Hold>> {
         let now = Instant::now();
-        let passed_over = self.by_key.iter().filter_map(|queue| queue.line().inspect(now)).collect();
+        let passed_over = self.by_key.iter().flat_map(|queue| queue.line().inspect(now)).collect();
         self.manners.sweep();
         passed_over
     }
@@ -281,8 +285,8 @@ impl Listener for Queue {
 impl Waiter {
     fn new(hold: Arc<Hold>, lease: Lease) -> Waiter {
         let (woken, rung, offer) = (Notify::new(), AtomicBool::new(false), Mutex::new(Offer::None));
-        let (ticket, polls) = (AtomicU64::new(0), AtomicU32::new(0));
-        Waiter { hold, lease, ticket, woken, rung, offer, waker: AtomicWaker::new(), polls }
+        let (ticket, unseen) = (AtomicU64::new(0), AtomicU32::new(0));
+        Waiter { hold, lease, ticket, woken, rung, offer, waker: AtomicWaker::new(), unseen }
     }
 
     /// The server has moved the lock to it. False if it will not give that back: it has left empty-handed, or had the
@@ -314,6 +318,13 @@ impl Waiter {
     /// Whether it has something to look at.
     fn is_called(&self) -> bool {
         self.rung.load(Ordering::Acquire) || matches!(*self.offer(), Offer::Given(_))
+    }
+
+    /// Whether its future was polled in the last few inspections. Each has it polled, if anybody does that.
+    fn is_attended(&self) -> bool {
+        let unseen = self.unseen.fetch_add(1, Ordering::Relaxed);
+        self.waker.wake();
+        unseen < UNATTENDED
     }
 
     /// Whatever it got or gets is not to be used, unless it knows already that it has the lock.
@@ -380,7 +391,7 @@ impl Place<'_> {
 
     /// Shows that the waiter's future is polled.
     pub(crate) fn attend(&self, waker: &Waker) {
-        self.waiter.polls.fetch_add(1, Ordering::Relaxed);
+        self.waiter.unseen.store(0, Ordering::Relaxed);
         self.waiter.waker.register(waker);
     }
 
@@ -425,7 +436,7 @@ impl Place<'_> {
         let answered = self.queue.answered.notified();
         let now = Instant::now();
         let mut line = self.queue.line();
-        let fresh = |answered: Instant| answered >= self.joined && now - answered <= FRESH;
+        let fresh = |answered: Instant| answered >= self.joined && now - answered <= FRESH + due;
         match line.asking {
             _ if line.answered.is_some_and(fresh) => News::Taken,
             Some(begun) if now - begun < due => News::Asking(answered),
@@ -436,15 +447,15 @@ impl Place<'_> {
     /// Since when this waiter asks: with others that were not answered, or for itself.
     pub(crate) fn asks_since(&self, asking: &Asking<'_>) -> Instant {
         let line = self.queue.line();
-        line.silence.as_ref().map_or(asking.begun, |(since, _)| self.joined.max(*since))
+        line.silence.as_ref().map_or(asking.begun, |silence| self.joined.max(silence.since))
     }
 
     /// When an outage has lasted long enough for this waiter, which has been in it since it joined or the outage began,
     /// although others asked; their error if that is past. Else each in line would begin to wait for the server in turn.
     pub(crate) fn outage_ends(&self, timeout: Duration) -> Result<Instant> {
-        let line = self.queue.line();
+        let mut line = self.queue.line();
         match (line.outage_ends(self.joined, timeout), &line.silence) {
-            (Some(end), Some((_, error))) if end <= Instant::now() => Err(error.clone()),
+            (Some(end), Some(silence)) if end <= Instant::now() => Err(silence.error.clone()),
             (Some(end), _) => Ok(end),
             (None, _) => Ok(Instant::now() + timeout),
         }
@@ -453,7 +464,7 @@ impl Place<'_> {
     /// When this waiter, asleep, must look even if nobody calls it: the head of the line at `look_again`, the others at the
     /// end of an outage.
     pub(crate) fn alarm(&self, look_again: Instant, timeout: Duration) -> Option<Instant> {
-        let line = self.queue.line();
+        let mut line = self.queue.line();
         let end = line.outage_ends(self.joined, timeout);
         if line.is_head(&self.waiter) { Some(end.map_or(look_again, |end| end.min(look_again))) } else { end }
     }
@@ -518,7 +529,6 @@ impl Line {
             asking: None,
             asked: now,
             answered: None,
-            seen: Seen::default(),
         }
     }
 
@@ -544,46 +554,44 @@ impl Line {
     fn silent(&mut self, begun: Instant, error: &Error) {
         let begun = self.answered.map_or(begun, |answered| answered.max(begun));
         let since = match &self.silence {
-            Some((since, _)) => begun.min(*since),
+            Some(silence) => begun.min(silence.since),
             None => {
                 self.waiters.values().for_each(|waiter| waiter.woken.notify_one()); // they set an alarm
                 begun
             }
         };
-        self.silence = Some((since, error.clone()));
+        self.silence = Some(Silence { since, last: Instant::now(), error: error.clone() });
     }
 
-    /// For one who joined then; `None` while the server answers.
-    fn outage_ends(&self, joined: Instant, timeout: Duration) -> Option<Instant> {
-        self.silence.as_ref().map(|(since, _)| joined.max(*since) + timeout)
+    /// For one who joined then; `None` while the server answers, as far as is known.
+    fn outage_ends(&mut self, joined: Instant, timeout: Duration) -> Option<Instant> {
+        let others_ask = self.asking.is_some();
+        self.silence.take_if(|silence| !others_ask && silence.last.elapsed() > STALE);
+        self.silence.as_ref().map(|silence| joined.max(silence.since) + timeout)
     }
 
-    /// Rings a head that should have asked long ago, and passes over one that has something to do and is not polled.
-    fn inspect(&mut self, now: Instant) -> Option<Arc<Hold>> {
-        let head = Arc::clone(self.head()?);
+    /// Rings a head that should have asked long ago. Where the head has something to do, or somebody has asked for long, it
+    /// passes over those that are not polled.
+    fn inspect(&mut self, now: Instant) -> Vec<Arc<Hold>> {
+        let Some(head) = self.head() else { return Vec::new() };
         let asks_for_long = self.asking.is_some_and(|begun| now - begun >= INSPECTION);
         if now - self.asked >= OVERDUE && !asks_for_long {
             head.ring();
         }
-        if !(head.is_called() || asks_for_long) || self.is_attended(&head) || !head.revoke() {
-            return None;
+        if !head.is_called() && !asks_for_long {
+            return Vec::new();
         }
-        self.leave(&head);
-        if let Some(next) = self.head() {
+        let first: Vec<_> = self.waiters.values().take(INSPECTED).map(Arc::clone).collect();
+        let passed_over: Vec<_> = first.into_iter().filter(|waiter| !waiter.is_attended() && waiter.revoke()).collect();
+        for waiter in &passed_over {
+            self.leave(waiter);
+        }
+        if !passed_over.is_empty()
+            && let Some(next) = self.head()
+        {
             next.ring();
         }
-        Some(Arc::clone(&head.hold))
-    }
-
-    /// Whether that head's future was polled in the last few inspections. Each has it polled, if anybody does that.
-    fn is_attended(&mut self, head: &Waiter) -> bool {
-        let (ticket, polls) = (head.ticket.load(Ordering::Relaxed), head.polls.load(Ordering::Relaxed));
-        if (self.seen.ticket, self.seen.polls) != (ticket, polls) {
-            self.seen = Seen { ticket, polls, times: 0 };
-        }
-        self.seen.times += 1;
-        head.waker.wake();
-        self.seen.times < UNATTENDED
+        passed_over.iter().map(|waiter| Arc::clone(&waiter.hold)).collect()
     }
 }
 
@@ -605,8 +613,11 @@ impl Drop for Place<'_> {
         }
         drop(line);
         let key = self.waiter.hold.name.key();
-        let is_done = |queue: &Arc<Queue>| Arc::ptr_eq(queue, &self.queue) && queue.line().waiters.is_empty();
-        if self.queues.by_key.remove_if(key, |_, queue| is_done(queue)).is_some() {
+        let ours = |queue: &Arc<Queue>| Arc::ptr_eq(queue, &self.queue);
+        let is_done = |queue: &Arc<Queue>| ours(queue) && queue.line().waiters.is_empty();
+        self.queues.by_key.remove_if(key, |_, queue| is_done(queue));
+        // One that was passed over may have listened for a queue that is gone.
+        if !self.queues.by_key.get(key).is_some_and(|queue| ours(&queue)) {
             drop(self.queue.bell().take()); // the hub and the queue hold each other through it
         }
     }

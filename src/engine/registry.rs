@@ -13,10 +13,11 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// The hold of this owner, made now if there is none or it is over: then its last guard is about to take it out.
+    /// The hold of this owner, made now if there is none that can be entered: one that is over is about to be
+    /// taken out, one whose asker was passed over is given back.
     pub(crate) fn enter(&self, name: &Name, owner: &Owner, make: impl FnOnce() -> Hold) -> Arc<Hold> {
         match self.holds.entry((Arc::clone(name.key()), owner.clone())) {
-            Entry::Occupied(entry) if !entry.get().is_over() => Arc::clone(entry.get()),
+            Entry::Occupied(entry) if !entry.get().is_closed() => Arc::clone(entry.get()),
             entry => Arc::clone(&entry.insert(Arc::new(make()))),
         }
     }

@@ -26,6 +26,9 @@ use crate::{
     sync::{std, tokio},
 };
 
+/// Errands under way at once, 5 KiB each; more wait for these, in a tenth of the room.
+const AT_ONCE: usize = 4096;
+
 /// One hold whose count on the server has to come down to what is wanted.
 #[derive(Debug)]
 pub(crate) struct Errand {
@@ -34,6 +37,8 @@ pub(crate) struct Errand {
     pass_on: bool,
     /// Whom it is being handed to, while there is no answer.
     heir: Option<Arc<Waiter>>,
+    /// It has been tried for as long as a request may take.
+    tried: bool,
 }
 
 /// The server said no, and has done nothing.
@@ -75,13 +80,19 @@ struct Office {
 impl Errand {
     /// `granted`: the server had granted it; else it is only taken back in case it was, and not passed on.
     pub(crate) fn new(hold: &Arc<Hold>, granted: bool) -> Errand {
-        Errand { hold: Arc::clone(hold), pass_on: granted, heir: None }
+        Errand { hold: Arc::clone(hold), pass_on: granted, heir: None, tried: false }
     }
 
     /// After this, nothing of it can be left on the server, nor of the heir to which it may have been handed.
     fn bound(&self) -> Moment {
         let heirs = self.heir.as_ref().map(|heir| heir.hold.bound());
         heirs.unwrap_or(self.hold.bound()).max(self.hold.bound())
+    }
+
+    /// Whether to ask although somebody else has the turn. Who keeps it for so long does not look, or has no answer either;
+    /// and once nobody holds a level, no order of requests leaves anything there.
+    fn goes_ahead(&self) -> bool {
+        self.hold.is_taken_back() || self.tried && self.hold.is_over()
     }
 
     /// Not to the heir it was meant for, nor to any other.
@@ -184,7 +195,7 @@ impl Office {
                 biased; // once stopped, nothing more is begun
                 () = self.stop.cancelled() => return self.refuse(inbox).await,
                 Some(_) = under_way.join_next() => {}
-                errand = inbox.recv() => match errand {
+                errand = inbox.recv(), if under_way.len() < AT_ONCE => match errand {
                     Some(errand) => _ = under_way.spawn(Arc::clone(&self).in_background(errand)),
                     None => break,
                 },
@@ -213,7 +224,7 @@ impl Office {
                     self.give_up(&errand, &error);
                     break;
                 }
-                Err(Error::Unavailable { .. }) => {} // it has waited
+                Err(Error::Unavailable { .. }) => errand.tried = true, // it has waited
                 Err(_) => sleep(pauses.next()).await,
             }
         }
@@ -234,7 +245,8 @@ impl Office {
     async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
         let hold = Arc::clone(&errand.hold);
         let started = Instant::now();
-        let turn = async { if hold.is_taken_back() { None } else { Some(hold.turn.lock().await) } };
+        let goes_ahead = errand.goes_ahead();
+        let turn = async { if goes_ahead { None } else { Some(hold.turn.lock().await) } };
         let turn = timeout_at(give_up, turn).await;
         let _turn = turn.map_err(|_| Error::silent("waiting behind a request", started.elapsed(), None))?;
         loop {
@@ -246,7 +258,7 @@ impl Office {
                 errand.heir = self.queues.heir(&hold);
             }
             let Some(heir) = errand.heir.clone() else {
-                return self.release(&hold, level, (started, give_up)).await;
+                return self.release(errand, level, (started, give_up)).await;
             };
             let asked = hold.returning();
             let heard = match self.hand_over(&hold, &heir, (started, give_up)).await {
@@ -290,6 +302,7 @@ impl Office {
             part,
             replicas: 0,
             what: "handing over the lock",
+            pauses: Pauses::default(),
             insists: false,
             since,
             give_up,
@@ -298,7 +311,8 @@ impl Office {
         .await
     }
 
-    async fn release(&self, hold: &Hold, level: u32, (since, give_up): (Instant, Instant)) -> Result<Step> {
+    async fn release(&self, errand: &Errand, level: u32, (since, give_up): (Instant, Instant)) -> Result<Step> {
+        let hold = &errand.hold;
         let question = Question {
             name: &hold.name,
             hold: None,
@@ -306,6 +320,7 @@ impl Office {
             part: hold.part(0, level, PUBLISH),
             replicas: 0,
             what: "giving back the lock",
+            pauses: if errand.tried { Pauses::last() } else { Pauses::default() },
             insists: true,
             since,
             give_up,

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     Engine,
-    ask::{Question, unexpected},
+    ask::{Pauses, Question, unexpected},
     guard::Guard,
     hold::{Claim, Hold, Terms},
     kind::Kind,
@@ -88,6 +88,13 @@ enum Outcome {
     PassedOver,
 }
 
+/// What came of waiting for the right to ask about a hold.
+enum Turn<'a> {
+    Mine(MutexGuard<'a, ()>),
+    Taken,
+    None,
+}
+
 /// Whether a waiter whose time is over must ask.
 enum Last<'a> {
     Taken,
@@ -126,7 +133,11 @@ impl Engine {
             let fresh =
                 || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
             let hold = self.registry.enter(&wish.name, &wish.owner, fresh);
-            let Some(_turn) = self.turn(&hold, wish.patience).await? else { return Ok(None) };
+            let _turn = match self.turn(&hold, wish.patience).await? {
+                Turn::Mine(turn) => turn,
+                Turn::Taken => return Ok(None),
+                Turn::None => continue, // whoever has it does not look: afresh
+            };
             if self.is_closed() {
                 return Err(self.closed(ASKING)); // and whoever closes sees this hold, or has seen it
             }
@@ -332,25 +343,26 @@ impl Engine {
         guard.granted(sent, self.lease(wish), terms);
     }
 
-    /// The right to ask about this hold. `None` if the patience ends first, or if it is for one attempt and the
+    /// The right to ask about this hold. The lock is taken if the patience ends first, or if it is for one attempt and the
     /// hold's own asker has found it taken.
-    async fn turn<'a>(&self, hold: &'a Hold, patience: Patience) -> Result<Option<MutexGuard<'a, ()>>> {
+    async fn turn<'a>(&self, hold: &'a Hold, patience: Patience) -> Result<Turn<'a>> {
         if let Ok(turn) = hold.turn.try_lock() {
-            return Ok(Some(turn));
+            return Ok(Turn::Mine(turn));
         }
         let started = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 () = self.closing.cancelled() => return Err(self.closed(ASKING)),
-                turn = hold.turn.lock() => return Ok(Some(turn)),
-                () = hold.queued(), if matches!(patience, Patience::Once) => return Ok(None),
+                turn = hold.turn.lock() => return Ok(Turn::Mine(turn)),
+                () = hold.evicted() => return Ok(Turn::None),
+                () = hold.queued(), if matches!(patience, Patience::Once) => return Ok(Turn::Taken),
                 () = sleep_until(self.give_up(patience)) => {}
             }
             // Whoever has the turn waits for the lock as we do, or for a server that does not answer.
             match (hold.is_queued(), patience.is_over()) {
                 (true, false) => {}
-                (true, true) => return Ok(None),
+                (true, true) => return Ok(Turn::Taken),
                 (false, _) => return Err(Error::silent("waiting behind a request", started.elapsed(), None)),
             }
         }
@@ -376,6 +388,7 @@ impl Engine {
             part: hold.part(lease.millis(), hold.levels(), first),
             replicas,
             what: ASKING,
+            pauses: Pauses::default(),
             insists: false,
             since,
             give_up,

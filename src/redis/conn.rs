@@ -10,7 +10,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -45,6 +45,10 @@ use crate::{
 /// Waits between attempts to reconnect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that lives no longer than this has died young.
+const YOUNG: Duration = Duration::from_secs(1);
+/// Connections in a row that may be lost when they are asked who we are; after that they are not asked.
+const MUTE: u32 = 3;
 /// How many times within the patience those who wait look at the clock.
 const PULSES: u32 = 10;
 /// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
@@ -113,35 +117,56 @@ struct Vitals {
     opened: Instant,
     /// When the last reply came.
     heard: AtomicU64,
-    /// When the first request after that was sent; 0 if there was none. Kept here and not with the request: its caller
+    /// Since when something that was sent has no answer; 0 if nothing has. Kept here and not with the request: its caller
     /// may leave before it is late.
     unanswered: AtomicU64,
+    /// Callers that wait for an answer.
+    waiting: AtomicU64,
 }
 
 impl Vitals {
     fn new() -> Vitals {
-        Vitals { opened: Instant::now(), heard: AtomicU64::new(0), unanswered: AtomicU64::new(0) }
+        let [heard, unanswered, waiting] = [0; 3].map(AtomicU64::new);
+        Vitals { opened: Instant::now(), heard, unanswered, waiting }
     }
 
     fn clock(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn sent(&self) -> u64 {
-        let sent = self.clock();
-        let _ = self.unanswered.compare_exchange(0, sent.max(1), Ordering::Relaxed, Ordering::Relaxed);
-        sent
+    fn sent(&self) -> Waiting<'_> {
+        let sent = self.clock().max(1);
+        let _ = self.unanswered.compare_exchange(0, sent, Ordering::Relaxed, Ordering::Relaxed);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting { vitals: self, sent }
     }
 
+    /// What else is under way has no answer since now.
     fn answered(&self) {
-        self.heard.store(self.clock(), Ordering::Relaxed);
-        self.unanswered.store(0, Ordering::Relaxed);
+        let now = self.clock().max(1);
+        self.heard.store(now, Ordering::Relaxed);
+        let others = self.waiting.load(Ordering::Relaxed) > 1;
+        self.unanswered.store(if others { now } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Nothing was heard for so long since a request was sent.
-    fn is_dead(&self, patience: Duration) -> bool {
-        let since = self.unanswered.load(Ordering::Relaxed);
-        since > 0 && u128::from(self.clock().saturating_sub(since)) >= patience.as_micros()
+    /// For how long nothing was heard although something was sent.
+    fn silence(&self) -> Duration {
+        match self.unanswered.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_micros(self.clock().saturating_sub(since)),
+        }
+    }
+}
+
+/// A caller that waits for an answer to what was sent then.
+struct Waiting<'a> {
+    vitals: &'a Vitals,
+    sent: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.vitals.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -219,12 +244,12 @@ impl Link {
         }
         counters.round_trip.note(link.vitals.clock() / 4); // several went by while connecting: a first idea
         let end = End { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
-        let vitals = Arc::clone(&link.vitals);
+        let (vitals, client) = (Arc::clone(&link.vitals), link.client.clone());
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
             tokio::select! {
                 _ = driver => {}
-                () = beat(&end.pulse, &vitals, patience) => {}
+                () = beat(&end.pulse, &vitals, &client, patience) => {}
             }
         });
         Ok(link)
@@ -242,10 +267,10 @@ impl Link {
     /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
     /// value would copy it. It also keeps the compiler from its limit for nested types.
     async fn bounded<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
-        let sent = self.vitals.sent();
+        let waiting = self.vitals.sent();
         loop {
             let pulse = self.pulse.notified(); // from here on no pulse is missed
-            self.alive(sent)?;
+            self.alive(waiting.sent)?;
             tokio::select! {
                 biased;
                 answer = &mut command => {
@@ -266,7 +291,7 @@ impl Link {
             return Ok(());
         }
         self.counters.timeouts.up();
-        if self.vitals.is_dead(self.patience) {
+        if self.vitals.silence() >= self.patience {
             self.give_up();
         }
         Err(Fault::unknown(&format!("no reply within {:?}", self.patience)))
@@ -321,12 +346,14 @@ impl Link {
     }
 
     /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
-    async fn introduce(&self) {
+    /// False if there was no answer at all.
+    async fn introduce(&self) -> bool {
         let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
         let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
-        if let Some(peer) = info.ok().as_deref().and_then(Peer::parse) {
+        if let Some(peer) = info.as_deref().ok().and_then(Peer::parse) {
             let _ = self.peer.set(peer);
         }
+        !matches!(info, Err(Fault::Unknown(_)))
     }
 
     /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
@@ -355,11 +382,19 @@ impl Link {
     }
 }
 
-/// Beats for as long as the connection lives.
-async fn beat(pulse: &Notify, vitals: &Vitals, patience: Duration) {
-    while !vitals.is_dead(patience) {
+/// Beats for as long as the connection lives. After half of the patience in silence it asks by itself: whoever waited for
+/// an answer may have left, and its answer with it.
+async fn beat(pulse: &Notify, vitals: &Vitals, client: &Client, patience: Duration) {
+    while vitals.silence() < patience {
         sleep(patience / PULSES).await;
         pulse.notify_waiters();
+        let silence = vitals.silence();
+        if silence > patience / 2 {
+            let ping = Box::pin(client.ping::<Value>(None));
+            if let Ok(Ok(_)) = timeout(patience.saturating_sub(silence).min(patience / PULSES), ping).await {
+                vitals.answered();
+            }
+        }
     }
 }
 
@@ -478,7 +513,8 @@ impl Conn {
         generation: watch::Sender<u64>,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let dial = Dial { target: Arc::clone(target), patience, buffer: NOTHING_HEARD, counters: Arc::clone(counters) };
+        let (target, counters, mute) = (Arc::clone(target), Arc::clone(counters), AtomicU32::new(0));
+        let dial = Dial { target, patience, buffer: NOTHING_HEARD, counters, mute };
         let first = Arc::new(dial.link().await?);
         let (slot, link) = watch::channel(Ok(Arc::clone(&first)));
         let closed = closed.clone();
@@ -527,8 +563,13 @@ async fn supervise(
     generation: watch::Sender<u64>,
 ) {
     let mut before: Vec<Peer> = Vec::new(); // those that may not be closed yet
+    let mut pause = Duration::ZERO;
     loop {
+        let opened = Instant::now();
         link.down.cancelled().await;
+        // The first time at once; one that dies young again and again must not keep us busy.
+        pause = if opened.elapsed() < YOUNG { (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE) } else { Duration::ZERO };
+        sleep(pause.saturating_sub(FIRST_PAUSE)).await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
         let next = dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await;
         before.extend(link.peer.get().cloned());
@@ -551,12 +592,18 @@ struct Dial {
     patience: Duration,
     buffer: usize,
     counters: Arc<Counters>,
+    /// How often in a row a connection was lost when it was asked who we are: something between us and the server may
+    /// take offence at that.
+    mute: AtomicU32,
 }
 
 impl Dial {
     async fn link(&self) -> Result<Link, Fault> {
         let link = Link::open(&self.target, self.patience, self.buffer, &self.counters).await?;
-        link.introduce().await;
+        if self.mute.load(Ordering::Relaxed) < MUTE {
+            let heard = link.introduce().await;
+            self.mute.store(if heard { 0 } else { self.mute.load(Ordering::Relaxed) + 1 }, Ordering::Relaxed);
+        }
         Ok(link)
     }
 

@@ -119,16 +119,16 @@ impl Line {
         part: Part,
         wanted: u8,
     ) -> Result<(Answer, u8), Fault> {
-        let link = self.conn.link().await?;
+        let (begun, link) = (Instant::now(), self.conn.link().await?);
         let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
-        let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted).await? } else { 0 };
+        let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted, begun).await? } else { 0 };
         Ok((answer, confirmed))
     }
 
     /// How many replicas have what was written on that link so far.
-    async fn confirmed(&self, link: Arc<Link>, wanted: u8) -> Result<u8, Fault> {
+    async fn confirmed(&self, link: Arc<Link>, wanted: u8, begun: Instant) -> Result<u8, Fault> {
         let (answer, receiver) = oneshot::channel();
-        let _ = self.confirmations.send(Confirmation { link, wanted, asked: Instant::now(), answer });
+        let _ = self.confirmations.send(Confirmation { link, wanted, begun, answer });
         self.answered(receiver).await
     }
 
@@ -283,7 +283,8 @@ fn known(answers: Option<Answers>) -> Result<Answers, Fault> {
 struct Confirmation {
     link: Arc<Link>,
     wanted: u8,
-    asked: Instant,
+    /// The request was, which may have waited behind a WAIT.
+    begun: Instant,
     answer: oneshot::Sender<Result<u8, Fault>>,
 }
 
@@ -305,10 +306,10 @@ async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, patience: Dur
     }
 }
 
-/// The replicas have half the patience from when the first asked, or an eighth if little of that is left.
+/// The replicas have half the patience from when the first request was begun, or an eighth if little of that is left.
 async fn confirm_together(link: &Link, group: Vec<Confirmation>, patience: Duration) {
     let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
-    let waited = group.iter().map(|one| one.asked.elapsed()).max().unwrap_or_default();
+    let waited = group.iter().map(|one| one.begun.elapsed()).max().unwrap_or_default();
     let confirmed = link.confirmed(wanted, (patience / 2).saturating_sub(waited).max(patience / 8)).await;
     for one in group {
         let _ = one.answer.send(confirmed.clone()); // who has left gives the lock back
