@@ -119,7 +119,9 @@ impl Guard {
             self.leave();
             return Err(Error::lost(&self.hold.name, reason));
         }
-        let (last, engine) = (self.step_down(), &self.engine);
+        let engine = Arc::clone(&self.engine);
+        let _begun = engine.releaser.begin();
+        let last = self.step_down();
         let give_up = engine.outage_ends();
         let was_ours = engine.releaser.run(Errand::new(&self.hold, true), give_up).await?;
         if was_ours {
@@ -289,9 +291,11 @@ impl Guard {
         loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have looked yet
         let given = self.stake == Stake::Level || self.hold.is_given();
         let there = (given || self.stake == Stake::Doubt) && loss != Some(Lost::Removed);
+        let engine = Arc::clone(&self.engine);
+        let _begun = engine.releaser.begin();
         self.step_down();
         if there {
-            self.engine.releaser.send(Errand::new(&self.hold, given));
+            engine.releaser.send(Errand::new(&self.hold, given));
         }
     }
 }

@@ -98,6 +98,15 @@ impl Errand {
     }
 }
 
+/// A release that counts as under way from before its hold leaves the registry: whoever closes finds one or the other.
+pub(crate) struct Begun<'a>(&'a Office);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.one_less();
+    }
+}
+
 /// An errand run by its caller; if that goes away, the background takes over.
 struct Running<'a> {
     releaser: &'a Releaser,
@@ -128,6 +137,12 @@ impl Releaser {
         let office = Arc::new(Office { redis, queues, counters, pending, done, stop });
         let run = Arc::clone(&office).run(inbox);
         (Releaser { errands, office }, tokio::spawn(run))
+    }
+
+    /// To be held while a level is given up on our side and until its errand is under way.
+    pub(crate) fn begin(&self) -> Begun<'_> {
+        self.office.counters.releasing.up();
+        Begun(&self.office)
     }
 
     /// Runs an errand now and waits for the answer: whether the level was ours until then. Without an answer, or without
