@@ -290,7 +290,7 @@ impl Guard {
         let loss = self.hold.loss();
         loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have looked yet
         let given = self.stake == Stake::Level || self.hold.is_given();
-        let there = (given || self.stake == Stake::Doubt) && loss != Some(Lost::Removed);
+        let there = given || self.stake == Stake::Doubt; // even if it was removed: a hand-over may have brought it again
         let engine = Arc::clone(&self.engine);
         let _begun = engine.releaser.begin();
         self.step_down();

@@ -104,6 +104,9 @@ pub(super) struct Link {
     counters: Arc<Counters>,
 }
 
+/// One for each part of a call.
+pub(super) type Answers = Vec<Result<Answer, Fault>>;
+
 /// What tells a living connection from a dead one. Times in microseconds since it was opened.
 #[derive(Debug)]
 struct Vitals {
@@ -144,7 +147,7 @@ impl Vitals {
 
 /// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
 /// does not close somebody else's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Peer {
     id: String,
     addr: String,
@@ -270,17 +273,23 @@ impl Link {
     }
 
     /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
-    pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Vec<Result<Answer, Fault>>, Fault> {
+    pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
+        if let Some(answers) = self.try_run(script, parts).await? {
+            return Ok(answers);
+        }
+        self.load(script).await?;
+        self.evalsha(script, parts).await
+    }
+
+    /// The same; `None` if the server does not know the script.
+    pub(super) async fn try_run(&self, script: &Script, parts: &[Part]) -> Result<Option<Answers>, Fault> {
         match self.evalsha(script, parts).await {
-            Err(Fault::Server(source)) if source.to_string().contains("NOSCRIPT") => {
-                self.load(script.source).await?;
-                self.evalsha(script, parts).await
-            }
-            answered => answered,
+            Err(Fault::Server(source)) if source.to_string().contains("NOSCRIPT") => Ok(None),
+            answered => answered.map(Some),
         }
     }
 
-    async fn evalsha(&self, script: &Script, parts: &[Part]) -> Result<Vec<Result<Answer, Fault>>, Fault> {
+    async fn evalsha(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
         let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.source));
         let first = self.nonce.fetch_add(parts.len() as u64, Ordering::Relaxed);
         let (keys, args) = words(parts, first);
@@ -302,7 +311,11 @@ impl Link {
         self.client.evalsha::<Value, _, _, _>(sha, keys, args).await.map(drop).map_err(fault)
     }
 
-    pub(super) async fn load(&self, source: &str) -> Result<String, Fault> {
+    pub(super) async fn load(&self, script: &Script) -> Result<(), Fault> {
+        self.load_source(script.source).await.map(drop)
+    }
+
+    pub(super) async fn load_source(&self, source: &str) -> Result<String, Fault> {
         let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
         self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
     }
@@ -318,12 +331,17 @@ impl Link {
 
     /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
     /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
-    async fn bury(&self, before: &Link) {
-        let Some(Peer { id, addr }) = before.peer.get() else { return };
+    /// False if that is not known, because this one is lost too.
+    async fn bury(&self, Peer { id, addr }: &Peer) -> bool {
         let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
         let args = vec!["KILL", "ID", id, "ADDR", addr];
-        if let Err(fault) = self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
-            tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+        match self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
+            Err(Fault::Unknown(_)) => false,
+            Err(fault) => {
+                tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+                true
+            }
+            Ok(_) => true,
         }
     }
 
@@ -368,7 +386,7 @@ fn words(parts: &[Part], first: u64) -> (Vec<Key>, Vec<Value>) {
 }
 
 /// Cuts a reply into one answer for each part; `None` where a nonce or the shape is not what was asked for.
-fn answers(reply: Value, first: u64, parts: usize) -> Option<Vec<Result<Answer, Fault>>> {
+fn answers(reply: Value, first: u64, parts: usize) -> Option<Answers> {
     let Value::Array(values) = reply else { return None };
     if values.len() != parts * 3 {
         return None;
@@ -508,11 +526,17 @@ async fn supervise(
     slot: &watch::Sender<Result<Arc<Link>, Fault>>,
     generation: watch::Sender<u64>,
 ) {
+    let mut before: Vec<Peer> = Vec::new(); // those that may not be closed yet
     loop {
         link.down.cancelled().await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
         let next = dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await;
-        next.bury(&link).await;
+        before.extend(link.peer.get().cloned());
+        while let Some(peer) = before.last()
+            && next.bury(peer).await
+        {
+            before.pop();
+        }
         link = Arc::new(next);
         tracing::info!(target: "leasehold::conn", "connected again");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::sync::{std, tokio};
 
 use super::{
-    conn::{Conn, Link},
+    conn::{Answers, Conn, Link},
     fault::Fault,
     script::{Answer, Code, Part, Script},
 };
@@ -193,22 +193,36 @@ impl Line {
     /// so comes after it.
     async fn send(&self, script: &'static Script, mut batch: Vec<Waiting>) {
         let answers = match self.conn.link().await {
-            Ok(link) => {
-                let mut call = pin!(async {
-                    batch.retain(|waiting| !waiting.answer.is_closed());
-                    let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
-                    if parts.is_empty() { Ok(Vec::new()) } else { link.run(script, &parts).await }
-                });
-                match poll_fn(|cx| Poll::Ready(self.locked(|| call.as_mut().poll(cx)))).await {
-                    Poll::Ready(answers) => answers,
-                    Poll::Pending => call.await,
-                }
-            }
+            Ok(link) => match self.write(&link, script, &mut batch).await {
+                // The server did not know the script. Who has left meanwhile is left out of the second try.
+                Ok(None) => match link.load(script).await {
+                    Ok(()) => self.write(&link, script, &mut batch).await.and_then(known),
+                    Err(fault) => Err(fault),
+                },
+                answers => answers.and_then(known),
+            },
             Err(fault) => Err(fault),
         };
         let answers = answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect());
         for (waiting, answer) in batch.into_iter().zip(answers) {
             let _ = waiting.answer.send(answer); // who has left takes back what he asked for
+        }
+    }
+
+    async fn write(
+        &self,
+        link: &Link,
+        script: &'static Script,
+        batch: &mut Vec<Waiting>,
+    ) -> Result<Option<Answers>, Fault> {
+        let mut call = pin!(async {
+            batch.retain(|waiting| !waiting.answer.is_closed());
+            let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
+            if parts.is_empty() { Ok(Some(Vec::new())) } else { link.try_run(script, &parts).await }
+        });
+        match poll_fn(|cx| Poll::Ready(self.locked(|| call.as_mut().poll(cx)))).await {
+            Poll::Ready(answers) => answers,
+            Poll::Pending => call.await,
         }
     }
 
@@ -257,6 +271,11 @@ impl Desk {
         self.piles.push_back(pile);
         Some((script, batch))
     }
+}
+
+/// Of a script that was loaded just before.
+fn known(answers: Option<Answers>) -> Result<Answers, Fault> {
+    answers.ok_or_else(|| Fault::said("NOSCRIPT although it was just loaded"))
 }
 
 /// Wants to know how many replicas have what was written on a link before.

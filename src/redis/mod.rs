@@ -105,7 +105,7 @@ impl Redis {
     /// A script on the bare first connection, to measure what the rest costs.
     pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
         let link = self.lines[0].link().await?;
-        let sha = link.load(source).await?;
+        let sha = link.load_source(source).await?;
         Ok(Raw { link, sha })
     }
 

@@ -27,6 +27,9 @@ const LEASE: Duration = Duration::from_secs(2);
 /// A free lock that is waited for is taken within this, if nothing is lost.
 const SOON: Duration = Duration::from_millis(300);
 
+/// Where a waiter is not polled, within this.
+const PASSED_OVER: Duration = Duration::from_secs(8);
+
 static KIND: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: Script::new("acquire"),
@@ -57,13 +60,23 @@ fn name() -> Name {
 }
 
 /// A guard that is looked at whenever all are asleep, and whenever its owner likes, until it is given back.
+#[derive(Debug)]
 struct Held {
     guard: Guard,
     _watch: world::Watch,
 }
 
 async fn take(engine: &Arc<Engine>, owner: &Owner, patience: Patience) -> Result<Option<Held>> {
-    let wish = Wish { name: name(), owner: owner.clone(), kind: &KIND, lease: None, max_hold: None, patience };
+    take_for(engine, owner, patience, (None, None)).await
+}
+
+async fn take_for(
+    engine: &Arc<Engine>,
+    owner: &Owner,
+    patience: Patience,
+    (lease, max_hold): (Option<Lease>, Option<Duration>),
+) -> Result<Option<Held>> {
+    let wish = Wish { name: name(), owner: owner.clone(), kind: &KIND, lease, max_hold, patience };
     let taken = engine.take(&wish).await;
     world::tell(|| format!("take {patience:?} -> {taken:?}"));
     if taken.is_err() && !world::is_hasty() && !world::is_rough() {
@@ -117,7 +130,7 @@ impl Held {
 fn look(hold: &Hold) {
     let there = server::holder(LOCK).is_some_and(|(id, _)| *id == *hold.id);
     let certain = !hold.remaining().is_zero();
-    if certain && !there && !world::is_rough() {
+    if certain && !there && !world::is_robbed() {
         world::violated(&format!("{hold:?} is certain, and the server has {:?}", server::holder(LOCK)));
     }
     if !certain && hold.loss().is_none() {
@@ -158,16 +171,16 @@ async fn cut_short<T>(work: impl Future<Output = T>) -> Option<T> {
     cut
 }
 
-/// The lock was freed and is waited for: whoever waits must have it soon.
-fn watch_over(processes: &[Arc<Engine>]) -> world::Watch {
+/// The lock was freed and is waited for, by more than `idle`: who waits must have it `soon`.
+fn watch_over(processes: &[Arc<Engine>], idle: u64, soon: Duration) -> world::Watch {
     let processes = processes.to_vec();
     let free_since = std::cell::Cell::new(None);
     world::watch(move || {
-        let waiting = processes.iter().any(|engine| engine.counters.waiting.get() > 0);
-        let idle = waiting && server::holder(LOCK).is_none() && !world::is_hasty();
-        let since = idle.then(|| free_since.get().unwrap_or_else(crate::sync::now));
+        let waiting: u64 = processes.iter().map(|engine| engine.counters.waiting.get()).sum();
+        let wasted = waiting > idle && server::holder(LOCK).is_none() && !world::is_hasty();
+        let since = wasted.then(|| free_since.get().unwrap_or_else(crate::sync::now));
         free_since.set(since);
-        if since.is_some_and(|since| crate::sync::now() > since + SOON) {
+        if since.is_some_and(|since| crate::sync::now() > since + soon) {
             world::violated("the lock is free, and who waits for it sleeps");
         }
     })
@@ -235,6 +248,16 @@ fn owners<const N: usize>() -> [Owner; N] {
     std::array::from_fn(|_| Owner::new())
 }
 
+/// Polls `work` for a few steps, then for some seconds not at all, then to its end; or drops it then.
+async fn not_polled<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    if let Some(done) = cut_short(work.as_mut()).await {
+        return Some(done);
+    }
+    sleep([SOON, PASSED_OVER * 2][world::below(2)]).await;
+    if world::once_in(3) { None } else { Some(work.await) }
+}
+
 /// Somebody takes the lock again while the last guard goes, on another thread, over and over.
 async fn reentering() {
     let (one, owner) = (process(16).await, Owner::new());
@@ -261,7 +284,7 @@ fn reenter() {
 async fn handing_over() {
     let handovers = [0, 1, 16][world::below(3)];
     let (one, other) = (process(handovers).await, process(handovers).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)]);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 0, SOON);
     let [a, b, c, d] = owners();
     let tasks = [(&one, a), (&one, b), (&one, c), (&other, d)];
     all(tasks.map(|(engine, owner)| spawn(turn(Arc::clone(engine), owner)))).await;
@@ -285,7 +308,7 @@ fn hand_over_in_trouble() {
 /// The last waiter leaves the line while another joins it.
 async fn lining_up() {
     let one = process(16).await;
-    let _watch = watch_over(std::slice::from_ref(&one));
+    let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);
     let [a, b, c] = owners();
     let held = take(&one, &a, Patience::Forever).await;
     let short = |owner: Owner| {
@@ -312,6 +335,30 @@ fn line() {
     explore("line", lining_up);
 }
 
+/// A waiter of a process with others is not polled for some time.
+async fn not_polling() {
+    world::with(|world| world.rough = true); // whoever waits behind it may be told that nobody answers
+    let (one, other) = (process(16).await, process(16).await);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 1, PASSED_OVER);
+    let [a, b, c, d] = owners();
+    let idle = Arc::clone(&one);
+    let idle = spawn(async move {
+        if let Some(Ok(Some(held))) = not_polled(take(&idle, &a, Patience::Forever)).await {
+            held.work().await;
+            held.give_back().await;
+        }
+    });
+    let others = [(&one, b), (&one, c), (&other, d)];
+    let others = others.map(|(engine, owner)| spawn(turn(Arc::clone(engine), owner)));
+    all(others.into_iter().chain([idle])).await;
+    rest(&[one, other]).await;
+}
+
+#[test]
+fn unpolled() {
+    explore("unpolled", not_polling);
+}
+
 /// The hold is lost, by the server or by the clock, while guards of it come and go.
 async fn losing() {
     world::with(|world| world.rough = true);
@@ -320,8 +367,13 @@ async fn losing() {
         let one = Arc::clone(&one);
         async move {
             for _ in 0..2 {
-                if let Ok(Some(held)) = take(&one, &owner, Patience::of(LEASE)).await {
+                let lease = world::once_in(3).then(|| Lease::new("lease", SOON).expect("long enough"));
+                let max_hold = world::once_in(3).then_some(SOON);
+                if let Ok(Some(held)) = take_for(&one, &owner, Patience::of(LEASE), (lease, max_hold)).await {
                     held.work().await;
+                    if world::once_in(3) {
+                        sleep(SOON * 2).await;
+                    }
                     let checked = held.guard.check().await;
                     world::tell(|| format!("check -> {checked:?}"));
                     held.give_back().await;
@@ -330,10 +382,12 @@ async fn losing() {
         }
     };
     let tasks = [spawn(again(owner.clone())), spawn(again(owner)), spawn(again(other))];
-    for _ in 0..world::below(60) {
-        world::step().await;
+    if world::below(3) > 0 {
+        for _ in 0..world::below(60) {
+            world::step().await;
+        }
+        server::delete(LOCK);
     }
-    server::delete(LOCK);
     all(tasks).await;
     rest(&[one]).await;
 }
@@ -347,7 +401,7 @@ fn lose() {
 async fn giving_back() {
     troubles(3, 0);
     let (one, other) = (process(16).await, process(16).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)]);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 0, SOON);
     let [a, b, c] = owners();
     let mut tasks = Vec::new();
     for _ in 0..2 + world::below(2) {
@@ -366,6 +420,29 @@ fn give_back() {
     explore("give_back", giving_back);
 }
 
+/// Who drops a guard and asks again, as somebody else, finds the lock free, and at once.
+async fn trying_again() {
+    let one = process(16).await;
+    for owner in owners::<3>() {
+        let begun = crate::sync::now();
+        let taken = take(&one, &owner, Patience::Once).await;
+        let late = crate::sync::now() > begun;
+        if (late || matches!(taken, Ok(None))) && !world::is_hasty() {
+            world::violated(&format!(
+                "the lock was dropped, and then {taken:?} after {:?}",
+                crate::sync::now() - begun
+            ));
+        }
+        drop(taken.ok().flatten().map(|held| held.guard));
+    }
+    rest(&[one]).await;
+}
+
+#[test]
+fn try_again() {
+    explore("try_again", trying_again);
+}
+
 /// The client closes while others take and wait.
 async fn closing() {
     world::with(|world| world.rough = true);
@@ -378,6 +455,9 @@ async fn closing() {
     }
     let closed = one.close().await;
     world::tell(|| format!("close -> {closed:?}"));
+    if closed.is_err() && !world::is_hasty() {
+        world::violated("closing failed although everything was answered");
+    }
     all(tasks).await;
     rest(&[one]).await;
 }
@@ -390,7 +470,7 @@ fn close() {
 /// Two branches of one owner, and somebody else.
 async fn branching() {
     let one = process(16).await;
-    let _watch = watch_over(std::slice::from_ref(&one));
+    let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);
     let [a, b] = owners();
     let owners = [a.clone(), a, b];
     all(owners.map(|owner| spawn(turn(Arc::clone(&one), owner)))).await;
@@ -406,7 +486,7 @@ fn branches() {
 async fn doing_anything() {
     troubles(world::below(4), world::below(2));
     let (one, other) = (process(2).await, process(2).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)]);
+    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 0, SOON);
     let [a, b, c] = owners();
     let twice = |engine: &Arc<Engine>, owner: &Owner| {
         let (engine, owner) = (Arc::clone(engine), owner.clone());

@@ -112,6 +112,8 @@ pub(crate) fn holder(key: &str) -> Option<(String, u8)> {
 /// Somebody deletes the key.
 pub(crate) fn delete(key: &str) {
     world::tell(|| "server: the key is deleted".to_owned());
+    let was_held = find(key).is_some();
+    world::with(|world| world.robbed |= was_held);
     store(key, None);
 }
 

@@ -29,8 +29,10 @@ pub(crate) struct World {
     hasty: bool,
     /// At so many.
     pub(super) haste: usize,
-    /// Something happens after which errors are no surprise: the key is deleted, the client closed.
+    /// Errors are no surprise: the key is deleted, say, or the client closed.
     pub(crate) rough: bool,
+    /// A lock was taken from its holder.
+    pub(crate) robbed: bool,
     pub(crate) luck: fastrand::Rng,
     pub(super) server: Server,
     /// Looked at whenever all are asleep.
@@ -49,6 +51,7 @@ impl Default for World {
             hasty: false,
             haste: 0,
             rough: false,
+            robbed: false,
             luck: fastrand::Rng::with_seed(0),
             server: Server::default(),
             watched: Vec::new(),
@@ -103,6 +106,10 @@ pub(crate) fn is_rough() -> bool {
     with(|world| world.rough)
 }
 
+pub(crate) fn is_robbed() -> bool {
+    with(|world| world.robbed)
+}
+
 /// Others may run here.
 pub(crate) async fn step() {
     let mut stepped = false;
@@ -126,6 +133,7 @@ pub(crate) fn watch(look: impl Fn() + 'static) -> Watch {
     })
 }
 
+#[derive(Debug)]
 pub(crate) struct Watch(u64);
 
 impl Drop for Watch {

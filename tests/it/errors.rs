@@ -4,7 +4,7 @@ use std::{net::TcpListener, time::Duration};
 
 use leasehold::{Client, Error};
 
-use crate::support::{Server, client, ms, plain, within};
+use crate::support::{Server, client, master, ms, plain, replica_of, within};
 
 #[tokio::test]
 async fn nothing_listening() {
@@ -141,17 +141,13 @@ async fn other_answers_keep_the_servers_words() {
 
 #[tokio::test]
 async fn too_few_replicas() {
-    let server = Server::start();
+    let server = master();
     let one = client(&server, |builder| builder.replicas(1).command_timeout(ms(2_000))).await;
     let taken = one.lock("x").lock().await;
     assert!(matches!(taken, Err(Error::Replicas { wanted: 1, got: 0 })), "{taken:?}");
     crate::support::until("it to be given back", ms(500), || !server.exists("x")).await;
 
-    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
-    crate::support::until("the replica to follow", ms(20_000), || {
-        server.ask::<String>(&["INFO", "replication"]).contains("state=online")
-    })
-    .await;
+    let replica = replica_of(&server).await;
     let guard = one.lock("x").lock().await.expect("confirmed by one replica");
     assert!(replica.exists("x"));
     guard.unlock().await.expect("ours");

@@ -204,6 +204,11 @@ fn of_two_the_one_whose_answer_was_late_may_be_the_broken_one() {
     let late = "10 0 a asked\n90 0 a granted one:1 800\n200 0 a removed one:1";
     let other = "5 1 a forcing\n50 1 a forced\n60 0 a asked\n70 0 a granted other:1 900\n300 0 a releasing other:1";
     assert_eq!(kinds(&history(late, other)), []);
+    // It overlaps with all that come until it is told, and goes before it notices.
+    let late = "10 0 a asked\n90 0 a granted one:1 800\n300 0 a releasing one:1";
+    let others = "5 1 a forcing\n50 1 a forced\n40 0 a asked\n85 0 a granted other:1 900\n120 0 a releasing other:1\n\
+        45 2 a asked\n130 2 a granted other:2 900\n400 2 a releasing other:2";
+    assert_eq!(kinds(&history(late, others)), []);
 }
 
 #[test]

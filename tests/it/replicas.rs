@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use leasehold::{Client, Error, Owner};
 
-use crate::support::{Server, client, ms, poll_until, until, within};
+use crate::support::{Server, client, master, ms, poll_until, replica_of, until, within};
 
 const COMMAND: Duration = ms(1_000);
 /// What one question may take, and what a busy machine adds.
@@ -12,18 +12,6 @@ const IN_TIME: Duration = ms(2_000);
 
 async fn confirmed_by_one(server: &Server) -> Client {
     client(server, |builder| builder.replicas(1).command_timeout(COMMAND)).await
-}
-
-/// A replica that has all that its master has.
-async fn replica_of(server: &Server) -> Server {
-    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
-    let info = || server.ask::<String>(&["INFO", "replication"]);
-    until("the replica to follow", ms(20_000), || info().contains("state=online")).await;
-    replica
-}
-
-fn master() -> Server {
-    Server::with(&["--repl-diskless-sync-delay", "0"])
 }
 
 /// Who waits until it is decided: names of their own, asked for at once, and too few replicas for any.
@@ -61,11 +49,25 @@ async fn without_a_replica_calls_do_not_queue_behind_each_other() {
     assert_eq!(server.ask::<u32>(&["DBSIZE"]), 0);
 }
 
+/// A replica that has just come may take a while to say what it has.
+async fn confirmed(client: &Client) {
+    let confirmed = async {
+        loop {
+            match client.lock("x").lock().await {
+                Ok(guard) => break guard,
+                Err(error) => assert!(matches!(error, Error::Replicas { .. }), "{error}"),
+            }
+        }
+    };
+    let (guard, _) = within("the replica to confirm", ms(10_000), confirmed).await;
+    guard.unlock().await.expect("ours");
+}
+
 #[tokio::test]
 async fn nor_with_a_replica_that_is_cut_off() {
     let server = master();
     let (replica, client) = (replica_of(&server).await, confirmed_by_one(&server).await);
-    client.lock("x").lock().await.expect("confirmed").unlock().await.expect("ours");
+    confirmed(&client).await;
     replica.freeze();
     nobody_waits_for_the_others(&client).await;
     nobody_tries_for_longer(&client).await;

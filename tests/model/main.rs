@@ -102,5 +102,5 @@ fn larger() {
     explore("hand-over, late requests, vanishing", Protocol { levels: 2, vanishing: true, ..mates }, 700_000);
     explore("hand-over, twice, looking", Protocol { tasks: &[0, 0], holds: 2, looks: true, ..base }, 3_500_000);
     explore("force, overtaking", Protocol { tasks: &[0, 0], force: true, ..OVERTAKING }, 800_000);
-    explore("two levels, twice", Protocol { holds: 2, levels: 2, ..base }, 18_000_000);
+    explore("two levels, twice", Protocol { holds: 2, levels: 2, ..base }, 12_500_000);
 }

@@ -30,6 +30,23 @@ pub(crate) async fn plain(server: &Server) -> Client {
     client(server, |builder| builder).await
 }
 
+/// A server that takes replicas at once.
+pub(crate) fn master() -> Server {
+    Server::with(&["--repl-diskless-sync-delay", "0"])
+}
+
+/// A replica that has all that its master has, and hears what comes next at once. `state=online` does not say that: the
+/// master may hold back what it has to say for a second more.
+pub(crate) async fn replica_of(server: &Server) -> Server {
+    const PROBE: &str = "heard by the replica";
+    let replica = Server::with(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    let _: String = server.ask(&["SET", PROBE, "1"]);
+    until("the replica to have it all", ms(20_000), || replica.exists(PROBE)).await;
+    let _: u32 = server.ask(&["DEL", PROBE]);
+    until("the replica to follow", ms(20_000), || !replica.exists(PROBE)).await;
+    replica
+}
+
 /// A fault proxy before that server.
 pub(crate) fn before(server: &Server) -> Proxy {
     Proxy::start(([127, 0, 0, 1], server.port()))

@@ -121,7 +121,7 @@ impl Proxy {
         listener.set_nonblocking(true).expect("it is a socket");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
-            server: server.into(),
+            server: watch::Sender::new(server.into()),
             plan: Mutex::default(),
             mode: watch::Sender::new(Mode::Pass),
             cut: Notify::new(),
@@ -141,6 +141,11 @@ impl Proxy {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// New connections go to that server, as after a failover; those there are stay.
+    pub(crate) fn lead_to(&self, server: impl Into<SocketAddr>) {
+        self.shared.server.send_replace(server.into());
     }
 
     /// One more rule. The first that fits a request decides.
@@ -253,7 +258,7 @@ pub(crate) fn twice(reply: &[u8]) -> Option<Vec<u8>> {
 /// What the handle and the connections share.
 #[derive(Debug)]
 struct Shared {
-    server: SocketAddr,
+    server: watch::Sender<SocketAddr>,
     plan: Mutex<Plan>,
     mode: watch::Sender<Mode>,
     cut: Notify,
@@ -396,7 +401,8 @@ async fn bind(address: SocketAddr) -> TcpListener {
 /// Serves one connection until either side closes it or it is cut. An error of one side closes both.
 async fn serve(mut client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     let cut = shared.cut.notified();
-    let mut server = TcpStream::connect(shared.server).await?;
+    let address = *shared.server.borrow();
+    let mut server = TcpStream::connect(address).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     shared.plan().tally.connections += 1;

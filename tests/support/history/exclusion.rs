@@ -1,7 +1,10 @@
 //! Holds that were broken: another had it too, the server did not have it, or said so. Who is deleted by the director is
 //! excused before; a client that forces a lock open may have broken one.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 
 use super::{Event, History, Hold, Kind, ON_ITS_WAY, Violation, What, nanos, seconds, violation};
 
@@ -123,18 +126,24 @@ fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option
 }
 
 /// The ids whose end can be put down to a forced unlock, as many as can be with one for each. Those that were broken for
-/// sure come first: of a pair, one is often among them.
+/// sure come first: of a pair, one is often among them. Of the others, those that overlap with most: one that was broken
+/// before it knew of its grant overlaps with all that come until it does.
 fn excused<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
     let mut may: HashMap<&str, Vec<usize>> = HashMap::new();
     for hold in evidence.iter().flat_map(Evidence::holds) {
         let by = forces.iter().enumerate().filter(|(_, force)| hold.asked < force.at && force.since < hold.end);
         may.entry(&hold.id).or_default().extend(by.map(|(at, _)| at));
     }
+    let mut often: HashMap<&str, usize> = HashMap::new();
+    evidence.iter().flat_map(Evidence::holds).for_each(|hold| *often.entry(&hold.id).or_default() += 1);
     let mut used: HashMap<usize, &str> = HashMap::new();
-    let (pairs, sure): (Vec<_>, Vec<_>) = evidence.iter().partition(|evidence| evidence.or.is_some());
+    let (mut pairs, sure): (Vec<_>, Vec<_>) = evidence.iter().partition(|evidence| evidence.or.is_some());
+    pairs.sort_by_key(|pair| Reverse(pair.holds().map(|hold| often[hold.id.as_str()]).max()));
     for evidence in sure.into_iter().chain(pairs) {
         if !evidence.holds().any(|hold| used.values().any(|id| *id == hold.id)) {
-            let _ = evidence.holds().any(|hold| assign(&hold.id, &may, &mut used, &mut HashSet::new()));
+            let mut holds: Vec<_> = evidence.holds().collect();
+            holds.sort_by_key(|hold| Reverse(often[hold.id.as_str()]));
+            let _ = holds.iter().any(|hold| assign(&hold.id, &may, &mut used, &mut HashSet::new()));
         }
     }
     used.into_values().collect()

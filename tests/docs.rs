@@ -1,0 +1,107 @@
+//! docs/guarantees.md names the test of every promise, and each of these exists. A promise without one has to say why.
+
+use std::{fs, path::Path};
+
+/// Words by which a row says that nothing tries it out.
+const UNTESTED: &str = "not tested: ";
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The lines of a page below that heading, up to the next.
+fn below<'a>(page: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
+    let below = page.lines().skip_while(move |line| *line != heading).skip(1);
+    below.take_while(|line| !line.starts_with("## "))
+}
+
+/// What each promise says of its tests: the brackets that end a bullet, the last cell of a row; empty where there is none.
+fn entries(page: &str) -> Vec<String> {
+    let mut bullets: Vec<String> = Vec::new();
+    for line in below(page, "## In every case") {
+        match (line.strip_prefix("* "), bullets.last_mut()) {
+            (Some(first), _) => bullets.push(first.to_owned()),
+            (None, Some(bullet)) if line.starts_with("  ") => *bullet += line,
+            _ => {}
+        }
+    }
+    let rows = below(page, "## By failure").filter(|line| line.starts_with('|'));
+    let mut rows: Vec<Vec<_>> = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect();
+    assert_eq!(rows[0].last(), Some(&"test"), "the last column");
+    let columns = rows[0].len();
+    let rows = rows.split_off(2).into_iter();
+    let of_row = |row: Vec<&str>| if row.len() == columns { row[columns - 1].to_owned() } else { String::new() };
+    bullets.iter().map(|bullet| in_brackets(bullet)).chain(rows.map(of_row)).collect()
+}
+
+/// The last brackets that begin with a name, if the text ends with them.
+fn in_brackets(text: &str) -> String {
+    let ending = text.strip_suffix(')').and_then(|text| text.rsplit_once("(`"));
+    ending.map_or(String::new(), |(_, names)| format!("`{names}"))
+}
+
+/// What stands between backticks and says where a test is.
+fn named(entry: &str) -> Vec<&str> {
+    let is_place = |name: &&str| name.contains("::") || name.contains('/');
+    entry.split('`').skip(1).step_by(2).filter(is_place).collect()
+}
+
+fn is_there(test: &str) -> bool {
+    if test == "tests/model" {
+        return read("tests/model/main.rs").contains("#[test]");
+    }
+    if let Some(trouble) = test.strip_prefix("scripts/chaos: ") {
+        return read("tests/chaos/troubles.rs").contains(&format!("(\"{trouble}\", "));
+    }
+    let Some((file, name)) = test.split_once("::") else { return false };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/{file}.rs")).is_file()
+        && read("tests/it/main.rs").contains(&format!("mod {file};\n"))
+        && runs(&read(&format!("tests/it/{file}.rs")), name)
+}
+
+/// Whether a source has a test of that name that is not ignored.
+fn runs(source: &str, name: &str) -> bool {
+    let mut marks = Vec::new();
+    for line in source.lines() {
+        if line.starts_with("#[") {
+            marks.push(line);
+            continue;
+        }
+        let word = line.strip_prefix("async ").unwrap_or(line);
+        if word.strip_prefix("fn ").is_some_and(|rest| rest.starts_with(&format!("{name}("))) {
+            let is_test = |mark: &&str| mark.starts_with("#[test]") || mark.starts_with("#[tokio::test");
+            return marks.iter().any(is_test) && !marks.iter().any(|mark| mark.starts_with("#[ignore"));
+        }
+        marks.clear();
+    }
+    false
+}
+
+/// What is wrong with an entry, if anything.
+fn fault(entry: &str) -> Option<String> {
+    let tests = named(entry);
+    let says_why = entry.split_once(UNTESTED).is_some_and(|(_, why)| !why.is_empty());
+    if tests.is_empty() && !says_why {
+        return Some(format!("no test, and not a word why: {entry:?}"));
+    }
+    tests.into_iter().find(|test| !is_there(test)).map(|test| format!("there is no test {test}"))
+}
+
+#[test]
+fn every_promise_names_its_tests() {
+    let page = read("docs/guarantees.md");
+    let entries = entries(&page);
+    assert!(entries.len() >= 25, "five bullets and twenty rows were found: {entries:#?}");
+    let faults: Vec<_> = entries.iter().filter_map(|entry| fault(entry)).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn a_promise_without_a_test_is_found() {
+    let page = "## In every case\n\n* one\n  (`lost::after_del`)\n* two (really)\n\n## By failure\n\n\
+        | what | test |\n|---|---|\n| a | `lost::after_del`, `lost::nothing` |\n| b | |\n| c |\n\
+        | d | not tested: no time |\n| e | `scripts/chaos: rain` |\n| f | `guarantees::holder` |\n## Next\n* three\n";
+    let found: Vec<_> = entries(page).iter().map(|entry| fault(entry).is_some()).collect();
+    assert_eq!(found, [false, true, true, true, true, false, true, true]);
+}
