@@ -29,7 +29,9 @@ pub(crate) fn spread(pause: Duration) -> Duration {
     pause
 }
 
-type Answers = Result<Vec<Result<Answer, Fault>>, Fault>;
+pub(super) type Answers = Vec<Result<Answer, Fault>>;
+/// `None`: the server does not know the script.
+type Reply = Result<Option<Answers>, Fault>;
 
 #[derive(Debug)]
 pub(crate) struct Target;
@@ -44,7 +46,7 @@ impl Target {
 struct Call {
     script: &'static str,
     parts: Vec<Part>,
-    reply: oneshot::Sender<Answers>,
+    reply: oneshot::Sender<Reply>,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,16 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Answers {
+    pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
+        loop {
+            if let Some(answers) = self.try_run(script, parts).await? {
+                return Ok(answers);
+            }
+            self.load(script).await?;
+        }
+    }
+
+    pub(super) async fn try_run(&self, script: &Script, parts: &[Part]) -> Reply {
         let (reply, answers) = oneshot::channel();
         let call = Call { script: script.source, parts: parts.to_vec(), reply };
         let _ = self.calls.send((call, UnderWay::new())); // a link that is lost drops it, and so the reply
@@ -64,7 +75,14 @@ impl Link {
         Ok(())
     }
 
-    pub(super) async fn load(&self, _source: &str) -> Result<String, Fault> {
+    pub(super) async fn load(&self, script: &Script) -> Result<(), Fault> {
+        self.load_source(script.source).await.map(drop)
+    }
+
+    /// There and back.
+    pub(super) async fn load_source(&self, _source: &str) -> Result<String, Fault> {
+        world::step().await;
+        world::step().await;
         Ok(String::new())
     }
 
@@ -115,11 +133,16 @@ impl Slot {
     async fn serve(self: Arc<Slot>, mut inbox: mpsc::UnboundedReceiver<(Call, UnderWay)>) {
         while let Some((call, _under_way)) = inbox.recv().await {
             let fate = server::fate();
+            if fate == Fate::Unknown {
+                world::tell(|| format!("server: knows no {}", call.script));
+                let _ = call.reply.send(Ok(None));
+                continue;
+            }
             if !matches!(fate, Fate::RequestLost | Fate::Cut { after: false }) {
                 let answers = call.parts.iter().map(|part| Ok(answer(call.script, part))).collect();
                 world::step().await;
                 if fate == Fate::Answered {
-                    let _ = call.reply.send(Ok(answers));
+                    let _ = call.reply.send(Ok(Some(answers)));
                     continue;
                 }
             }

@@ -43,7 +43,7 @@ struct Stored {
 /// How often what may go wrong.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Troubles {
-    /// Requests or replies lost, the connection with them or not.
+    /// Requests, replies or scripts lost, the connection with them or not.
     pub(crate) lost: usize,
     /// Subscriber connections lost.
     pub(crate) deaf: usize,
@@ -60,6 +60,8 @@ pub(crate) enum Fate {
     Answered,
     RequestLost,
     ReplyLost,
+    /// The server has lost its scripts.
+    Unknown,
     /// The connection is lost, before or after the server has dealt with the request.
     Cut {
         after: bool,
@@ -72,7 +74,8 @@ pub(crate) fn fate() -> Fate {
         return Fate::Answered;
     }
     world::with(|world| world.server.troubles.lost -= 1);
-    let fates = [Fate::RequestLost, Fate::ReplyLost, Fate::Cut { after: false }, Fate::Cut { after: true }];
+    let cut = |after| Fate::Cut { after };
+    let fates = [Fate::RequestLost, Fate::ReplyLost, Fate::Unknown, cut(false), cut(true)];
     fates[world::below(fates.len())]
 }
 
