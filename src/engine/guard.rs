@@ -119,9 +119,11 @@ impl Guard {
             self.leave();
             return Err(Error::lost(&self.hold.name, reason));
         }
-        let (last, engine) = (self.step_down(), &self.engine);
+        let engine = Arc::clone(&self.engine);
+        let begun = engine.releaser.begin();
+        let last = self.step_down();
         let give_up = engine.outage_ends();
-        let was_ours = engine.releaser.run(Errand::new(&self.hold, true), give_up).await?;
+        let was_ours = begun.run(Errand::new(&self.hold, true), give_up).await?;
         if was_ours {
             return Ok(());
         }
@@ -293,9 +295,11 @@ impl Guard {
         if self.hold.is_evicted() {
             self.hold.came_again(); // it was given back before, and may have been asked for since
         }
+        let engine = Arc::clone(&self.engine);
+        let _begun = engine.releaser.begin();
         self.step_down();
         if there {
-            self.engine.releaser.send(Errand::new(&self.hold, given));
+            engine.releaser.send(Errand::new(&self.hold, given));
         }
     }
 }

@@ -109,25 +109,40 @@ impl Errand {
     }
 }
 
-/// An errand run by its caller; if that goes away, the background takes over.
-struct Running<'a> {
-    releaser: &'a Releaser,
-    errand: Option<Errand>,
+/// A release that counts as under way from before its hold leaves the registry: whoever closes finds one or the other.
+pub(crate) struct Begun<'a>(&'a Releaser);
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        self.0.office.one_less();
+    }
 }
 
-impl<'a> Running<'a> {
-    fn new(releaser: &'a Releaser, errand: Errand) -> Running<'a> {
-        releaser.office.counters.releasing.up();
-        Running { releaser, errand: Some(errand) }
-    }
+/// An errand run by its caller; if that goes away, the background takes over, which counts anew before this ends.
+struct Running<'a> {
+    errand: Option<Errand>,
+    begun: Begun<'a>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Some(errand) = self.errand.take() {
-            self.releaser.send(errand);
+            self.begun.0.send(errand);
         }
-        self.releaser.office.one_less();
+    }
+}
+
+impl Begun<'_> {
+    /// Runs an errand now and waits for the answer: whether the level was ours until then. Without an answer, or without
+    /// somebody to wait for it, it goes on in the background.
+    pub(crate) async fn run(self, errand: Errand, give_up: Instant) -> Result<bool> {
+        let mut running = Running { errand: Some(errand), begun: self };
+        let errand = running.errand.as_mut().expect("just put there");
+        let step = Box::pin(running.begun.0.office.bring(errand, give_up)).await?;
+        if step.is_last {
+            running.errand = None;
+        }
+        Ok(step.was_ours)
     }
 }
 
@@ -141,16 +156,10 @@ impl Releaser {
         (Releaser { errands, office }, tokio::spawn(run))
     }
 
-    /// Runs an errand now and waits for the answer: whether the level was ours until then. Without an answer, or without
-    /// somebody to wait for it, it goes on in the background.
-    pub(crate) async fn run(&self, errand: Errand, give_up: Instant) -> Result<bool> {
-        let mut running = Running::new(self, errand);
-        let errand = running.errand.as_mut().expect("just put there");
-        let step = Box::pin(self.office.bring(errand, give_up)).await?;
-        if step.is_last {
-            running.errand = None;
-        }
-        Ok(step.was_ours)
+    /// To be held while a level is given up on our side and until its errand is under way.
+    pub(crate) fn begin(&self) -> Begun<'_> {
+        self.office.counters.releasing.up();
+        Begun(self)
     }
 
     /// Runs an errand in the background.

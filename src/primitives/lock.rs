@@ -135,7 +135,7 @@ impl Lock {
     /// Dropping the future at any point leaves nothing behind: no hold, no place in the queue, no subscription.
     ///
     /// A future that is kept but not polled (a branch of `select!` that is taken up again later) holds up the waiters behind
-    /// it for six to seven seconds; then they go on without it, and it begins anew when it is polled. A second `lock` of the
+    /// it for six to eleven seconds; then they go on without it, and it begins anew when it is polled. A second `lock` of the
     /// same owner waits behind it all that time: await or drop the first before.
     pub async fn lock(&self) -> Result<Guard> {
         let taken = self.take("lock", Patience::Forever).await?;

@@ -27,8 +27,9 @@ const LEASE: Duration = Duration::from_secs(2);
 /// A free lock that is waited for is taken within this, if nothing is lost.
 const SOON: Duration = Duration::from_millis(300);
 
-/// Where a waiter is not polled, within this.
-const PASSED_OVER: Duration = Duration::from_secs(8);
+/// Where a waiter is not polled, within this: seven seconds, and four more if it stopped between its wake-up and its
+/// question.
+const PASSED_OVER: Duration = Duration::from_secs(12);
 
 static KIND: Kind = Kind {
     channel: LOCK_CHANNEL,

@@ -37,7 +37,11 @@ pub(crate) fn explore<F: Future<Output = ()> + 'static>(name: &str, scenario: fn
     config.ungraceful_shutdown_config.immediately_return_on_panic = true;
     let executions = Runner::new(scheduler, config).run(move || {
         drop(tasks::spawn(clock::run()));
-        tasks::block_on(scenario());
+        tasks::block_on(async {
+            scenario().await;
+            world::calm_down();
+            clock::sleep(Duration::from_nanos(1)).await; // all are asleep: none is dropped while it has a lock
+        });
     });
     assert!(executions > 0, "no time for even one execution");
     drop(on_failure);
