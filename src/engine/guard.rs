@@ -108,7 +108,8 @@ impl Guard {
     ///
     /// # Cancel safety
     ///
-    /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
+    /// Once polled it cannot be undone: dropping the future leaves the rest to the background. Await or drop it: one that
+    /// is kept and not polled may keep the lock for its lease.
     pub async fn unlock(mut self) -> Result<()> {
         let span = tracing::debug_span!(target: "leasehold::lock", "unlock", name = self.name(), id = self.id());
         self.give_back().instrument(span).await
@@ -136,6 +137,8 @@ impl Guard {
     }
 
     /// Resolves when the lock is, or must be presumed, gone. For `select!`.
+    ///
+    /// Awaited outside a tokio runtime it has no clock of its own and relies on the runtime that the client was connected on.
     ///
     /// # Cancel safety
     ///

@@ -22,8 +22,8 @@ use crate::{
 
 /// From before the first request until nothing of it can be left on the server. What Redis is asked about `id` is
 /// asked under `turn`, one after the other, except renewals, which change no level, the hand-over that gives it the
-/// lock, which comes to the same as its own attempts, and what takes it back from an asker that was passed over or whose
-/// client closes: whatever that is granted is not used any more.
+/// lock, which comes to the same as its own attempts, and what takes it back from an asker that is not polled
+/// ([`Errand::turn`](super::releaser::Errand)): whatever that is granted is not used any more.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
@@ -245,10 +245,8 @@ impl Hold {
         }
     }
 
-    /// Whether it is given back whatever its asker does: that may hold the turn and never look.
-    pub(crate) fn is_taken_back(&self) -> bool {
-        let state = self.state();
-        state.evicted || state.doomed
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.state().doomed
     }
 
     pub(crate) fn is_queued(&self) -> bool {

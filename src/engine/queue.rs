@@ -225,7 +225,7 @@ impl Queues {
     /// polled. Returns the holds of those passed over: the server may have them, so they must be given back.
     pub(crate) fn inspect(&self) -> Vec<Arc<Hold>> {
         let now = Instant::now();
-        let passed_over = self.by_key.iter().flat_map(|queue| queue.line().inspect(now)).collect();
+        let passed_over = self.by_key.iter().flat_map(|queue| queue.inspect(now)).collect();
         self.manners.sweep();
         passed_over
     }
@@ -255,6 +255,12 @@ impl Queue {
         if let Some(head) = self.line().head() {
             head.ring();
         }
+    }
+
+    /// A head that took over from one that was granted at once has never asked, and nobody listens for it.
+    fn inspect(&self, now: Instant) -> Vec<Arc<Hold>> {
+        let listens = self.bell().is_some();
+        self.line().inspect(now, listens)
     }
 
     fn is_told(&self) -> bool {
@@ -572,10 +578,10 @@ impl Line {
 
     /// Rings a head that should have asked long ago. Where the head has something to do, or somebody has asked for long, it
     /// passes over those that are not polled.
-    fn inspect(&mut self, now: Instant) -> Vec<Arc<Hold>> {
+    fn inspect(&mut self, now: Instant, listens: bool) -> Vec<Arc<Hold>> {
         let Some(head) = self.head() else { return Vec::new() };
         let asks_for_long = self.asking.is_some_and(|begun| now - begun >= INSPECTION);
-        if now - self.asked >= OVERDUE && !asks_for_long {
+        if (now - self.asked >= OVERDUE || !listens) && !asks_for_long {
             head.ring();
         }
         if !head.is_called() && !asks_for_long {

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::{
@@ -26,6 +27,8 @@ use crate::{
     sync::{std, tokio},
 };
 
+/// How long closing waits for those who ask still; they are told that the client closes.
+const CLOSING: Duration = Duration::from_millis(500);
 /// Errands under way at once, 5 KiB each; more wait for these, in a tenth of the room.
 const AT_ONCE: usize = 4096;
 
@@ -39,6 +42,8 @@ pub(crate) struct Errand {
     heir: Option<Arc<Waiter>>,
     /// It has been tried for as long as a request may take.
     tried: bool,
+    /// Whoever asks for the name waits for it.
+    awaited: bool,
 }
 
 /// The server said no, and has done nothing.
@@ -80,7 +85,7 @@ struct Office {
 impl Errand {
     /// `granted`: the server had granted it; else it is only taken back in case it was, and not passed on.
     pub(crate) fn new(hold: &Arc<Hold>, granted: bool) -> Errand {
-        Errand { hold: Arc::clone(hold), pass_on: granted, heir: None, tried: false }
+        Errand { hold: Arc::clone(hold), pass_on: granted, heir: None, tried: false, awaited: false }
     }
 
     /// After this, nothing of it can be left on the server, nor of the heir to which it may have been handed.
@@ -89,10 +94,21 @@ impl Errand {
         heirs.unwrap_or(self.hold.bound()).max(self.hold.bound())
     }
 
-    /// Whether to ask although somebody else has the turn. Who keeps it for so long does not look, or has no answer either;
-    /// and once nobody holds a level, no order of requests leaves anything there.
-    fn goes_ahead(&self) -> bool {
-        self.hold.is_taken_back() || self.tried && self.hold.is_over()
+    /// The right to ask about the hold, or `None` for going ahead although somebody else has it: that was passed over, or
+    /// keeps it for so long that it does not look or has no answer either. Once nobody holds a level, or nobody will be
+    /// told of it, no order of requests leaves anything there that anybody believes in.
+    async fn turn<'a>(&self, hold: &'a Hold, give_up: Instant) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>> {
+        let started = Instant::now();
+        if hold.is_evicted() || self.tried && hold.is_over() {
+            return Ok(None);
+        }
+        let doomed = hold.is_doomed();
+        let until = if doomed { give_up.min(started + CLOSING) } else { give_up };
+        match timeout_at(until, hold.turn.lock()).await {
+            Ok(turn) => Ok(Some(turn)),
+            Err(_) if doomed => Ok(None),
+            Err(_) => Err(Error::silent("waiting behind a request", started.elapsed(), None)),
+        }
     }
 
     /// Not to the heir it was meant for, nor to any other.
@@ -163,11 +179,14 @@ impl Releaser {
     }
 
     /// Runs an errand in the background.
-    pub(crate) fn send(&self, errand: Errand) {
+    pub(crate) fn send(&self, mut errand: Errand) {
         self.office.counters.releasing.up();
-        *self.office.pending().entry(Arc::clone(errand.hold.name.key())).or_default() += 1;
+        errand.awaited = errand.hold.wanted() == 0; // an inner level frees nothing
+        if errand.awaited {
+            *self.office.pending().entry(Arc::clone(errand.hold.name.key())).or_default() += 1;
+        }
         if let Err(mpsc::error::SendError(errand)) = self.errands.send(errand) {
-            self.office.finished(&errand.hold); // stopped: the lease ends it
+            self.office.finished(&errand); // stopped: the lease ends it
         }
     }
 
@@ -217,14 +236,14 @@ impl Office {
     async fn refuse(&self, mut inbox: mpsc::UnboundedReceiver<Errand>) {
         inbox.close();
         while let Some(errand) = inbox.recv().await {
-            self.finished(&errand.hold);
+            self.finished(&errand);
         }
     }
 
     /// Tries until it is answered or nothing can be left on the server, whatever is answered meanwhile: a right that is
     /// missing may be given, a full server may be emptied. Lets go of the turn between tries.
     async fn in_background(self: Arc<Office>, mut errand: Errand) {
-        let (first, mut pauses) = (Arc::clone(&errand.hold), Pauses::default());
+        let mut pauses = Pauses::default();
         loop {
             match self.bring(&mut errand, Instant::now() + self.redis.patience()).await {
                 Ok(step) if step.is_last => break,
@@ -237,7 +256,7 @@ impl Office {
                 Err(_) => sleep(pauses.next()).await,
             }
         }
-        self.finished(&first);
+        self.finished(&errand);
     }
 
     fn give_up(&self, errand: &Errand, error: &Error) {
@@ -254,10 +273,7 @@ impl Office {
     async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
         let hold = Arc::clone(&errand.hold);
         let started = Instant::now();
-        let goes_ahead = errand.goes_ahead();
-        let turn = async { if goes_ahead { None } else { Some(hold.turn.lock().await) } };
-        let turn = timeout_at(give_up, turn).await;
-        let _turn = turn.map_err(|_| Error::silent("waiting behind a request", started.elapsed(), None))?;
+        let _turn = errand.turn(&hold, give_up).await?;
         loop {
             let level = hold.wanted();
             if level == 0 && hold.is_returned() {
@@ -343,7 +359,10 @@ impl Office {
                 let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok()).unwrap_or(0);
                 self.queues.released(hold, self.others(hold, told));
             }
-            (Code::Gone, _) => self.queues.ring(hold), // nothing was published
+            (Code::Gone, _) => {
+                hold.not_returned(); // there is an answer: no later one may take it for a lost one
+                self.queues.ring(hold); // nothing was published
+            }
             _ => {}
         }
         let may_be_done = asked.is_some_and(|asked| heard.again || asked.before); // an inner level leaves the hold there
@@ -378,16 +397,22 @@ impl Office {
         }
     }
 
-    fn finished(&self, hold: &Hold) {
+    /// The name stays the same, whomever it was passed on to.
+    fn finished(&self, errand: &Errand) {
+        if errand.awaited {
+            self.no_longer_awaited(errand.hold.name.key());
+        }
+        self.one_less();
+    }
+
+    fn no_longer_awaited(&self, key: &str) {
         let mut pending = self.pending();
-        if let Some(count) = pending.get_mut(hold.name.key()) {
+        if let Some(count) = pending.get_mut(key) {
             *count -= 1;
             if *count == 0 {
-                pending.remove(hold.name.key());
+                pending.remove(key);
             }
         }
-        drop(pending);
-        self.one_less();
     }
 
     fn one_less(&self) {

@@ -325,11 +325,11 @@ impl Engine {
         }
     }
 
-    /// What an attempt after the deadline may take: a few of the round trips seen lately, and where thousands wait, what it
-    /// takes until their tasks have run, for the answer comes to one of these.
+    /// What an attempt after the deadline may take: a few of the round trips seen lately. Where thousands wait, what it
+    /// takes until their tasks have run, for the answer comes to one of these, and until all their requests have gone out.
     fn last_attempt(&self) -> Duration {
         let crowd = u32::try_from(self.counters.waiting.get()).unwrap_or(u32::MAX);
-        let round_trips = self.counters.round_trip.get() * 4;
+        let round_trips = self.counters.round_trip.get().saturating_mul(4 + crowd / AT_ONCE);
         round_trips.max(LAST_ATTEMPT).max(A_TASK.saturating_mul(crowd)).min(self.config.command_timeout)
     }
 
@@ -432,6 +432,8 @@ impl Engine {
 const ASKING: &str = "asking for the lock";
 /// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
+/// How many requests are under way at once on one connection.
+const AT_ONCE: u32 = 384;
 /// What the step of a task takes on a slow machine.
 const A_TASK: Duration = Duration::from_micros(50);
 

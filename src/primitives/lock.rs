@@ -136,7 +136,8 @@ impl Lock {
     ///
     /// A future that is kept but not polled (a branch of `select!` that is taken up again later) holds up the waiters behind
     /// it for six to eleven seconds; then they go on without it, and it begins anew when it is polled. A second `lock` of the
-    /// same owner waits behind it all that time: await or drop the first before.
+    /// same owner waits behind it all that time: await or drop the first before. A nested `lock`, or a `try_lock`, that is
+    /// kept after it was granted keeps what it was granted until it is polled or dropped, or its lease ends.
     pub async fn lock(&self) -> Result<Guard> {
         let taken = self.take("lock", Patience::Forever).await?;
         Ok(taken.expect("patience without end ends with a lock or an error"))

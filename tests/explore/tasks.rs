@@ -64,6 +64,12 @@ impl Wake for Called {
 #[derive(Debug)]
 pub(crate) struct JoinSet<T>(FuturesUnordered<JoinHandle<T>>);
 
+impl<T> JoinSet<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 impl<T: Send + 'static> JoinSet<T> {
     pub(crate) fn new() -> JoinSet<T> {
         JoinSet(FuturesUnordered::new())

@@ -91,8 +91,8 @@ async fn at_every_await_of_a_free_lock() {
     for times in 0.. {
         let done = poll_and_drop(times, client.lock("free").lock()).await;
         clean(&server, &client, &["free"]).await;
-        if done {
-            assert!(times > 1, "it was dropped at least once under way");
+        // On a busy machine the answer can be there at the first poll already; it must be dropped under way at least once.
+        if done && times > 1 {
             break;
         }
     }
