@@ -98,6 +98,8 @@ pub(crate) struct Waiter {
     waker: AtomicWaker,
     /// How many inspections ago it was polled last.
     unseen: AtomicU32,
+    /// An attempt of its own is under way.
+    asks: AtomicBool,
 }
 
 /// Whether the lock is being handed to this waiter.
@@ -159,6 +161,7 @@ pub(crate) struct Place<'a> {
 #[derive(Debug)]
 pub(crate) struct Asking<'a> {
     queue: &'a Queue,
+    waiter: &'a Waiter,
     begun: Instant,
 }
 
@@ -292,7 +295,17 @@ impl Waiter {
     fn new(hold: Arc<Hold>, lease: Lease) -> Waiter {
         let (woken, rung, offer) = (Notify::new(), AtomicBool::new(false), Mutex::new(Offer::None));
         let (ticket, unseen) = (AtomicU64::new(0), AtomicU32::new(0));
-        Waiter { hold, lease, ticket, woken, rung, offer, waker: AtomicWaker::new(), unseen }
+        Waiter {
+            hold,
+            lease,
+            ticket,
+            woken,
+            rung,
+            offer,
+            waker: AtomicWaker::new(),
+            unseen,
+            asks: AtomicBool::new(false),
+        }
     }
 
     /// The server has moved the lock to it. False if it will not give that back: it has left empty-handed, or had the
@@ -321,9 +334,11 @@ impl Waiter {
         self.woken.notify_one();
     }
 
-    /// Whether it has something to look at.
-    fn is_called(&self) -> bool {
-        self.rung.load(Ordering::Acquire) || matches!(*self.offer(), Offer::Given(_))
+    /// Whether there is something to look at, or soon will be.
+    fn is_due(&self) -> bool {
+        self.rung.load(Ordering::Acquire)
+            || self.asks.load(Ordering::Relaxed)
+            || matches!(*self.offer(), Offer::Given(_))
     }
 
     /// Whether its future was polled in the last few inspections. Each has it polled, if anybody does that.
@@ -434,7 +449,8 @@ impl Place<'_> {
     fn begin(&self, line: &mut Line) -> Asking<'_> {
         let begun = Instant::now();
         (line.asking, line.asked) = (Some(begun), begun);
-        Asking { queue: &self.queue, begun }
+        self.waiter.asks.store(true, Ordering::Relaxed);
+        Asking { queue: &self.queue, waiter: &self.waiter, begun }
     }
 
     /// What can be known without asking, by a waiter whose time is over; `due` is how soon an answer should be there.
@@ -516,6 +532,7 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let mut line = self.queue.line();
+        self.waiter.asks.store(false, Ordering::Relaxed);
         if line.asking == Some(self.begun) {
             line.asking = None;
         }
@@ -576,18 +593,17 @@ impl Line {
         self.silence.as_ref().map(|silence| joined.max(silence.since) + timeout)
     }
 
-    /// Rings a head that should have asked long ago. Where the head has something to do, or somebody has asked for long, it
-    /// passes over those that are not polled.
+    /// Rings a head that should have asked long ago. Where somebody has something to look at, it passes over those that are
+    /// not polled.
     fn inspect(&mut self, now: Instant, listens: bool) -> Vec<Arc<Hold>> {
         let Some(head) = self.head() else { return Vec::new() };
-        let asks_for_long = self.asking.is_some_and(|begun| now - begun >= INSPECTION);
-        if (now - self.asked >= OVERDUE || !listens) && !asks_for_long {
+        if (now - self.asked >= OVERDUE || !listens) && !head.asks.load(Ordering::Relaxed) {
             head.ring();
         }
-        if !head.is_called() && !asks_for_long {
+        let first: Vec<_> = self.waiters.values().take(INSPECTED).map(Arc::clone).collect();
+        if !first.iter().any(|waiter| waiter.is_due()) {
             return Vec::new();
         }
-        let first: Vec<_> = self.waiters.values().take(INSPECTED).map(Arc::clone).collect();
         let passed_over: Vec<_> = first.into_iter().filter(|waiter| !waiter.is_attended() && waiter.revoke()).collect();
         for waiter in &passed_over {
             self.leave(waiter);

@@ -10,7 +10,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -47,8 +47,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// A connection that lives no longer than this has died young.
 const YOUNG: Duration = Duration::from_secs(1);
-/// Connections in a row that may be lost when they are asked who we are; after that they are not asked.
-const MUTE: u32 = 3;
 /// How many times within the patience those who wait look at the clock.
 const PULSES: u32 = 10;
 /// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
@@ -346,14 +344,12 @@ impl Link {
     }
 
     /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
-    /// False if there was no answer at all.
-    async fn introduce(&self) -> bool {
+    async fn introduce(&self) {
         let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
         let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
         if let Some(peer) = info.as_deref().ok().and_then(Peer::parse) {
             let _ = self.peer.set(peer);
         }
-        !matches!(info, Err(Fault::Unknown(_)))
     }
 
     /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
@@ -513,8 +509,8 @@ impl Conn {
         generation: watch::Sender<u64>,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let (target, counters, mute) = (Arc::clone(target), Arc::clone(counters), AtomicU32::new(0));
-        let dial = Dial { target, patience, buffer: NOTHING_HEARD, counters, mute };
+        let (target, counters) = (Arc::clone(target), Arc::clone(counters));
+        let dial = Dial { target, patience, buffer: NOTHING_HEARD, counters };
         let first = Arc::new(dial.link().await?);
         let (slot, link) = watch::channel(Ok(Arc::clone(&first)));
         let closed = closed.clone();
@@ -592,18 +588,12 @@ struct Dial {
     patience: Duration,
     buffer: usize,
     counters: Arc<Counters>,
-    /// How often in a row a connection was lost when it was asked who we are: something between us and the server may
-    /// take offence at that.
-    mute: AtomicU32,
 }
 
 impl Dial {
     async fn link(&self) -> Result<Link, Fault> {
         let link = Link::open(&self.target, self.patience, self.buffer, &self.counters).await?;
-        if self.mute.load(Ordering::Relaxed) < MUTE {
-            let heard = link.introduce().await;
-            self.mute.store(if heard { 0 } else { self.mute.load(Ordering::Relaxed) + 1 }, Ordering::Relaxed);
-        }
+        link.introduce().await;
         Ok(link)
     }
 

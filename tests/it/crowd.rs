@@ -10,7 +10,11 @@ use leasehold::{Client, Error, Guard, Owner};
 use serial_test::serial;
 use tokio::time::sleep;
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{
+    Server, before, behind, client, ms, plain,
+    proxy::{Fault, Rule, Way},
+    script, until, within,
+};
 
 /// Those who ask a server that is gone: so many that their requests do not go out at once.
 const CROWD: usize = 8_000;
@@ -125,4 +129,24 @@ async fn leaving_the_line_does_not_take_longer_for_being_many() {
         many = many.min(leaving(&client, 16_000).await);
     }
     assert!(many < few * 20, "{few:?} for 2,000, {many:?} for 16,000");
+}
+
+/// An answer is as old as its way is long; it tells all who waited for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
+async fn nor_is_one_who_waits_for_a_server_that_is_far_away() {
+    let server = Server::start();
+    let (acquire, proxy) = (script(&server, "acquire"), before(&server));
+    let (holder, client) = (plain(&server).await, behind(&proxy, |builder| builder).await);
+    let _held = holder.lock("x").lock().await.expect("free");
+    proxy.rule(Rule::new(acquire, Fault::Delay(Way::Back, ms(200))).times(u64::MAX));
+    let patience = ms(2_500);
+    let calls = (0..3_000).map(|_| {
+        let lock = client.lock("x").owner(&Owner::new());
+        tokio::spawn(async move { lock.try_lock_for(patience).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let taken = call.await.expect("no panic");
+        assert!(matches!(taken, Ok(None)), "{taken:?}");
+    }
 }

@@ -17,6 +17,7 @@ mod forgotten;
 mod frozen;
 mod guarantees;
 mod history;
+mod links;
 mod listeners;
 mod lost;
 mod max_hold;

@@ -1,11 +1,19 @@
 //! A `lock()` future that is kept and not polled: it gets nothing for nothing, and does not stop others.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    time::Duration,
+};
 
-use leasehold::{Builder, Client, Guard, Owner};
-use tokio::task::JoinHandle;
+use leasehold::{Builder, Client, Error, Guard, Owner};
+use tokio::{task::JoinHandle, time::sleep};
 
-use crate::support::{Server, client, ms, plain, poll_until, until, within};
+use crate::support::{
+    Server, before, behind, client, ms, plain, poll_until,
+    proxy::{Fault, Rule, Way},
+    script, until, within,
+};
 
 /// How long one may keep the first place without being there, and what a busy machine adds.
 const PASSED_OVER: Duration = ms(11_000);
@@ -73,5 +81,106 @@ async fn a_lock_is_not_parked_with_one_who_is_not_there() {
     taken.unlock().await.expect("ours");
     let (taken, _) = within("the turn of the one who was away", ms(3_000), kept).await;
     taken.expect("free").unlock().await.expect("ours");
+    assert!(!server.exists("x"));
+}
+
+/// A future that waits in line behind somebody else's lock, and is kept from then on.
+async fn kept_in_line(
+    client: &Client,
+    lock: &leasehold::Lock,
+) -> Pin<Box<dyn Future<Output = leasehold::Result<Guard>>>> {
+    let lock = lock.clone();
+    let (mut kept, before) = (Box::pin(async move { lock.lock().await }), client.stats().waiting);
+    poll_until("it to wait", kept.as_mut(), || client.stats().waiting > before).await;
+    kept
+}
+
+#[tokio::test]
+async fn many_who_are_not_there_do_not_add_up() {
+    let server = Server::start();
+    let (client, holder) = (plain(&server).await, plain(&server).await);
+    let held = holder.lock("x").lock().await.expect("free");
+    let mut kept = Vec::new();
+    for _ in 0..5 {
+        kept.push(kept_in_line(&client, &client.lock("x").owner(&Owner::new())).await);
+    }
+    let behind = waiter(&client).await;
+    held.unlock().await.expect("ours");
+    let (taken, _) = within("the one who is there", PASSED_OVER + ms(3_000), behind).await;
+    drop(taken.expect("no panic").expect("free"));
+    drop(kept);
+}
+
+#[tokio::test]
+async fn its_owner_is_not_kept_from_the_lock() {
+    let server = Server::start();
+    let (client, holder) = (plain(&server).await, plain(&server).await);
+    let held = holder.lock("x").lock().await.expect("free");
+    let lock = client.lock("x").owner(&Owner::new());
+    let kept = kept_in_line(&client, &lock).await;
+    held.unlock().await.expect("ours");
+    let taken = async {
+        loop {
+            // Until it is passed over this waits behind its own first call, and says so.
+            match lock.try_lock().await {
+                Ok(Some(guard)) => break guard,
+                Ok(None) | Err(Error::Unavailable { .. }) => sleep(ms(100)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let (guard, _) = within("the lock that nobody has", PASSED_OVER + ms(4_000), taken).await;
+    assert_eq!(guard.holds(), 1);
+    let again = within("one more level", ms(3_000), kept).await.0.expect("the same owner");
+    assert_eq!(guard.holds(), 2);
+    drop(again);
+}
+
+/// Granted by a request that is sent again after all was taken back.
+#[tokio::test]
+async fn what_is_asked_for_after_it_was_taken_back_is_taken_back_too() {
+    let server = Server::start();
+    let acquire = script(&server, "acquire");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let lock = client.lock("x").owner(&Owner::new()).lease(Duration::from_secs(3_600));
+    proxy.rule(Rule::new(acquire.clone(), Fault::Cut(Way::Back)));
+    let mut kept = Box::pin(lock.lock());
+    poll_until("it to be granted", kept.as_mut(), || proxy.is_spent()).await;
+    until("it to be passed over", PASSED_OVER, || !server.exists("x")).await;
+    proxy.rule(Rule::new(acquire, Fault::Delay(Way::Back, ms(300))));
+    poll_until("it to be granted again", kept.as_mut(), || server.exists("x")).await;
+    drop(kept);
+    until("it to be given back", ms(5_000), || !server.exists("x")).await;
+}
+
+#[tokio::test]
+async fn one_who_leaves_after_being_passed_over_leaves_no_subscription() {
+    let server = Server::start();
+    let (client, holder) = (plain(&server).await, plain(&server).await);
+    let held = holder.lock("x").lock().await.expect("free");
+    let lock = client.lock("x").owner(&Owner::new());
+    let mut kept = Box::pin(lock.lock());
+    let before = client.stats().calls;
+    poll_until("it to have asked", kept.as_mut(), || client.stats().calls > before).await;
+    // Whoever comes next is alone in line once the first was passed over, and takes the line with it.
+    let next = client.lock("x").owner(&Owner::new());
+    next.try_lock_for(PASSED_OVER).await.expect("the server answers");
+    let _ = tokio::time::timeout(ms(300), kept.as_mut()).await;
+    drop(kept);
+    until("nobody to listen", ms(5_000), || client.stats().subscriptions == 0).await;
+    held.unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_one_who_is_not_there() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lock = client.lock("x").lease(Duration::from_secs(3_600));
+    let mut kept = Box::pin(lock.lock());
+    poll_until("it to be granted", kept.as_mut(), || server.exists("x")).await;
+    client.clone().close().await.expect("all was given back");
+    assert!(!server.exists("x"));
+    assert!(matches!(kept.await, Err(Error::Closed)));
     assert!(!server.exists("x"));
 }

@@ -22,7 +22,7 @@ async fn a_release_in_another_process_wakes_the_waiter() {
     let (taken, took) = within("to be woken", ms(1_000), waiting).await;
     drop(taken.expect("no panic").expect("granted"));
     assert!(took < ms(500), "{took:?}");
-    assert!(waiter.stats().wakeups >= 1);
+    until("the message", ms(1_000), || waiter.stats().wakeups >= 1).await; // it may have looked by itself just before
 }
 
 #[tokio::test]
