@@ -45,8 +45,10 @@ use crate::{
 /// Waits between attempts to reconnect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
-/// A connection that lives no longer than this has died young.
+/// A connection that lives no longer than this has died young. After several of these in a row we wait before the next, but
+/// no longer than this: a bad network is to be ridden out.
 const YOUNG: Duration = Duration::from_secs(1);
+const LAST_PAUSE_AFTER_YOUNG: Duration = Duration::from_millis(100);
 /// How many times within the patience those who wait look at the clock.
 const PULSES: u32 = 10;
 /// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
@@ -564,7 +566,11 @@ async fn supervise(
         let opened = Instant::now();
         link.down.cancelled().await;
         // The first time at once; one that dies young again and again must not keep us busy.
-        pause = if opened.elapsed() < YOUNG { (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE) } else { Duration::ZERO };
+        pause = if opened.elapsed() < YOUNG {
+            (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE_AFTER_YOUNG)
+        } else {
+            Duration::ZERO
+        };
         sleep(pause.saturating_sub(FIRST_PAUSE)).await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
         let next = dial.until_open(|fault| _ = slot.send_replace(Err(fault))).await;
