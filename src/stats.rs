@@ -95,6 +95,8 @@ pub struct Times {
 pub(crate) struct Counters {
     pub(crate) holds: Count,
     pub(crate) waiting: Count,
+    /// Of these, with a time limit.
+    pub(crate) limited: Count,
     pub(crate) subscriptions: Count,
     pub(crate) releasing: Count,
     pub(crate) ways: [Count; 4],

@@ -26,7 +26,7 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Code, Word},
-    stats::Way,
+    stats::{Counters, Way},
     sync::{std, tokio},
 };
 
@@ -86,6 +86,22 @@ enum Outcome {
     TimeOver,
     /// The waiter did not look for so long that the others went on without it.
     PassedOver,
+}
+
+/// A waiter with a time limit: many of these may run out of it at once.
+struct Limited<'a>(&'a Counters);
+
+impl Limited<'_> {
+    fn new(counters: &Counters) -> Limited<'_> {
+        counters.limited.up();
+        Limited(counters)
+    }
+}
+
+impl Drop for Limited<'_> {
+    fn drop(&mut self) {
+        self.0.limited.down();
+    }
 }
 
 /// What came of waiting for the right to ask about a hold.
@@ -205,6 +221,7 @@ impl Engine {
 
     async fn wait_in_line(&self, guard: &mut Guard, wish: &Wish, started: Instant) -> Result<Outcome> {
         let hold = Arc::clone(guard.hold());
+        let _limited = wish.patience.end().map(|_| Limited::new(&self.counters));
         let place = self.queues.join(&hold, self.lease(wish));
         let outcome = {
             let mut wait = pin!(self.wait(&place, guard, wish));
@@ -328,7 +345,7 @@ impl Engine {
     /// What an attempt after the deadline may take: a few of the round trips seen lately. Where thousands wait, what it
     /// takes until their tasks have run, for the answer comes to one of these, and until all their requests have gone out.
     fn last_attempt(&self) -> Duration {
-        let crowd = u32::try_from(self.counters.waiting.get()).unwrap_or(u32::MAX);
+        let crowd = u32::try_from(self.counters.limited.get()).unwrap_or(u32::MAX);
         let round_trips = self.counters.round_trip.get().saturating_mul(4 + crowd / AT_ONCE);
         round_trips.max(LAST_ATTEMPT).max(A_TASK.saturating_mul(crowd)).min(self.config.command_timeout)
     }
