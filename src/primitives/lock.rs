@@ -126,7 +126,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if this owner had the lock and lost it, or was granted it too late three times in a row, which only a
+    /// [`Error::Lost`] if this owner had the lock and lost it, or was granted it too late four times in a row, which only a
     /// lease shorter than the way of an answer explains; [`Error::Unavailable`] if the server does not answer
     /// for [`outage_timeout`](crate::Builder::outage_timeout); others as [`Error`] says. Nothing is held then.
     ///

@@ -46,15 +46,12 @@ async fn a_lock_that_was_handed_over_and_ended_unseen_is_taken_anew() {
     assert!(!server.exists("x"));
 }
 
-#[tokio::test]
-async fn one_who_is_not_there_does_not_stop_the_line() {
-    let server = Server::start();
-    let (holder, client) = (plain(&server).await, plain(&server).await);
-    let held = holder.lock("x").lock().await.expect("free");
+/// `held` is given back, the first of the client's waiters is not there, and the next has the lock all the same.
+async fn goes_to_the_next(server: &Server, client: &Client, held: Guard) {
     let lock = client.lock("x").owner(&Owner::new());
     let mut kept = pin!(lock.lock());
     poll_until("it to wait", kept.as_mut(), || client.stats().refused >= 2).await;
-    let behind = waiter(&client).await;
+    let behind = waiter(client).await;
     held.unlock().await.expect("ours");
     let (taken, _) = within("the next in line to have it", PASSED_OVER, behind).await;
     let taken = taken.expect("no panic").expect("free");
@@ -66,22 +63,20 @@ async fn one_who_is_not_there_does_not_stop_the_line() {
 }
 
 #[tokio::test]
+async fn one_who_is_not_there_does_not_stop_the_line() {
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let held = holder.lock("x").lock().await.expect("free");
+    goes_to_the_next(&server, &client, held).await;
+}
+
+/// Given back in the same process, it is handed to the first.
+#[tokio::test]
 async fn a_lock_is_not_parked_with_one_who_is_not_there() {
     let server = Server::start();
     let client = plain(&server).await;
     let held = client.lock("x").lock().await.expect("free");
-    let lock = client.lock("x").owner(&Owner::new());
-    let mut kept = pin!(lock.lock());
-    poll_until("it to wait", kept.as_mut(), || client.stats().refused >= 2).await;
-    let behind = waiter(&client).await;
-    held.unlock().await.expect("ours");
-    let (taken, _) = within("the next in line to have it", PASSED_OVER, behind).await;
-    let taken = taken.expect("no panic").expect("it was given back");
-    assert_eq!(server.lock("x"), [(taken.id().to_owned(), 1)]);
-    taken.unlock().await.expect("ours");
-    let (taken, _) = within("the turn of the one who was away", ms(3_000), kept).await;
-    taken.expect("free").unlock().await.expect("ours");
-    assert!(!server.exists("x"));
+    goes_to_the_next(&server, &client, held).await;
 }
 
 /// A future that waits in line behind somebody else's lock, and is kept from then on.
