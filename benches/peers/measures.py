@@ -1,6 +1,5 @@
-"""The rows of the table: what is read from the runs, and what the rounds say together."""
+"""The rows of the table, and what is read for them from the figures of a run."""
 
-import statistics
 from dataclasses import dataclass
 from typing import Callable
 
@@ -9,34 +8,22 @@ LESS, MORE = "less", "more"
 
 @dataclass
 class Measure:
-    label: str
     run: str
+    name: str  # within the run
+    load: str
+    what: str
+    unit: str
     value: Callable  # of the figures of one run
     better: str
-    show: Callable  # a value as text
     pooled: bool = False  # from the hand-overs of all rounds together, since one round has few
 
-
-@dataclass
-class Cell:
-    """One program in one row."""
-
-    values: list  # one for each round that did not fail, or one for all
-    rounds: int  # that did not fail
-    failures: list  # what went wrong, one for each round that failed
-    violations: int = 0
-    errors: int = 0
-    counts: bool = True  # it did what the row is about
-    note: str = ""
+    @property
+    def key(self):
+        return f"{self.run} {self.name}"
 
     @property
-    def median(self):
-        return statistics.median(self.values) if self.values else None
-
-    @property
-    def ranked(self):
-        """One that failed now and then is still somebody to be measured by."""
-        return self.rounds > len(self.failures) and not self.violations and self.counts
+    def label(self):
+        return f"{self.load}: {self.what}" + (f", {self.unit}" if self.unit else "")
 
 
 def number(value):
@@ -72,27 +59,28 @@ def hand_over(percent):
 
 
 def one_name(tasks, work):
-    run, what = f"one-name-{tasks}-{work}ms", f"one name, {tasks} tasks, {f'{work} ms of' if work else 'no'} work"
+    run, load = f"one-name-{tasks}-{work}ms", f"one name, {tasks} tasks, {f'{work} ms of' if work else 'no'} work"
     return [
-        Measure(f"{what}: turns a second", run, rate, MORE, number),
-        Measure(f"{what}: least served task, in fair shares", run, share("least", tasks), MORE, number),
-        Measure(f"{what}: most served task, in fair shares", run, share("most", tasks), LESS, number),
-        Measure(f"{what}: server commands a turn", run, commands, LESS, number),
+        Measure(run, "rate", load, "turns a second", "", rate, MORE),
+        Measure(run, "least", load, "least served task", "in fair shares", share("least", tasks), MORE),
+        Measure(run, "most", load, "most served task", "in fair shares", share("most", tasks), LESS),
+        Measure(run, "commands", load, "server commands a turn", "", commands, LESS),
     ]
 
 
 def handed(where, run):
+    load = f"release to next holder, {where}"
     return [
-        Measure(f"release to next holder, {where}: p50, ms", run, hand_over(50), LESS, number),
-        Measure(f"release to next holder, {where}: p99 of all rounds, ms", run, hand_over(99), LESS, number, pooled=True),
+        Measure(run, "p50", load, "p50", "ms", hand_over(50), LESS),
+        Measure(run, "p99", load, "p99 of all rounds", "ms", hand_over(99), LESS, pooled=True),
     ]
 
 
 MEASURES = [
-    Measure("nobody else wants it: lock + unlock, p50, µs", "own-names-1", micros("p50"), LESS, number),
-    Measure("nobody else wants it: lock + unlock, p99, µs", "own-names-1", micros("p99"), LESS, number),
+    Measure("own-names-1", "p50", "nobody else wants it", "p50 of lock + unlock", "µs", micros("p50"), LESS),
+    Measure("own-names-1", "p99", "nobody else wants it", "p99 of lock + unlock", "µs", micros("p99"), LESS),
     *(
-        Measure(f"{tasks} task{'s'[:tasks > 1]}, a name each: pairs a second", f"own-names-{tasks}", rate, MORE, number)
+        Measure(f"own-names-{tasks}", "rate", f"{tasks} task{'s'[:tasks > 1]}, a name each", "pairs a second", "", rate, MORE)
         for tasks in (1, 16, 256)
     ),
     *one_name(16, 0),
@@ -101,33 +89,5 @@ MEASURES = [
     *one_name(256, 1),
     *handed("one process", "hand-over-inside"),
     *handed("two processes", "hand-over-between"),
-    Measure("10,000 locks held and renewed: bytes each", "held", lambda figures: figures["bytes"], LESS, number),
+    Measure("held", "bytes", "10,000 locks held and renewed", "bytes each", "", lambda figures: figures["bytes"], LESS),
 ]
-
-
-def cell(measure, outcomes):
-    """`outcomes` are figures, or texts where a round failed."""
-    figures = [outcome for outcome in outcomes if isinstance(outcome, dict)]
-    failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    if measure.pooled and figures:
-        values = [measure.value({"times": sorted(sum((figure["times"] for figure in figures), []))})]
-    else:
-        values = [measure.value(figure) for figure in figures]
-    result = Cell(values, len(figures), failures)
-    result.violations = sum(figure.get("violations", 0) for figure in figures)
-    result.errors = sum(figure.get("errors", 0) for figure in figures)
-    if any(figure.get("renewed") is False for figure in figures):
-        result.counts, result.note = False, "not renewed"
-    if heaps := [figure["heap"] for figure in figures if "heap" in figure]:
-        result.note = f"{statistics.median(heaps):.0f} in live objects"
-    return result
-
-
-def ratios(outcomes, ours, measure):
-    """Of the same round, so that the machine's mood is in both halves; of everything where rounds are pooled."""
-    if measure.pooled:
-        one, other = cell(measure, outcomes), cell(measure, ours)
-        return [one.median / other.median] if one.values and other.values else []
-    pairs = [(one, other) for one, other in zip(outcomes, ours) if isinstance(one, dict) and isinstance(other, dict)]
-    pairs = [(measure.value(one), measure.value(other)) for one, other in pairs]
-    return [one / other for one, other in pairs if other > 0]

@@ -1,116 +1,263 @@
-"""The picture: a panel for each question, a line for each program."""
+"""The pictures: a panel for each question, a line for each program."""
 
 import math
-import statistics
+import textwrap
 from dataclasses import dataclass
 from html import escape
-from typing import Callable
 
-from measures import commands, hand_over, micros, number, quantile, rate, share
+from measures import number
+from summary import OURS, conditions, first_in, not_first
 
-OURS = "leasehold"
 WIDTH, MARGIN, GAP = 920, 24, 36
-HEAD, LINE, FOOT = 50, 22, 22  # of a panel
-LABEL, VALUE = 122, 92  # beside the plot: names, and figures
-PANEL = (WIDTH - 2 * MARGIN - GAP) // 2
-INK, SOFT, GRID, OTHERS, ACCENT = "#1f2328", "#656d76", "#e3e6ea", "#9aa5b1", "#c2410c"
+LINE, FOOT = 22, 26  # of a panel: a program, the figures of the axis
+LABEL = 122  # for the names
+SMALL = 11
+# In the light, and in the dark. What does not know the one that is asked for shows the first.
+PALETTE = {
+    "paper": ("#ffffff", "#0d1117"),
+    "ink": ("#1f2328", "#e6edf3"),
+    "soft": ("#59636e", "#9198a1"),
+    "grid": ("#d1d9e0", "#3d444d"),
+    "minor": ("#eceff2", "#20262e"),
+    "others": ("#8b96a2", "#768390"),
+    "ours": ("#c2410c", "#fb8c4a"),
+}
 
 
 @dataclass
 class Panel:
     title: str
-    hint: str
-    run: str
-    values: Callable  # of the figures of all rounds: one or two values, the second no less than the first
+    load: str
+    unit: str
+    better: str
+    rows: list  # of the table: one, or two
+    marks: tuple = ()  # what the two are
     log: bool = False
 
-
-def medians(*values):
-    return lambda rounds: [statistics.median(value(figures) for figures in rounds) for value in values]
-
-
-def times(rounds):
-    """As in the table: one round has too few for the second."""
-    together = sorted(sum((figures["times"] for figures in rounds), []))
-    return [medians(hand_over(50))(rounds)[0], quantile(together, 99) / 1e6]
+    @property
+    def scale(self):
+        return f"{self.unit}{', logarithmic' if self.log else ''}; {self.better}"
 
 
-PANELS = [
-    Panel("Lock and unlock, nobody else wants it", "µs, p50 to p99; less is better", "own-names-1",
-          medians(micros("p50"), micros("p99")), log=True),
-    Panel("256 tasks, a name each", "pairs a second; more is better", "own-names-256", medians(rate)),
-    Panel("Release to next holder, one process", "ms, p50 to p99; less is better", "hand-over-inside", times, log=True),
-    Panel("Release to next holder, two processes", "ms, p50 to p99; less is better", "hand-over-between", times, log=True),
-    Panel("16 tasks want one name, no work", "turns a second; more is better", "one-name-16-0ms", medians(rate)),
-    Panel("16 tasks want one name, 1 ms of work", "turns a second, 1,000 at best; more is better", "one-name-16-1ms",
-          medians(rate)),
-    Panel("Who gets the turns: 16 tasks, 1 ms of work", "least to most served task in fair shares; 1 is fair",
-          "one-name-16-1ms", medians(share("least", 16), share("most", 16))),
-    Panel("What a turn costs the server: 16 tasks, 1 ms", "commands, those of scripts included; less is better",
-          "one-name-16-1ms", medians(commands)),
+HALVES = ("p50", "p99")
+LESS, MORE = "less is better", "more is better"
+
+BETWEEN = Panel("Release to next holder", "two processes", "ms", LESS, ["hand-over-between p50", "hand-over-between p99"],
+                HALVES, log=True)
+SHARES = Panel("Who gets the turns", "16 tasks, 1 ms of work", "fair shares of one name", "1 is fair",
+               ["one-name-16-1ms least", "one-name-16-1ms most"], ("least", "most served task"))
+COST = Panel("Server commands a turn", "one name, 1 ms of work", "those in scripts too", LESS,
+             ["one-name-16-1ms commands", "one-name-256-1ms commands"], ("16 tasks", "256 tasks"))
+
+ALL = [
+    Panel("Lock and unlock", "nobody else wants it", "µs", LESS, ["own-names-1 p50", "own-names-1 p99"], HALVES, log=True),
+    Panel("Lock and unlock", "256 tasks, a name each", "pairs a second", MORE, ["own-names-256 rate"]),
+    Panel("Release to next holder", "one process", "ms", LESS, ["hand-over-inside p50", "hand-over-inside p99"], HALVES,
+          log=True),
+    BETWEEN,
+    Panel("One name", "16 tasks want it, no work", "turns a second", MORE, ["one-name-16-0ms rate"]),
+    Panel("One name", "16 tasks want it, 1 ms of work", "turns a second, 1,000 at best", MORE, ["one-name-16-1ms rate"]),
+    SHARES,
+    COST,
 ]
+THREE = [BETWEEN, SHARES, COST]
 
 
-def plot(results, programs):
-    panels = [panel for panel in PANELS if panel.run in results]
-    height = HEAD + LINE * len(programs) + FOOT
-    total = 2 * MARGIN + height * math.ceil(len(panels) / 2)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" '
-        'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, DejaVu Sans, sans-serif">',
-        f'<rect width="{WIDTH}" height="{total}" rx="8" fill="#ffffff"/>',
-    ]
+def pictures(whole, programs):
+    """By file."""
+    return {"peers.svg": all_of_it(whole, programs), "peers-three.svg": three(whole, programs)}
+
+
+def all_of_it(whole, programs):
+    """Two panels beside each other, each with names of its own."""
+    panels = [panel for panel in ALL if set(panel.rows) <= set(whole["rows"])]
+    width, head = (WIDTH - 2 * MARGIN - GAP) // 2, 50
+    height = head + LINE * len(programs) + FOOT
+    parts, top = [], MARGIN + 58
     for at, panel in enumerate(panels):
-        x, y = MARGIN + at % 2 * (PANEL + GAP), MARGIN + at // 2 * height
-        parts += draw(panel, results[panel.run], programs, x, y)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        x, y = MARGIN + at % 2 * (width + GAP), top + at // 2 * height
+        parts += [
+            text(x, y + 14, f"{panel.title}, {panel.load}", 14, "ink", weight=600),
+            *marks(panel, x, y + 31, panel.scale),
+            *names(programs, x, y + head),
+            *plot(panel, whole["rows"], programs, x + LABEL, y + head, width - LABEL),
+        ]
+    bottom = top + height * math.ceil(len(panels) / 2)
+    return picture([*heading(programs), *legend(MARGIN + 38), *parts], bottom + 4, panels, whole, programs)
 
 
-def draw(panel, outcomes, programs, x, y):
-    rows = {program.name: row(panel, outcomes[program.name]) for program in programs}
-    axis = Axis(panel, [value for values in rows.values() for value in values], x + LABEL, PANEL - LABEL - VALUE)
-    yield text(x, y + 14, panel.title, 14, INK, weight=600)
-    yield text(x, y + 31, panel.hint, 11.5, SOFT)
-    bottom = y + HEAD + LINE * len(programs) - 6
-    for value in axis.ticks():
-        at = axis.at(value)
-        yield f'<line x1="{at:.1f}" y1="{y + HEAD - 10}" x2="{at:.1f}" y2="{bottom}" stroke="{GRID}"/>'
-        yield text(at, bottom + 13, tick(value), 10, SOFT, anchor="middle")
+def three(whole, programs):
+    """Three panels beside each other; the names once."""
+    panels = [panel for panel in THREE if set(panel.rows) <= set(whole["rows"])]
+    gap, top, head = 22, MARGIN + 30, 86
+    width = (WIDTH - 2 * MARGIN - LABEL - gap * (len(panels) - 1)) // len(panels)
+    parts = [*names(programs, MARGIN, top + head)]
+    for at, panel in enumerate(panels):
+        x = MARGIN + LABEL + at * (width + gap)
+        parts += [
+            text(x, top + 14, panel.title, 14, "ink", weight=600),
+            text(x, top + 31, panel.load, SMALL, "soft"),
+            text(x, top + 47, panel.scale, SMALL, "soft"),
+            *marks(panel, x, top + 64),
+            *plot(panel, whole["rows"], programs, x, top + head, width),
+        ]
+    return picture([*heading(programs), *parts], top + head + LINE * len(programs) + FOOT + 4, panels, whole, programs)
+
+
+def picture(parts, bottom, panels, whole, programs):
+    """With a foot that says what was measured, and where leasehold is not first."""
+    rows = whole["rows"]
+    shown = {key for panel in panels for key in panel.rows}
+    here = {key: row for key, row in rows.items() if key in shown}
+    elsewhere = {key: row for key, row in rows.items() if key not in shown}
+    # A version stays beside its name.
+    versions = [whole["versions"][program.name].replace(" ", "\N{NO-BREAK SPACE}") for program in programs]
+    foot = [
+        (
+            f"{OURS} is first in {first_in(rows)} of the {len(rows)} rows of docs/benchmarks.md. Not first in this picture: "
+            f"{'; '.join(not_first(here)) or 'nothing'}. Not first elsewhere: {'; '.join(not_first(elsewhere)) or 'nothing'}.",
+            "ink",
+        ),
+        (f"Medians of the rounds; p99 of a release is of all rounds together. {conditions(whole['setting'])}", "soft"),
+        (" · ".join(version.replace(",\N{NO-BREAK SPACE}", ", ") for version in versions) + ".", "soft"),
+    ]
+    y, lines = bottom + 12, []
+    for part, color in foot:
+        for words in textwrap.wrap(part, int((WIDTH - 2 * MARGIN) / (0.53 * SMALL)), break_on_hyphens=False):
+            lines.append(text(MARGIN, y, words, SMALL, color))
+            y += 15
+        y += 5
+    total = y - 5 - 15 + MARGIN
+    dark = "".join(f".f-{name}{{fill:{dark}}}.s-{name}{{stroke:{dark}}}" for name, (_, dark) in PALETTE.items())
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {total}" width="{WIDTH}" height="{total}" role="img" '
+        'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, DejaVu Sans, sans-serif">',
+        f"<title>{title(programs)}</title>",
+        f"<style>@media (prefers-color-scheme: dark){{{dark}}}</style>",
+        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{total - 1}" rx="8" {paint("paper", "grid")}/>',
+        *parts,
+        *lines,
+        "</svg>",
+    ]) + "\n"
+
+
+def title(programs):
+    return f"{OURS} beside {len(programs) - 1} other lock libraries"
+
+
+def heading(programs):
+    return [text(MARGIN, MARGIN + 12, title(programs), 17, "ink", weight=600)]
+
+
+def legend(y):
+    """What a row may show."""
+    x = MARGIN
+    yield rect(x, y - 9, 40, "others")
+    yield from whisker(x + 34, x + 46, y - 3)
+    x += 56
+    yield text(x, y + 1, "median of the rounds, with the least and the most of them", SMALL, "soft")
+    x += 375
+    yield from dots([x + 5, x + 35], y - 3, "others")
+    yield text(x + 46, y + 1, "two figures, named below each title", SMALL, "soft")
+
+
+def marks(panel, x, y, hint=""):
+    """What the dots are, and of what."""
+    if panel.marks:
+        for words, draw in zip(panel.marks, (dot, ring)):
+            yield draw(x + 5, y - 4, "others")
+            yield text(x + 14, y, words, SMALL, "soft")
+            x += 14 + 6.6 * len(words) + 12
+    yield text(x, y, hint, SMALL, "soft")
+
+
+def names(programs, x, y):
     for n, program in enumerate(programs):
-        yield from line(axis, program, rows[program.name], x, y + HEAD + LINE * n)
+        ours = program.name == OURS
+        yield text(x, y + LINE * n + 6, program.label, 12, "ours" if ours else "ink", weight=600 if ours else 400)
 
 
-def row(panel, outcomes):
-    """Nothing where all rounds failed."""
-    rounds = [outcome for outcome in outcomes if isinstance(outcome, dict)]
-    return panel.values(rounds) if rounds else []
+def plot(panel, rows, programs, x, y, width):
+    cells = [[rows[key][program.name] for key in panel.rows] for program in programs]
+    figures = [" – ".join(number(cell["median"]) for cell in row if "median" in cell) for row in cells]
+    beside = 12 + 6.8 * max(map(len, figures))
+    axis = Axis(panel, [value for row in cells for value in ends(row)], x, width - beside)
+    bottom = y + LINE * len(programs) - 6
+    for value in axis.minor():
+        yield grid(axis.at(value), y - 8, bottom, "minor")
+    for value in axis.major():
+        yield grid(axis.at(value), y - 8, bottom + 4, "grid")
+        yield text(axis.at(value), bottom + 15, tick(value), 10, "soft", anchor="middle")
+    for n, (program, row, figure) in enumerate(zip(programs, cells, figures)):
+        color, weight = ("ours", 600) if program.name == OURS else ("others", 400)
+        middle = y + LINE * n + 2
+        if bad := trouble(row):
+            yield text(x, middle + 4, bad, 12, "soft")
+            continue
+        yield from bar(axis, row[0], middle, color) if len(row) == 1 else dots([at(axis, cell) for cell in row], middle, color)
+        yield text(x + width, middle + 4, figure, 11.5, "ours" if program.name == OURS else "ink", weight=weight, anchor="end")
 
 
-def line(axis, program, values, x, y):
-    """A name, a mark, a figure."""
-    ours = program.name == OURS
-    color, weight = (ACCENT, 600) if ours else (OTHERS, 400)
-    yield text(x, y + 6, program.label, 12, ACCENT if ours else INK, weight=weight)
-    if not values:
-        yield text(axis.left, y + 6, "failed", 12, SOFT)
-        return
-    ends = [axis.at(value) for value in values]
-    if len(ends) == 1:
-        yield f'<rect x="{axis.left}" y="{y - 4}" width="{max(ends[0] - axis.left, 1):.1f}" height="12" rx="1.5" fill="{color}"/>'
-    else:
-        yield f'<line x1="{ends[0]:.1f}" y1="{y + 2}" x2="{ends[1]:.1f}" y2="{y + 2}" stroke="{color}" stroke-width="3"/>'
-        yield f'<circle cx="{ends[0]:.1f}" cy="{y + 2}" r="5" fill="{color}"/>'
-        yield f'<circle cx="{ends[1]:.1f}" cy="{y + 2}" r="3.5" fill="#ffffff" stroke="{color}" stroke-width="2"/>'
-    figure = " – ".join(number(value) for value in values)
-    yield text(x + PANEL, y + 6, figure, 11.5, ACCENT if ours else INK, weight=weight, anchor="end")
+def ends(row):
+    """What is drawn of it."""
+    shown = ("least", "median", "most") if len(row) == 1 else ("median",)
+    return [cell[name] for cell in row for name in shown if name in cell]
+
+
+def at(axis, cell):
+    return axis.at(cell["median"])
+
+
+def trouble(row):
+    if any("median" not in cell for cell in row):
+        return "failed"
+    return "two holders at once" if any("violations" in cell for cell in row) else ""
+
+
+def bar(axis, cell, y, color):
+    yield rect(axis.left, y - 6, max(at(axis, cell) - axis.left, 1), color)
+    if "least" in cell:
+        yield from whisker(axis.at(cell["least"]), axis.at(cell["most"]), y)
+
+
+def whisker(left, right, y):
+    yield f'<path d="M{left:.1f} {y}H{right:.1f}M{left:.1f} {y - 3}v6M{right:.1f} {y - 3}v6" fill="none" {paint(stroke="ink")}/>'
+
+
+def dots(xs, y, color):
+    yield f'<line x1="{xs[0]:.1f}" y1="{y}" x2="{xs[1]:.1f}" y2="{y}" {paint(stroke=color)} stroke-width="3"/>'
+    yield dot(xs[0], y, color)
+    yield ring(xs[1], y, color)
+
+
+def dot(x, y, color):
+    return f'<circle cx="{x:.1f}" cy="{y}" r="5" {paint(color)}/>'
+
+
+def ring(x, y, color):
+    return f'<circle cx="{x:.1f}" cy="{y}" r="3.5" {paint("paper", color)} stroke-width="2"/>'
+
+
+def rect(x, y, width, color):
+    return f'<rect x="{x}" y="{y}" width="{width:.1f}" height="12" rx="1.5" {paint(color)}/>'
+
+
+def grid(x, top, bottom, color):
+    return f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" {paint(stroke=color)}/>'
 
 
 class Axis:
+    """From 0, or from the step below the least to the step above the most."""
+
     def __init__(self, panel, values, left, width):
         self.left, self.width, self.log = left, width, panel.log
         positive = [value for value in values if value > 0] or [1]
-        self.low = 10 ** math.floor(math.log10(min(positive))) if panel.log else 0
-        self.high = max(positive) * (1.15 if panel.log else 1.03)
+        if self.log:
+            steps = steps_between(min(positive) / 10, max(positive) * 10, (1, 2, 5))
+            self.low = max(step for step in steps if step <= min(positive))
+            self.high = min(step for step in steps if step >= max(positive))
+        else:
+            self.low, self.high = 0, max(positive) * 1.03
 
     def at(self, value):
         if self.log:
@@ -119,20 +266,34 @@ class Axis:
             part = value / self.high
         return self.left + part * self.width
 
-    def ticks(self):
+    def major(self):
         if self.log:
-            return [10**n for n in range(round(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
+            return steps_between(self.low, self.high, (1, 2, 5) if self.high / self.low <= 20 else (1, 3))
         step = 10 ** math.floor(math.log10(self.high))
-        step = next(step * part for part in (0.2, 0.5, 1, 2) if self.high / (step * part) <= 5)
+        step = next(step * part for part in (0.2, 0.5, 1, 2) if self.high / (step * part) <= 6)
         return [step * n for n in range(int(self.high / step) + 1)]
+
+    def minor(self):
+        return steps_between(self.low, self.high, range(1, 10)) if self.log else []
+
+
+def steps_between(low, high, parts):
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = [float(f"{part}e{decade}") for decade in decades for part in parts]
+    return [step for step in steps if low <= step <= high]
 
 
 def tick(value):
-    if value >= 10_000:
-        return f"{value / 1000:g}k"
-    return f"{value:g}"
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def text(x, y, words, size, color, weight=400, anchor="start"):
-    style = f'font-size="{size}" fill="{color}" font-weight="{weight}" text-anchor="{anchor}"'
+    style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" {paint(color)}'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
+
+
+def paint(fill=None, stroke=None):
+    """The colours of the light beside the classes, for all that reads no style."""
+    chosen = [(kind, name) for kind, name in (("fill", fill), ("stroke", stroke)) if name]
+    classes = " ".join(f"{kind[0]}-{name}" for kind, name in chosen)
+    return " ".join([f'class="{classes}"', *(f'{kind}="{PALETTE[name][0]}"' for kind, name in chosen)])

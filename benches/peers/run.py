@@ -1,6 +1,7 @@
 """Leasehold beside other lock libraries: builds them, runs the same load on each in turn, and reports. See README.md."""
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -12,10 +13,12 @@ import plot
 import programs
 import report
 import runs
+import summary
 from children import Failure
 from server import Server
 
-LAST = programs.TARGET / "last.json"
+LAST = programs.TARGET / "last.json"  # every figure of every round
+KEPT = programs.HERE / "measured.json"  # what the docs show
 DOCS = programs.ROOT / "docs"
 
 
@@ -28,12 +31,15 @@ def parse():
     parser.add_argument("--seconds", type=float, default=2, help="that count in each run (2)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(names + sections)}")
     parser.add_argument("--last", action="store_true", help="no run: report the last full one again")
-    parser.add_argument("--write", action="store_true", help="the table and the plot go into docs/")
+    parser.add_argument("--write", action="store_true", help="the table and the pictures go into docs/, and are kept")
+    parser.add_argument("--redraw", action="store_true", help="no run: the table and the pictures again from what is kept")
     args = parser.parse_args()
     if unknown := set(args.only) - set(names + sections):
         parser.error(f"no program and no section: {', '.join(unknown)}")
-    if args.only and (args.write or args.last):
+    if args.only and (args.write or args.last or args.redraw):
         parser.error("what is written or reported again is a full run")
+    if args.redraw and (args.write or args.last):
+        parser.error("--redraw takes what is kept, and nothing else")
     return args
 
 
@@ -69,12 +75,15 @@ def measure(args):
 
 
 def describe(args, server):
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"Rounds: {args.rounds}, of held locks {min(args.rounds, args.held_rounds)}; {args.seconds:g} s for each run, "
-        f"hand-overs {args.seconds * 1.5:g} s. Redis {server.version()}, {cores} cores, {platform.system()} "
-        f"{platform.machine()}. Measured were:"
-    )
+    return {
+        "date": datetime.date.today().isoformat(),
+        "server": server.version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "rounds": args.rounds,
+        "held_rounds": min(args.rounds, args.held_rounds),
+        "seconds": args.seconds,
+    }
 
 
 def outcome(run, program, server, seconds, turn):
@@ -96,13 +105,27 @@ def brief(figures):
 def main():
     args = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    if args.redraw:
+        write(summary.load(KEPT))
+        return
     last = json.loads(LAST.read_text(encoding="utf-8")) if args.last else measure(args)
-    programs_run = [program for program in programs.PROGRAMS if program.name in last["versions"]]
-    table = report.table(last["results"], programs_run, last["versions"], last["setting"])
-    print(table)
+    whole = summary.summary(**last, origin="scripts/bench-peers")
+    print(report.report(whole, programs_of(whole)))
     if args.write:
-        report.write(table, DOCS / "benchmarks.md")
-        (DOCS / "peers.svg").write_text(plot.plot(last["results"], programs_run), encoding="utf-8")
+        summary.save(whole, KEPT)
+        write(whole)
+
+
+def programs_of(whole):
+    return [program for program in programs.PROGRAMS if program.name in whole["versions"]]
+
+
+def write(whole):
+    programs_run = programs_of(whole)
+    text, pictures = report.report(whole, programs_run), plot.pictures(whole, programs_run)
+    report.write(text, DOCS / "benchmarks.md")
+    for name, picture in pictures.items():
+        (DOCS / name).write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

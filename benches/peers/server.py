@@ -56,7 +56,8 @@ class Server:
         return None if kind == b"$" else rest.decode()
 
     def version(self):
-        return dict(line.split(":", 1) for line in self.ask("INFO", "server").splitlines() if ":" in line)["redis_version"]
+        said = dict(line.split(":", 1) for line in self.ask("INFO", "server").splitlines() if ":" in line)
+        return f"Valkey {said['valkey_version']}" if "valkey_version" in said else f"Redis {said['redis_version']}"
 
     def start_over(self):
         self.ask("FLUSHALL")
