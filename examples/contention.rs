@@ -32,8 +32,8 @@ async fn main() -> Result<()> {
     println!("{:.0} turns a second", (TASKS * TURNS) as f64 / took.as_secs_f64());
     println!(
         "{:.2} requests a turn, {} wake-ups by message",
-        stats.requests as f64 / (TASKS * TURNS) as f64,
-        stats.wakeups
+        stats.total.requests as f64 / (TASKS * TURNS) as f64,
+        stats.total.wakeups
     );
     client.close().await
 }

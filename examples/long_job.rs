@@ -15,7 +15,7 @@ async fn main() -> Result<()> {
 
     let guard = client.lock("nightly-report").lock().await?;
     guard.protect(report("left alone", 10)).await?;
-    println!("done, {} renewals\n", client.stats().renewals);
+    println!("done, {} renewals\n", client.stats().total.renewals);
 
     let guard = client.lock("nightly-report").lock().await?;
     let operator = client.clone();

@@ -1,21 +1,30 @@
 //! The client and how it is made.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use uuid::Uuid;
 
 use crate::{
+    clock::Moment,
     config::{Config, Lease},
-    engine::{Engine, Home},
+    engine::{Engine, Hold, TaskRuntime},
     error::{Error, Result},
-    redis::{Raw, Target},
+    redis::Target,
     stats::Stats,
 };
 
 /// A connection to one Redis or Valkey, from which locks are made. Cheap to clone; all clones are one client.
 ///
 /// When the last clone and the last guard are gone, what is still being given back is finished in the background and
-/// the connections are closed. [`close`](Client::close) does it at once and says whether it worked.
+/// the connections are closed. [`close`](Client::close) does it at once and says whether it worked;
+/// [`shutdown`](Client::shutdown) first waits for the guards.
+///
+/// End a program with one of these. Without it the runtime ends with `main`, and the background with it: a guard dropped in
+/// the last moments may leave its lock on the server until the lease ends, 30 s by default.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
@@ -84,8 +93,77 @@ impl Client {
         self.engine.close().await
     }
 
+    /// Takes no more locks, waits for at most `grace` until no guard is alive and all is given back, and
+    /// [closes](Client::close). Until then guards are kept, and their owners can still re-enter. A guard whose lock is lost
+    /// counts as long as it is alive: its work may still be stopping.
+    ///
+    /// Calls for other locks, also those that wait already, end with [`Error::Closed`]. What is left after `grace` is lost
+    /// ([`Lost::Closed`](crate::Lost::Closed)) and given back.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock("invoice:42").lock().await?;
+    /// let job = tokio::spawn(guard.protect(async { /* half a second of work */ }));
+    /// client.clone().shutdown(Duration::from_secs(5)).await?; // the job is let finish
+    /// job.await.expect("it does not panic")?;
+    /// assert!(client.is_closed());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`close`](Client::close).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the client without new locks; the guards stay as they are.
+    pub async fn shutdown(self, grace: Duration) -> Result<()> {
+        self.engine.shutdown(grace).await
+    }
+
+    /// Whether it takes no more locks: it is closed, or is being [shut down](Client::shutdown).
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.engine.is_stopping()
+    }
+
+    /// Whether the server answers, on each connection for commands: for readiness probes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if it does not within [`command_timeout`](Builder::command_timeout), [`Error::Denied`] if we
+    /// are not let in, [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn ping(&self) -> Result<()> {
+        self.engine.ping().await
+    }
+
+    /// What this client holds now, in no particular order. Asks nobody but the clock.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let _guard = client.lock("invoice:42").lock().await?;
+    /// for held in client.held() {
+    ///     println!("{} for {:?}, certain for {:?} more", held.name, held.since.elapsed(), held.remaining);
+    /// }
+    /// # assert_eq!(client.held().len(), 1);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn held(&self) -> Vec<Held> {
+        self.engine.held().iter().filter_map(|hold| Held::of(hold)).collect()
+    }
+
     /// A script on this client's own bare connection, so that benchmarks can say what the rest costs. Not part of the
     /// public interface: it may change or go at any time.
+    #[cfg(feature = "bench")]
     #[doc(hidden)]
     pub async fn raw_script(&self, source: &str) -> Result<RawScript> {
         Ok(RawScript(self.engine.raw(source).await?))
@@ -102,22 +180,46 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("id", &self.id())
-            .field("closed", &self.engine.is_closed())
-            .finish_non_exhaustive()
+        f.debug_struct("Client").field("id", &self.id()).field("closed", &self.is_closed()).finish_non_exhaustive()
+    }
+}
+
+/// A lock that a client holds, see [`Client::held`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Held {
+    /// The lock's name, without the client's prefix.
+    pub name: String,
+    /// The hash field in Redis, see [`Guard::id`](crate::Guard::id).
+    pub id: String,
+    /// The hold count: the outermost acquisition and the nested ones.
+    pub holds: u32,
+    /// Since when. Counted back on the clock of leases, so a suspend of the machine lies between it and now.
+    pub since: Instant,
+    /// Certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
+    pub remaining: Duration,
+}
+
+impl Held {
+    fn of(hold: &Hold) -> Option<Held> {
+        let since = Instant::now().checked_sub(Moment::now().since(hold.since()?))?;
+        let (name, id) = (hold.name.to_string(), hold.id.to_string());
+        Some(Held { name, id, holds: hold.hold_count(), since, remaining: hold.remaining() })
     }
 }
 
 /// See [`Client::raw_script`].
+#[cfg(feature = "bench")]
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct RawScript(Raw);
+pub struct RawScript(crate::redis::Raw);
 
+#[cfg(feature = "bench")]
 impl RawScript {
     #[doc(hidden)]
     pub async fn call(&self, keys: Vec<String>, args: Vec<String>) -> Result<()> {
-        self.0.call(keys, args).await.map_err(|fault| Error::Unavailable { tried: format!("{fault:?}"), source: None })
+        let failed = |fault| Error::config("script", format!("{fault:?}"));
+        self.0.call(keys, args).await.map_err(failed)
     }
 }
 
@@ -144,6 +246,7 @@ pub struct Builder {
     watchdog: Duration,
     command_timeout: Duration,
     outage_timeout: Duration,
+    connect_timeout: Duration,
     slow_wait: Duration,
     replicas: u8,
     handovers: u32,
@@ -159,6 +262,7 @@ impl Default for Builder {
             watchdog: Duration::from_secs(30),
             command_timeout: Duration::from_secs(3),
             outage_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::ZERO,
             slow_wait: Duration::from_secs(1),
             replicas: 0,
             handovers: 16,
@@ -190,19 +294,28 @@ impl Builder {
 
     /// How long one script may take. After that its outcome counts as unknown, it is asked again within the
     /// `outage_timeout`, and a connection on which nothing else was answered meanwhile is replaced. Never more than
-    /// a third of the watchdog's lease, so that a dead connection does not cost the lock. Defaults to 3 s.
+    /// a third of the watchdog's lease, so that a dead connection does not cost the lock: a longer one is lowered to that,
+    /// and a warning says so. Defaults to 3 s.
     pub fn command_timeout(self, t: Duration) -> Self {
         Builder { command_timeout: t, ..self }
     }
 
-    /// How long a call rides out an unreachable server before it fails with [`Error::Unavailable`]; at least the
-    /// `command_timeout`. Defaults to 30 s.
+    /// How long a call rides out an unreachable server before it fails with [`Error::Unavailable`]. Between the
+    /// `command_timeout` and a year; what lies outside is moved there, and a warning says so. Defaults to 30 s.
     pub fn outage_timeout(self, t: Duration) -> Self {
         Builder { outage_timeout: t, ..self }
     }
 
-    /// Waits for a lock that take longer are logged with who had it (a warning, target `leasehold::lock`). Defaults to
-    /// 1 s.
+    /// For how long [`connect`](Builder::connect) keeps trying while nobody answers or the server is not ready: for
+    /// services that start before Redis does. The first attempt can take a `command_timeout` in any case, the last is made when
+    /// the time is over and takes up to a tenth of a second; a wrong password is told at once. Defaults to zero: once.
+    pub fn connect_timeout(self, t: Duration) -> Self {
+        Builder { connect_timeout: t, ..self }
+    }
+
+    /// A wait for a lock that takes longer is logged while it lasts, with its length and who has the lock: when it is that
+    /// long, at every doubling, and when it is over (warnings, target `leasehold::lock`). Of those who wait for one name it is the
+    /// first in the queue that speaks; for the others there is an event at debug level when their wait is over. Defaults to 1 s.
     pub fn slow_wait(self, t: Duration) -> Self {
         Builder { slow_wait: t, ..self }
     }
@@ -245,9 +358,29 @@ impl Builder {
     pub async fn connect(self) -> Result<Client> {
         let target = Target::parse(&self.url)?;
         let config = self.config()?;
-        let home = Home::find(self.own_thread)?;
-        let engine = Engine::start(target, config, home).await?;
+        let runtime = TaskRuntime::find(self.own_thread)?;
+        let engine = Engine::start(target, config, runtime).await?;
         Ok(Client { engine, prefix: self.prefix.into() })
+    }
+
+    /// Checks the settings and connects when the client is first used: no I/O, so nothing is known yet of the address or
+    /// the password. Needs no runtime; without one the client's tasks run on a [thread of their own](Builder::own_thread).
+    ///
+    /// ```
+    /// # async fn run() -> leasehold::Result<()> {
+    /// let client = leasehold::Client::builder().url("redis://cache.internal").connect_lazy()?;
+    /// let ready = client.ping().await; // connects
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a setting that cannot be used.
+    pub fn connect_lazy(self) -> Result<Client> {
+        let target = Target::parse(&self.url)?;
+        let config = self.config()?;
+        let runtime = TaskRuntime::find(self.own_thread)?;
+        Ok(Client { engine: Engine::start_lazy(target, config, runtime), prefix: self.prefix.into() })
     }
 
     fn config(&self) -> Result<Config> {
@@ -261,16 +394,27 @@ impl Builder {
         if !(1..=1024).contains(&self.connections) {
             return Err(Error::config("connections", "must be from 1 to 1024"));
         }
+        let command_timeout = moved("command_timeout", self.command_timeout, Duration::ZERO, *watchdog / 3);
         Ok(Config {
             watchdog,
-            command_timeout: self.command_timeout.min(*watchdog / 3),
-            outage_timeout: self.outage_timeout.min(A_YEAR).max(self.command_timeout.min(*watchdog / 3)),
+            command_timeout,
+            outage_timeout: moved("outage_timeout", self.outage_timeout, command_timeout, A_YEAR),
+            connect_timeout: self.connect_timeout,
             slow_wait: self.slow_wait,
             replicas: self.replicas,
             handovers: self.handovers,
             connections: self.connections,
         })
     }
+}
+
+/// The setting, or the bound it lies beyond.
+fn moved(setting: &'static str, wanted: Duration, least: Duration, most: Duration) -> Duration {
+    let used = wanted.clamp(least, most);
+    if used != wanted {
+        tracing::warn!(target: "leasehold::conn", setting, ?wanted, ?used, "a setting was moved into its bounds");
+    }
+    used
 }
 
 /// Longer outages are not ridden out by any call; a bound that the clock can count to.
@@ -283,6 +427,7 @@ impl fmt::Debug for Builder {
             .field("watchdog", &self.watchdog)
             .field("command_timeout", &self.command_timeout)
             .field("outage_timeout", &self.outage_timeout)
+            .field("connect_timeout", &self.connect_timeout)
             .field("slow_wait", &self.slow_wait)
             .field("replicas", &self.replicas)
             .field("handovers", &self.handovers)

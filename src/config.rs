@@ -16,6 +16,8 @@ pub(crate) struct Config {
     pub(crate) watchdog: Lease,
     pub(crate) command_timeout: Duration,
     pub(crate) outage_timeout: Duration,
+    /// How long connecting is tried; zero for once.
+    pub(crate) connect_timeout: Duration,
     /// Longer waits are logged.
     pub(crate) slow_wait: Duration,
     pub(crate) replicas: u8,

@@ -12,6 +12,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// "Somebody else has it" is never an error: the `try_` methods answer `None`.
 ///
+/// The server's own words are in [`source`](std::error::Error::source) and not repeated in the message: print the whole
+/// chain.
+///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 /// # fn main() { run(async |client| {
@@ -51,6 +54,7 @@ pub enum Error {
     /// The lock was ours and is no more, or must be presumed gone. Stop the protected work: somebody else may be
     /// doing it. To go on, give back every guard of this owner and take the lock anew.
     #[error("the lock {name:?} is lost: {reason}")]
+    #[non_exhaustive]
     Lost {
         /// The lock's name.
         name: String,
@@ -68,6 +72,8 @@ pub enum Error {
     #[error("the server is not available: {tried}")]
     #[non_exhaustive]
     Unavailable {
+        /// The lock's name, where one was asked about.
+        name: Option<String>,
         /// What was tried, for how long.
         tried: String,
         /// The last failure, where there was one besides silence.
@@ -77,7 +83,7 @@ pub enum Error {
 
     /// The server refuses us: no or wrong password, or a user without the rights that the scripts need (they are
     /// listed in the crate documentation). Nothing new is held; a hold from before stays until its lease ends.
-    #[error("the server denies access: {source}")]
+    #[error("the server denies access")]
     #[non_exhaustive]
     Denied {
         /// The server's words.
@@ -94,8 +100,11 @@ pub enum Error {
     },
 
     /// Too few replicas confirmed a new hold in time. It is being given back in the background.
-    #[error("{got} of {wanted} replicas confirmed the hold; it is being given back")]
+    #[error("{got} of {wanted} replicas confirmed the lock {name:?}; it is being given back")]
+    #[non_exhaustive]
     Replicas {
+        /// The lock's name.
+        name: String,
         /// How many must confirm, see [`Builder::replicas`](crate::Builder::replicas).
         wanted: u8,
         /// How many did.
@@ -104,7 +113,7 @@ pub enum Error {
 
     /// Any other answer of the server, such as that its memory is full. Nothing new is held; a hold from before is kept, and
     /// what was to be given back is given back in the background.
-    #[error("the server answered: {source}")]
+    #[error("the server refuses")]
     #[non_exhaustive]
     Server {
         /// The server's words.
@@ -118,18 +127,50 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn silent(what: &str, waited: Duration, source: Option<Source>) -> Error {
-        let mut tried = format!("{what} for {waited:.1?}");
-        if let Some(source) = &source {
-            tried = format!("{tried}, last: {source}");
+    /// Whether the lock was ours and is no more: [`Error::Lost`]. Then somebody else may be at the work.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Error::Lost { .. })
+    }
+
+    /// Whether nobody knows, since the server did not answer: [`Error::Unavailable`]. Trying again later may help.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Error::Unavailable { .. })
+    }
+
+    /// The name of the lock that was asked about, where the error knows it; a name that cannot be used is cut after 64
+    /// characters.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let error = client.lock("half a {tag").lock().await.expect_err("a name that a cluster cannot hash");
+    /// assert_eq!(error.name(), Some("half a {tag"));
+    /// assert!(!error.is_lost() && !error.is_unavailable());
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Error::InvalidName { name, .. }
+            | Error::Lost { name, .. }
+            | Error::Conflict { name }
+            | Error::Replicas { name, .. } => Some(name),
+            Error::Unavailable { name, .. } => name.as_deref(),
+            Error::InvalidConfig { .. } | Error::Denied { .. } | Error::Server { .. } | Error::Closed => None,
         }
-        Error::Unavailable { tried, source }
+    }
+
+    /// An empty `name` for what is about no lock.
+    pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
+        Error::Unavailable { name: some(name), tried: format!("{what} for {waited:.1?}"), source }
     }
 
     /// Nobody is left to talk to the server.
-    pub(crate) fn abandoned(what: &str) -> Error {
+    pub(crate) fn abandoned(what: &str, name: &str) -> Error {
         let tried = format!("{what}: the runtime that this client was connected on has ended");
-        Error::Unavailable { tried, source: None }
+        Error::Unavailable { name: some(name), tried, source: None }
     }
 
     pub(crate) fn lost(name: &str, reason: Lost) -> Error {
@@ -139,6 +180,10 @@ impl Error {
     pub(crate) fn config(setting: &'static str, reason: impl Into<String>) -> Error {
         Error::InvalidConfig { setting, reason: reason.into() }
     }
+}
+
+fn some(name: &str) -> Option<String> {
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 /// How a lock was lost.

@@ -5,29 +5,48 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 //! # fn main() { run(async |client| {
 //! // let client = leasehold::Client::connect("redis://127.0.0.1:6379").await?;
-//! let guard = client.lock("invoice:42").lock().await?;
-//! guard.protect(async { /* alone, on all machines */ }).await?;
+//! let total = client.lock("invoice:42").with(async || 40 + 2).await?; // alone, on all machines
+//! # assert_eq!(total, 42);
 //! # Ok(()) }) }
 //! ```
 //!
 //! # The primitives
 //!
-//! | to have                                      | take                                     |
-//! |----------------------------------------------|------------------------------------------|
-//! | one at a time, by name                       | [`Client::lock`]                         |
+//! | to have                                                          | take                |
+//! |------------------------------------------------------------------|---------------------|
+//! | one at a time, by name; functions that call each other may lock again | [`Client::lock`] |
+//! | one at a time, by name; also among branches and requests of one task  | [`Client::mutex`] |
+//!
+//! <div class="warning">
+//!
+//! **`lock` or `mutex`?** The owner of a `lock` is the tokio task, with all that is polled in it. Branches of `join_all`,
+//! `FuturesUnordered` and `buffer_unordered`, and all requests of one HTTP/1 connection in axum or hyper, are *one* owner:
+//! they re-enter instead of waiting for each other. Where they should exclude each other take `mutex`, whose every call is an
+//! owner of its own. A first experiment with two `try_lock` in one test re-enters, too: both succeed. See [`Lock`].
+//!
+//! </div>
 //!
 //! # Taking and keeping
 //!
-//! * [`Lock::lock`] waits, [`Lock::try_lock`] tries once, [`Lock::try_lock_for`] waits for a while. "Somebody else has
-//!   it" is `None`, never an error; an unreachable server is an error, never `None`.
-//! * The same task may lock again, through any number of functions: it enters one level deeper. See [`Owner`] for who
+//! * [`Lock::lock`] waits, [`Lock::try_lock`] tries once, [`Lock::try_lock_for`] and [`Lock::try_lock_until`] wait for a
+//!   while. "Somebody else has it" is `None`, never an error; an unreachable server is an error, never `None`.
+//! * [`Lock::with`] takes the lock, does the work and gives it back, all in one.
+//! * The same task may lock again, through any number of functions: the hold count grows by one. See [`Owner`] for who
 //!   counts as the same.
 //! * Without a [`lease`](Lock::lease) the lock is taken for 30 s and renewed every third of that while a [`Guard`]
 //!   lives. With one it ends by itself.
-//! * [`Guard::lost`] tells when the lock is gone or must be presumed gone; [`Guard::protect`] stops the work then.
+//! * [`Guard::lost`] tells when the lock is gone or must be presumed gone; [`Guard::protect`] stops the work then, and
+//!   [`Guard::lost_token`] tells other tasks.
 //! * A guard that is dropped is given back in the background, from any thread; [`Guard::unlock`] waits and says
 //!   whether the lock was ours to the end. (If the answer to its first try is lost and the second finds the lock gone, the
 //!   first is taken to have done it; nobody can tell that from a lease that ended in between.)
+//!
+//! # Beginning and ending
+//!
+//! [`Builder::connect_timeout`] waits for a server that starts later, [`Builder::connect_lazy`] connects when the client is
+//! first used, [`Client::ping`] is for readiness probes. End a program with [`Client::shutdown`], which lets the guards finish,
+//! or with [`Client::close`]: without one of them a guard dropped in the last moments of `main` may leave its lock on the
+//! server until the lease ends, 30 s by default. The program in the README does so whether its work fails or not.
 //!
 //! # What a lock cannot promise
 //!
@@ -47,12 +66,19 @@
 //! # Tracing
 //!
 //! Events and spans of locks have the target `leasehold::lock`, those of connections `leasehold::conn`. They name locks
-//! and hold ids, never a URL. Counters: [`Client::stats`].
+//! and hold ids, never a URL. A wait that takes long says so while it lasts ([`Builder::slow_wait`]). Gauges and counters:
+//! [`Client::stats`]; what is held now: [`Client::held`].
 //!
 //! # Runtimes
 //!
 //! Calls need a tokio runtime with time enabled. A multi-threaded runtime also runs the client's own tasks; on a
 //! current-thread one they get a thread of their own, see [`Builder::own_thread`].
+//!
+//! # Platforms
+//!
+//! Linux, Android and Apple's systems have a clock that goes on while the machine sleeps, and leases are counted on that. On
+//! Windows `std::time::Instant` goes on, too. Elsewhere it may stand still: a machine that wakes up believes in leases that
+//! ended while it slept, until the next answer of the server tells, at most a third of a lease later.
 
 mod client;
 mod clock;
@@ -68,11 +94,40 @@ mod redis;
 mod stats;
 mod sync;
 
+#[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use client::RawScript;
-pub use client::{Builder, Client};
-pub use engine::Guard;
+pub use client::{Builder, Client, Held};
+pub use engine::{Guard, Outcome};
 pub use error::{Error, Lost, Result};
 pub use owner::Owner;
 pub use primitives::{Holder, Lock};
-pub use stats::{Stats, Times};
+pub use stats::{Gauges, Stats, Times, Totals};
+
+/// The pages of `docs/`, to read beside the interface.
+pub mod guide {
+    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n\n"]
+    #[doc = include_str!("../docs/faq.md")]
+    pub mod faq {}
+
+    #[doc = "[FAQ]: crate::guide::faq#the-server-denies-access\n\n"]
+    #[doc = include_str!("../docs/migration.md")]
+    pub mod migration {}
+
+    #[doc = include_str!("../docs/guarantees.md")]
+    pub mod guarantees {}
+
+    #[doc = include_str!("../docs/design.md")]
+    pub mod design {}
+
+    #[doc = include_str!("../docs/reliability.md")]
+    pub mod reliability {}
+
+    #[doc = include_str!("../docs/benchmarks.md")]
+    pub mod benchmarks {}
+}
+
+/// The programs in the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

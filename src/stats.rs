@@ -1,4 +1,4 @@
-//! Counters since the client was connected.
+//! What a client does now, and has done since it was connected.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 
 use crate::sync::std;
 
-/// What a client has done since it was connected, and what it holds now; see [`Client::stats`](crate::Client::stats).
+/// What a client does now and has done since it was connected; see [`Client::stats`](crate::Client::stats).
 ///
 /// The numbers are read one after the other while work goes on, so they need not add up to the last one.
 ///
@@ -20,31 +20,53 @@ use crate::sync::std;
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 /// # fn main() { run(async |client| {
 /// let stats = client.stats();
-/// println!("{} held, {} waiting, {} renewals", stats.holds, stats.waiting, stats.renewals);
+/// println!("{} held, {} waiting, {} renewals so far", stats.now.holds, stats.now.waiting, stats.total.renewals);
 /// # Ok(()) }) }
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Locks held now; nested levels count once.
+    /// What goes up and down: gauges.
+    pub now: Gauges,
+    /// What only grows: counters.
+    pub total: Totals,
+    /// What a request takes, as seen lately: a moving mean.
+    pub round_trip: Duration,
+    /// From a call to the outermost hold it was granted.
+    pub wait: Times,
+    /// From an outermost hold to its last guard.
+    pub hold: Times,
+}
+
+/// What a client does now.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Gauges {
+    /// Locks held; nested acquisitions count once.
     pub holds: u64,
-    /// Calls that wait for a lock now, those at their first attempt included.
+    /// Calls that wait for a lock, those at their first attempt included.
     pub waiting: u64,
-    /// Channels subscribed or being subscribed now. A channel stays for half a second after its last waiter.
+    /// Channels subscribed or being subscribed. A channel stays for half a second after its last waiter.
     pub subscriptions: u64,
-    /// Releases under way now, also in the background.
+    /// Releases under way, also in the background.
     pub releasing: u64,
+}
+
+/// What a client has done since it was connected.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Totals {
     /// Outermost holds granted, in one of the four ways that follow.
     pub acquired: u64,
     /// Of these, by the first attempt.
     pub first_try: u64,
-    /// By an attempt made because a release was published, or the line moved up.
+    /// By an attempt made because a release was published, or the queue moved up.
     pub woken: u64,
     /// Passed on by another task of this client.
     pub handed_over: u64,
-    /// By an attempt made when a lease was due to end, or the patience was over.
+    /// By an attempt made when a lease was due to end, or the wait limit was over.
     pub by_timer: u64,
-    /// Nested levels granted.
+    /// Nested acquisitions granted.
     pub reentered: u64,
     /// Outermost holds given back.
     pub released: u64,
@@ -66,16 +88,10 @@ pub struct Stats {
     pub reconnects: u64,
     /// Replies that belonged to another request; each costs its connection.
     pub misplaced: u64,
-    /// What a request takes, as seen lately.
-    pub round_trip: Duration,
-    /// From a call to the outermost hold it was granted.
-    pub wait: Times,
-    /// From an outermost hold to its last guard.
-    pub hold: Times,
 }
 
 /// How long something took, all in all: the figures of a histogram that is good to one in a hundred.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Times {
     /// How many there were.
@@ -95,11 +111,9 @@ pub struct Times {
 pub(crate) struct Counters {
     pub(crate) holds: Count,
     pub(crate) waiting: Count,
-    /// Of these, with a time limit.
-    pub(crate) limited: Count,
     pub(crate) subscriptions: Count,
     pub(crate) releasing: Count,
-    pub(crate) ways: [Count; 4],
+    pub(crate) acquired_by: [Count; 4],
     pub(crate) reentered: Count,
     pub(crate) released: Count,
     pub(crate) lost: Count,
@@ -118,7 +132,7 @@ pub(crate) struct Counters {
 
 /// How an outermost hold was got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum AcquiredBy {
     FirstTry,
     Woken,
     HandedOver,
@@ -126,18 +140,20 @@ pub(crate) enum Way {
 }
 
 impl Counters {
-    pub(crate) fn acquired(&self, way: Way, waited: Duration) {
-        self.ways[way as usize].up();
+    pub(crate) fn acquired(&self, way: AcquiredBy, waited: Duration) {
+        self.acquired_by[way as usize].up();
         self.wait.note(waited);
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
-        let [first_try, woken, handed_over, by_timer] = [0, 1, 2, 3].map(|way| self.ways[way].get());
-        Stats {
+        let [first_try, woken, handed_over, by_timer] = [0, 1, 2, 3].map(|way| self.acquired_by[way].get());
+        let now = Gauges {
             holds: self.holds.get(),
             waiting: self.waiting.get(),
             subscriptions: self.subscriptions.get(),
             releasing: self.releasing.get(),
+        };
+        let total = Totals {
             acquired: first_try + woken + handed_over + by_timer,
             first_try,
             woken,
@@ -154,10 +170,8 @@ impl Counters {
             timeouts: self.timeouts.get(),
             reconnects: self.reconnects.get(),
             misplaced: self.misplaced.get(),
-            round_trip: self.round_trip.get(),
-            wait: self.wait.times(),
-            hold: self.hold.times(),
-        }
+        };
+        Stats { now, total, round_trip: self.round_trip.get(), wait: self.wait.times(), hold: self.hold.times() }
     }
 }
 

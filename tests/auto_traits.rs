@@ -2,7 +2,9 @@
 
 use std::{fmt::Debug, time::Duration};
 
-use leasehold::{Builder, Client, Error, Guard, Holder, Lock, Lost, Owner, Stats, Times};
+use leasehold::{
+    Builder, Client, Error, Gauges, Guard, Held, Holder, Lock, Lost, Outcome, Owner, Stats, Times, Totals,
+};
 
 fn shared<T: Send + Sync + 'static>() {}
 fn sendable<T: Send>(_: &T) {}
@@ -14,13 +16,17 @@ fn types() {
     shared::<Builder>();
     shared::<Client>();
     shared::<Error>();
+    shared::<Gauges>();
     shared::<Guard>();
+    shared::<Held>();
     shared::<Holder>();
     shared::<Lock>();
     shared::<Lost>();
+    shared::<Outcome<u32>>();
     shared::<Owner>();
     shared::<Stats>();
     shared::<Times>();
+    shared::<Totals>();
     cloneable::<Client>();
     cloneable::<Lock>();
     cloneable::<Owner>();
@@ -32,7 +38,7 @@ fn types() {
 }
 
 #[allow(dead_code)] // never run: the types of the futures are what is checked
-async fn futures(client: Client, lock: Lock, guard: Guard, another: Guard, third: Guard, owner: Owner) {
+async fn futures(client: Client, lock: Lock, guard: Guard, [a, b, c, d]: [Guard; 4], owner: Owner) {
     sendable(&Client::connect("redis://h"));
     sendable(&Client::builder().connect());
     sendable(&client.clone().close());
@@ -45,7 +51,14 @@ async fn futures(client: Client, lock: Lock, guard: Guard, another: Guard, third
     sendable(&guard.lost());
     sendable(&guard.check());
     sendable(&guard.extend(Duration::ZERO));
-    sendable(&another.protect(async {}));
-    sendable(&third.unlock());
+    sendable(&a.protect(async {}));
+    sendable(&b.protect_outcome(async {}));
+    sendable(&c.try_protect(async { Ok::<_, Error>(()) }));
+    sendable(&d.unlock());
+    sendable(&lock.with(async || ()));
+    sendable(&lock.try_with(async || Ok::<_, Error>(())));
+    sendable(&lock.try_lock_until(std::time::Instant::now()));
+    sendable(&client.ping());
+    sendable(&client.clone().shutdown(Duration::ZERO));
     sendable(&owner.scope(async {}));
 }

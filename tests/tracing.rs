@@ -52,6 +52,11 @@ async fn operations_are_traced_and_secrets_are_not() {
     let guard = other.lock().await.expect("free");
     assert!(waiter.lock("slow").try_lock_for(ms(100)).await.expect("answered").is_none());
     let slow = "slow name=\"slow\" waited=1";
+    let same = leasehold::Client::builder().url(url.clone()).slow_wait(ms(20)).command_timeout(ms(20_000));
+    let same = same.connect().await.expect("welcome");
+    let held = same.mutex("same").lock().await.expect("free");
+    assert!(same.mutex("same").try_lock_for(ms(200)).await.expect("answered").is_none());
+    drop(held);
     let holder = format!("holder=Some({:?})", guard.id());
     leasehold::Client::connect(&url.replace("s3cret", "s3cret2")).await.expect_err("wrong password");
 
@@ -63,7 +68,13 @@ async fn operations_are_traced_and_secrets_are_not() {
         "released",
         "connection lost",
         slow,
+        "still waiting name=\"slow\" waited=5",
         &holder,
+        "by_this_client=false",
+        "still waiting name=\"same\" waited=2",
+        "still waiting name=\"same\" waited=4",
+        "by_this_client=true",
+        "a setting was moved into its bounds setting=\"command_timeout\" wanted=20s used=10s",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in\n{text}");
     }

@@ -203,18 +203,19 @@ pub(crate) async fn held(server: &Server, report: &mut Report) -> Outcome<()> {
     );
 
     let (started, used, before) = (Instant::now(), cpu()?, client.stats());
-    renewed(&client, before.renewals + 2 * HELD as u64).await?;
+    renewed(&client, before.total.renewals + 2 * HELD as u64).await?;
     let (took, used, after) = (started.elapsed(), cpu()? - used, client.stats());
     let share = 100.0 * used.as_secs_f64() / took.as_secs_f64();
-    let renewals = (after.renewals - before.renewals) as f64;
-    let (a_second, in_a_call) = (renewals / took.as_secs_f64(), renewals / (after.calls - before.calls) as f64);
+    let renewals = (after.total.renewals - before.total.renewals) as f64;
+    let (a_second, in_a_call) =
+        (renewals / took.as_secs_f64(), renewals / (after.total.calls - before.total.calls) as f64);
     let measured = format!("{share:.1} % ({a_second:.0} renewals a second, {in_a_call:.0} in a call)");
     report.row("share of one core that keeps them", measured, None, Some(("under 10 %", share < 10.0)));
-    if after.lost > 0 {
+    if after.total.lost > 0 {
         return Err("locks were lost".into());
     }
     drop(guards);
-    while client.stats().releasing > 0 {
+    while client.stats().now.releasing > 0 {
         tokio::time::sleep(Duration::from_millis(50)).await; // the next section should not pay for it
     }
     Ok(client.close().await?)
@@ -230,7 +231,7 @@ async fn take_all(client: &Client) -> Outcome<Vec<Guard>> {
 
 async fn renewed(client: &Client, wanted: u64) -> Outcome<()> {
     let started = Instant::now();
-    while client.stats().renewals < wanted {
+    while client.stats().total.renewals < wanted {
         if started.elapsed() > Duration::from_secs(60) {
             return Err("the watchdog does not keep up".into());
         }

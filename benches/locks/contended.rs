@@ -91,7 +91,7 @@ pub(crate) async fn many_waiting(server: &Server, report: &mut Report) -> Outcom
     let served = Arc::new(Mutex::new(Vec::with_capacity(WAITING)));
     let tasks: Vec<_> = (0..WAITING).map(|n| wait(&client, n, Arc::clone(&served))).collect();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let (after, waiting) = (calls(server), client.stats().waiting);
+    let (after, waiting) = (calls(server), client.stats().now.waiting);
     let each = (resident()? - memory) / WAITING as f64;
     if waiting != WAITING as u64 {
         return Err(format!("{waiting} waiting").into());

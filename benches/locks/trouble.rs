@@ -93,7 +93,7 @@ pub(crate) async fn deadlines(server: &Server, report: &mut Report) -> Outcome<(
             tokio::spawn(async move { lock.lock().await.map(drop) })
         })
         .collect();
-    while client.stats().waiting < 1_000 {
+    while client.stats().now.waiting < 1_000 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     report_late(&client, report, raw, "1,000 waiters", || ()).await?;

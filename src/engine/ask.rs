@@ -26,7 +26,7 @@ const ONCE_MORE: Duration = Duration::from_secs(1);
 
 /// An answer, and what makes it worth something.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct Reply {
     pub(crate) answer: Answer,
     /// Just before the request that was answered went out: what it gives is counted from here.
     pub(crate) sent: Moment,
@@ -38,7 +38,7 @@ pub(crate) struct Heard {
 
 /// What to ask, how to name it in an error, and how long to try.
 #[derive(Debug)]
-pub(crate) struct Question<'a> {
+pub(crate) struct ScriptRequest<'a> {
     pub(crate) name: &'a str,
     /// Whose hold the server may keep because of it, and for how long.
     pub(crate) hold: Option<(&'a Hold, Lease)>,
@@ -54,9 +54,9 @@ pub(crate) struct Question<'a> {
     pub(crate) give_up: Instant,
 }
 
-impl Question<'_> {
+impl ScriptRequest<'_> {
     /// A large future: callers that users hold box it together with what they do around it.
-    pub(crate) async fn ask(mut self, redis: &Redis) -> Result<Heard> {
+    pub(crate) async fn ask(mut self, redis: &Redis) -> Result<Reply> {
         let (mut again, mut last) = (false, None);
         let mut was_polled = true;
         loop {
@@ -64,13 +64,13 @@ impl Question<'_> {
             let Ok((sent, tried)) = timeout_at(self.give_up, self.send(redis)).await else {
                 if was_polled && self.give_up.elapsed() > UNPOLLED {
                     (was_polled, again) = (false, true); // the server is not to blame
-                    self.give_up = Instant::now() + redis.patience().min(ONCE_MORE);
+                    self.give_up = Instant::now() + redis.command_timeout().min(ONCE_MORE);
                     continue;
                 }
-                return Err(Error::silent(self.what, self.since.elapsed(), last));
+                return Err(Error::silent(self.what, self.name, self.since.elapsed(), last));
             };
             let pause = match tried {
-                Ok((answer, replicas)) => return Ok(Heard { answer, sent, again, replicas }),
+                Ok((answer, replicas)) => return Ok(Reply { answer, sent, again, replicas }),
                 Err(Fault::Unknown(source)) => {
                     (again, last) = (true, Some(source));
                     FIRST_PAUSE
@@ -129,9 +129,9 @@ impl Pauses {
 pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
     match fault {
         Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => {
-            Error::silent(what, waited, Some(source))
+            Error::silent(what, name, waited, Some(source))
         }
-        Fault::Abandoned => Error::abandoned(what),
+        Fault::Abandoned => Error::abandoned(what, name),
         Fault::Denied(source) => Error::Denied { source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
         Fault::Server(source) => Error::Server { source },

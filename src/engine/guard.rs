@@ -1,15 +1,16 @@
-//! What a holder has in hand: one level of a hold.
+//! What a holder has in hand: one acquisition of a hold.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
     Engine,
-    ask::{Pauses, Question, unexpected},
-    hold::{Hold, Terms},
-    releaser::Errand,
+    ask::{Pauses, ScriptRequest, unexpected},
+    hold::{Hold, LeaseTerms},
+    releaser::ReleaseJob,
 };
 use crate::{
     clock::Moment,
@@ -20,9 +21,10 @@ use crate::{
     sync::{std, tokio},
 };
 
-/// One level of a held lock. Given back by [`unlock`](Guard::unlock), or in the background when dropped.
+/// One acquisition of a held lock. Given back by [`unlock`](Guard::unlock), or in the background when dropped.
 ///
-/// A guard is owned: it may move to another task or thread and be released there. It may be dropped anywhere, also
+/// A guard is owned: it may move to another task or thread and be released there; the owner that took it, such as the task that
+/// called [`lock`](crate::Lock::lock), can still re-enter until then. It may be dropped anywhere, also
 /// outside a runtime; the release is then sent by the client's own tasks. Where these end first, with the process or with the
 /// runtime of `#[tokio::main]`, the lock stays until its lease ends: [`unlock`](Guard::unlock) or
 /// [`Client::close`](crate::Client::close) before that.
@@ -46,39 +48,88 @@ use crate::{
 pub struct Guard {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
-    terms: Terms,
-    stake: Stake,
+    terms: LeaseTerms,
+    on_server: OnServer,
 }
 
-/// What the server may have of this guard's level.
+/// What came of [protected](Guard::protect_outcome) work.
+#[derive(Debug)]
+#[must_use = "it says whether the work was done"]
+pub enum Outcome<T> {
+    /// Done, and the lock was ours to the end.
+    Done(T),
+    /// Done; but the lock was found gone when it was to be given back, or that could not be confirmed. Somebody else may
+    /// have been at the same work towards its end.
+    Unconfirmed {
+        /// What the work came to.
+        value: T,
+        /// As of [`Guard::unlock`].
+        error: Error,
+    },
+    /// The lock was lost, and the work was dropped before it was done.
+    Stopped(Error),
+}
+
+impl<T> Outcome<T> {
+    /// The value of work that was done, alone to the end or not.
+    ///
+    /// # Errors
+    ///
+    /// Why it was stopped.
+    pub fn into_value(self) -> Result<T> {
+        match self {
+            Outcome::Done(value) | Outcome::Unconfirmed { value, .. } => Ok(value),
+            Outcome::Stopped(error) => Err(error),
+        }
+    }
+
+    /// The value of work that was certainly alone to the end.
+    ///
+    /// # Errors
+    ///
+    /// Why it was stopped, or why it is not certain: then the value is dropped.
+    pub fn into_confirmed(self) -> Result<T> {
+        match self {
+            Outcome::Done(value) => Ok(value),
+            Outcome::Unconfirmed { error, .. } | Outcome::Stopped(error) => Err(error),
+        }
+    }
+}
+
+/// What the server may have of this guard's acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stake {
+enum OnServer {
     Nothing,
-    Doubt,
-    Level,
+    InDoubt,
+    Granted,
     /// It has been dealt with.
-    Left,
+    Settled,
 }
 
 impl Guard {
-    /// For a level that has been claimed, before the server is asked for it: whatever happens from here on, dropping the
+    /// For an acquisition that has been claimed, before the server is asked for it: whatever happens from here on, dropping the
     /// guard undoes it.
     pub(crate) fn of_claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> Guard {
-        Guard { engine: Arc::clone(engine), hold: Arc::clone(hold), terms: Terms::default(), stake: Stake::Nothing }
+        Guard {
+            engine: Arc::clone(engine),
+            hold: Arc::clone(hold),
+            terms: LeaseTerms::default(),
+            on_server: OnServer::Nothing,
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.hold
     }
 
-    /// The server is about to be asked for the level.
+    /// The server is about to be asked for it.
     pub(crate) fn asked(&mut self) {
-        self.stake = Stake::Doubt;
+        self.on_server = OnServer::InDoubt;
     }
 
     /// The server has certainly not given it.
     pub(crate) fn refused(&mut self) {
-        self.stake = Stake::Nothing;
+        self.on_server = OnServer::Nothing;
     }
 
     /// Whether it is ours by the clock.
@@ -86,9 +137,9 @@ impl Guard {
         self.hold.check()
     }
 
-    pub(crate) fn granted(&mut self, sent: Moment, lease: Lease, terms: Terms) {
+    pub(crate) fn granted(&mut self, sent: Moment, lease: Lease, terms: LeaseTerms) {
         let first = self.hold.granted(sent, lease, terms);
-        (self.terms, self.stake) = (terms, Stake::Level);
+        (self.terms, self.on_server) = (terms, OnServer::Granted);
         self.engine.watchdog.list(&self.hold);
         if first {
             self.engine.counters.holds.up();
@@ -96,13 +147,14 @@ impl Guard {
         }
     }
 
-    /// Gives back this level: an error if it was already gone.
+    /// Gives back this acquisition: an error if it was already gone.
     ///
     /// A lock taken several times by one owner is free when the last of its guards is given back, in any order.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before; [`Error::Unavailable`] if the server does not answer, or refuses, for
+    /// [`Error::Lost`] if the lock was lost before; [`Error::Closed`] if the client is closed meanwhile;
+    /// [`Error::Unavailable`] if the server does not answer, or refuses, for
     /// [`outage_timeout`](crate::Builder::outage_timeout), while the release goes on in the background. Where the first try
     /// had no answer and the second finds the lock gone, the first is taken to have done it.
     ///
@@ -124,7 +176,7 @@ impl Guard {
         let begun = engine.releaser.begin();
         let last = self.step_down();
         let give_up = engine.outage_ends();
-        let was_ours = begun.run(Errand::new(&self.hold, true), give_up).await?;
+        let was_ours = begun.run(ReleaseJob::new(&self.hold, true), give_up).await?;
         if was_ours {
             return Ok(());
         }
@@ -145,6 +197,27 @@ impl Guard {
     /// Dropping the future changes nothing; it can be called again.
     pub async fn lost(&self) -> Lost {
         self.hold.lost().await
+    }
+
+    /// Cancelled when [`lost`](Guard::lost) would resolve, for other tasks; not by giving the lock back, unless it is found gone
+    /// then. Each call makes a token of its own: cancelling it tells nobody else.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let guard = client.lock("nightly-report").lock().await?;
+    /// let lost = guard.lost_token();
+    /// let helper = tokio::spawn(async move { lost.run_until_cancelled(async { /* a part of the work */ }).await });
+    /// assert!(helper.await.expect("it does not panic").is_some());
+    /// guard.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// It is the client's watchdog that cancels it; made inside a tokio runtime (with time enabled), a task there watches the
+    /// clock as well, for the case that the runtime which the client was connected on ends first.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.hold.lost_token()
     }
 
     /// Whether [`lost`](Guard::lost) would resolve now. Asks nobody but the clock.
@@ -194,7 +267,7 @@ impl Guard {
 
     async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
         self.hold.check()?;
-        let heard = Question {
+        let reply = ScriptRequest {
             name: &self.hold.name,
             hold: lease.map(|lease| (&*self.hold, lease)),
             script: &self.hold.kind.renew,
@@ -207,17 +280,20 @@ impl Guard {
             give_up: self.engine.outage_ends(),
         }
         .ask(&self.engine.redis);
-        let heard = Box::pin(heard).await?;
-        match heard.answer.code {
-            Code::Kept => self.hold.confirmed(heard.sent, lease),
+        let reply = Box::pin(reply).await?;
+        match reply.answer.code {
+            Code::Kept => self.hold.confirmed(reply.sent, lease),
             Code::Gone => return Err(self.gone()),
-            _ => return Err(unexpected(&heard.answer)),
+            _ => return Err(unexpected(&reply.answer)),
         }
         self.engine.watchdog.list(&self.hold);
         self.hold.check()
     }
 
     /// Runs `work` while the lock is ours, then gives it back. If the lock is lost meanwhile, `work` is dropped.
+    ///
+    /// A value is never thrown away: once `work` has run to its end the answer is `Ok`, even if the release then fails or finds
+    /// the lock gone, which is logged. Where that makes a difference, [`protect_outcome`](Guard::protect_outcome) tells.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -230,28 +306,78 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before or while `work` ran, or found lost at the end; else as
-    /// [`unlock`](Guard::unlock).
+    /// [`Error::Lost`] if the lock was lost before `work` was done: it has been dropped.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` and the guard.
-    pub async fn protect<T>(self, work: impl Future<Output = T> + Send) -> Result<T> {
-        let done = tokio::select! {
+    pub async fn protect<T>(self, work: impl Future<Output = T>) -> Result<T> {
+        self.protect_outcome(work).await.into_value()
+    }
+
+    /// As [`protect`](Guard::protect), for work that can fail itself: one flat result.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// # type BoxError = Box<dyn std::error::Error + Send + Sync>;
+    /// let guard = client.lock("invoice:42").lock().await?;
+    /// let total: Result<u32, BoxError> = guard.try_protect(async { Ok("42".parse()?) }).await;
+    /// # assert_eq!(total.unwrap(), 42);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of `work`, after the lock was given back; else as [`protect`](Guard::protect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`protect`](Guard::protect).
+    pub async fn try_protect<T, E: From<Error>>(self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.protect(work).await?
+    }
+
+    /// As [`protect`](Guard::protect), and tells work that was ours to the end from work that was done but may not have been
+    /// alone to the end.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use leasehold::Outcome;
+    ///
+    /// let guard = client.lock("invoice:42").lock().await?;
+    /// match guard.protect_outcome(async { 40 + 2 }).await {
+    ///     Outcome::Done(total) => println!("{total}"),
+    ///     Outcome::Unconfirmed { value, error } => println!("{value}, but look into it: {error}"),
+    ///     Outcome::Stopped(error) => println!("not done: {error}"),
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`protect`](Guard::protect).
+    pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> Outcome<T> {
+        let value = tokio::select! {
             biased;
-            reason = self.lost() => Err(Error::lost(self.name(), reason)),
-            done = work => Ok(done),
+            reason = self.lost() => return Outcome::Stopped(Error::lost(self.name(), reason)),
+            value = work => value,
         };
-        match done {
-            Ok(done) => self.unlock().await.map(|()| done),
-            Err(lost) => Err(lost),
+        let (name, id) = (self.hold.name.clone(), self.hold.id.clone());
+        match self.unlock().await {
+            Ok(()) => Outcome::Done(value),
+            Err(error) => {
+                tracing::warn!(target: "leasehold::lock", name = &*name, %id, %error, "done, but not confirmed");
+                Outcome::Unconfirmed { value, error }
+            }
         }
     }
 
-    /// How many levels this owner has now, nested requests under way included.
+    /// The hold count of this owner now, nested requests under way included.
     #[must_use]
     pub fn holds(&self) -> u32 {
-        self.hold.levels()
+        self.hold.hold_count()
     }
 
     /// The hash field in Redis, `clientUUID:n`: new for every outermost hold, the same for its nested ones.
@@ -272,11 +398,11 @@ impl Guard {
         &self.hold.name
     }
 
-    /// Gives up the level on our side: no more renewals, and the owner's next `lock` is a new hold. True if it was
+    /// Gives up the acquisition on our side: no more renewals, and the owner's next `lock` is a new hold. True if it was
     /// the last. What the server has is the caller's business.
     fn step_down(&mut self) -> bool {
         let since = self.hold.since();
-        self.stake = Stake::Left;
+        self.on_server = OnServer::Settled;
         let last = self.hold.let_go(self.terms);
         if last {
             self.engine.registry.remove(&self.hold);
@@ -289,27 +415,27 @@ impl Guard {
         last
     }
 
-    /// Gives up the level and leaves the server's side to the releaser, unless there is nothing.
+    /// Gives up the acquisition and leaves the server's side to the releaser, unless there is nothing.
     fn leave(&mut self) {
         let loss = self.hold.loss();
         loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have looked yet
-        let given = self.stake == Stake::Level || self.hold.is_given();
-        let there = given || self.stake == Stake::Doubt; // even if it was removed: a hand-over may have brought it again
-        if self.hold.is_evicted() {
+        let given = self.on_server == OnServer::Granted || self.hold.is_given();
+        let there = given || self.on_server == OnServer::InDoubt; // even if it was removed: a hand-over may have brought it again
+        if self.hold.is_evicted() || self.hold.is_doomed() && self.on_server == OnServer::InDoubt {
             self.hold.came_again(); // it was given back before, and may have been asked for since
         }
         let engine = Arc::clone(&self.engine);
         let _begun = engine.releaser.begin();
         self.step_down();
         if there {
-            engine.releaser.send(Errand::new(&self.hold, given));
+            engine.releaser.send(ReleaseJob::new(&self.hold, given));
         }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.stake != Stake::Left {
+        if self.on_server != OnServer::Settled {
             self.leave();
         }
     }

@@ -1,13 +1,14 @@
-//! One outermost hold: its levels, its end, its loss.
+//! One outermost hold: its count, its end, its loss.
 
 use std::{
     fmt,
     future::pending,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::Notify, time::sleep};
+use tokio::{runtime::Handle, sync::Notify, task::AbortHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::kind::Kind;
 use crate::{
@@ -15,15 +16,15 @@ use crate::{
     config::{Lease, Name},
     error::{Error, Lost, Result},
     owner::Owner,
-    redis::Part,
+    redis::{Part, Recall},
     stats::Counters,
     sync::{std, tokio},
 };
 
 /// From before the first request until nothing of it can be left on the server. What Redis is asked about `id` is
-/// asked under `turn`, one after the other, except renewals, which change no level, the hand-over that gives it the
+/// asked under `turn`, one after the other, except renewals, which change no count, the hand-over that gives it the
 /// lock, which comes to the same as its own attempts, and what takes it back from an asker that is not polled
-/// ([`Errand::turn`](super::releaser::Errand)): whatever that is granted is not used any more.
+/// ([`ReleaseJob::turn`](super::releaser::ReleaseJob)): whatever that is granted is not used any more.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
@@ -35,8 +36,14 @@ pub(crate) struct Hold {
     watchdog: Lease,
     pub(crate) turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// Called when nobody will use what is granted any more: its asker was passed over, or the client closes.
+    pub(crate) recall: Recall,
     /// Told when the phase changes.
     changed: Notify,
+    /// Made when somebody asks for it.
+    lost_token: OnceLock<CancellationToken>,
+    /// Watches the clock for the token, on the runtime of whoever asked.
+    watcher: Mutex<Option<AbortHandle>>,
 }
 
 /// How often a hold is confirmed at the most, however short its lease.
@@ -44,9 +51,9 @@ const FLOOR: Duration = Duration::from_millis(10);
 
 /// | phase  | in the registry | on the server      | next                               |
 /// |--------|-----------------|--------------------|------------------------------------|
-/// | Asked  | yes             | perhaps level 1    | Held, or Over if it came to nothing |
-/// | Held   | yes             | `levels`           | Lost, or Over at level 0           |
-/// | Lost   | yes             | perhaps still      | Over at level 0                    |
+/// | Asked  | yes             | perhaps count 1    | Held, or Over if it came to nothing |
+/// | Held   | yes             | `count`            | Lost, or Over at count 0           |
+/// | Lost   | yes             | perhaps still      | Over at count 0                    |
 /// | Over   | no              | being given back   | -                                  |
 ///
 /// Whoever looks at the state first lets the clock speak ([`Hold::state`]): a hold whose time is up is Lost for good from
@@ -69,7 +76,7 @@ struct State {
     /// Its asker was passed over, and may hold the turn for ever.
     evicted: bool,
     /// Guards alive, and nested requests under way.
-    levels: u32,
+    count: u32,
     /// How many of them are kept by the watchdog.
     renewed: u32,
     /// When it was granted.
@@ -86,9 +93,9 @@ struct State {
     doomed: bool,
     /// Its loss has been told and counted.
     told: bool,
-    /// The server was asked to give back its last level, or to hand it over, and has not answered.
+    /// The server was asked to give back its last acquisition, or to hand it over, and has not answered.
     returning: bool,
-    /// The server has confirmed that its last level was given back or handed over.
+    /// The server has confirmed that its last acquisition was given back or handed over.
     returned: bool,
     /// How often it came to the server again after it was given up.
     visits: u32,
@@ -99,21 +106,21 @@ struct State {
     due: Option<Moment>,
 }
 
-/// What one level was taken for.
+/// What one acquisition was made for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTerms {
     /// The watchdog keeps it.
     pub(crate) renewed: bool,
     /// When it must be over.
     pub(crate) cap: Option<Moment>,
 }
 
-/// What came of claiming a level.
+/// What came of claiming an acquisition.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The level is ours to ask for: the outermost one.
+    /// The acquisition is ours to ask for: the outermost one.
     First,
-    /// The level is ours to ask for: a nested one.
+    /// The acquisition is ours to ask for: a nested one.
     Again,
     /// Refused: the owner has lost it, and must be told so.
     Lost(Lost),
@@ -131,7 +138,7 @@ pub(crate) struct Returning {
 
 /// What the watchdog has to do about a hold.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WatchdogStep {
     Ended(Lost),
     /// Ask the server to keep it for this long, or just whether it is there.
     Confirm(Option<Lease>),
@@ -151,7 +158,7 @@ impl Hold {
             queued: false,
             given: false,
             evicted: false,
-            levels: 0,
+            count: 0,
             renewed: 0,
             since: None,
             every: FLOOR,
@@ -168,12 +175,27 @@ impl Hold {
             due: None,
         };
         let (state, changed) = (Mutex::new(state), Notify::new());
-        Hold { name, owner, id, number, kind, watchdog, turn: tokio::sync::Mutex::new(()), state, changed }
+        let (turn, lost_token) = (tokio::sync::Mutex::new(()), OnceLock::new());
+        let recall = Recall::default();
+        Hold {
+            name,
+            owner,
+            id,
+            number,
+            kind,
+            watchdog,
+            turn,
+            state,
+            recall,
+            changed,
+            lost_token,
+            watcher: Mutex::default(),
+        }
     }
 
     /// A request about this hold.
-    pub(crate) fn part(&self, lease: u64, level: u32, more: &str) -> Part {
-        self.kind.part(self.name.key(), &self.id, lease, level, more)
+    pub(crate) fn part(&self, lease: u64, count: u32, more: &str) -> Part {
+        self.kind.part(self.name.key(), &self.id, lease, count, more)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -188,46 +210,52 @@ impl Hold {
 
     /// When it was granted, if it ever was.
     pub(crate) fn since(&self) -> Option<Moment> {
-        self.state().since
+        self.facts().since
     }
 
-    pub(crate) fn levels(&self) -> u32 {
-        self.state().levels
+    pub(crate) fn hold_count(&self) -> u32 {
+        self.facts().count
     }
 
-    /// The level the server should have. A hold that is lost keeps what its guards have: its holder needs the rest of the
+    /// The count the server should have. A hold that is lost keeps what its guards have: its holder needs the rest of the
     /// lease to stop, and an inner guard that goes must not let somebody else in.
     pub(crate) fn wanted(&self) -> u32 {
         let state = self.state();
         match state.phase {
-            Phase::Held | Phase::Lost(_) if !state.doomed => state.levels,
+            Phase::Held | Phase::Lost(_) if !state.doomed => state.count,
             _ => 0,
         }
     }
 
+    /// A request for this many acquisitions of it, which is not sent any more once it has been recalled.
+    pub(crate) fn ask_part(&self, lease: u64, count: u32, more: &str) -> Part {
+        self.kind.words(self.name.key(), &self.id, lease, count, more).recalled_by(Some(&self.recall)).done()
+    }
+
     /// Its asker goes to wait in the queue.
     pub(crate) fn set_queued(&self) {
-        self.state().queued = true;
+        self.facts().queued = true;
         self.changed.notify_waiters();
     }
 
     /// The server has moved the lock to it.
     pub(crate) fn given(&self) {
-        self.state().given = true;
+        self.facts().given = true;
     }
 
     pub(crate) fn is_given(&self) -> bool {
-        self.state().given
+        self.facts().given
     }
 
     /// Its asker is not polled: what the server has of it is given back without waiting for the turn.
     pub(crate) fn evict(&self) {
-        self.state().evicted = true;
+        self.recall.call();
+        self.facts().evicted = true;
         self.changed.notify_waiters();
     }
 
     pub(crate) fn is_evicted(&self) -> bool {
-        self.state().evicted
+        self.facts().evicted
     }
 
     /// Resolves when its asker was passed over.
@@ -245,26 +273,31 @@ impl Hold {
         }
     }
 
+    /// It was granted and has guards, lost or not.
+    pub(crate) fn is_granted(&self) -> bool {
+        matches!(self.state().phase, Phase::Held | Phase::Lost(_))
+    }
+
     pub(crate) fn is_doomed(&self) -> bool {
-        self.state().doomed
+        self.facts().doomed
     }
 
     pub(crate) fn is_queued(&self) -> bool {
-        self.state().queued
+        self.facts().queued
     }
 
     /// A request that asks for `lease` is about to be sent: the server may keep the hold for that long.
     pub(crate) fn asking(&self, lease: Lease) {
-        let mut state = self.state();
+        let mut state = self.facts();
         state.bound = state.bound.max(Moment::now() + *lease);
     }
 
     /// After this, nothing of it can be left on the server.
     pub(crate) fn bound(&self) -> Moment {
-        self.state().bound
+        self.facts().bound
     }
 
-    /// Claims one more level, before the server is asked for it. Looking whether there is something to claim and claiming
+    /// Claims one more acquisition, before the server is asked for it. Looking whether there is something to claim and claiming
     /// it are one step: between two, the last guard could go on another thread.
     pub(crate) fn claim(&self) -> Claim {
         let mut state = self.state();
@@ -274,13 +307,13 @@ impl Hold {
             Phase::Lost(reason) => return Claim::Lost(reason),
             Phase::Over => return Claim::Over,
         };
-        state.levels += 1;
+        state.count += 1;
         claim
     }
 
-    /// The server granted what was asked at `sent`: a level kept by the watchdog or with a fixed lease.
+    /// The server granted what was asked at `sent`: an acquisition kept by the watchdog or with a fixed lease.
     /// True if it was the first.
-    pub(crate) fn granted(&self, sent: Moment, lease: Lease, terms: Terms) -> bool {
+    pub(crate) fn granted(&self, sent: Moment, lease: Lease, terms: LeaseTerms) -> bool {
         let mut state = self.state();
         let first = state.phase == Phase::Asked;
         if first {
@@ -306,15 +339,15 @@ impl Hold {
         }
     }
 
-    /// Gives up one level. True if it was the last: the hold is over and must leave the registry.
-    pub(crate) fn let_go(&self, terms: Terms) -> bool {
+    /// Gives up one acquisition. True if it was the last: the hold is over and must leave the registry.
+    pub(crate) fn let_go(&self, terms: LeaseTerms) -> bool {
         let mut state = self.state();
-        state.levels -= 1;
+        state.count -= 1;
         state.renewed -= u32::from(terms.renewed);
         if let Some(at) = state.caps.iter().position(|cap| Some(*cap) == terms.cap) {
             state.caps.swap_remove(at);
         }
-        let last = state.levels == 0 && state.phase != Phase::Over;
+        let last = state.count == 0 && state.phase != Phase::Over;
         if last {
             state.phase = Phase::Over;
             self.changed.notify_waiters();
@@ -334,6 +367,7 @@ impl Hold {
         }
         state.counted = true;
         drop(state);
+        self.tell_token();
         counters.lost.up();
         tracing::warn!(target: "leasehold::lock", name = &*self.name, id = &*self.id, %reason, "lost");
         self.changed.notify_waiters();
@@ -368,6 +402,46 @@ impl Hold {
         }
     }
 
+    /// Cancelled when it is lost. A task on the caller's runtime watches the clock until the hold is over, as
+    /// [`lost`](Hold::lost) does; there is one at a time.
+    pub(crate) fn lost_token(self: &Arc<Hold>) -> CancellationToken {
+        let token = self.lost_token.get_or_init(CancellationToken::new);
+        if self.is_lost() {
+            token.cancel(); // also where it was told before there was a token
+        } else if let Ok(runtime) = Handle::try_current() {
+            self.watch_the_clock(&runtime, token);
+        }
+        token.child_token() // a child: whoever cancels it tells nobody else
+    }
+
+    /// Once more if the runtime that it was done on has ended.
+    fn watch_the_clock(self: &Arc<Hold>, runtime: &Handle, token: &CancellationToken) {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if watcher.as_ref().is_some_and(|watcher| !watcher.is_finished()) {
+            return;
+        }
+        let (hold, token) = (Arc::clone(self), token.clone());
+        let watching = runtime.spawn(async move {
+            hold.lost().await;
+            if hold.is_lost() {
+                token.cancel();
+            }
+        });
+        *watcher = Some(watching.abort_handle());
+    }
+
+    /// Its loss was found when it had been given up already: there is no guard left to say it, but perhaps a token.
+    pub(crate) fn tell_token(&self) {
+        if let Some(token) = self.lost_token.get() {
+            token.cancel();
+        }
+    }
+
+    /// Lost, and not just over.
+    fn is_lost(&self) -> bool {
+        matches!(self.state().phase, Phase::Lost(_))
+    }
+
     /// Resolves when its asker found the lock taken and waits in the queue.
     pub(crate) async fn queued(&self) {
         self.until(|state| state.queued).await;
@@ -382,12 +456,14 @@ impl Hold {
         }
     }
 
-    pub(crate) fn step(&self, now: Moment) -> Step {
+    pub(crate) fn step(&self, now: Moment) -> WatchdogStep {
         let state = self.state();
         match state.phase {
-            Phase::Lost(reason) if !state.told => Step::Ended(reason),
-            Phase::Held if now >= state.confirm_at => Step::Confirm((state.renewed > 0).then_some(self.watchdog)),
-            _ => Step::Sleep,
+            Phase::Lost(reason) if !state.told => WatchdogStep::Ended(reason),
+            Phase::Held if now >= state.confirm_at => {
+                WatchdogStep::Confirm((state.renewed > 0).then_some(self.watchdog))
+            }
+            _ => WatchdogStep::Sleep,
         }
     }
 
@@ -404,43 +480,44 @@ impl Hold {
 
     /// Confirm it now, whatever was planned.
     pub(crate) fn confirm_now(&self) {
-        self.state().confirm_at = Moment::now();
+        self.facts().confirm_at = Moment::now();
     }
 
     /// A confirmation failed: try again soon, but not so often that it hurts a server in trouble.
     pub(crate) fn confirm_later(&self) {
-        let mut state = self.state();
+        let mut state = self.facts();
         state.confirm_at = Moment::now() + state.every / 10;
     }
 
     /// The client closes.
     pub(crate) fn doom(&self, counters: &Counters) {
+        self.recall.call();
         self.state().doomed = true;
         self.lose(Lost::Closed, counters);
     }
 
-    /// The server is about to be asked for the return of its last level. Says whether that was asked before, by whomever,
+    /// The server is about to be asked for the return of its last acquisition. Says whether that was asked before, by whomever,
     /// without an answer: it may have been done then.
     pub(crate) fn returning(&self) -> Returning {
-        let mut state = self.state();
+        let mut state = self.facts();
         Returning { before: std::mem::replace(&mut state.returning, true), visit: state.visits }
     }
 
-    /// The server has answered that it is not at its last level: nothing was done.
+    /// The server has answered that it is not at its last acquisition: nothing was done.
     pub(crate) fn not_returned(&self) {
-        self.state().returning = false;
+        self.facts().returning = false;
     }
 
     /// The server has confirmed that nothing is left of it, unless it has come back since that was asked.
     pub(crate) fn returned(&self, asked: &Returning) {
-        let mut state = self.state();
+        let mut state = self.facts();
         state.returned = state.visits == asked.visit;
     }
 
     /// It may be on the server again although it was given up: handed over too late, or asked for by a call that had been
     /// passed over. It must be given back once more.
     pub(crate) fn came_again(&self) {
-        let mut state = self.state();
+        let mut state = self.facts();
         state.visits += 1;
         (state.returning, state.returned) = (false, false);
     }
@@ -452,19 +529,24 @@ impl Hold {
     }
 
     pub(crate) fn is_returned(&self) -> bool {
-        self.state().returned
+        self.facts().returned
     }
 
     /// Swaps the moment under which the watchdog lists it.
     pub(crate) fn swap_due(&self, due: Option<Moment>) -> Option<Moment> {
-        std::mem::replace(&mut self.state().due, due)
+        std::mem::replace(&mut self.facts().due, due)
     }
 
-    /// The state, after the clock has spoken.
+    /// The state, after the clock has spoken: for whoever looks at the phase.
     fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.facts();
         state.settle();
         state
+    }
+
+    /// The state as it was left: for what the clock has no say in.
+    fn facts(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -525,7 +607,7 @@ impl fmt::Debug for Hold {
             .field("name", &&*self.name)
             .field("id", &self.id)
             .field("phase", &state.phase)
-            .field("levels", &state.levels)
+            .field("hold_count", &state.count)
             .finish_non_exhaustive()
     }
 }
@@ -553,7 +635,7 @@ mod tests {
         let name = Name::new("", "x").expect("a good name");
         let hold = Hold::new(name, Owner::new(), (1, "u:1".into()), &KIND, lease(30_000));
         hold.claim();
-        hold.granted(sent, lease(50), Terms::default());
+        hold.granted(sent, lease(50), LeaseTerms::default());
         hold
     }
 
@@ -571,7 +653,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(60)); // its lease, and a little
         assert_eq!(hold.loss(), Some(Lost::Expired));
         hold.confirmed(Moment::now(), Some(lease(30_000)));
-        hold.granted(Moment::now(), lease(30_000), Terms::default());
+        hold.granted(Moment::now(), lease(30_000), LeaseTerms::default());
         assert_eq!(hold.loss(), Some(Lost::Expired));
     }
 
@@ -579,16 +661,16 @@ mod tests {
     fn what_is_over_cannot_be_claimed() {
         let hold = granted(Moment::now());
         assert_eq!(hold.claim(), Claim::Again);
-        assert!(!hold.let_go(Terms::default()));
-        assert!(hold.let_go(Terms::default()), "the last level");
-        assert_eq!((hold.claim(), hold.loss(), hold.levels()), (Claim::Over, Some(Lost::Removed), 0));
+        assert!(!hold.let_go(LeaseTerms::default()));
+        assert!(hold.let_go(LeaseTerms::default()), "the last acquisition");
+        assert_eq!((hold.claim(), hold.loss(), hold.hold_count()), (Claim::Over, Some(Lost::Removed), 0));
     }
 
     #[test]
     fn a_cap_that_is_past_stays_past_when_its_guard_goes_first() {
         let hold = granted(Moment::now());
         hold.claim();
-        let capped = Terms { renewed: false, cap: Some(Moment::now()) };
+        let capped = LeaseTerms { renewed: false, cap: Some(Moment::now()) };
         hold.granted(Moment::now(), lease(30_000), capped);
         hold.let_go(capped);
         assert_eq!((hold.loss(), hold.remaining()), (Some(Lost::MaxHold), Duration::ZERO));

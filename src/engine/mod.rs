@@ -1,19 +1,22 @@
 //! Layer 2: taking, keeping and giving back, the same for every kind of lock.
 
 mod ask;
+mod crowd;
 #[cfg(leasehold_explore)]
 #[path = "../../tests/explore/scenarios.rs"]
 mod explore;
 mod guard;
 mod hold;
-mod home;
 mod kind;
-mod manners;
 mod queue;
+mod queue_state;
 mod registry;
 mod releaser;
+mod task_runtime;
 mod wait;
+mod waiter;
 mod watchdog;
+mod yielding;
 
 use std::{
     sync::{
@@ -23,29 +26,36 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use guard::Guard;
-pub(crate) use home::Home;
+pub use guard::{Guard, Outcome};
 pub(crate) use kind::Kind;
-pub(crate) use wait::{Patience, Wish};
+pub(crate) use task_runtime::TaskRuntime;
+pub(crate) use wait::{AcquireRequest, WaitLimit};
 
 use crate::{
     config::{Config, Name},
     error::{Error, Lost, Result},
-    redis::{Answer, Part, Raw, Redis, Script, Target},
+    redis::{Answer, Fault, Part, Redis, Script, Target},
     stats::Counters,
     sync::{std, tokio},
 };
-use ask::{Pauses, Question};
-use hold::Hold;
+use ask::{Pauses, ScriptRequest};
+use crowd::Crowd;
+pub(crate) use hold::Hold;
 use queue::{INSPECTION, Queues};
 use registry::Registry;
-use releaser::{Errand, Releaser};
+use releaser::{ReleaseJob, Releaser};
 use watchdog::Watchdog;
 
+const CONNECTING: &str = "connecting";
+/// What an attempt to connect may take at least, however little time is left.
+const ONE_ATTEMPT: Duration = Duration::from_millis(100);
 /// How long closing waits for what is being given back.
 const CLOSING: Duration = Duration::from_millis(1500);
 
@@ -61,8 +71,13 @@ pub(crate) struct Engine {
     queues: Arc<Queues>,
     watchdog: Arc<Watchdog>,
     releaser: Arc<Releaser>,
-    /// No new holds.
+    crowd: Crowd,
+    /// No new holds; those that are there are kept.
+    stopping: CancellationToken,
+    /// Everything ends; then it is stopping, too.
     closing: CancellationToken,
+    /// It is stopping, for those who look often.
+    stopped: AtomicBool,
     /// The runtime that the tasks lived on has ended; then it closes too.
     abandoned: Arc<AtomicBool>,
     next_hold: AtomicU64,
@@ -74,29 +89,29 @@ impl Drop for Engine {
     }
 }
 
-/// Looks after the lines until the client closes. Dropped before that, with the runtime it lives on, it tells all who
+/// Looks after the queues until the client closes. Dropped before that, with the runtime it lives on, it tells all who
 /// wait that nobody is left to answer them.
-struct Caretaker {
+struct QueueInspector {
     queues: Arc<Queues>,
     releaser: Arc<Releaser>,
     closing: CancellationToken,
     abandoned: Arc<AtomicBool>,
 }
 
-impl Caretaker {
+impl QueueInspector {
     async fn run(self) {
         let inspections = async {
             loop {
                 sleep(INSPECTION).await;
                 let passed_over = self.queues.inspect();
-                passed_over.iter().for_each(|hold| self.releaser.send(Errand::new(hold, true)));
+                passed_over.iter().for_each(|hold| self.releaser.send(ReleaseJob::new(hold, true)));
             }
         };
         self.closing.run_until_cancelled(inspections).await;
     }
 }
 
-impl Drop for Caretaker {
+impl Drop for QueueInspector {
     fn drop(&mut self) {
         if !self.closing.is_cancelled() {
             self.abandoned.store(true, Ordering::Release);
@@ -106,33 +121,74 @@ impl Drop for Caretaker {
 }
 
 impl Engine {
-    /// Connects and starts the tasks, all on `home`.
-    pub(crate) async fn start(target: Target, config: Config, home: Home) -> Result<Arc<Engine>> {
-        let engine = home.run(Box::pin(Engine::build(target, config))).await?;
+    /// Connects and starts the tasks, all on `runtime`.
+    pub(crate) async fn start(target: Target, config: Config, runtime: TaskRuntime) -> Result<Arc<Engine>> {
+        let engine = runtime.run(Box::pin(Engine::connect(target, config))).await?;
         let (engine, last_task) = engine?;
-        home.keep_until(last_task);
+        runtime.keep_until(last_task);
         Ok(engine)
     }
 
-    async fn build(target: Target, config: Config) -> Result<(Arc<Engine>, tokio::task::JoinHandle<()>)> {
-        let counters = Arc::new(Counters::default());
-        let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
-        let unfinished = closed.clone().drop_guard(); // closes what is open if this future is dropped
-        let connected = Redis::connect(Arc::new(target), &config, &counters, &closed).await;
-        let redis = Arc::new(connected.map_err(|fault| ask::error(fault, "connecting", config.command_timeout, ""))?);
+    /// Starts the tasks; the first request connects.
+    pub(crate) fn start_lazy(target: Target, config: Config, runtime: TaskRuntime) -> Arc<Engine> {
+        let build = || {
+            let (counters, closed) = (Arc::default(), CancellationToken::new());
+            let redis = Redis::lazy(&Arc::new(target), &config, &counters, &closed);
+            Engine::build(config, redis, counters, closed)
+        };
+        let (engine, last_task) = runtime.enter(build);
+        runtime.keep_until(last_task);
+        engine
+    }
+
+    /// Tries until it works, but no longer than the `connect_timeout`: at least once, and for the last time when it is over.
+    async fn connect(target: Target, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {
+        let (target, counters, closed) = (Arc::new(target), Arc::default(), CancellationToken::new());
+        let (since, mut pauses) = (Instant::now(), Pauses::default());
+        let (mut limit, mut last) = (config.command_timeout, None);
+        loop {
+            let attempt = closed.child_token();
+            let unfinished = attempt.clone().drop_guard(); // closes what is open if this future is dropped
+            let connecting = Redis::connect(&target, &config, &counters, &attempt);
+            match timeout(limit.max(ONE_ATTEMPT), connecting).await {
+                Ok(Ok(redis)) => {
+                    unfinished.disarm();
+                    return Ok(Engine::build(config, redis, counters, closed));
+                }
+                Ok(Err(fault @ (Fault::Unknown(_) | Fault::NotSent(_) | Fault::NotReady(_)))) => last = fault.source(),
+                Ok(Err(fault)) => return Err(ask::error(fault, CONNECTING, since.elapsed(), "")),
+                Err(_) => {}
+            }
+            limit = config.connect_timeout.saturating_sub(since.elapsed());
+            if limit.is_zero() {
+                return Err(Error::silent(CONNECTING, "", since.elapsed(), last));
+            }
+            tracing::info!(target: "leasehold::conn", ?last, "no connection yet");
+            sleep(pauses.next().min(limit)).await;
+            limit = config.connect_timeout.saturating_sub(since.elapsed()).min(config.command_timeout);
+        }
+    }
+
+    fn build(
+        config: Config,
+        redis: Redis,
+        counters: Arc<Counters>,
+        closed: CancellationToken,
+    ) -> (Arc<Engine>, JoinHandle<()>) {
+        let (redis, closing) = (Arc::new(redis), CancellationToken::new());
         // A hand-over is not confirmed by replicas, so where they must confirm there is none.
         let handovers = if config.replicas == 0 { config.handovers } else { 0 };
         let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
         let watchdog = Watchdog::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters), closing.clone());
         let (releaser, releasing) = Releaser::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters));
         let (releaser, abandoned) = (Arc::new(releaser), Arc::new(AtomicBool::new(false)));
-        let caretaker = Caretaker {
+        let inspector = QueueInspector {
             queues: Arc::clone(&queues),
             releaser: Arc::clone(&releaser),
             closing: closing.clone(),
             abandoned: Arc::clone(&abandoned),
         };
-        tokio::spawn(caretaker.run());
+        tokio::spawn(inspector.run());
         let last_task = tokio::spawn(async move {
             let _ = releasing.await;
             closed.cancel(); // closes the connections
@@ -146,31 +202,51 @@ impl Engine {
             queues,
             watchdog,
             releaser,
+            crowd: Crowd::new(),
+            stopping: closing.child_token(),
+            stopped: AtomicBool::new(false),
             closing,
             abandoned,
             next_hold: AtomicU64::new(1),
         };
-        unfinished.disarm();
-        Ok((Arc::new(engine), last_task))
+        (Arc::new(engine), last_task)
+    }
+
+    /// Grants no new holds, waits until those that are there have been given back, but no longer than `grace`, and closes.
+    pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
+        self.stop();
+        let given_back = timeout(grace, self.releaser.idle(|| self.registry.has_no_guards()));
+        self.closing.run_until_cancelled(given_back).await; // or it is closed meanwhile
+        self.close().await
     }
 
     /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
     pub(crate) async fn close(&self) -> Result<()> {
+        self.stop();
         self.closing.cancel();
         for hold in self.registry.all() {
             hold.doom(&self.counters);
-            self.releaser.send(Errand::for_all(&hold));
+            self.releaser.send(ReleaseJob::for_all(&hold));
         }
         if self.is_abandoned() {
-            return Err(Error::abandoned("giving back what was held"));
+            return Err(Error::abandoned("giving back what was held", ""));
         }
-        let done = timeout(CLOSING, self.releaser.idle()).await;
+        let done = timeout(CLOSING, self.releaser.idle(|| true)).await;
         self.releaser.stop();
-        done.map_err(|_| Error::silent("giving back what was held", CLOSING, None))
+        done.map_err(|_| Error::silent("giving back what was held", "", CLOSING, None))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closing.is_cancelled()
+    }
+
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.stopping.cancel();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopped.load(Ordering::Acquire) || self.is_abandoned()
     }
 
     fn is_abandoned(&self) -> bool {
@@ -178,8 +254,8 @@ impl Engine {
     }
 
     /// Why nothing new is begun.
-    fn closed(&self, what: &str) -> Error {
-        if self.is_abandoned() { Error::abandoned(what) } else { Error::Closed }
+    fn closed(&self, what: &str, name: &str) -> Error {
+        if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
     }
 
     /// Until when a call that begins now rides out a server that does not answer.
@@ -189,9 +265,11 @@ impl Engine {
 
     /// A request found the hold gone: its holder is told, and whoever waits here looks.
     fn found_lost(&self, hold: &Hold) -> Error {
-        hold.lose(Lost::Removed, &self.counters);
-        self.queues.ring(hold);
-        Error::lost(&hold.name, Lost::Removed)
+        let reason = hold.loss().unwrap_or(Lost::Removed);
+        hold.lose(reason, &self.counters);
+        hold.tell_token();
+        self.queues.wake_head(hold);
+        Error::lost(&hold.name, reason)
     }
 
     /// Asks about a lock as such. True beside the answer: an earlier try may have done what was asked.
@@ -203,9 +281,9 @@ impl Engine {
         give_up: Instant,
     ) -> Result<(Answer, bool)> {
         if self.is_closed() {
-            return Err(self.closed(what));
+            return Err(self.closed(what, name));
         }
-        let question = Question {
+        let request = ScriptRequest {
             name,
             hold: None,
             script,
@@ -217,11 +295,30 @@ impl Engine {
             since: Instant::now(),
             give_up,
         };
-        let heard = Box::pin(question.ask(&self.redis)).await?;
-        Ok((heard.answer, heard.again))
+        let reply = Box::pin(request.ask(&self.redis)).await?;
+        Ok((reply.answer, reply.again))
     }
 
-    pub(crate) async fn raw(&self, source: &str) -> Result<Raw> {
+    /// Whether the server answers on every connection, now.
+    pub(crate) async fn ping(&self) -> Result<()> {
+        const PING: &str = "asking whether the server answers";
+        if self.is_closed() {
+            return Err(self.closed(PING, ""));
+        }
+        let since = Instant::now();
+        match timeout(self.config.command_timeout, self.redis.ping()).await {
+            Ok(answered) => answered.map_err(|fault| ask::error(fault, PING, since.elapsed(), "")),
+            Err(_) => Err(Error::silent(PING, "", since.elapsed(), None)),
+        }
+    }
+
+    /// What is held now, by the clock too.
+    pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
+        self.registry.all().into_iter().filter(|hold| !hold.remaining().is_zero()).collect()
+    }
+
+    #[cfg(feature = "bench")]
+    pub(crate) async fn raw(&self, source: &str) -> Result<crate::redis::Raw> {
         self.redis.raw(source).await.map_err(|fault| ask::error(fault, "loading a script", Duration::ZERO, ""))
     }
 

@@ -28,6 +28,11 @@ impl Registry {
         self.holds.remove_if(&key, |_, found| Arc::ptr_eq(found, hold));
     }
 
+    /// No guard is alive; holds may still be asked for.
+    pub(crate) fn has_no_guards(&self) -> bool {
+        !self.holds.iter().any(|hold| hold.is_granted())
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
         self.holds.iter().map(|entry| Arc::clone(&entry)).collect()
     }

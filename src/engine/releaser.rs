@@ -1,4 +1,4 @@
-//! Giving back: to the next in line here where that is allowed, else to all. In the background too, for what was
+//! Giving back: to the next in the queue here where that is allowed, else to all. In the background too, for what was
 //! dropped, cancelled or left in doubt.
 
 use std::{
@@ -15,9 +15,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::{Heard, Pauses, Question},
+    ask::{Pauses, Reply, ScriptRequest},
     hold::Hold,
-    queue::{Queues, Waiter},
+    queue::Queues,
+    waiter::Waiter,
 };
 use crate::{
     clock::Moment,
@@ -29,21 +30,40 @@ use crate::{
 
 /// How long closing waits for those who ask still; they are told that the client closes.
 const CLOSING: Duration = Duration::from_millis(500);
-/// Errands under way at once, 5 KiB each; more wait for these, in a tenth of the room.
+/// Jobs under way at once, 5 KiB each; more wait for these, in a tenth of the room.
 const AT_ONCE: usize = 4096;
 
 /// One hold whose count on the server has to come down to what is wanted.
 #[derive(Debug)]
-pub(crate) struct Errand {
+pub(crate) struct ReleaseJob {
     hold: Arc<Hold>,
-    /// It may go to the next in line here.
+    /// It may go to the next in the queue here.
     pass_on: bool,
     /// Whom it is being handed to, while there is no answer.
     heir: Option<Arc<Waiter>>,
     /// It has been tried for as long as a request may take.
     tried: bool,
-    /// Whoever asks for the name waits for it.
-    awaited: bool,
+    /// Between two tries that were refused.
+    pauses: Pauses,
+    /// That it is under way in the background.
+    counted: Option<Counted>,
+}
+
+/// A release that is under way in the background, until it is dropped: done, or given up, or with the runtime.
+#[derive(Debug)]
+struct Counted {
+    worker: Arc<ReleaseWorker>,
+    /// Whoever asks for this name waits for it.
+    awaited: Option<Arc<str>>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(key) = &self.awaited {
+            self.worker.no_longer_awaited(key);
+        }
+        self.worker.one_less();
+    }
 }
 
 /// The server said no, and has done nothing.
@@ -56,9 +76,9 @@ fn is_final(error: &Error) -> bool {
     matches!(error, Error::Conflict { .. } | Error::Closed)
 }
 
-/// One answered request of an errand.
+/// One answered request of a job.
 #[derive(Debug)]
-struct Step {
+struct JobProgress {
     was_ours: bool,
     is_last: bool,
 }
@@ -66,12 +86,12 @@ struct Step {
 /// The sending end. Sending neither spawns nor blocks, so guards can be dropped anywhere.
 #[derive(Debug)]
 pub(crate) struct Releaser {
-    errands: mpsc::UnboundedSender<Errand>,
-    office: Arc<Office>,
+    jobs: mpsc::UnboundedSender<ReleaseJob>,
+    worker: Arc<ReleaseWorker>,
 }
 
 #[derive(Debug)]
-struct Office {
+struct ReleaseWorker {
     redis: Arc<Redis>,
     queues: Arc<Queues>,
     counters: Arc<Counters>,
@@ -82,10 +102,11 @@ struct Office {
     stop: CancellationToken,
 }
 
-impl Errand {
+impl ReleaseJob {
     /// `granted`: the server had granted it; else it is only taken back in case it was, and not passed on.
-    pub(crate) fn new(hold: &Arc<Hold>, granted: bool) -> Errand {
-        Errand { hold: Arc::clone(hold), pass_on: granted, heir: None, tried: false, awaited: false }
+    pub(crate) fn new(hold: &Arc<Hold>, granted: bool) -> ReleaseJob {
+        let (hold, pauses) = (Arc::clone(hold), Pauses::default());
+        ReleaseJob { hold, pass_on: granted, heir: None, tried: false, pauses, counted: None }
     }
 
     /// After this, nothing of it can be left on the server, nor of the heir to which it may have been handed.
@@ -95,7 +116,7 @@ impl Errand {
     }
 
     /// The right to ask about the hold, or `None` for going ahead although somebody else has it: that was passed over, or
-    /// keeps it for so long that it does not look or has no answer either. Once nobody holds a level, or nobody will be
+    /// keeps it for so long that it does not look or has no answer either. Once nobody holds an acquisition, or nobody will be
     /// told of it, no order of requests leaves anything there that anybody believes in.
     async fn turn<'a>(&self, hold: &'a Hold, give_up: Instant) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>> {
         let started = Instant::now();
@@ -107,8 +128,13 @@ impl Errand {
         match timeout_at(until, hold.turn.lock()).await {
             Ok(turn) => Ok(Some(turn)),
             Err(_) if doomed => Ok(None),
-            Err(_) => Err(Error::silent("waiting behind a request", started.elapsed(), None)),
+            Err(_) => Err(Error::silent("waiting behind a request", &hold.name, started.elapsed(), None)),
         }
+    }
+
+    async fn rest(mut self) -> ReleaseJob {
+        sleep(self.pauses.next()).await;
+        self
     }
 
     /// Not to the heir it was meant for, nor to any other.
@@ -119,75 +145,74 @@ impl Errand {
         }
     }
 
-    /// For all, not for the next in line here.
-    pub(crate) fn for_all(hold: &Arc<Hold>) -> Errand {
-        Errand { pass_on: false, ..Errand::new(hold, true) }
+    /// For all, not for the next in the queue here.
+    pub(crate) fn for_all(hold: &Arc<Hold>) -> ReleaseJob {
+        ReleaseJob { pass_on: false, ..ReleaseJob::new(hold, true) }
     }
 }
 
 /// A release that counts as under way from before its hold leaves the registry: whoever closes finds one or the other.
-pub(crate) struct Begun<'a>(&'a Releaser);
+pub(crate) struct ReleaseUnderWay<'a>(&'a Releaser);
 
-impl Drop for Begun<'_> {
+impl Drop for ReleaseUnderWay<'_> {
     fn drop(&mut self) {
-        self.0.office.one_less();
+        self.0.worker.one_less();
     }
 }
 
-/// An errand run by its caller; if that goes away, the background takes over, which counts anew before this ends.
-struct Running<'a> {
-    errand: Option<Errand>,
-    begun: Begun<'a>,
+/// A job run by its caller; if that goes away, the background takes over, which counts anew before this ends.
+struct ForegroundRelease<'a> {
+    job: Option<ReleaseJob>,
+    begun: ReleaseUnderWay<'a>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for ForegroundRelease<'_> {
     fn drop(&mut self) {
-        if let Some(errand) = self.errand.take() {
-            self.begun.0.send(errand);
+        if let Some(job) = self.job.take() {
+            self.begun.0.send(job);
         }
     }
 }
 
-impl Begun<'_> {
-    /// Runs an errand now and waits for the answer: whether the level was ours until then. Without an answer, or without
+impl ReleaseUnderWay<'_> {
+    /// Runs a job now and waits for the answer: whether it was ours until then. Without an answer, or without
     /// somebody to wait for it, it goes on in the background.
-    pub(crate) async fn run(self, errand: Errand, give_up: Instant) -> Result<bool> {
-        let mut running = Running { errand: Some(errand), begun: self };
-        let errand = running.errand.as_mut().expect("just put there");
-        let step = Box::pin(running.begun.0.office.bring(errand, give_up)).await?;
-        if step.is_last {
-            running.errand = None;
+    pub(crate) async fn run(self, job: ReleaseJob, give_up: Instant) -> Result<bool> {
+        let mut running = ForegroundRelease { job: Some(job), begun: self };
+        let job = running.job.as_mut().expect("just put there");
+        let progress = Box::pin(running.begun.0.worker.bring(job, give_up)).await?;
+        if progress.is_last {
+            running.job = None;
         }
-        Ok(step.was_ours)
+        Ok(progress.was_ours)
     }
 }
 
 impl Releaser {
     /// Starts the task. It ends when it is stopped, or when the sender is gone and all is given back.
     pub(crate) fn start(redis: Arc<Redis>, queues: Arc<Queues>, counters: Arc<Counters>) -> (Releaser, JoinHandle<()>) {
-        let (errands, inbox) = mpsc::unbounded_channel();
+        let (jobs, inbox) = mpsc::unbounded_channel();
         let (pending, done, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
-        let office = Arc::new(Office { redis, queues, counters, pending, done, stop });
-        let run = Arc::clone(&office).run(inbox);
-        (Releaser { errands, office }, tokio::spawn(run))
+        let worker = Arc::new(ReleaseWorker { redis, queues, counters, pending, done, stop });
+        let run = Arc::clone(&worker).run(inbox);
+        (Releaser { jobs, worker }, tokio::spawn(run))
     }
 
-    /// To be held while a level is given up on our side and until its errand is under way.
-    pub(crate) fn begin(&self) -> Begun<'_> {
-        self.office.counters.releasing.up();
-        Begun(self)
+    /// To be held while an acquisition is given up on our side and until its job is under way.
+    pub(crate) fn begin(&self) -> ReleaseUnderWay<'_> {
+        self.worker.counters.releasing.up();
+        ReleaseUnderWay(self)
     }
 
-    /// Runs an errand in the background.
-    pub(crate) fn send(&self, mut errand: Errand) {
-        self.office.counters.releasing.up();
-        errand.awaited = errand.hold.wanted() == 0; // an inner level frees nothing
-        if errand.awaited {
-            *self.office.pending().entry(Arc::clone(errand.hold.name.key())).or_default() += 1;
+    /// Runs a job in the background.
+    pub(crate) fn send(&self, mut job: ReleaseJob) {
+        self.worker.counters.releasing.up();
+        let awaited = (job.hold.wanted() == 0).then(|| Arc::clone(job.hold.name.key())); // an inner one frees nothing
+        if let Some(key) = &awaited {
+            *self.worker.pending().entry(Arc::clone(key)).or_default() += 1;
         }
-        if let Err(mpsc::error::SendError(errand)) = self.errands.send(errand) {
-            self.office.finished(&errand); // stopped: the lease ends it
-        }
+        job.counted = Some(Counted { worker: Arc::clone(&self.worker), awaited });
+        let _ = self.jobs.send(job); // once stopped it is dropped: the lease ends it
     }
 
     /// Resolves when nothing of this name is on its way back: who dropped a guard and asks again finds it free.
@@ -195,15 +220,15 @@ impl Releaser {
         self.until(|pending| !pending.contains_key(key)).await;
     }
 
-    /// Resolves when no release is under way.
-    pub(crate) async fn idle(&self) {
-        self.until(|_| self.office.counters.releasing.get() == 0).await;
+    /// Resolves when no release is under way, and that is true: looked at after each release.
+    pub(crate) async fn idle(&self, and: impl Fn() -> bool) {
+        self.until(|_| and() && self.worker.counters.releasing.get() == 0).await; // in this order: see `begin`
     }
 
     async fn until(&self, ready: impl Fn(&HashMap<Arc<str>, usize>) -> bool) {
         loop {
-            let done = self.office.done.notified();
-            if ready(&self.office.pending()) {
+            let done = self.worker.done.notified();
+            if ready(&self.worker.pending()) {
                 return;
             }
             done.await;
@@ -211,116 +236,119 @@ impl Releaser {
     }
 
     pub(crate) fn stop(&self) {
-        self.office.stop.cancel();
+        self.worker.stop.cancel();
     }
 }
 
-impl Office {
-    async fn run(self: Arc<Office>, mut inbox: mpsc::UnboundedReceiver<Errand>) {
-        let mut under_way = JoinSet::new();
-        loop {
-            tokio::select! {
-                biased; // once stopped, nothing more is begun
-                () = self.stop.cancelled() => return self.refuse(inbox).await,
-                Some(_) = under_way.join_next() => {}
-                errand = inbox.recv(), if under_way.len() < AT_ONCE => match errand {
-                    Some(errand) => _ = under_way.spawn(Arc::clone(&self).in_background(errand)),
-                    None => break,
-                },
-            }
-        }
-        let _ = self.stop.run_until_cancelled(under_way.join_all()).await;
+impl ReleaseWorker {
+    async fn run(self: Arc<ReleaseWorker>, inbox: mpsc::UnboundedReceiver<ReleaseJob>) {
+        let _ = self.stop.run_until_cancelled(self.work(inbox)).await; // what is left then is dropped: its lease ends it
     }
 
-    /// What comes too late is not under way: its lease ends it.
-    async fn refuse(&self, mut inbox: mpsc::UnboundedReceiver<Errand>) {
-        inbox.close();
-        while let Some(errand) = inbox.recv().await {
-            self.finished(&errand);
+    /// What was refused rests beside those that are under way: thousands that are not allowed must not keep others waiting.
+    async fn work(self: &Arc<ReleaseWorker>, mut inbox: mpsc::UnboundedReceiver<ReleaseJob>) {
+        let (mut under_way, mut resting, mut is_open) = (JoinSet::new(), JoinSet::new(), true);
+        while is_open || under_way.len() + resting.len() > 0 {
+            let has_room = under_way.len() < AT_ONCE;
+            tokio::select! {
+                biased;
+                Some(ended) = under_way.join_next() => {
+                    if let Ok(Some(refused)) = ended {
+                        resting.spawn(ReleaseJob::rest(refused));
+                    }
+                }
+                Some(rested) = resting.join_next(), if has_room => {
+                    if let Ok(job) = rested {
+                        under_way.spawn(Arc::clone(self).in_background(job));
+                    }
+                }
+                job = inbox.recv(), if is_open && has_room => match job {
+                    Some(job) => _ = under_way.spawn(Arc::clone(self).in_background(job)),
+                    None => is_open = false,
+                },
+            }
         }
     }
 
     /// Tries until it is answered or nothing can be left on the server, whatever is answered meanwhile: a right that is
-    /// missing may be given, a full server may be emptied. Lets go of the turn between tries.
-    async fn in_background(self: Arc<Office>, mut errand: Errand) {
-        let mut pauses = Pauses::default();
+    /// missing may be given, a full server may be emptied. Lets go of the turn between tries. Returns what was refused.
+    async fn in_background(self: Arc<ReleaseWorker>, mut job: ReleaseJob) -> Option<ReleaseJob> {
         loop {
-            match self.bring(&mut errand, Instant::now() + self.redis.patience()).await {
-                Ok(step) if step.is_last => break,
-                Ok(_) => pauses = Pauses::default(),
-                Err(error) if is_final(&error) || errand.bound() <= Moment::now() => {
-                    self.give_up(&errand, &error);
-                    break;
+            match self.bring(&mut job, Instant::now() + self.redis.command_timeout()).await {
+                Ok(progress) if progress.is_last => return None,
+                Ok(_) => job.pauses = Pauses::default(),
+                Err(error) if is_final(&error) || job.bound() <= Moment::now() => {
+                    self.give_up(&job, &error);
+                    return None;
                 }
-                Err(Error::Unavailable { .. }) => errand.tried = true, // it has waited
-                Err(_) => sleep(pauses.next()).await,
+                Err(Error::Unavailable { .. }) => job.tried = true, // it has waited
+                Err(_) => return Some(job),
             }
         }
-        self.finished(&errand);
     }
 
-    fn give_up(&self, errand: &Errand, error: &Error) {
-        tracing::warn!(target: "leasehold::lock", name = &*errand.hold.name, id = &*errand.hold.id, %error,
+    fn give_up(&self, job: &ReleaseJob, error: &Error) {
+        tracing::warn!(target: "leasehold::lock", name = &*job.hold.name, id = &*job.hold.id, %error,
             "not given back; it ends with its lease");
-        if let Some(heir) = &errand.heir {
+        if let Some(heir) = &job.heir {
             heir.withdraw();
         }
-        self.queues.ring(&errand.hold);
+        self.queues.wake_head(&job.hold);
     }
 
-    /// Brings the server's count to what is wanted, or the lock to the next in line. The errand always says what is
+    /// Brings the server's count to what is wanted, or the lock to the next in the queue. The job always says what is
     /// left to do, so that somebody else can go on with it.
-    async fn bring(&self, errand: &mut Errand, give_up: Instant) -> Result<Step> {
-        let hold = Arc::clone(&errand.hold);
+    async fn bring(&self, job: &mut ReleaseJob, give_up: Instant) -> Result<JobProgress> {
+        let hold = Arc::clone(&job.hold);
         let started = Instant::now();
-        let _turn = errand.turn(&hold, give_up).await?;
+        let _turn = job.turn(&hold, give_up).await?;
         loop {
-            let level = hold.wanted();
-            if level == 0 && hold.is_returned() {
-                return Ok(Step { was_ours: true, is_last: true }); // another guard's errand has done it
+            let count = hold.wanted();
+            if count == 0 && hold.is_returned() {
+                return Ok(JobProgress { was_ours: true, is_last: true }); // another guard's job has done it
             }
-            if errand.heir.is_none() && errand.pass_on && level == 0 {
-                errand.heir = self.queues.heir(&hold);
+            if job.heir.is_none() && job.pass_on && count == 0 {
+                job.heir = self.queues.heir(&hold);
             }
-            let Some(heir) = errand.heir.clone() else {
-                return self.release(errand, level, (started, give_up)).await;
+            let Some(heir) = job.heir.clone() else {
+                return self.release(job, count, (started, give_up)).await;
             };
             let asked = hold.returning();
-            let heard = match self.hand_over(&hold, &heir, (started, give_up)).await {
+            let reply = match self.hand_over(&hold, &heir, (started, give_up)).await {
                 Err(error) if is_refusal(&error) => {
-                    errand.keep_from_heir(); // for a server without memory, say, a release is less than a hand-over
+                    job.keep_from_heir(); // for a server without memory, say, a release is less than a hand-over
                     continue;
                 }
-                heard => heard?,
+                reply => reply?,
             };
-            errand.heir = None;
-            match heard.answer.code {
+            job.heir = None;
+            match reply.answer.code {
                 Code::Handed => {
                     hold.returned(&asked);
-                    self.count(&hold);
-                    let is_last = heir.hand(heard.sent);
+                    self.note_released(&hold);
+                    let is_last = heir.hand(reply.sent);
                     if !is_last {
-                        errand.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
+                        job.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
                     }
-                    return Ok(Step { was_ours: true, is_last });
+                    return Ok(JobProgress { was_ours: true, is_last });
                 }
                 Code::Deeper => {
                     hold.not_returned();
                     heir.withdraw();
-                    errand.pass_on = false;
+                    job.pass_on = false;
                 }
                 _ => {
                     heir.withdraw();
-                    let may_be_done = heard.again || asked.before;
-                    return Ok(Step { was_ours: self.outcome(&hold, &heard, may_be_done)?, is_last: true });
+                    let may_be_done = reply.again || asked.before;
+                    return Ok(JobProgress { was_ours: self.outcome(&hold, &reply, may_be_done)?, is_last: true });
                 }
             }
         }
     }
 
-    async fn hand_over(&self, hold: &Hold, heir: &Waiter, (since, give_up): (Instant, Instant)) -> Result<Heard> {
+    async fn hand_over(&self, hold: &Hold, heir: &Waiter, (since, give_up): (Instant, Instant)) -> Result<Reply> {
         let part = hold.part(heir.lease.millis(), 0, &heir.hold.id);
-        Question {
+        ScriptRequest {
             name: &hold.name,
             hold: Some((&heir.hold, heir.lease)),
             script: &hold.kind.hand_over,
@@ -336,37 +364,37 @@ impl Office {
         .await
     }
 
-    async fn release(&self, errand: &Errand, level: u32, (since, give_up): (Instant, Instant)) -> Result<Step> {
-        let hold = &errand.hold;
-        let question = Question {
+    async fn release(&self, job: &ReleaseJob, count: u32, (since, give_up): (Instant, Instant)) -> Result<JobProgress> {
+        let hold = &job.hold;
+        let request = ScriptRequest {
             name: &hold.name,
             hold: None,
             script: &hold.kind.release,
-            part: hold.part(0, level, PUBLISH),
+            part: hold.part(0, count, PUBLISH),
             replicas: 0,
             what: "giving back the lock",
-            pauses: if errand.tried { Pauses::last() } else { Pauses::default() },
-            insists: true,
+            pauses: if job.tried { Pauses::last() } else { Pauses::default() },
+            insists: job.counted.is_none(), // in the background it rests elsewhere
             since,
             give_up,
         };
-        let asked = (level == 0).then(|| hold.returning());
-        let heard = question.ask(&self.redis).await?;
-        match (heard.answer.code, &asked) {
+        let asked = (count == 0).then(|| hold.returning());
+        let reply = request.ask(&self.redis).await?;
+        match (reply.answer.code, &asked) {
             (Code::Released, Some(asked)) => {
                 hold.returned(asked);
-                self.count(hold);
-                let told = heard.answer.value.int().and_then(|told| u64::try_from(told).ok()).unwrap_or(0);
+                self.note_released(hold);
+                let told = reply.answer.value.int().and_then(|told| u64::try_from(told).ok()).unwrap_or(0);
                 self.queues.released(hold, self.others(hold, told));
             }
             (Code::Gone, _) => {
                 hold.not_returned(); // there is an answer: no later one may take it for a lost one
-                self.queues.ring(hold); // nothing was published
+                self.queues.wake_head(hold); // nothing was published
             }
             _ => {}
         }
-        let may_be_done = asked.is_some_and(|asked| heard.again || asked.before); // an inner level leaves the hold there
-        Ok(Step { was_ours: self.outcome(hold, &heard, may_be_done)?, is_last: true })
+        let may_be_done = asked.is_some_and(|asked| reply.again || asked.before); // an inner acquisition leaves the hold there
+        Ok(JobProgress { was_ours: self.outcome(hold, &reply, may_be_done)?, is_last: true })
     }
 
     /// How many of those who were told are not ourselves.
@@ -375,34 +403,26 @@ impl Office {
         told.saturating_sub(hears.into())
     }
 
-    /// Whether the level was ours until it was given back. `may_be_done`: by the same request, which had no answer before.
-    fn outcome(&self, hold: &Hold, heard: &Heard, may_be_done: bool) -> Result<bool> {
-        match heard.answer.code {
+    /// Whether it was ours until it was given back. `may_be_done`: by the same request, which had no answer before.
+    fn outcome(&self, hold: &Hold, reply: &Reply, may_be_done: bool) -> Result<bool> {
+        match reply.answer.code {
             Code::Released | Code::Handed => Ok(true),
             // The first try worked, or the lease had ended: nobody can tell. Nor is it sure to stay gone: a lock that
             // is being handed to this hold may yet arrive, and who brings it must find that it has not been returned.
             Code::Gone if may_be_done => {
-                self.count(hold);
+                self.note_released(hold);
                 Ok(true)
             }
             Code::Gone => Ok(false),
-            _ => Err(super::ask::unexpected(&heard.answer)),
+            _ => Err(super::ask::unexpected(&reply.answer)),
         }
     }
 
-    fn count(&self, hold: &Hold) {
+    fn note_released(&self, hold: &Hold) {
         if hold.count_return() {
             self.counters.released.up();
             tracing::debug!(target: "leasehold::lock", name = &*hold.name, id = &*hold.id, "released");
         }
-    }
-
-    /// The name stays the same, whomever it was passed on to.
-    fn finished(&self, errand: &Errand) {
-        if errand.awaited {
-            self.no_longer_awaited(errand.hold.name.key());
-        }
-        self.one_less();
     }
 
     fn no_longer_awaited(&self, key: &str) {

@@ -1,9 +1,10 @@
-//! The one loop that waits for a lock: try, join the line, try again when woken or when the lease of the holder ends.
+//! The one loop that waits for a lock: try, join the queue, try again when woken or when the lease of the holder ends.
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -14,11 +15,11 @@ use tokio::{
 
 use super::{
     Engine,
-    ask::{Pauses, Question, unexpected},
+    ask::{Pauses, ScriptRequest, unexpected},
     guard::Guard,
-    hold::{Claim, Hold, Terms},
+    hold::{Claim, Hold, LeaseTerms},
     kind::Kind,
-    queue::{Asking, Call, News, Place},
+    queue::{OngoingAttempt, QueueEntry, SharedAnswer, Signal},
 };
 use crate::{
     clock::Moment,
@@ -26,9 +27,12 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Code, Word},
-    stats::{Counters, Way},
+    stats::AcquiredBy,
     sync::{std, tokio},
 };
+
+/// Where locks are logged.
+const TARGET: &str = "leasehold::lock";
 
 /// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(5);
@@ -37,42 +41,42 @@ const UNTOLD_NAP: Duration = Duration::from_millis(200);
 
 /// What a caller wants.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct AcquireRequest {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) kind: &'static Kind,
     /// A fixed lease instead of the watchdog's.
     pub(crate) lease: Option<Lease>,
     pub(crate) max_hold: Option<Duration>,
-    pub(crate) patience: Patience,
+    pub(crate) wait_limit: WaitLimit,
 }
 
 /// How long to wait while somebody else has it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     Once,
     Until(Instant),
     Forever,
 }
 
-impl Patience {
+impl WaitLimit {
     /// A wait too long for the clock is one without end.
-    pub(crate) fn of(time: Duration) -> Patience {
-        Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
+    pub(crate) fn of(time: Duration) -> WaitLimit {
+        Instant::now().checked_add(time).map_or(WaitLimit::Forever, WaitLimit::Until)
     }
 
     fn end(self) -> Option<Instant> {
         match self {
-            Patience::Until(end) => Some(end),
-            Patience::Once | Patience::Forever => None,
+            WaitLimit::Until(end) => Some(end),
+            WaitLimit::Once | WaitLimit::Forever => None,
         }
     }
 
     fn is_over(self) -> bool {
         match self {
-            Patience::Once => true,
-            Patience::Until(end) => Instant::now() >= end,
-            Patience::Forever => false,
+            WaitLimit::Once => true,
+            WaitLimit::Until(end) => Instant::now() >= end,
+            WaitLimit::Forever => false,
         }
     }
 }
@@ -81,26 +85,35 @@ impl Patience {
 const TOO_LATE: u32 = 3;
 
 /// What came of waiting.
-enum Outcome {
-    Granted(Way),
+enum WaitOutcome {
+    Granted(AcquiredBy),
     TimeOver,
     /// The waiter did not look for so long that the others went on without it.
     PassedOver,
 }
 
-/// A waiter with a time limit: many of these may run out of it at once.
-struct Limited<'a>(&'a Counters);
-
-impl Limited<'_> {
-    fn new(counters: &Counters) -> Limited<'_> {
-        counters.limited.up();
-        Limited(counters)
-    }
+/// When a wait tells its length: first when it is slow, then at every doubling.
+struct Reports {
+    started: Instant,
+    slow: Duration,
+    spoke: bool,
+    /// Never, for a time that the clock cannot count to.
+    due: Option<Instant>,
 }
 
-impl Drop for Limited<'_> {
-    fn drop(&mut self) {
-        self.0.limited.down();
+impl Reports {
+    fn new(started: Instant, slow: Duration) -> Reports {
+        Reports { started, slow, spoke: false, due: started.checked_add(slow) }
+    }
+
+    fn is_slow(&self) -> bool {
+        self.started.elapsed() >= self.slow
+    }
+
+    fn put_off(&mut self, now: Instant) {
+        self.spoke = true;
+        let waited = (now - self.started).max(Duration::from_millis(10));
+        self.due = self.started.checked_add(waited * 2);
     }
 }
 
@@ -112,9 +125,10 @@ enum Turn<'a> {
 }
 
 /// Whether a waiter whose time is over must ask.
-enum Last<'a> {
+enum FinalAttempt<'a> {
     Taken,
-    Ask(Option<Asking<'a>>),
+    /// Until then: who has waited for another's answer has had a part of its time.
+    Ask(Option<OngoingAttempt<'a>>, Option<Instant>),
 }
 
 /// The same for the caller.
@@ -133,38 +147,51 @@ enum Attempt {
 }
 
 impl Engine {
-    /// Takes the lock; `None` if somebody else has it for longer than the patience lasts.
-    pub(crate) async fn take(self: &Arc<Self>, wish: &Wish) -> Result<Option<Guard>> {
+    /// Takes the lock; `None` if somebody else has it for longer than the wait limit.
+    pub(crate) async fn take(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
         if self.is_closed() {
-            return Err(self.closed(ASKING));
+            return Err(self.closed(ASKING, &request.name));
         }
-        let taken = self.enter(wish).await;
+        let taken = self.enter(request).await;
         // What was granted while the client closed goes back with its guard.
-        if self.is_closed() { Err(self.closed(ASKING)) } else { taken }
+        if self.is_closed() { Err(self.closed(ASKING, &request.name)) } else { taken }
     }
 
-    async fn enter(self: &Arc<Self>, wish: &Wish) -> Result<Option<Guard>> {
+    async fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
         let mut too_late = 0;
         loop {
-            let fresh =
-                || Hold::new(wish.name.clone(), wish.owner.clone(), self.new_id(), wish.kind, self.config.watchdog);
-            let hold = self.registry.enter(&wish.name, &wish.owner, fresh);
-            let _turn = match self.turn(&hold, wish.patience).await? {
+            let fresh = || {
+                Hold::new(
+                    request.name.clone(),
+                    request.owner.clone(),
+                    self.new_id(),
+                    request.kind,
+                    self.config.watchdog,
+                )
+            };
+            let hold = self.registry.enter(&request.name, &request.owner, fresh);
+            let _turn = match self.turn(&hold, request.wait_limit).await? {
                 Turn::Mine(turn) => turn,
                 Turn::Taken => return Ok(None),
                 Turn::None => continue, // whoever has it does not look: afresh
             };
             if self.is_closed() {
-                return Err(self.closed(ASKING)); // and whoever closes sees this hold, or has seen it
+                return Err(self.closed(ASKING, &request.name)); // and whoever closes sees this hold, or has seen it
             }
             let claim = hold.claim();
             match claim {
                 Claim::First => {}
-                Claim::Again => return self.enter_again(Guard::of_claim(self, &hold), wish).await.map(Some),
-                Claim::Lost(reason) => return Err(Error::lost(&wish.name, reason)),
+                Claim::Again => return self.enter_again(Guard::of_claim(self, &hold), request).await.map(Some),
+                Claim::Lost(reason) => return Err(Error::lost(&request.name, reason)),
                 Claim::Over => continue, // its last guard went while we waited for the turn
             }
-            match self.enter_first(Guard::of_claim(self, &hold), wish).await? {
+            let guard = Guard::of_claim(self, &hold);
+            if self.is_stopping() {
+                return Err(self.closed(ASKING, &request.name));
+            }
+            let mut entering = pin!(self.enter_first(guard, request));
+            match poll_fn(|cx| self.poll_unless_recalled(&hold, entering.as_mut(), cx)).await? {
+                Entered::Ours(_) if self.is_stopping() => return Err(self.closed(ASKING, &request.name)),
                 Entered::Ours(guard) => match guard.check_clock() {
                     // Nobody looked at the answer for a lease, or the lease is shorter than the way of an answer.
                     Err(lost) if too_late == TOO_LATE => return Err(lost),
@@ -177,10 +204,29 @@ impl Engine {
         }
     }
 
-    /// One more level of a hold that we have.
-    async fn enter_again(self: &Arc<Self>, mut guard: Guard, wish: &Wish) -> Result<Guard> {
-        match Box::pin(self.attempt(&mut guard, wish, "again", (Instant::now(), self.give_up(wish.patience)))).await? {
-            Attempt::Granted(sent) => self.granted(&mut guard, wish, sent),
+    /// Ends a first acquisition whenever nobody would use it any more. It is looked at whenever it is polled, and who waits for
+    /// an answer is: ten times within the command timeout.
+    fn poll_unless_recalled(
+        &self,
+        hold: &Hold,
+        entering: Pin<&mut impl Future<Output = Result<Entered>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Entered>> {
+        if hold.recall.is_called() {
+            Poll::Ready(Ok(Entered::PassedOver))
+        } else if self.is_stopping() {
+            Poll::Ready(Err(self.closed(ASKING, &hold.name)))
+        } else {
+            entering.poll(cx)
+        }
+    }
+
+    /// One more acquisition of a hold that we have.
+    async fn enter_again(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Guard> {
+        match Box::pin(self.attempt(&mut guard, request, "again", (Instant::now(), self.give_up(request.wait_limit))))
+            .await?
+        {
+            Attempt::Granted(sent) => self.granted(&mut guard, request, sent),
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
         guard.check_clock()?;
@@ -188,181 +234,225 @@ impl Engine {
         Ok(guard)
     }
 
-    async fn enter_first(self: &Arc<Self>, mut guard: Guard, wish: &Wish) -> Result<Entered> {
+    async fn enter_first(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Entered> {
         let started = Instant::now();
         let hold = Arc::clone(guard.hold());
         // What this process is giving back must not look like somebody else's. Half of the time at most: the rest is for
         // asking. Who can wait for the lock need not wait for long here.
-        let soon = self.give_up(Patience::Once);
-        let half = started + (wish.patience.end().map_or(soon, |end| end.min(soon)) - started) / 2;
-        let _ = timeout_at(half, self.releaser.clear(hold.name.key())).await;
-        let outcome = match wish.patience {
-            Patience::Once => match Box::pin(self.attempt(&mut guard, wish, "first", (started, soon))).await? {
+        let soon = self.give_up(WaitLimit::Once);
+        let half = started + (request.wait_limit.end().map_or(soon, |end| end.min(soon)) - started) / 2;
+        tokio::select! {
+            biased;
+            () = self.releaser.clear(hold.name.key()) => {}
+            () = self.stopping.cancelled() => return Err(self.closed(ASKING, &hold.name)), // whoever closes waits for us
+            () = sleep_until(half.max(started + LAST_ATTEMPT.min(soon - started))) => {}
+        }
+        let outcome = match request.wait_limit {
+            WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, "first", (started, soon))).await? {
                 Attempt::Granted(sent) => {
-                    self.granted(&mut guard, wish, sent);
-                    Outcome::Granted(Way::FirstTry)
+                    self.granted(&mut guard, request, sent);
+                    WaitOutcome::Granted(AcquiredBy::FirstTry)
                 }
-                Attempt::Busy { .. } => Outcome::TimeOver,
+                Attempt::Busy { .. } => WaitOutcome::TimeOver,
             },
-            Patience::Until(_) | Patience::Forever => self.wait_in_line(&mut guard, wish, started).await?,
+            WaitLimit::Until(_) | WaitLimit::Forever => self.wait_in_queue(&mut guard, request, started).await?,
         };
         match outcome {
-            Outcome::Granted(way) => {
+            WaitOutcome::Granted(way) => {
                 self.counters.acquired(way, started.elapsed());
                 Ok(Entered::Ours(guard))
             }
-            Outcome::TimeOver => Ok(Entered::Taken),
-            Outcome::PassedOver => {
+            WaitOutcome::TimeOver => Ok(Entered::Taken),
+            WaitOutcome::PassedOver => {
                 hold.came_again(); // whatever it got meanwhile goes back with its guard
                 Ok(Entered::PassedOver)
             }
         }
     }
 
-    async fn wait_in_line(&self, guard: &mut Guard, wish: &Wish, started: Instant) -> Result<Outcome> {
+    async fn wait_in_queue(
+        &self,
+        guard: &mut Guard,
+        request: &AcquireRequest,
+        started: Instant,
+    ) -> Result<WaitOutcome> {
         let hold = Arc::clone(guard.hold());
-        let _limited = wish.patience.end().map(|_| Limited::new(&self.counters));
-        let place = self.queues.join(&hold, self.lease(wish));
+        let _crowd = request.wait_limit.end().map(|end| self.crowd.join(end));
+        let entry = self.queues.join(&hold, self.lease(request));
+        let mut reports = Reports::new(started, self.config.slow_wait);
         let outcome = {
-            let mut wait = pin!(self.wait(&place, guard, wish));
+            let mut wait = pin!(self.wait(&entry, guard, request, &mut reports));
             poll_fn(|cx| {
-                place.attend(cx.waker());
+                entry.attend(cx.waker());
                 wait.as_mut().poll(cx)
             })
             .await?
         };
-        let way = if let Outcome::Granted(way) = outcome { Some(way) } else { None };
-        self.waited(&place, started.elapsed(), way);
+        let way = if let WaitOutcome::Granted(way) = outcome { Some(way) } else { None };
+        if reports.is_slow() {
+            self.report(&entry, &reports, Some(way));
+        }
         if way.is_some() {
-            place.leave_granted();
+            entry.leave_granted();
         }
         Ok(outcome)
     }
 
-    /// Says so if it took long, and who had the lock.
-    fn waited(&self, place: &Place<'_>, waited: Duration, way: Option<Way>) {
-        if waited >= self.config.slow_wait {
-            let (name, holder) = (place.name(), place.holder());
-            tracing::warn!(target: "leasehold::lock", name, ?waited, ?way, ?holder, "slow");
+    /// Says how long it takes, or took, and who has the lock, or had. Loud for who has spoken before, the head of its queue:
+    /// where thousands wait, the others would say the same.
+    fn report(&self, entry: &QueueEntry<'_>, reports: &Reports, ended: Option<Option<AcquiredBy>>) {
+        let (name, waited, holder) = (entry.name(), reports.started.elapsed(), entry.holder());
+        let is_own = |holder: &str| holder.starts_with(&*self.id.as_hyphenated().to_string());
+        let by_this_client = holder.as_deref().is_some_and(is_own);
+        match ended {
+            None => tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, "still waiting"),
+            Some(way) if reports.spoke => {
+                tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, ?way, "slow");
+            }
+            Some(way) => tracing::debug!(target: TARGET, name, ?waited, ?holder, by_this_client, ?way, "slow"),
         }
     }
 
-    /// Waits in line. Who is first in line tries at once, with no subscription and no timer.
-    async fn wait(&self, place: &Place<'_>, guard: &mut Guard, wish: &Wish) -> Result<Outcome> {
+    /// Waits in the queue. Who is first in the queue tries at once, with no subscription and no timer.
+    async fn wait(
+        &self,
+        entry: &QueueEntry<'_>,
+        guard: &mut Guard,
+        request: &AcquireRequest,
+        reports: &mut Reports,
+    ) -> Result<WaitOutcome> {
         let mut look_again = None;
-        let mut woken = if place.is_head() { Woken::First } else { self.sleep(place, &mut look_again, wish).await? };
+        let mut woken =
+            if entry.is_head() { Woken::First } else { self.sleep(entry, &mut look_again, request, reports).await? };
         loop {
-            match place.call() {
-                Call::Yours(sent) => {
-                    self.granted(guard, wish, sent);
-                    return Ok(Outcome::Granted(Way::HandedOver));
+            match entry.signal() {
+                Signal::HandedOver(sent) => {
+                    self.granted(guard, request, sent);
+                    return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
                 }
-                Call::TooLate => return Ok(Outcome::PassedOver),
-                Call::Wait if woken.needs_nothing(place) => _ = place.outage_ends(self.config.outage_timeout)?,
-                Call::Try | Call::Wait => {
+                Signal::PassedOver => return Ok(WaitOutcome::PassedOver),
+                Signal::Wait if woken.needs_nothing(entry) => _ = entry.outage_ends(self.config.outage_timeout)?,
+                Signal::Try | Signal::Wait => {
                     let asking = match woken {
-                        Woken::OutOfTime => Box::pin(self.last_word(place)).await,
-                        _ => Last::Ask(None),
+                        Woken::OutOfTime => Box::pin(self.last_word(entry, request.wait_limit)).await?,
+                        _ => FinalAttempt::Ask(None, None),
                     };
-                    let Last::Ask(asking) = asking else { return Ok(Outcome::TimeOver) };
-                    self.let_others_go_first(place, wish.patience).await;
-                    let told = place.is_told();
-                    match self.attempt_in_line(place, asking, guard, wish).await? {
-                        Attempt::Granted(sent) if place.accept() => {
-                            self.granted(guard, wish, sent);
-                            return Ok(Outcome::Granted(woken.way()));
+                    let FinalAttempt::Ask(asking, until) = asking else { return Ok(WaitOutcome::TimeOver) };
+                    self.let_others_go_first(entry, request.wait_limit).await;
+                    let told = entry.is_told();
+                    match self.attempt_in_queue(entry, (asking, until), guard, request).await? {
+                        Attempt::Granted(sent) if entry.accept() => {
+                            self.granted(guard, request, sent);
+                            return Ok(WaitOutcome::Granted(woken.way()));
                         }
-                        Attempt::Granted(_) => return Ok(Outcome::PassedOver),
+                        Attempt::Granted(_) => return Ok(WaitOutcome::PassedOver),
                         Attempt::Busy { left, holder } => {
-                            holder.inspect(|holder| place.seen(holder));
+                            holder.inspect(|holder| entry.seen(holder));
                             look_again = Some(Instant::now() + nap(left, told));
                         }
                     }
-                    if wish.patience.is_over() {
-                        return Ok(Outcome::TimeOver);
+                    if request.wait_limit.is_over() {
+                        return Ok(WaitOutcome::TimeOver);
                     }
-                    place.listen(&self.redis);
+                    entry.listen(&self.redis);
                 }
             }
-            woken = self.sleep(place, &mut look_again, wish).await?;
+            woken = self.sleep(entry, &mut look_again, request, reports).await?;
         }
     }
 
-    /// What a waiter whose time is over knows from others of its line. All whose time ends together share one question:
+    /// What a waiter whose time is over knows from others of its queue. All whose time ends together share one question:
     /// thousands of them would have thousands answered too late. The head has its own, for the lock would be its.
-    async fn last_word<'a>(&self, place: &'a Place<'_>) -> Last<'a> {
-        let due = self.last_attempt();
-        let ends = Instant::now() + due;
-        while !place.is_head() {
-            match place.news(due / 2) {
-                News::Taken => return Last::Taken,
-                News::Asking(answered) => {
-                    if timeout_at(ends, answered).await.is_err() {
-                        break;
-                    }
+    async fn last_word<'a>(&self, entry: &'a QueueEntry<'_>, wait_limit: WaitLimit) -> Result<FinalAttempt<'a>> {
+        let (began, due) = (Instant::now(), self.last_attempt(wait_limit.end().unwrap_or_else(Instant::now)));
+        let until = began + due + LATE;
+        while !entry.is_head() {
+            match entry.shared_answer(due / 2) {
+                SharedAnswer::Taken => return Ok(FinalAttempt::Taken),
+                SharedAnswer::Pending(answered) => {
+                    let answered = timeout_at(until, answered).await;
+                    answered.map_err(|_| Error::silent(ASKING, entry.name(), began.elapsed(), None))?;
                 }
-                News::Yours(asking) => return Last::Ask(Some(asking)),
+                SharedAnswer::Unknown(asking) => return Ok(FinalAttempt::Ask(Some(asking), Some(until))),
             }
         }
-        Last::Ask(None)
+        Ok(FinalAttempt::Ask(None, Some(until)))
     }
 
-    async fn attempt_in_line(
+    async fn attempt_in_queue(
         &self,
-        place: &Place<'_>,
-        asking: Option<Asking<'_>>,
+        entry: &QueueEntry<'_>,
+        (asking, until): (Option<OngoingAttempt<'_>>, Option<Instant>),
         guard: &mut Guard,
-        wish: &Wish,
+        request: &AcquireRequest,
     ) -> Result<Attempt> {
-        let asking = asking.unwrap_or_else(|| place.asking());
-        let give_up = self.give_up(wish.patience).min(place.outage_ends(self.config.outage_timeout)?);
-        let tried = Box::pin(self.attempt(guard, wish, "first", (place.asks_since(&asking), give_up))).await;
+        let asking = asking.unwrap_or_else(|| entry.asking());
+        let give_up = self.give_up(request.wait_limit).min(entry.outage_ends(self.config.outage_timeout)?);
+        let give_up = until.map_or(give_up, |until| give_up.min(until.max(Instant::now() + LAST_ATTEMPT)));
+        let tried = Box::pin(self.attempt(guard, request, "first", (entry.asks_since(&asking), give_up))).await;
         asking.ended(&tried);
         tried
     }
 
-    async fn sleep(&self, place: &Place<'_>, look_again: &mut Option<Instant>, wish: &Wish) -> Result<Woken> {
-        place.queued();
+    async fn sleep(
+        &self,
+        entry: &QueueEntry<'_>,
+        look_again: &mut Option<Instant>,
+        request: &AcquireRequest,
+        reports: &mut Reports,
+    ) -> Result<Woken> {
+        entry.queued();
         // Set once: whoever is woken for nothing must not put it off.
         let look_again = *look_again.get_or_insert_with(|| Instant::now() + LONGEST_NAP);
-        let alarm = place.alarm(look_again, self.config.outage_timeout);
-        tokio::select! {
-            biased;
-            () = self.closing.cancelled() => Err(self.closed(ASKING)),
-            woken = sleep(place, alarm, wish.patience) => Ok(woken),
+        loop {
+            let alarm = entry.alarm(look_again, self.config.outage_timeout);
+            let report_at = reports.due.filter(|_| entry.is_head());
+            let woken = tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return Err(self.closed(ASKING, entry.name())),
+                woken = sleep(entry, earlier(alarm, report_at), request.wait_limit) => woken,
+            };
+            let now = Instant::now();
+            if woken != Woken::Alarm || alarm.is_some_and(|alarm| alarm <= now) {
+                return Ok(woken);
+            }
+            self.report(entry, reports, None);
+            reports.put_off(now);
         }
     }
 
     /// Unless the time is over: then the last attempt is due.
-    async fn let_others_go_first(&self, place: &Place<'_>, patience: Patience) {
-        if let Some(until) = place.after_you()
+    async fn let_others_go_first(&self, entry: &QueueEntry<'_>, wait_limit: WaitLimit) {
+        if let Some(until) = entry.yield_until()
             && until > Instant::now()
         {
-            sleep_until(patience.end().map_or(until, |end| until.min(end))).await;
+            sleep_until(wait_limit.end().map_or(until, |end| until.min(end))).await;
         }
     }
 
-    /// What an attempt after the deadline may take: a few of the round trips seen lately. Where thousands wait, what it
-    /// takes until their tasks have run, for the answer comes to one of these, and until all their requests have gone out.
-    fn last_attempt(&self) -> Duration {
-        let crowd = u32::try_from(self.counters.limited.get()).unwrap_or(u32::MAX);
+    /// What an attempt after the deadline may take: a few of the round trips seen lately. Where thousands have that deadline,
+    /// what it takes until their tasks have run, for the answer comes to one of these, and until all their requests have gone
+    /// out.
+    fn last_attempt(&self, end: Instant) -> Duration {
+        let crowd = self.crowd.at(end);
         let round_trips = self.counters.round_trip.get().saturating_mul(4 + crowd / AT_ONCE);
-        round_trips.max(LAST_ATTEMPT).max(A_TASK.saturating_mul(crowd)).min(self.config.command_timeout)
+        let all = A_TASK.saturating_mul(crowd).min(LONGEST_LAST_ATTEMPT);
+        round_trips.max(LAST_ATTEMPT).max(all).min(self.config.command_timeout)
     }
 
-    fn lease(&self, wish: &Wish) -> Lease {
-        wish.lease.unwrap_or(self.config.watchdog)
+    fn lease(&self, request: &AcquireRequest) -> Lease {
+        request.lease.unwrap_or(self.config.watchdog)
     }
 
-    /// Counts the guard's level as held since `sent`.
-    fn granted(&self, guard: &mut Guard, wish: &Wish, sent: Moment) {
-        let terms = Terms { renewed: wish.lease.is_none(), cap: wish.max_hold.map(|max| sent + max) };
-        guard.granted(sent, self.lease(wish), terms);
+    /// Counts the guard's acquisition as held since `sent`.
+    fn granted(&self, guard: &mut Guard, request: &AcquireRequest, sent: Moment) {
+        let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
+        guard.granted(sent, self.lease(request), terms);
     }
 
-    /// The right to ask about this hold. The lock is taken if the patience ends first, or if it is for one attempt and the
+    /// The right to ask about this hold. The lock is taken if the wait limit is over first, or if it is for one attempt and the
     /// hold's own asker has found it taken.
-    async fn turn<'a>(&self, hold: &'a Hold, patience: Patience) -> Result<Turn<'a>> {
+    async fn turn<'a>(&self, hold: &'a Hold, wait_limit: WaitLimit) -> Result<Turn<'a>> {
         if let Ok(turn) = hold.turn.try_lock() {
             return Ok(Turn::Mine(turn));
         }
@@ -370,17 +460,20 @@ impl Engine {
         loop {
             tokio::select! {
                 biased;
-                () = self.closing.cancelled() => return Err(self.closed(ASKING)),
+                () = self.closing.cancelled() => return Err(self.closed(ASKING, &hold.name)),
+                () = self.stopping.cancelled(), if !hold.is_granted() => return Err(self.closed(ASKING, &hold.name)),
                 turn = hold.turn.lock() => return Ok(Turn::Mine(turn)),
                 () = hold.evicted() => return Ok(Turn::None),
-                () = hold.queued(), if matches!(patience, Patience::Once) => return Ok(Turn::Taken),
-                () = sleep_until(self.give_up(patience)) => {}
+                () = hold.queued(), if matches!(wait_limit, WaitLimit::Once) => return Ok(Turn::Taken),
+                () = sleep_until(self.give_up(wait_limit)) => {}
             }
             // Whoever has the turn waits for the lock as we do, or for a server that does not answer.
-            match (hold.is_queued(), patience.is_over()) {
+            match (hold.is_queued(), wait_limit.is_over()) {
                 (true, false) => {}
                 (true, true) => return Ok(Turn::Taken),
-                (false, _) => return Err(Error::silent("waiting behind a request", started.elapsed(), None)),
+                (false, _) => {
+                    return Err(Error::silent("waiting behind a request", &hold.name, started.elapsed(), None));
+                }
             }
         }
     }
@@ -390,19 +483,19 @@ impl Engine {
     async fn attempt(
         &self,
         guard: &mut Guard,
-        wish: &Wish,
+        request: &AcquireRequest,
         first: &'static str,
         (since, give_up): (Instant, Instant),
     ) -> Result<Attempt> {
         let hold = Arc::clone(guard.hold());
-        let lease = self.lease(wish);
+        let lease = self.lease(request);
         let replicas = if first == "first" { self.config.replicas } else { 0 };
         guard.asked();
-        let heard = Question {
+        let reply = ScriptRequest {
             name: &hold.name,
             hold: Some((&hold, lease)),
             script: &hold.kind.acquire,
-            part: hold.part(lease.millis(), hold.levels(), first),
+            part: hold.ask_part(lease.millis(), hold.hold_count(), first),
             replicas,
             what: ASKING,
             pauses: Pauses::default(),
@@ -412,15 +505,15 @@ impl Engine {
         }
         .ask(&self.redis)
         .await?;
-        match heard.answer.code {
-            Code::Granted if heard.replicas < replicas => {
-                Err(Error::Replicas { wanted: replicas, got: heard.replicas })
+        match reply.answer.code {
+            Code::Granted if reply.replicas < replicas => {
+                Err(Error::Replicas { name: hold.name.to_string(), wanted: replicas, got: reply.replicas })
             }
-            Code::Granted => Ok(Attempt::Granted(heard.sent)),
+            Code::Granted => Ok(Attempt::Granted(reply.sent)),
             Code::Busy => {
                 self.counters.refused.up();
                 guard.refused();
-                Ok(busy(heard.answer.value.list()))
+                Ok(busy(reply.answer.value.list()))
             }
             Code::Lost => {
                 let removed = self.found_lost(&hold);
@@ -430,18 +523,18 @@ impl Engine {
                 guard.refused();
                 Err(Error::Conflict { name: hold.name.to_string() })
             }
-            _ => Err(unexpected(&heard.answer)),
+            _ => Err(unexpected(&reply.answer)),
         }
     }
 
     /// How long one question is asked: a single attempt for as long as a command may take, else through an outage,
-    /// but never long beyond the caller's patience.
-    fn give_up(&self, patience: Patience) -> Instant {
+    /// but never long beyond the caller's wait limit.
+    fn give_up(&self, wait_limit: WaitLimit) -> Instant {
         let now = Instant::now();
-        match patience {
-            Patience::Once => now + self.config.command_timeout.min(self.config.outage_timeout),
-            Patience::Until(end) => end.max(now + self.last_attempt()).min(now + self.config.outage_timeout),
-            Patience::Forever => now + self.config.outage_timeout,
+        match wait_limit {
+            WaitLimit::Once => now + self.config.command_timeout.min(self.config.outage_timeout),
+            WaitLimit::Until(end) => end.max(now + self.last_attempt(end)).min(now + self.config.outage_timeout),
+            WaitLimit::Forever => now + self.config.outage_timeout,
         }
     }
 }
@@ -449,6 +542,10 @@ impl Engine {
 const ASKING: &str = "asking for the lock";
 /// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
+/// However many have the same deadline.
+const LONGEST_LAST_ATTEMPT: Duration = Duration::from_millis(1_500);
+/// How much later than whoever asks for all the others may hear of it.
+const LATE: Duration = Duration::from_millis(200);
 /// How many requests are under way at once on one connection.
 const AT_ONCE: u32 = 384;
 /// What each of thousands of tasks that wake at once adds to the way of an answer, on a machine that is busy with others
@@ -474,32 +571,36 @@ enum Woken {
 
 impl Woken {
     /// A wake-up without a call concerns the head at its alarm, and whose time is over.
-    fn needs_nothing(self, place: &Place<'_>) -> bool {
+    fn needs_nothing(self, entry: &QueueEntry<'_>) -> bool {
         match self {
             Woken::Called => true,
-            Woken::Alarm => !place.is_head(),
+            Woken::Alarm => !entry.is_head(),
             Woken::First | Woken::OutOfTime => false,
         }
     }
 
-    fn way(self) -> Way {
+    fn way(self) -> AcquiredBy {
         match self {
-            Woken::First => Way::FirstTry,
-            Woken::Called => Way::Woken,
-            Woken::Alarm | Woken::OutOfTime => Way::Timer,
+            Woken::First => AcquiredBy::FirstTry,
+            Woken::Called => AcquiredBy::Woken,
+            Woken::Alarm | Woken::OutOfTime => AcquiredBy::Timer,
         }
     }
 }
 
-async fn sleep(place: &Place<'_>, alarm: Option<Instant>, patience: Patience) -> Woken {
-    let end = patience.end();
-    let Some(until) = [alarm, end].into_iter().flatten().min() else {
-        place.woken().await;
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    [one, other].into_iter().flatten().min()
+}
+
+async fn sleep(entry: &QueueEntry<'_>, alarm: Option<Instant>, wait_limit: WaitLimit) -> Woken {
+    let end = wait_limit.end();
+    let Some(until) = earlier(alarm, end) else {
+        entry.woken().await;
         return Woken::Called;
     };
     tokio::select! {
         biased;
-        () = place.woken() => Woken::Called,
+        () = entry.woken() => Woken::Called,
         () = sleep_until(until) => if end == Some(until) { Woken::OutOfTime } else { Woken::Alarm },
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    hold::{Hold, Step},
+    hold::{Hold, WatchdogStep},
     queue::Queues,
 };
 use crate::{
@@ -134,11 +134,11 @@ impl Watchdog {
         let mut confirm = Due::new();
         for hold in holds {
             let step = hold.step(now);
-            if let Step::Ended(reason) = step {
+            if let WatchdogStep::Ended(reason) = step {
                 self.lost(&hold, reason);
             }
-            self.list_by(&hold, matches!(step, Step::Confirm(_)));
-            if let Step::Confirm(lease) = step {
+            self.list_by(&hold, matches!(step, WatchdogStep::Confirm(_)));
+            if let WatchdogStep::Confirm(lease) = step {
                 confirm.push((hold, lease));
             }
         }
@@ -183,7 +183,7 @@ impl Watchdog {
 
     fn lost(&self, hold: &Hold, reason: Lost) {
         hold.lose(reason, &self.counters);
-        self.queues.ring(hold);
+        self.queues.wake_head(hold);
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {

@@ -8,7 +8,7 @@ use tracing::Instrument;
 use crate::{
     client::Client,
     config::{Lease, Name},
-    engine::{Engine, Guard, Kind, Patience, Wish},
+    engine::{AcquireRequest, Engine, Guard, Kind, WaitLimit},
     error::{Error, Result},
     owner::Owner,
     redis::{Answer, Code, LOCK_CHANNEL, PUBLISH, Script, Word},
@@ -51,9 +51,30 @@ impl Client {
             given: name.into(),
             name: Name::new(self.prefix(), name),
             lease: Ok(None),
-            max_hold: None,
-            owner: None,
+            max_hold: Ok(None),
+            acts_for: ActsFor::Current,
         }
+    }
+
+    /// The lock of this name, not reentrant: every call is an owner of its own, as with `tokio::sync::Mutex`. The same lock
+    /// in Redis as [`lock`](Client::lock): both exclude each other.
+    ///
+    /// Take this one where several pieces of work run in one task: branches of `join_all`, `FuturesUnordered` or
+    /// `buffer_unordered`, and the requests of one connection in servers that poll them in one task, as hyper (and so axum)
+    /// does over HTTP/1. A task that has it and asks for it again waits for itself.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let stock = client.mutex("stock:7");
+    /// let first = stock.lock().await?;
+    /// assert!(stock.try_lock().await?.is_none()); // with `lock` instead of `mutex` this would re-enter
+    /// first.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn mutex(&self, name: &str) -> Lock {
+        Lock { acts_for: ActsFor::EachCall, ..self.lock(name) }
     }
 }
 
@@ -62,14 +83,58 @@ impl Client {
 ///
 /// Without a [`lease`](Lock::lease) the lock is kept by the watchdog: it is taken for
 /// [`Builder::watchdog`](crate::Builder::watchdog) and renewed while a guard lives.
+///
+/// # Reentrant or not
+///
+/// | | [`Client::lock`] | [`Client::mutex`] |
+/// |---|---|---|
+/// | who is one owner | a task, with all that is polled in it (see [`Owner`]) | each call |
+/// | taken again by the same owner | re-entered at once | waits, as for anybody |
+/// | several branches or requests in one task | do **not** exclude each other | exclude each other |
+/// | like | Redisson's `RLock`, Java's `synchronized` | `tokio::sync::Mutex` |
+///
+/// A first experiment with two `try_lock` in one test re-enters, so both succeed: take `mutex`, two tasks, or two clients.
+/// Owners belong to one client: two clients in one task are two owners and exclude each other.
+///
+/// # Nesting
+///
+/// Acquired again by its owner, a lock keeps one lease on the server, and the hold ends with its last guard:
+///
+/// * Time left never gets shorter. An inner `lease` that is longer than what is left moves the end there; a shorter one
+///   changes nothing.
+/// * The watchdog renews as long as a guard without a `lease` is alive, outer or inner. When only guards with a `lease` are
+///   left, the lease runs out as it then is.
+/// * A `max_hold` ends the whole hold, for the outer guards too, while its own guard is alive; given back before that, it
+///   has no effect.
+/// * A hold that was lost stays lost: an inner call then fails with [`Error::Lost`] and takes nothing afresh.
 #[derive(Clone)]
 pub struct Lock {
     engine: Arc<Engine>,
     given: Arc<str>,
     name: Result<Name>,
     lease: Result<Option<Lease>>,
-    max_hold: Option<Duration>,
-    owner: Option<Owner>,
+    max_hold: Result<Option<Duration>>,
+    acts_for: ActsFor,
+}
+
+/// Who a call acts for.
+#[derive(Debug, Clone)]
+enum ActsFor {
+    /// [`Owner::current`] at the time of the call.
+    Current,
+    /// Somebody new.
+    EachCall,
+    This(Owner),
+}
+
+impl ActsFor {
+    fn owner(&self) -> Owner {
+        match self {
+            ActsFor::Current => Owner::current(),
+            ActsFor::EachCall => Owner::new(),
+            ActsFor::This(owner) => owner.clone(),
+        }
+    }
 }
 
 /// Who holds a lock, as the server has it.
@@ -78,7 +143,7 @@ pub struct Lock {
 pub struct Holder {
     /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`.
     pub id: String,
-    /// How many levels it has.
+    /// Its hold count.
     pub holds: u64,
     /// How long the lease still lasts; `None` if it has no end, which no client leaves behind on purpose.
     pub remaining: Option<Duration>,
@@ -98,19 +163,22 @@ impl Lock {
     /// Never holds it for longer than this: the holder is then told [`Lost::MaxHold`](crate::Lost::MaxHold) and the
     /// watchdog renews no more, so that the lease ends soon after. No cap by default.
     ///
-    /// Counted for each `lock` call from its own time; the earliest of the guards alive ends the whole hold.
+    /// Counted for each `lock` call from its own time; the earliest of the guards alive ends the whole hold. Zero is refused
+    /// when the lock is taken.
     #[must_use]
     pub fn max_hold(self, d: Duration) -> Self {
-        Lock { max_hold: Some(d), ..self }
+        let zero = || Error::config("max_hold", "a hold of no time is none");
+        Lock { max_hold: if d.is_zero() { Err(zero()) } else { Ok(Some(d)) }, ..self }
     }
 
-    /// Takes it for this owner, instead of [`Owner::current`] at the time of the call.
+    /// Takes it for this owner, instead of [`Owner::current`] at the time of the call, or of somebody new each time for a
+    /// [`mutex`](Client::mutex), which is then reentrant for this owner.
     #[must_use]
     pub fn owner(self, o: &Owner) -> Self {
-        Lock { owner: Some(o.clone()), ..self }
+        Lock { acts_for: ActsFor::This(o.clone()), ..self }
     }
 
-    /// Waits until the lock is ours. An owner that has it already gets one more level at once.
+    /// Waits until the lock is ours. An owner that has it already re-enters at once: its hold count grows by one.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -139,8 +207,8 @@ impl Lock {
     /// same owner waits behind it all that time: await or drop the first before. A nested `lock`, or a `try_lock`, that is
     /// kept after it was granted keeps what it was granted until it is polled or dropped, or its lease ends.
     pub async fn lock(&self) -> Result<Guard> {
-        let taken = self.take("lock", Patience::Forever).await?;
-        Ok(taken.expect("patience without end ends with a lock or an error"))
+        let taken = self.take("lock", WaitLimit::Forever).await?;
+        Ok(taken.expect("a wait without limit ends with a lock or an error"))
     }
 
     /// One attempt; `None` if somebody else has it.
@@ -164,21 +232,88 @@ impl Lock {
     ///
     /// As [`lock`](Lock::lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        self.take("try_lock", Patience::Once).await
+        self.take("try_lock", WaitLimit::Once).await
     }
 
-    /// Waits for at most `patience`; `None` if somebody else had it all the time. The last attempt is made when the
+    /// Waits for at most `limit`; `None` if somebody else had it all the time. The last attempt is made when the
     /// time is over, so a lock that comes free in the end is not missed.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Lock::lock); a server that does not answer is given up when the patience ends.
+    /// As [`lock`](Lock::lock); a server that does not answer is given up when the wait limit ends.
     ///
     /// # Cancel safety
     ///
     /// As [`lock`](Lock::lock).
-    pub async fn try_lock_for(&self, patience: Duration) -> Result<Option<Guard>> {
-        self.take("try_lock_for", Patience::of(patience)).await
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.take("try_lock_for", WaitLimit::of(limit)).await
+    }
+
+    /// As [`try_lock_for`](Lock::try_lock_for), until a moment of tokio's clock or the standard library's.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let deadline = Instant::now() + Duration::from_secs(2); // of the whole request
+    /// let Some(guard) = client.lock("stock:7").try_lock_until(deadline).await? else { return Ok(()) };
+    /// # guard.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](Lock::try_lock_for).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Lock::lock).
+    pub async fn try_lock_until(&self, deadline: impl Into<Instant>) -> Result<Option<Guard>> {
+        self.take("try_lock_until", WaitLimit::Until(deadline.into())).await
+    }
+
+    /// Waits for the lock, does `work` under its [protection](Guard::protect), and gives it back.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let total = client.lock("invoice:42").with(async || 40 + 2).await?;
+    /// # assert_eq!(total, 42);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Lock::lock), and as [`Guard::protect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops what `work` has become; nothing is held then.
+    pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T> {
+        self.lock().await?.protect(work()).await
+    }
+
+    /// As [`with`](Lock::with), for work that can fail itself: one flat result.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// # type BoxError = Box<dyn std::error::Error + Send + Sync>;
+    /// let total: Result<u32, BoxError> = client.lock("invoice:42").try_with(async || Ok("42".parse()?)).await;
+    /// # assert_eq!(total.unwrap(), 42);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of `work`, after the lock was given back; else as [`with`](Lock::with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`with`](Lock::with).
+    pub async fn try_with<T, E: From<Error>>(&self, work: impl AsyncFnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.with(work).await?
     }
 
     /// The name, without the client's prefix.
@@ -249,17 +384,17 @@ impl Lock {
         }
     }
 
-    async fn take(&self, what: &'static str, patience: Patience) -> Result<Option<Guard>> {
-        let wish = Wish {
+    async fn take(&self, what: &'static str, limit: WaitLimit) -> Result<Option<Guard>> {
+        let request = AcquireRequest {
             name: self.name.clone()?,
-            owner: self.owner.clone().unwrap_or_else(Owner::current),
+            owner: self.acts_for.owner(),
             kind: &LOCK,
             lease: self.lease.clone()?,
-            max_hold: self.max_hold,
-            patience,
+            max_hold: self.max_hold.clone()?,
+            wait_limit: limit,
         };
         let span = tracing::debug_span!(target: "leasehold::lock", "take", how = what, name = self.name());
-        self.engine.take(&wish).instrument(span).await
+        self.engine.take(&request).instrument(span).await
     }
 
     /// Asks about the lock itself, not about a hold of ours.
@@ -287,7 +422,7 @@ impl fmt::Debug for Lock {
             .field("name", &self.given)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
-            .field("owner", &self.owner)
+            .field("acts_for", &self.acts_for)
             .finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum Fault {
 }
 
 /// First words of answers that mean "later".
-const NOT_READY: [&str; 10] = [
+const NOT_READY: [&str; 11] = [
     "LOADING",
     "BUSY ",
     "READONLY",
@@ -34,6 +34,7 @@ const NOT_READY: [&str; 10] = [
     "NOREPLICAS",
     "UNBLOCKED",
     "MISCONF",
+    "NOSCRIPT", // forgotten again since it was loaded
     "ERR max number of clients",
 ];
 /// First words of answers that mean "not you".
@@ -67,6 +68,7 @@ impl Fault {
 
     /// From the server's words, with the error that carries them.
     pub(crate) fn refused(words: &str, source: Source) -> Fault {
+        let words = unwrapped(words);
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
         if starts(&NOT_READY) {
             Fault::NotReady(source)
@@ -81,11 +83,27 @@ impl Fault {
 
     /// From the words of a failed part of a script.
     pub(crate) fn said(words: &str) -> Fault {
-        Fault::refused(words, Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words)))
+        Fault::refused(words, source(words))
     }
 
     pub(crate) fn unknown(what: &str) -> Fault {
-        Fault::Unknown(Source::from(Box::<dyn std::error::Error + Send + Sync>::from(what)))
+        Fault::Unknown(source(what))
+    }
+}
+
+/// Words as the cause of something.
+pub(super) fn source(words: &str) -> Source {
+    Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words))
+}
+
+/// What a command inside a script was refused with. Before version 7, Redis puts the place in the script before it, as in
+/// `@user_script: 9: -READONLY You can't write ..`, and sometimes twice.
+fn unwrapped(words: &str) -> &str {
+    let Some((_, after)) = words.rsplit_once("@user_script:") else { return words };
+    let rest = after.trim_start().trim_start_matches(|char: char| char.is_ascii_digit()).strip_prefix(':');
+    match rest.map(|rest| rest.trim_start().trim_start_matches('-')) {
+        Some(rest) if !rest.is_empty() => rest,
+        _ => words,
     }
 }
 
@@ -102,6 +120,13 @@ mod tests {
         assert!(matches!(Fault::said("WRONGTYPE Operation against a key"), Fault::Conflict));
         assert!(matches!(Fault::said("MISCONF Redis is configured to save RDB snapshots"), Fault::NotReady(_)));
         assert!(matches!(Fault::said("ERR max number of clients reached"), Fault::NotReady(_)));
+        assert!(matches!(Fault::said("NOSCRIPT No matching script. Please use EVAL."), Fault::NotReady(_)));
+        let old = "@user_script: 9: @user_script: 9: -READONLY You can't write against a read only replica.";
+        assert!(matches!(Fault::said(old), Fault::NotReady(_)));
+        let old = "ERR Error running script (call to f_6b1): @user_script:7: WRONGTYPE Operation against a key";
+        assert!(matches!(Fault::said(old), Fault::Conflict));
+        let new = "WRONGTYPE Operation against a key script: 6b1, on @user_script:7.";
+        assert!(matches!(Fault::said(new), Fault::Conflict));
         let full = Fault::said("OOM command not allowed");
         assert!(matches!(full, Fault::Server(_)) && full.is_for_now(true) && !full.is_for_now(false));
     }

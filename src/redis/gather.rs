@@ -35,67 +35,67 @@ const PARTS: usize = 128;
 
 /// One connection and what waits for it.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Dispatcher {
     conn: Conn,
-    desk: Mutex<Desk>,
+    backlog: Mutex<Backlog>,
     /// Told when something waits.
     work: Notify,
     confirmations: mpsc::UnboundedSender<Confirmation>,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct Backlog {
     alone: usize,
     /// Why nothing is sent any more.
     closed: Option<Fault>,
-    /// One pile for each script, the one whose turn it is in front.
-    piles: VecDeque<Pile>,
+    /// One batch for each script, the one whose turn it is in front.
+    by_script: VecDeque<PendingBatch>,
 }
 
 #[derive(Debug)]
-struct Pile {
+struct PendingBatch {
     script: &'static Script,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingRequest>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     part: Part,
     answer: oneshot::Sender<Result<Answer, Fault>>,
 }
 
-/// Closes a line whose runtime ends, if nobody closed it before.
-struct Last(Arc<Line>);
+/// Closes a dispatcher whose runtime ends, if nobody closed it before.
+struct CloseOnDrop(Arc<Dispatcher>);
 
-impl Drop for Last {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close(Fault::Abandoned);
     }
 }
 
 /// A request under way by itself; frees its place when it ends, however it ends.
-struct Alone<'a>(&'a Line);
+struct DirectCall<'a>(&'a Dispatcher);
 
-impl Drop for Alone<'_> {
+impl Drop for DirectCall<'_> {
     fn drop(&mut self) {
-        self.0.desk().alone -= 1;
+        self.0.backlog().alone -= 1;
     }
 }
 
-impl Line {
-    pub(super) fn start(conn: Conn, patience: Duration, closed: &CancellationToken) -> Arc<Line> {
+impl Dispatcher {
+    pub(super) fn start(conn: Conn, command_timeout: Duration, closed: &CancellationToken) -> Arc<Dispatcher> {
         let (confirmations, asked) = mpsc::unbounded_channel();
-        let line = Arc::new(Line { conn, desk: Mutex::default(), work: Notify::new(), confirmations });
+        let dispatcher = Arc::new(Dispatcher { conn, backlog: Mutex::default(), work: Notify::new(), confirmations });
         for _ in 0..SENDERS {
-            tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&line).send_gathered()));
+            tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&dispatcher).send_gathered()));
         }
-        tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, patience)));
-        let (last, closed) = (Last(Arc::clone(&line)), closed.clone());
+        tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, command_timeout)));
+        let (last, closed) = (CloseOnDrop(Arc::clone(&dispatcher)), closed.clone());
         tokio::spawn(async move {
             closed.cancelled().await;
             last.0.close(Fault::Closed);
         });
-        line
+        dispatcher
     }
 
     /// Sends one request and waits for its answer.
@@ -108,7 +108,7 @@ impl Line {
 
     /// Sends one request that is in no hurry, with whatever else gathers.
     pub(super) async fn request_gathered(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
-        let answer = self.join(&mut self.desk(), script, part);
+        let answer = self.join(&mut self.backlog(), script, part);
         self.answered(answer).await
     }
 
@@ -120,6 +120,9 @@ impl Line {
         wanted: u8,
     ) -> Result<(Answer, u8), Fault> {
         let (begun, link) = (Instant::now(), self.conn.link().await?);
+        if part.is_recalled() {
+            return Err(Fault::Closed); // nobody uses it
+        }
         let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
         let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted, begun).await? } else { 0 };
         Ok((answer, confirmed))
@@ -132,7 +135,13 @@ impl Line {
         self.answered(receiver).await
     }
 
+    /// Not gathered: it asks whether the connection lives.
+    pub(super) async fn ping(&self) -> Result<(), Fault> {
+        self.conn.link().await?.ping().await
+    }
+
     /// The bare connection, for measurements beside it.
+    #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.conn.link().await
     }
@@ -142,34 +151,42 @@ impl Line {
         &self,
         script: &'static Script,
         part: &Part,
-    ) -> Result<Alone<'_>, oneshot::Receiver<Result<Answer, Fault>>> {
-        let mut desk = self.desk();
-        if desk.alone < ALONE && desk.is_empty() {
-            desk.alone += 1;
-            return Ok(Alone(self));
+    ) -> Result<DirectCall<'_>, oneshot::Receiver<Result<Answer, Fault>>> {
+        let mut backlog = self.backlog();
+        if backlog.alone < ALONE && backlog.is_empty() {
+            backlog.alone += 1;
+            return Ok(DirectCall(self));
         }
-        Err(self.join(&mut desk, script, part))
+        Err(self.join(&mut backlog, script, part))
     }
 
-    fn join(&self, desk: &mut Desk, script: &'static Script, part: &Part) -> oneshot::Receiver<Result<Answer, Fault>> {
+    fn join(
+        &self,
+        backlog: &mut Backlog,
+        script: &'static Script,
+        part: &Part,
+    ) -> oneshot::Receiver<Result<Answer, Fault>> {
         let (answer, receiver) = oneshot::channel();
-        if desk.closed.is_some() {
+        if backlog.closed.is_some() {
             return receiver; // whose sender is gone
         }
-        if desk.is_empty() {
+        if backlog.is_empty() {
             self.work.notify_one();
         }
-        desk.pile(script).push_back(Waiting { part: part.clone(), answer });
+        backlog.batch_of(script).push_back(PendingRequest { part: part.clone(), answer });
         receiver
     }
 
     async fn call(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let link = self.conn.link().await?;
+        if part.is_recalled() {
+            return Err(Fault::Closed); // nobody uses it
+        }
         link.run(script, std::slice::from_ref(part)).await?.pop().expect("one part, one answer")
     }
 
     /// One of the senders: sends what has gathered, call after call.
-    async fn send_gathered(self: Arc<Line>) {
+    async fn send_gathered(self: Arc<Dispatcher>) {
         loop {
             match self.take() {
                 Some((script, batch)) => self.send(script, batch).await,
@@ -179,19 +196,19 @@ impl Line {
     }
 
     /// The next call: requests of one script; the scripts take turns.
-    fn take(&self) -> Option<(&'static Script, Vec<Waiting>)> {
-        let mut desk = self.desk();
-        let taken = desk.take();
-        if !desk.is_empty() {
+    fn take(&self) -> Option<(&'static Script, Vec<PendingRequest>)> {
+        let mut backlog = self.backlog();
+        let taken = backlog.take();
+        if !backlog.is_empty() {
             self.work.notify_one(); // for another sender
         }
         taken
     }
 
     /// Requests whose caller has left are not sent. Who is still there is decided, and the call written, while the
-    /// desk is locked: a caller who leaves later takes the request back with one that must pass the desk first, and
+    /// backlog is locked: a caller who leaves later takes the request back with one that must pass the backlog first, and
     /// so comes after it.
-    async fn send(&self, script: &'static Script, mut batch: Vec<Waiting>) {
+    async fn send(&self, script: &'static Script, mut batch: Vec<PendingRequest>) {
         let answers = match self.conn.link().await {
             Ok(link) => match self.write(&link, script, &mut batch).await {
                 // The server did not know the script. Who has left meanwhile is left out of the second try.
@@ -213,9 +230,11 @@ impl Line {
         &self,
         link: &Link,
         script: &'static Script,
-        batch: &mut Vec<Waiting>,
+        batch: &mut Vec<PendingRequest>,
     ) -> Result<Option<Answers>, Fault> {
         let mut call = pin!(async {
+            let recalled = batch.extract_if(.., |waiting| waiting.part.is_recalled());
+            recalled.for_each(|waiting| _ = waiting.answer.send(Err(Fault::Closed)));
             batch.retain(|waiting| !waiting.answer.is_closed());
             let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
             if parts.is_empty() { Ok(Some(Vec::new())) } else { link.try_run(script, &parts).await }
@@ -228,47 +247,47 @@ impl Line {
 
     /// Nothing is sent any more: whoever waits is told by the loss of the sender. The first reason stays.
     fn close(&self, why: Fault) {
-        let mut desk = self.desk();
-        desk.closed.get_or_insert(why);
-        desk.piles.clear();
+        let mut backlog = self.backlog();
+        backlog.closed.get_or_insert(why);
+        backlog.by_script.clear();
     }
 
     async fn answered<T>(&self, answer: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
-        let lost = |_| Err(self.desk().closed.clone().unwrap_or_else(|| Fault::unknown("nobody answers any more")));
+        let lost = |_| Err(self.backlog().closed.clone().unwrap_or_else(|| Fault::unknown("nobody answers any more")));
         answer.await.unwrap_or_else(lost)
     }
 
     fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _desk = self.desk();
+        let _backlog = self.backlog();
         work()
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn backlog(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Desk {
+impl Backlog {
     fn is_empty(&self) -> bool {
-        self.piles.iter().all(|pile| pile.waiting.is_empty())
+        self.by_script.iter().all(|pending| pending.waiting.is_empty())
     }
 
-    fn pile(&mut self, script: &'static Script) -> &mut VecDeque<Waiting> {
-        let known = self.piles.iter().position(|pile| std::ptr::eq(pile.script, script));
+    fn batch_of(&mut self, script: &'static Script) -> &mut VecDeque<PendingRequest> {
+        let known = self.by_script.iter().position(|pending| std::ptr::eq(pending.script, script));
         let at = known.unwrap_or_else(|| {
-            self.piles.push_back(Pile { script, waiting: VecDeque::new() });
-            self.piles.len() - 1
+            self.by_script.push_back(PendingBatch { script, waiting: VecDeque::new() });
+            self.by_script.len() - 1
         });
-        &mut self.piles[at].waiting
+        &mut self.by_script[at].waiting
     }
 
-    fn take(&mut self) -> Option<(&'static Script, Vec<Waiting>)> {
-        let next = self.piles.iter().position(|pile| !pile.waiting.is_empty())?;
-        self.piles.rotate_left(next);
-        let mut pile = self.piles.pop_front().expect("it was just found");
-        let batch = pile.waiting.drain(..pile.waiting.len().min(PARTS)).collect();
-        let script = pile.script;
-        self.piles.push_back(pile);
+    fn take(&mut self) -> Option<(&'static Script, Vec<PendingRequest>)> {
+        let next = self.by_script.iter().position(|pending| !pending.waiting.is_empty())?;
+        self.by_script.rotate_left(next);
+        let mut pending = self.by_script.pop_front().expect("it was just found");
+        let batch = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
+        let script = pending.script;
+        self.by_script.push_back(pending);
         Some((script, batch))
     }
 }
@@ -291,7 +310,7 @@ struct Confirmation {
 /// One WAIT after the other, each for all that was asked before it was sent, as a database commits in groups: so nobody
 /// waits for more than two, however many ask. In a task of its own, since one whose caller does not look must not hold up
 /// the others. Between two of them the other requests of the connection get through.
-async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, patience: Duration) {
+async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, command_timeout: Duration) {
     while let Some(first) = asked.recv().await {
         let mut group = vec![first];
         while let Ok(next) = asked.try_recv() {
@@ -300,17 +319,17 @@ async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, patience: Dur
         while let Some(Confirmation { link, .. }) = group.first() {
             let link = Arc::clone(link);
             let (same, others) = group.into_iter().partition(|other| Arc::ptr_eq(&other.link, &link));
-            confirm_together(&link, same, patience).await;
+            confirm_together(&link, same, command_timeout).await;
             group = others;
         }
     }
 }
 
-/// The replicas have half the patience from when the first request was begun, or an eighth if little of that is left.
-async fn confirm_together(link: &Link, group: Vec<Confirmation>, patience: Duration) {
+/// The replicas have half the command timeout from when the first request was begun, or an eighth if little of that is left.
+async fn confirm_together(link: &Link, group: Vec<Confirmation>, command_timeout: Duration) {
     let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
     let waited = group.iter().map(|one| one.begun.elapsed()).max().unwrap_or_default();
-    let confirmed = link.confirmed(wanted, (patience / 2).saturating_sub(waited).max(patience / 8)).await;
+    let confirmed = link.confirmed(wanted, (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8)).await;
     for one in group {
         let _ = one.answer.send(confirmed.clone()); // who has left gives the lock back
     }

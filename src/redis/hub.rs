@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    conn::{Heard, Subscriber, Target},
+    conn::{PubSubEvent, Subscriber, Target},
     fault::Fault,
 };
 use crate::{
@@ -48,21 +48,21 @@ pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
 
 /// A listener's place on a channel; leaves it when dropped.
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct Subscription {
     hub: Arc<Hub>,
     channel: Arc<str>,
     number: u64,
     live: Arc<AtomicBool>,
 }
 
-impl Bell {
+impl Subscription {
     /// Whether the server would tell us now. While it would not, waiters must look for themselves.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Bell {
+impl Drop for Subscription {
     fn drop(&mut self) {
         let mut table = self.hub.table();
         if let Some(channel) = table.get_mut(&self.channel) {
@@ -75,11 +75,11 @@ impl Drop for Bell {
 #[derive(Debug)]
 pub(crate) struct Hub {
     target: Arc<Target>,
-    patience: Duration,
+    command_timeout: Duration,
     counters: Arc<Counters>,
     table: Mutex<HashMap<Arc<str>, Channel>>,
-    /// Numbers the bells, so that each takes its own listener with it.
-    next_bell: AtomicU64,
+    /// Numbers the subscriptions, so that each takes its own listener with it.
+    next_subscription: AtomicU64,
     /// Told when a channel needs a SUBSCRIBE.
     wanted: Notify,
 }
@@ -96,34 +96,35 @@ struct Channel {
 impl Hub {
     pub(super) fn start(
         target: Arc<Target>,
-        patience: Duration,
+        command_timeout: Duration,
         counters: Arc<Counters>,
         closed: CancellationToken,
     ) -> Arc<Hub> {
-        let (table, next_bell, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
-        let hub = Arc::new(Hub { target, patience, counters, table, next_bell, wanted });
+        let (table, next_subscription, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
+        let hub = Arc::new(Hub { target, command_timeout, counters, table, next_subscription, wanted });
         tokio::spawn(closed.run_until_cancelled_owned(Arc::clone(&hub).keep_listening()));
         hub
     }
 
     /// Puts a listener on a channel; it is told when the subscription stands.
-    pub(super) fn join(self: &Arc<Self>, name: &str, listener: Arc<dyn Listener>) -> Bell {
+    pub(super) fn join(self: &Arc<Self>, name: &str, listener: Arc<dyn Listener>) -> Subscription {
         let name: Arc<str> = name.into();
-        let number = self.next_bell.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_subscription.fetch_add(1, Ordering::Relaxed);
         let mut table = self.table();
         let channel = table.entry(Arc::clone(&name)).or_insert_with(|| {
             self.counters.subscriptions.up();
             Channel { listeners: Vec::new(), live: Arc::default(), idle_since: Instant::now(), refused: None }
         });
         channel.listeners.push((number, Arc::clone(&listener)));
-        let bell = Bell { hub: Arc::clone(self), channel: name, number, live: Arc::clone(&channel.live) };
+        let subscription =
+            Subscription { hub: Arc::clone(self), channel: name, number, live: Arc::clone(&channel.live) };
         drop(table); // listeners have locks of their own
-        if bell.is_live() {
+        if subscription.is_live() {
             listener.subscribed();
         } else {
             self.wanted.notify_one();
         }
-        bell
+        subscription
     }
 
     pub(super) fn hears(&self, name: &str) -> bool {
@@ -136,7 +137,7 @@ impl Hub {
         loop {
             self.wanted.notified().await;
             self.wanted.notify_one(); // still wanted once connected
-            pause = match Subscriber::open(&self.target, self.patience, &self.counters).await {
+            pause = match Subscriber::open(&self.target, self.command_timeout, &self.counters).await {
                 Ok(subscriber) => {
                     one_by_one = self.serve(subscriber, one_by_one).await;
                     FIRST_PAUSE
@@ -159,13 +160,13 @@ impl Hub {
         loop {
             tokio::select! {
                 biased;
-                heard = subscriber.next() => match heard {
-                    Heard::Message(channel) => {
+                event = subscriber.next() => match event {
+                    PubSubEvent::Message(channel) => {
                         self.counters.wakeups.up();
                         self.listeners(&channel).iter().for_each(|listener| listener.message());
                     }
-                    Heard::TooMuch => self.ring_all(),
-                    Heard::Silence => return one_by_one,
+                    PubSubEvent::TooMuch => self.wake_all(),
+                    PubSubEvent::Silence => return one_by_one,
                 },
                 () = self.wanted.notified() => {
                     let some = self.missing(if one_by_one { 1 } else { AT_ONCE });
@@ -174,6 +175,9 @@ impl Hub {
                     }
                 }
                 _ = tick.tick() => {
+                    if !self.missing(1).is_empty() {
+                        self.wanted.notify_one(); // one that was refused some time ago
+                    }
                     let idle = self.forget_idle();
                     if !idle.is_empty() && subscriber.unsubscribe(&idle).await.is_err() {
                         return one_by_one;
@@ -258,7 +262,7 @@ impl Hub {
         self.table().get(name).map(Channel::listeners).unwrap_or_default()
     }
 
-    fn ring_all(&self) {
+    fn wake_all(&self) {
         let listeners: Vec<_> = self.table().values().flat_map(Channel::listeners).collect();
         listeners.iter().for_each(|listener| listener.message());
     }

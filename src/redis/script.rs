@@ -3,7 +3,10 @@
 use std::{
     fmt::{self, Write},
     ops::Range,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// A Lua script that serves one or many parts, see `frame.lua`.
@@ -33,6 +36,21 @@ struct Words {
     /// Where each word ends; keys come first.
     ends: Vec<u32>,
     keys: usize,
+    recall: Option<Recall>,
+}
+
+/// Takes back what was not sent yet: once it is called, no request that carries it goes out any more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Recall(Arc<AtomicBool>);
+
+impl Recall {
+    pub(crate) fn call(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_called(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// Collects the words of a [`Part`].
@@ -41,12 +59,16 @@ pub(crate) struct PartBuilder(Words);
 impl Part {
     /// Begins with the first key.
     pub(crate) fn of(key: &str) -> PartBuilder {
-        let words = Words { text: String::with_capacity(160), ends: Vec::with_capacity(8), keys: 0 };
+        let words = Words { text: String::with_capacity(160), ends: Vec::with_capacity(8), keys: 0, recall: None };
         PartBuilder(words).key(format_args!("{key}"))
     }
 
     pub(super) fn key(&self) -> &str {
         &self.0.text[self.0.word(0)]
+    }
+
+    pub(super) fn is_recalled(&self) -> bool {
+        self.0.recall.as_ref().is_some_and(Recall::is_called)
     }
 
     /// All words, and where each is.
@@ -86,6 +108,11 @@ impl PartBuilder {
 
     pub(crate) fn arg(mut self, arg: impl fmt::Display) -> PartBuilder {
         self.0.push(format_args!("{arg}"));
+        self
+    }
+
+    pub(crate) fn recalled_by(mut self, recall: Option<&Recall>) -> PartBuilder {
+        self.0.recall = recall.cloned();
         self
     }
 

@@ -86,6 +86,13 @@ pub(crate) async fn connect(url: &str) -> Result<Client, Error> {
 
 fn numbers(client: &Client) -> String {
     let stats = client.stats();
-    let numbers = [stats.first_try, stats.woken, stats.handed_over, stats.by_timer, stats.reentered, stats.lost];
+    let numbers = [
+        stats.total.first_try,
+        stats.total.woken,
+        stats.total.handed_over,
+        stats.total.by_timer,
+        stats.total.reentered,
+        stats.total.lost,
+    ];
     numbers.map(|number| number.to_string()).join(" ")
 }

@@ -75,6 +75,10 @@ impl Link {
         Ok(())
     }
 
+    pub(super) async fn ping(&self) -> Result<(), Fault> {
+        self.load_source("").await.map(drop)
+    }
+
     pub(super) async fn load(&self, script: &Script) -> Result<(), Fault> {
         self.load_source(script.source).await.map(drop)
     }
@@ -107,7 +111,7 @@ struct Slot {
 impl Conn {
     pub(super) async fn open(
         _target: &Arc<Target>,
-        _patience: Duration,
+        _command_timeout: Duration,
         _counters: &Arc<Counters>,
         generation: watch::Sender<u64>,
         closed: &CancellationToken,
@@ -115,6 +119,18 @@ impl Conn {
         let slot = Arc::new(Slot { link: Mutex::default(), generation, closed: closed.clone() });
         slot.connect();
         Ok(Conn { slot })
+    }
+
+    pub(super) fn lazy(
+        _target: &Arc<Target>,
+        _command_timeout: Duration,
+        _counters: &Arc<Counters>,
+        generation: watch::Sender<u64>,
+        closed: &CancellationToken,
+    ) -> Conn {
+        let slot = Arc::new(Slot { link: Mutex::default(), generation, closed: closed.clone() });
+        slot.connect();
+        Conn { slot }
     }
 
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
@@ -169,7 +185,7 @@ pub(super) struct Subscriber {
 }
 
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum PubSubEvent {
     Message(String),
     TooMuch,
     Silence,
@@ -178,7 +194,7 @@ pub(super) enum Heard {
 impl Subscriber {
     pub(super) async fn open(
         _target: &Target,
-        _patience: Duration,
+        _command_timeout: Duration,
         _counters: &Arc<Counters>,
     ) -> Result<Subscriber, Fault> {
         let (number, messages) = server::connect();
@@ -197,8 +213,8 @@ impl Subscriber {
         self.change(|_| {}).await
     }
 
-    pub(super) async fn next(&mut self) -> Heard {
-        self.messages.recv().await.map_or(Heard::Silence, Heard::Message)
+    pub(super) async fn next(&mut self) -> PubSubEvent {
+        self.messages.recv().await.map_or(PubSubEvent::Silence, PubSubEvent::Message)
     }
 
     /// There and back.

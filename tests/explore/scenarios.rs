@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::FutureExt;
 
-use super::{Config, Engine, Guard, Kind, Patience, Result, Wish, hold::Hold};
+use super::{AcquireRequest, Config, Engine, Guard, Kind, Result, WaitLimit, hold::Hold};
 use crate::{
     config::{Lease, Name},
     explore::{explore, server, tokio, world},
@@ -47,12 +47,13 @@ async fn process(handovers: u32) -> Arc<Engine> {
         watchdog: Lease::new("watchdog", LEASE).expect("long enough"),
         command_timeout: LEASE / 6,
         outage_timeout: LEASE,
+        connect_timeout: Duration::ZERO,
         slow_wait: Duration::MAX,
         replicas: 0,
         handovers,
         connections: 1,
     };
-    let (engine, _last_task) = Engine::build(Target, config).await.expect("it connects");
+    let (engine, _last_task) = Engine::connect(Target, config).await.expect("it connects");
     engine
 }
 
@@ -67,19 +68,19 @@ struct Held {
     _watch: world::Watch,
 }
 
-async fn take(engine: &Arc<Engine>, owner: &Owner, patience: Patience) -> Result<Option<Held>> {
-    take_for(engine, owner, patience, (None, None)).await
+async fn take(engine: &Arc<Engine>, owner: &Owner, wait_limit: WaitLimit) -> Result<Option<Held>> {
+    take_for(engine, owner, wait_limit, (None, None)).await
 }
 
 async fn take_for(
     engine: &Arc<Engine>,
     owner: &Owner,
-    patience: Patience,
+    wait_limit: WaitLimit,
     (lease, max_hold): (Option<Lease>, Option<Duration>),
 ) -> Result<Option<Held>> {
-    let wish = Wish { name: name(), owner: owner.clone(), kind: &KIND, lease, max_hold, patience };
-    let taken = engine.take(&wish).await;
-    world::tell(|| format!("take {patience:?} -> {taken:?}"));
+    let request = AcquireRequest { name: name(), owner: owner.clone(), kind: &KIND, lease, max_hold, wait_limit };
+    let taken = engine.take(&request).await;
+    world::tell(|| format!("take {wait_limit:?} -> {taken:?}"));
     if taken.is_err() && !world::is_hasty() && !world::is_rough() {
         world::violated("an error out of nothing");
     }
@@ -91,7 +92,7 @@ impl Held {
         let hold = Arc::clone(guard.hold());
         let _watch = world::watch(move || {
             look(&hold);
-            look_at_levels(&hold);
+            look_at_count(&hold);
         });
         let held = Held { guard, _watch };
         held.look();
@@ -140,12 +141,12 @@ fn look(hold: &Hold) {
 }
 
 /// While nothing is under way, the server counts the levels that the holder has.
-fn look_at_levels(hold: &Hold) {
+fn look_at_count(hold: &Hold) {
     let there = server::holder(LOCK).filter(|(id, _)| *id == *hold.id);
     if let Some((_, count)) = there
         && server::is_quiet()
         && !server::is_troubled()
-        && u32::from(count) != hold.levels()
+        && u32::from(count) != hold.hold_count()
     {
         world::violated(&format!("{hold:?}, and the server counts {count}"));
     }
@@ -223,10 +224,10 @@ async fn rest(processes: &[Arc<Engine>]) {
 /// Takes the lock as somebody may, works, and gives it back.
 async fn turn(engine: Arc<Engine>, owner: Owner) {
     let taken = match world::below(4) {
-        0 => take(&engine, &owner, Patience::Once).await,
-        1 => take(&engine, &owner, Patience::of(Duration::from_millis(50))).await,
-        2 => cut_short(take(&engine, &owner, Patience::Forever)).await.unwrap_or(Ok(None)),
-        _ => take(&engine, &owner, Patience::Forever).await,
+        0 => take(&engine, &owner, WaitLimit::Once).await,
+        1 => take(&engine, &owner, WaitLimit::of(Duration::from_millis(50))).await,
+        2 => cut_short(take(&engine, &owner, WaitLimit::Forever)).await.unwrap_or(Ok(None)),
+        _ => take(&engine, &owner, WaitLimit::Forever).await,
     };
     if let Ok(Some(held)) = taken {
         held.work().await;
@@ -264,7 +265,7 @@ async fn reentering() {
     let (one, owner) = (process(16).await, Owner::new());
     let mut going = Vec::new();
     for _ in 0..3 {
-        match take(&one, &owner, Patience::Forever).await {
+        match take(&one, &owner, WaitLimit::Forever).await {
             Ok(Some(held)) => going.push(spawn(async move {
                 held.work().await;
                 held.give_back().await;
@@ -311,12 +312,12 @@ async fn lining_up() {
     let one = process(16).await;
     let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);
     let [a, b, c] = owners();
-    let held = take(&one, &a, Patience::Forever).await;
+    let held = take(&one, &a, WaitLimit::Forever).await;
     let short = |owner: Owner| {
         let one = Arc::clone(&one);
         async move {
             for _ in 0..2 {
-                if let Some(Ok(Some(held))) = cut_short(take(&one, &owner, Patience::Forever)).await {
+                if let Some(Ok(Some(held))) = cut_short(take(&one, &owner, WaitLimit::Forever)).await {
                     held.give_back().await;
                 }
             }
@@ -344,7 +345,7 @@ async fn not_polling() {
     let [a, b, c, d] = owners();
     let idle = Arc::clone(&one);
     let idle = spawn(async move {
-        if let Some(Ok(Some(held))) = not_polled(take(&idle, &a, Patience::Forever)).await {
+        if let Some(Ok(Some(held))) = not_polled(take(&idle, &a, WaitLimit::Forever)).await {
             held.work().await;
             held.give_back().await;
         }
@@ -370,7 +371,7 @@ async fn losing() {
             for _ in 0..2 {
                 let lease = world::once_in(3).then(|| Lease::new("lease", SOON).expect("long enough"));
                 let max_hold = world::once_in(3).then_some(SOON);
-                if let Ok(Some(held)) = take_for(&one, &owner, Patience::of(LEASE), (lease, max_hold)).await {
+                if let Ok(Some(held)) = take_for(&one, &owner, WaitLimit::of(LEASE), (lease, max_hold)).await {
                     held.work().await;
                     if world::once_in(3) {
                         sleep(SOON * 2).await;
@@ -406,7 +407,7 @@ async fn giving_back() {
     let [a, b, c] = owners();
     let mut tasks = Vec::new();
     for _ in 0..2 + world::below(2) {
-        if let Ok(Some(held)) = take(&one, &a, Patience::Forever).await {
+        if let Ok(Some(held)) = take(&one, &a, WaitLimit::Forever).await {
             tasks.push(spawn(held.give_back()));
         }
     }
@@ -426,7 +427,7 @@ async fn trying_again() {
     let one = process(16).await;
     for owner in owners::<3>() {
         let begun = crate::sync::now();
-        let taken = take(&one, &owner, Patience::Once).await;
+        let taken = take(&one, &owner, WaitLimit::Once).await;
         let late = crate::sync::now() > begun;
         if (late || matches!(taken, Ok(None))) && !world::is_hasty() {
             world::violated(&format!(

@@ -38,7 +38,7 @@ fn wait_for(lock: &Lock) -> JoinHandle<(Guard, u64)> {
     })
 }
 
-/// Runs `start`, which waits for a taken lock, until the one who waits is asleep: on both sides he asks, subscribes, and
+/// Runs `start`, which waits for a taken lock, until the waiter is asleep: on both sides it asks, subscribes, and
 /// asks once more. Every refusal reads the time left.
 async fn asleep<T>(server: &Server, start: impl FnOnce() -> T) -> T {
     let before = server.calls("pttl");

@@ -16,7 +16,7 @@ use crate::support::{Server, ms, plain, until};
 async fn clean(server: &Server, client: &Client, names: &[&str]) {
     let idle = |client: &Client| {
         let stats = client.stats();
-        (stats.holds, stats.waiting, stats.subscriptions, stats.releasing) == (0, 0, 0, 0)
+        (stats.now.holds, stats.now.waiting, stats.now.subscriptions, stats.now.releasing) == (0, 0, 0, 0)
     };
     until("the client to be idle", ms(5_000), || idle(client)).await;
     until("the channels to be left", ms(2_000), || server.channels().is_empty()).await;
@@ -136,7 +136,7 @@ async fn while_it_is_handed_over() {
         let lock = client.lock("handed").owner(&Owner::new());
         let mut waiting = Box::pin(lock.lock());
         let mut context = Context::from_waker(Waker::noop());
-        while client.stats().waiting == 0 {
+        while client.stats().now.waiting == 0 {
             assert!(waiting.as_mut().poll(&mut context).is_pending());
             tokio::time::sleep(ms(1)).await;
         }

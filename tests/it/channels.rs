@@ -33,8 +33,10 @@ impl Scene {
     async fn waiter(&self, name: &str) -> JoinHandle<leasehold::Result<Guard>> {
         let (lock, before) = (self.client.lock(name).owner(&Owner::new()), self.client.stats());
         let waiting = tokio::spawn(async move { lock.lock().await });
-        let asleep =
-            || self.client.stats().waiting > before.waiting && self.client.stats().refused >= before.refused + 2;
+        let asleep = || {
+            self.client.stats().now.waiting > before.now.waiting
+                && self.client.stats().total.refused >= before.total.refused + 2
+        };
         until("it to wait", ms(2_000), asleep).await;
         assert_eq!(self.server.channels(), ["redisson_lock__channel:{a}"]);
         waiting
@@ -72,7 +74,7 @@ async fn the_first_hears_after_the_second_has_left() {
     let scene = Scene::set().await;
     let (first, second) = (scene.waiter("a").await, scene.waiter("{a}").await);
     second.abort();
-    until("it to leave", AT_ONCE, || scene.client.stats().waiting == 1).await;
+    until("it to leave", AT_ONCE, || scene.client.stats().now.waiting == 1).await;
     sleep(LINGER).await;
     assert_eq!(scene.server.channels(), ["redisson_lock__channel:{a}"], "somebody still waits there");
     scene.plain.unlock().await.expect("ours");
@@ -84,11 +86,11 @@ async fn the_second_hears_after_the_first_has_left() {
     let scene = Scene::set().await;
     let (first, second) = (scene.waiter("a").await, scene.waiter("{a}").await);
     first.abort();
-    until("it to leave", AT_ONCE, || scene.client.stats().waiting == 1).await;
+    until("it to leave", AT_ONCE, || scene.client.stats().now.waiting == 1).await;
     sleep(LINGER).await;
     assert_eq!(scene.server.channels(), ["redisson_lock__channel:{a}"], "somebody still waits there");
     scene.braced.unlock().await.expect("ours");
     at_once("the second to hear", second).await.unlock().await.expect("ours");
     until("the channel to be left", ms(2_000), || scene.server.channels().is_empty()).await;
-    assert_eq!(scene.client.stats().subscriptions, 0);
+    assert_eq!(scene.client.stats().now.subscriptions, 0);
 }

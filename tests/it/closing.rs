@@ -31,7 +31,7 @@ async fn ends_calls_that_wait() {
     let _guard = holder.lock("busy").lock().await.expect("free");
     let lock = waiter.lock("busy");
     let waiting = tokio::spawn(async move { lock.lock().await });
-    until("it to wait", ms(1_000), || waiter.stats().waiting == 1).await;
+    until("it to wait", ms(1_000), || waiter.stats().now.waiting == 1).await;
     waiter.close().await.expect("answered");
     let (ended, _) = within("the waiter to end", ms(1_000), waiting).await;
     assert!(matches!(ended.expect("no panic"), Err(Error::Closed)));
@@ -62,7 +62,7 @@ async fn ends_everything_that_waits_for_an_answer() {
             })
         })
         .collect();
-    until("all to be under way", ms(1_000), || client.stats().calls >= 16).await;
+    until("all to be under way", ms(1_000), || client.stats().total.calls >= 16).await;
     tokio::time::sleep(ms(100)).await;
     let (closed, _) = within("closing", ms(2_000), client.close()).await;
     closed.expect("nothing was held");

@@ -68,23 +68,23 @@ async fn one_cut(way: Way, after: u64) {
     }
     let held = beliefs.iter().filter(|belief| !belief.guards.is_empty()).count() as u64;
     let stats = client.stats();
-    assert_eq!((stats.holds, stats.waiting, stats.lost, stats.reconnects), (held, 0, 0, 1));
+    assert_eq!((stats.now.holds, stats.now.waiting, stats.total.lost, stats.total.reconnects), (held, 0, 0, 1));
     for mut belief in beliefs {
         while !belief.guards.is_empty() {
             belief.shallower().await;
         }
     }
     assert_eq!(server.ask::<u32>(&["DBSIZE"]), 0);
-    until("the client to be idle", ms(1_000), || client.stats().releasing == 0).await;
-    assert_eq!(client.stats().acquired, client.stats().released);
+    until("the client to be idle", ms(1_000), || client.stats().now.releasing == 0).await;
+    assert_eq!(client.stats().total.acquired, client.stats().total.released);
 }
 
 /// Nothing is read while they begin, so that they are under way together.
 async fn cut_during_a_call_of_each(client: &Client, proxy: &Proxy, beliefs: Vec<Belief>, cut: Rule) -> Vec<Belief> {
-    let calls = client.stats().calls;
+    let calls = client.stats().total.calls;
     proxy.set(Mode::Stall);
     let tasks: Vec<_> = beliefs.into_iter().map(|belief| tokio::spawn(one_call(client.clone(), belief))).collect();
-    until("the calls to be under way", ms(1_000), || client.stats().calls - calls >= UNDER_WAY).await;
+    until("the calls to be under way", ms(1_000), || client.stats().total.calls - calls >= UNDER_WAY).await;
     proxy.rule(cut);
     proxy.set(Mode::Pass);
     let mut beliefs = Vec::new();

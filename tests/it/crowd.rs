@@ -100,7 +100,7 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Guard>> + 'a>>;
 
 /// How long it takes until so many have left the line, in any order.
 async fn leaving(client: &Client, count: usize) -> Duration {
-    until("nothing to be on its way back", ms(10_000), || client.stats().releasing == 0).await;
+    until("nothing to be on its way back", ms(10_000), || client.stats().now.releasing == 0).await;
     let locks: Vec<_> = (0..count).map(|_| client.lock("x").owner(&Owner::new())).collect();
     let mut context = Context::from_waker(Waker::noop());
     let mut waiting: Vec<Waiting<'_>> = Vec::with_capacity(count);
@@ -109,7 +109,7 @@ async fn leaving(client: &Client, count: usize) -> Duration {
         let joined = waiting.last_mut().expect("just put there").as_mut().poll(&mut context);
         assert!(joined.is_pending(), "it is held");
     }
-    assert_eq!(client.stats().waiting, count as u64);
+    assert_eq!(client.stats().now.waiting, count as u64);
     fastrand::Rng::with_seed(1).shuffle(&mut waiting);
     let started = Instant::now();
     drop(waiting);

@@ -20,8 +20,8 @@ async fn in_a_task() {
     let client = plain(&server).await;
     drop(client.lock("dropped").lock().await.expect("free"));
     until("it to be free", SOON, || !server.exists("dropped")).await;
-    until("nothing to be under way", SOON, || client.stats().releasing == 0).await;
-    assert_eq!(client.stats().holds, 0);
+    until("nothing to be under way", SOON, || client.stats().now.releasing == 0).await;
+    assert_eq!(client.stats().now.holds, 0);
 }
 
 #[tokio::test]

@@ -50,7 +50,7 @@ async fn a_user_without_the_right_to_run_scripts() {
     let client = plain_with(&server.url_as("poor", "pw")).await;
     let (taken, _) = within("a refusal", ms(1_000), client.lock("x").lock()).await;
     assert!(matches!(taken, Err(Error::Denied { .. })), "{taken:?}");
-    assert_eq!(client.stats().holds, 0);
+    assert_eq!(client.stats().now.holds, 0);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn keys_that_are_no_locks() {
         assert!(matches!(lock.force_unlock().await, Err(Error::Conflict { .. })), "{name}");
         assert_eq!(server.ask::<String>(&["TYPE", name]), before);
     }
-    assert_eq!((client.stats().holds, client.stats().waiting), (0, 0));
+    assert_eq!((client.stats().now.holds, client.stats().now.waiting), (0, 0));
 }
 
 #[tokio::test]
@@ -102,7 +102,8 @@ async fn a_frozen_server() {
     assert!(matches!(asked, Err(Error::Unavailable { .. })), "{asked:?}");
     server.thaw();
     // What was asked in vain is taken back.
-    crate::support::until("it to be free", ms(3_000), || client.stats().releasing == 0 && !server.exists("x")).await;
+    crate::support::until("it to be free", ms(3_000), || client.stats().now.releasing == 0 && !server.exists("x"))
+        .await;
 }
 
 #[tokio::test]
@@ -118,7 +119,7 @@ async fn values_that_cannot_be() {
         let taken = client.lock("x").lease(lease).lock().await;
         assert!(matches!(taken, Err(Error::InvalidConfig { setting: "lease", .. })), "{taken:?}");
     }
-    assert_eq!(client.stats().requests, 0, "refused before anything was sent");
+    assert_eq!(client.stats().total.requests, 0, "refused before anything was sent");
     for builder in [
         Client::builder().url("http://127.0.0.1"),
         Client::builder().watchdog(Duration::ZERO),
@@ -144,7 +145,7 @@ async fn too_few_replicas() {
     let server = master();
     let one = client(&server, |builder| builder.replicas(1).command_timeout(ms(2_000))).await;
     let taken = one.lock("x").lock().await;
-    assert!(matches!(taken, Err(Error::Replicas { wanted: 1, got: 0 })), "{taken:?}");
+    assert!(matches!(taken, Err(Error::Replicas { wanted: 1, got: 0, .. })), "{taken:?}");
     crate::support::until("it to be given back", ms(500), || !server.exists("x")).await;
 
     let replica = replica_of(&server).await;
@@ -197,4 +198,52 @@ async fn without_patience_for_outages_a_call_still_gets_its_answer() {
     for _ in 0..50 {
         client.lock("x").lock().await.expect("answered").unlock().await.expect("answered");
     }
+}
+
+#[tokio::test]
+async fn what_a_hold_of_no_time_would_be_is_refused_before_anything_is_sent() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    for lock in [client.lock("x").max_hold(Duration::ZERO), client.lock("x").lease(Duration::ZERO)] {
+        let refused = lock.lock().await.expect_err("no time");
+        assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused:?}");
+    }
+    assert_eq!(client.stats().total.calls, 0);
+}
+
+/// The message and all that is behind it, as programs print it.
+fn chain(error: &Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[tokio::test]
+async fn a_source_is_printed_once_and_errors_say_which_lock() {
+    let server = Server::with(&["--requirepass", "right"]);
+    let denied = Client::connect(&server.url_as("", "wrong")).await.expect_err("wrong password");
+    assert_eq!(chain(&denied).matches("WRONGPASS").count(), 1, "{}", chain(&denied));
+    assert_eq!(denied.name(), None);
+
+    let full = Server::with(&["--maxmemory", "1"]);
+    let refused = plain(&full).await.lock("x").lock().await.expect_err("no memory");
+    assert_eq!(chain(&refused).matches("OOM").count(), 1, "{}", chain(&refused));
+
+    let mut gone = Server::start();
+    let client = client(&gone, |builder| builder.outage_timeout(ms(100)).command_timeout(ms(50))).await;
+    gone.crash();
+    let silent = client.lock("x").lock().await.expect_err("nobody is there");
+    assert!(silent.is_unavailable() && !silent.is_lost());
+    assert_eq!(silent.name(), Some("x"));
+    let causes = chain(&silent);
+    assert!(causes.matches("refused").count() <= 1, "{causes}");
+
+    let server = Server::start();
+    let _: u32 = server.ask(&["SADD", "set", "x"]);
+    let client = plain(&server).await;
+    let conflict = client.lock("set").lock().await.expect_err("not a lock");
+    assert_eq!(conflict.name(), Some("set"));
+    let guard = client.lock("gone").lock().await.expect("free");
+    let _: u32 = server.ask(&["DEL", "gone"]);
+    let lost = guard.unlock().await.expect_err("gone");
+    assert!(lost.is_lost() && lost.name() == Some("gone"), "{lost:?}");
 }

@@ -48,12 +48,12 @@ impl Scene {
 
     /// Nothing is left in Redis or in the client, and as much was given back as was taken.
     async fn clean(&self) {
-        let idle = |stats: leasehold::Stats| (stats.holds, stats.waiting, stats.releasing) == (0, 0, 0);
+        let idle = |stats: leasehold::Stats| (stats.now.holds, stats.now.waiting, stats.now.releasing) == (0, 0, 0);
         until("the client to be idle", SOON, || idle(self.client.stats())).await;
         assert_eq!(self.server.ask::<u32>(&["DBSIZE"]), 0, "{:?}", self.levels());
         let stats = self.client.stats();
-        assert_eq!((stats.acquired, stats.lost, stats.misplaced), (stats.released, 0, 0));
-        assert!(stats.reconnects >= self.times, "each cut costs a connection");
+        assert_eq!((stats.total.acquired, stats.total.lost, stats.total.misplaced), (stats.total.released, 0, 0));
+        assert!(stats.total.reconnects >= self.times, "each cut costs a connection");
     }
 
     fn lock(&self) -> Lock {
@@ -69,7 +69,7 @@ impl Scene {
         let lock = self.lock().owner(&Owner::new());
         let waiting = tokio::spawn(async move { lock.lock().await.expect("sooner or later") });
         // It asks first, and once more when its subscription stands; then it has no reason to ask by itself.
-        until("it to sleep", SOON, || self.client.stats().refused == 2).await;
+        until("it to sleep", SOON, || self.client.stats().total.refused == 2).await;
         waiting
     }
 }
@@ -156,8 +156,8 @@ async fn renew() {
         let guard = scene.taken().await;
         scene.cut();
         until("the cuts", SOON, || scene.proxy.is_spent()).await;
-        let before = scene.client.stats().renewals;
-        until("a renewal after them", SOON, || scene.client.stats().renewals > before).await;
+        let before = scene.client.stats().total.renewals;
+        until("a renewal after them", SOON, || scene.client.stats().total.renewals > before).await;
         scene.holds(&[(guard.id(), 1)]);
         assert!(!guard.is_lost() && scene.server.pttl("x") > 900);
         guard.unlock().await.expect("ours");
@@ -226,7 +226,7 @@ async fn release_of_an_inner_level_that_is_gone() {
     // Asked twice, but the first time cannot have deleted it.
     assert!(matches!(soon("the release", inner.unlock()).await, Err(Error::Lost { reason: Lost::Removed, .. })));
     assert!(outer.is_lost() && proxy.is_spent());
-    assert_eq!((client.stats().lost, client.stats().released), (1, 0));
+    assert_eq!((client.stats().total.lost, client.stats().total.released), (1, 0));
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ async fn hand_over() {
         soon("the release", guard.unlock()).await.expect("ours to the end");
         let next = soon("the hand-over", waiting).await.expect("no panic");
         scene.holds(&[(next.id(), 1)]);
-        assert_eq!((next.holds(), scene.client.stats().handed_over), (1, 1));
+        assert_eq!((next.holds(), scene.client.stats().total.handed_over), (1, 1));
         next.unlock().await.expect("ours");
     })
     .await;
@@ -306,7 +306,7 @@ async fn forget() {
         granted_unheard(scene, 1).await;
         until("it to be taken back", SOON, || !scene.server.exists("x")).await;
         until("the cuts", SOON, || scene.proxy.is_spent()).await;
-        assert_eq!(scene.client.stats().acquired, 0);
+        assert_eq!(scene.client.stats().total.acquired, 0);
     })
     .await;
 }
@@ -318,7 +318,7 @@ async fn forget_an_inner_level() {
         scene.cut();
         granted_unheard(scene, 2).await;
         until("it to be taken back", SOON, || scene.levels()[0].1 == 1).await;
-        until("the cuts", SOON, || scene.proxy.is_spent() && scene.client.stats().releasing == 0).await;
+        until("the cuts", SOON, || scene.proxy.is_spent() && scene.client.stats().now.releasing == 0).await;
         scene.holds(&[(outer.id(), 1)]);
         assert_eq!(outer.holds(), 1);
         outer.unlock().await.expect("ours");

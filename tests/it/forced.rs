@@ -29,7 +29,7 @@ impl Scene {
         let held = holding.lock("x").lock().await.expect("free");
         let lock = other.lock("x").owner(&Owner::new());
         let waiting = tokio::spawn(async move { lock.lock().await });
-        until("it to wait", ms(2_000), || other.stats().refused >= 2).await;
+        until("it to wait", ms(2_000), || other.stats().total.refused >= 2).await;
         proxy.rule(Rule::new(which, fault));
         Scene { server, proxy, forcing, held, waiting }
     }

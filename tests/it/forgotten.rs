@@ -98,11 +98,11 @@ async fn a_lock_that_must_be_on_a_replica_survives_the_failover_or_was_not_grant
     let confirmed = scene.taken("confirmed").await;
     cut_off(&replica); // at once: it has it already
     let (refused, _) = within("an answer", SOON, scene.holder.lock("unconfirmed").lock()).await;
-    assert!(matches!(refused, Err(Error::Replicas { wanted: 1, got: 0 })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Replicas { wanted: 1, got: 0, .. })), "{refused:?}");
     server.crash();
     promote(&replica);
     scene.lead_to(&replica);
-    until("the holder to be back", SOON, || scene.holder.stats().reconnects > 0).await;
+    until("the holder to be back", SOON, || scene.holder.stats().total.reconnects > 0).await;
     scene.goes_on(confirmed).await;
     let taken = scene.other.lock("unconfirmed").try_lock().await.expect("answered");
     assert!(taken.is_some(), "nobody has it");

@@ -81,7 +81,7 @@ fn told(guard: Guard) -> JoinHandle<(Guard, Lost, Instant)> {
 
 /// Freezes the server at a moment between renewals. With the ends of the held leases as the server has them.
 async fn freeze(server: &Server, clients: &[Client]) -> Vec<Instant> {
-    let renewals = || clients.iter().map(|client| client.stats().renewals).sum::<u64>();
+    let renewals = || clients.iter().map(|client| client.stats().total.renewals).sum::<u64>();
     for _ in 0..20 {
         let before = renewals();
         let end = |n| Instant::now() + ms(server.pttl(&format!("held-{n}")).try_into().expect("held"));
@@ -140,12 +140,14 @@ async fn for_ten_seconds_with_a_lease_of_three() {
         assert!(worker.await.expect_err("aborted").is_cancelled(), "no panic");
     }
     drop(watch); // with the guards of those who were at work
-    let idle = |client: &Client| (client.stats().holds, client.stats().waiting, client.stats().releasing) == (0, 0, 0);
+    let idle = |client: &Client| {
+        (client.stats().now.holds, client.stats().now.waiting, client.stats().now.releasing) == (0, 0, 0)
+    };
     until("all to be given back", ms(5_000), || clients.iter().all(idle)).await;
     until("Redis to be empty", LEASE + ms(500), || server.ask::<u32>(&["DBSIZE"]) == 0).await;
     for client in &clients {
         let stats = client.stats();
-        assert!(stats.reconnects > 0 && stats.misplaced == 0);
-        assert_eq!(stats.acquired, stats.released + stats.lost, "each was given back or lost");
+        assert!(stats.total.reconnects > 0 && stats.total.misplaced == 0);
+        assert_eq!(stats.total.acquired, stats.total.released + stats.total.lost, "each was given back or lost");
     }
 }

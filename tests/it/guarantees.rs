@@ -63,7 +63,7 @@ async fn holder() {
 async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
     let lock = client.lock("x").owner(&Owner::new());
     let waiting = tokio::spawn(async move { lock.lock().await });
-    until("it to wait", ms(2_000), || client.stats().refused >= 2).await;
+    until("it to wait", ms(2_000), || client.stats().total.refused >= 2).await;
     waiting
 }
 
@@ -162,8 +162,8 @@ async fn without_memory_a_lock_is_renewed_and_given_back_but_not_taken() {
     set(&server, "maxmemory", "1");
     let asked = client.lock("y").lock().await;
     assert!(matches!(&asked, Err(Error::Server { source, .. }) if source.to_string().contains("OOM")), "{asked:?}");
-    let renewals = client.stats().renewals;
-    until("two renewals", LEASE + LATE, || client.stats().renewals >= renewals + 2).await;
+    let renewals = client.stats().total.renewals;
+    until("two renewals", LEASE + LATE, || client.stats().total.renewals >= renewals + 2).await;
     guard.unlock().await.expect("ours to the end");
     assert!(!server.exists("x"));
 }
@@ -192,11 +192,11 @@ async fn a_server_read_only_for_a_while_costs_a_holder_nothing_and_others_their_
     let _: String = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
     let (ended, took) = within("giving up", OUTAGE + ms(1_000) + LATE, client.lock("y").lock()).await;
     assert!(matches!(ended, Err(Error::Unavailable { .. })) && took >= OUTAGE, "{ended:?} after {took:?}");
-    let requests = client.stats().requests;
-    until("renewals to be refused", ms(3_000), || client.stats().requests >= requests + 2).await;
+    let requests = client.stats().total.requests;
+    until("renewals to be refused", ms(3_000), || client.stats().total.requests >= requests + 2).await;
     let _: String = server.ask(&["REPLICAOF", "NO", "ONE"]);
-    let renewals = client.stats().renewals;
-    until("a renewal", ms(3_000), || client.stats().renewals > renewals).await;
+    let renewals = client.stats().total.renewals;
+    until("a renewal", ms(3_000), || client.stats().total.renewals > renewals).await;
     assert!(!guard.is_lost());
     guard.unlock().await.expect("ours to the end");
 }

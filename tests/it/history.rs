@@ -277,8 +277,11 @@ fn a_server_that_answers_is_not_called_silent() {
 
 #[test]
 fn lost_from_the_start() {
-    assert_eq!(kinds(&history("10 0 a asked\n20 0 a granted one:1 20", "")), [Kind::Stillborn]);
-    assert_eq!(kinds(&history("10 0 a asked\n20 0 a granted one:1 20\n20 1 - paused 12", "")), []);
+    let once = "10 0 a asked\n20 0 a granted one:1 20\n";
+    let twice = format!("{once}30 0 b asked\n40 0 b granted one:2 40\n");
+    assert_eq!(kinds(&history(once, "")), [], "that can happen");
+    assert_eq!(kinds(&history(&twice, "")), [Kind::Stillborn, Kind::Stillborn]);
+    assert_eq!(kinds(&history(&format!("{twice}40 1 - paused 12"), "")), []);
 }
 
 #[test]

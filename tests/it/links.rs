@@ -20,7 +20,7 @@ async fn a_call_that_is_dropped_does_not_cost_its_connection() {
         assert!(inspect.as_mut().poll(&mut context).is_pending());
         tokio::time::sleep(ms(700)).await; // twice the time after which a silent connection is replaced
     }
-    assert_eq!((client.stats().reconnects, client.stats().timeouts), (0, 0));
+    assert_eq!((client.stats().total.reconnects, client.stats().total.timeouts), (0, 0));
 }
 
 /// An answer to an earlier request says nothing of a later one.
@@ -38,7 +38,7 @@ async fn a_renewal_that_is_swallowed_behind_an_answer_does_not_cost_the_lock() {
     let other = client.lock("other");
     tokio::spawn(async move { other.inspect().await });
     until("the renewal to be swallowed", ms(3_000), || proxy.tally().swallowed == 1).await;
-    until("a renewal", ms(3_000), || client.stats().renewals > 0).await;
+    until("a renewal", ms(3_000), || client.stats().total.renewals > 0).await;
     assert!(!guard.is_lost());
     guard.unlock().await.expect("ours to the end");
 }

@@ -30,7 +30,7 @@ async fn after_del() {
     let (client, guard) = held(&server).await;
     let _: u32 = server.ask(&["DEL", "held"]);
     told(guard, Lost::Removed).await;
-    assert_eq!((client.stats().lost, client.stats().holds), (1, 0));
+    assert_eq!((client.stats().total.lost, client.stats().now.holds), (1, 0));
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn after_a_restart_without_persistence() {
     let (client, guard) = held(&server).await;
     server.restart();
     told(guard, Lost::Removed).await;
-    assert!(client.stats().reconnects >= 1);
+    assert!(client.stats().total.reconnects >= 1);
     drop(client.lock("held").lock().await.expect("the client has come back by itself"));
 }
 
@@ -93,7 +93,7 @@ async fn with_the_server_frozen_it_ends_with_the_last_confirmed_lease() {
     let watched = client(&server, |builder| builder.watchdog(ms(1_200))).await;
     let asked = Instant::now();
     let guard = watched.lock("held").lock().await.expect("free");
-    until("a renewal", ms(2_000), || watched.stats().renewals > 0).await;
+    until("a renewal", ms(2_000), || watched.stats().total.renewals > 0).await;
     let (frozen, remaining) = (Instant::now(), guard.remaining());
     server.freeze();
     let (lost, took) = within("the lease to end", ms(1_300), guard.lost()).await;
@@ -114,8 +114,8 @@ async fn a_frozen_server_that_wakes_in_time_costs_nothing() {
     server.freeze();
     tokio::time::sleep(ms(1_200)).await;
     server.thaw();
-    let before = client.stats().renewals;
-    until("a renewal after it", ms(2_000), || client.stats().renewals > before).await;
+    let before = client.stats().total.renewals;
+    until("a renewal after it", ms(2_000), || client.stats().total.renewals > before).await;
     assert!(!guard.is_lost());
     guard.unlock().await.expect("ours");
 }

@@ -15,7 +15,7 @@ async fn capped(client: &Client) -> (Guard, Guard) {
 
 /// The rest of the lease is that guard's time to stop: nobody else has the lock before it has.
 async fn has_its_time(server: &Server, client: &Client, guard: Guard) {
-    until("nothing to be on its way back", ms(2_000), || client.stats().releasing == 0).await;
+    until("nothing to be on its way back", ms(2_000), || client.stats().now.releasing == 0).await;
     assert!(server.exists("x"), "free while a guard is there");
     let stranger = client.lock("x").owner(&Owner::new());
     assert!(stranger.try_lock().await.expect("answered").is_none(), "granted under a guard");

@@ -38,9 +38,9 @@ impl Scene {
 
     /// So many connections were replaced for that reason, and the old ones are closed.
     async fn replaced(&self, count: u64) {
-        until("the new connection", ms(1_000), || self.client.stats().reconnects == count).await;
+        until("the new connection", ms(1_000), || self.client.stats().total.reconnects == count).await;
         let stats = self.client.stats();
-        assert_eq!((stats.misplaced, stats.timeouts, stats.lost), (count, 0, 0));
+        assert_eq!((stats.total.misplaced, stats.total.timeouts, stats.total.lost), (count, 0, 0));
         assert_eq!(self.proxy.tally().connections, 1 + count);
         let connections = || self.server.ask::<String>(&["CLIENT", "LIST"]).lines().count();
         until("the old one to be closed", ms(1_000), || connections() == 2).await; // ours, and the one that asks
@@ -75,11 +75,11 @@ async fn no_good_news_from_somebody_elses_reply() {
     // gets "granted", which was said to somebody else.
     scene.rewrite("acquire", 1, twice);
     scene.proxy.set(Mode::Stall);
-    let (calls, owner) = (scene.client.stats().calls, Owner::new());
+    let (calls, owner) = (scene.client.stats().total.calls, Owner::new());
     let (free, taken) = (scene.client.lock("free"), scene.client.lock("taken").owner(&owner));
     let asking = async { tokio::join!(free.try_lock(), taken.try_lock()) };
     let under_way = async {
-        until("both to be under way", ms(1_000), || scene.client.stats().calls - calls == 2).await;
+        until("both to be under way", ms(1_000), || scene.client.stats().total.calls - calls == 2).await;
         scene.proxy.set(Mode::Pass);
     };
     let ((granted, refused), ()) = soon("both answers", async { tokio::join!(asking, under_way) }).await;
@@ -97,17 +97,20 @@ async fn no_bad_news_either() {
     let _: u32 = scene.server.ask(&["DEL", "other"]);
     scene.rewrite("renew", 1, twice);
     scene.proxy.set(Mode::Stall);
-    let calls = scene.client.stats().calls;
+    let calls = scene.client.stats().total.calls;
     let asking = async { tokio::join!(other.check(), mine.check()) };
     let under_way = async {
-        until("both to be under way", ms(1_000), || scene.client.stats().calls - calls == 2).await;
+        until("both to be under way", ms(1_000), || scene.client.stats().total.calls - calls == 2).await;
         scene.proxy.set(Mode::Pass);
     };
     let ((gone, kept), ()) = soon("both answers", async { tokio::join!(asking, under_way) }).await;
     gone.expect_err("it was deleted");
     kept.expect("the other one's loss is not ours");
     assert!(other.is_lost() && !mine.is_lost());
-    assert_eq!((scene.client.stats().misplaced, scene.client.stats().reconnects, scene.client.stats().lost), (1, 1, 1));
+    assert_eq!(
+        (scene.client.stats().total.misplaced, scene.client.stats().total.reconnects, scene.client.stats().total.lost),
+        (1, 1, 1)
+    );
 }
 
 #[tokio::test]
@@ -131,8 +134,8 @@ async fn a_crowd_behind_a_shifted_reply() {
         let expected = guard.as_ref().map_or(theirs, Guard::id).to_owned();
         assert_eq!((guard.is_some(), scene.server.lock(&format!("lock-{n}"))), (n % 2 == 0, vec![(expected, 1)]));
     }
-    assert!(scene.client.stats().misplaced >= 1);
-    until("the client to be idle", ms(1_000), || scene.client.stats().releasing == 0).await;
-    assert_eq!(scene.client.stats().holds, 0);
+    assert!(scene.client.stats().total.misplaced >= 1);
+    until("the client to be idle", ms(1_000), || scene.client.stats().now.releasing == 0).await;
+    assert_eq!(scene.client.stats().now.holds, 0);
     assert_eq!(scene.server.ask::<u32>(&["DBSIZE"]), 50, "all of ours were given back");
 }

@@ -2,7 +2,7 @@
 
 use leasehold::{Client, Error, Lost, Owner};
 
-use crate::support::{Server, plain};
+use crate::support::{Server, client, ms, plain, until, within};
 
 /// Three levels up and down again, released in an order of its own, with somebody else trying meanwhile.
 async fn nests(client: &Client, server: &Server, name: &str) {
@@ -136,7 +136,7 @@ async fn branches_exclude_each_other_by_scope() {
         let guard = lock.lock().await.expect("sooner or later");
         inside.set(inside.get() + 1);
         assert_eq!(inside.get(), 1);
-        tokio::time::sleep(crate::support::ms(5)).await;
+        tokio::time::sleep(ms(5)).await;
         inside.set(inside.get() - 1);
         guard.unlock().await.expect("ours");
     };
@@ -153,7 +153,7 @@ async fn a_second_branch_waits_with_the_first_and_gets_in_with_it() {
     let taken = client.lock("busy").owner(&stranger).lock().await.expect("free");
     let lock = client.lock("busy");
     let release = async {
-        tokio::time::sleep(crate::support::ms(50)).await;
+        tokio::time::sleep(ms(50)).await;
         assert!(lock.try_lock().await.expect("answered").is_none(), "while the first branch waits");
         taken.unlock().await.expect("ours");
     };
@@ -192,9 +192,9 @@ async fn re_entry_never_shortens_the_lease() {
     let server = Server::start();
     let client = plain(&server).await;
     let outer = client.lock("long").lock().await.expect("free");
-    let inner = client.lock("long").lease(crate::support::ms(200)).lock().await.expect("re-entered");
+    let inner = client.lock("long").lease(ms(200)).lock().await.expect("re-entered");
     assert!(server.pttl("long") > 29_000);
-    assert!(outer.remaining() > crate::support::ms(29_000));
+    assert!(outer.remaining() > ms(29_000));
     inner.unlock().await.expect("ours");
     assert!(server.pttl("long") > 29_000);
 }
@@ -212,5 +212,44 @@ async fn guards_given_back_all_at_once_are_all_told_that_it_was_theirs() {
         assert!(!server.exists("at-once"));
     }
     let stats = client.stats();
-    assert_eq!((stats.acquired, stats.reentered, stats.released, stats.lost, stats.holds), (20, 40, 20, 0, 0));
+    assert_eq!(
+        (stats.total.acquired, stats.total.reentered, stats.total.released, stats.total.lost, stats.now.holds),
+        (20, 40, 20, 0, 0)
+    );
+}
+
+#[tokio::test]
+async fn an_inner_lease_moves_the_end_of_a_shorter_outer_one() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let outer = client.lock("x").lease(ms(300)).lock().await.expect("free");
+    let inner = client.lock("x").lease(ms(10_000)).lock().await.expect("re-entered");
+    assert!(server.pttl("x") > 9_000 && outer.remaining() > ms(9_000));
+    inner.unlock().await.expect("ours");
+    assert!(server.pttl("x") > 9_000, "it stays there");
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_a_fixed_outer_hold_while_an_inner_guard_asks_for_it() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(300))).await;
+    let outer = client.lock("x").lease(ms(300)).lock().await.expect("free");
+    let inner = client.lock("x").lock().await.expect("re-entered");
+    let renewals = client.stats().total.renewals;
+    until("three renewals", ms(3_000), || client.stats().total.renewals >= renewals + 3).await;
+    outer.check().await.expect("kept far beyond its own lease");
+    inner.unlock().await.expect("ours");
+    let (lost, _) = within("the end of what is left", ms(1_000), outer.lost()).await;
+    assert_eq!(lost, Lost::Expired);
+}
+
+#[tokio::test]
+async fn an_inner_max_hold_that_is_given_back_in_time_has_no_effect() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let outer = client.lock("x").lock().await.expect("free");
+    let inner = client.lock("x").max_hold(ms(100)).lock().await.expect("re-entered");
+    assert!(outer.remaining() <= ms(100), "while it is there it ends the hold");
+    inner.unlock().await.expect("ours");
+    assert!(outer.remaining() > ms(20_000));
 }

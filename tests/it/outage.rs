@@ -36,7 +36,7 @@ async fn waiters(client: &Client, count: u64) -> Vec<JoinHandle<leasehold::Resul
         tokio::spawn(async move { lock.lock().await })
     });
     let waiters = waiters.collect();
-    until("all to wait", ms(2_000), || client.stats().waiting == count && client.stats().refused >= 2).await;
+    until("all to wait", ms(2_000), || client.stats().now.waiting == count && client.stats().total.refused >= 2).await;
     waiters
 }
 
@@ -75,10 +75,10 @@ async fn waiters_give_up_after_the_outage_timeout() {
         let took = started.elapsed();
         assert!((ms(1_000)..ms(3_500)).contains(&took), "after {took:?}"); // together, not one after the other
     }
-    assert_eq!(client.stats().waiting, 0);
+    assert_eq!(client.stats().now.waiting, 0);
     proxy.accept();
     guard.unlock().await.expect("ours");
-    until("nothing to be left", ms(5_000), || client.stats().releasing == 0 && !server.exists("x")).await;
+    until("nothing to be left", ms(5_000), || client.stats().now.releasing == 0 && !server.exists("x")).await;
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn waiters_keep_their_own_deadline() {
     let lock = client.lock("x").owner(&Owner::new());
     let waiting = tokio::spawn(async move { (lock.try_lock_for(ms(800)).await, Instant::now()) });
     let deadline = Instant::now() + ms(800);
-    until("it to wait", ms(500), || client.stats().waiting == 3).await;
+    until("it to wait", ms(500), || client.stats().now.waiting == 3).await;
     gone(&proxy);
     let (ended, when) = within("the deadline", ms(2_000), waiting).await.0.expect("no panic");
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "an unreachable server is never `None`: {ended:?}");
@@ -104,7 +104,7 @@ async fn never_renewed(fault: Fault) {
     let proxy = before(&server);
     let client = behind(&proxy, |builder| builder.watchdog(ms(1_500))).await;
     let guard = client.lock("x").lock().await.expect("free");
-    until("a renewal", ms(1_000), || client.stats().renewals > 0).await;
+    until("a renewal", ms(1_000), || client.stats().total.renewals > 0).await;
     proxy.rule(Rule::new(renew, fault).times(u64::MAX));
     let promised = Instant::now() + guard.remaining();
     let left = ms(server.pttl("x").try_into().expect("held"));
@@ -141,7 +141,7 @@ async fn holders_are_saved_by_the_last_attempt() {
     until("the lease to be nearly over", ms(2_000), || guard.remaining() < ms(700)).await;
     proxy.accept();
     until("a renewal", ms(700), || guard.remaining() > ms(1_500)).await;
-    assert_eq!((client.stats().lost, server.lock("x")), (0, vec![(guard.id().to_owned(), 1)]));
+    assert_eq!((client.stats().total.lost, server.lock("x")), (0, vec![(guard.id().to_owned(), 1)]));
     guard.unlock().await.expect("ours to the end");
 }
 
@@ -159,8 +159,8 @@ async fn all_holds_are_confirmed_at_once_when_it_is_back() {
     }
     let before = client.stats();
     proxy.cut_all();
-    until("all to be confirmed", ms(1_000), || client.stats().renewals >= before.renewals + 300).await;
-    let calls = client.stats().calls - before.calls;
+    until("all to be confirmed", ms(1_000), || client.stats().total.renewals >= before.total.renewals + 300).await;
+    let calls = client.stats().total.calls - before.total.calls;
     assert!(calls <= 30, "{calls} calls");
 
     gone(&proxy);
@@ -170,7 +170,7 @@ async fn all_holds_are_confirmed_at_once_when_it_is_back() {
         let (lost, _) = within("to be told", ms(1_500), guard.lost()).await;
         assert_eq!(lost, Lost::Removed);
     }
-    assert_eq!((client.stats().lost, client.stats().holds), (300, 0));
+    assert_eq!((client.stats().total.lost, client.stats().now.holds), (300, 0));
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn a_call_says_what_it_tried_and_what_the_last_failure_was() {
     let Err(Error::Unavailable { tried, source, .. }) = ended else { panic!("{ended:?}") };
     assert!(tried.contains("asking for the lock for 4") && tried.contains("ms"), "{tried}");
     let source = source.expect("the connection was refused").to_string();
-    assert!(source.contains("refused") && tried.contains(&source), "{tried}: {source}");
+    assert!(source.contains("refused") && !tried.contains(&source), "{tried}: {source}");
 }
 
 #[tokio::test]
@@ -211,9 +211,9 @@ async fn what_is_on_its_way_back_does_not_double_the_wait() {
     // The old holds are handed to who asked in vain, while his own requests are taken back: in which order ever, both
     // come to nothing in the end.
     proxy.accept();
-    until("all to be given back", ms(3_000), || client.stats().releasing == 0).await;
+    until("all to be given back", ms(3_000), || client.stats().now.releasing == 0).await;
     assert_eq!(server.ask::<u32>(&["DBSIZE"]), 0);
-    assert_eq!((client.stats().acquired, client.stats().released), (20, 20));
+    assert_eq!((client.stats().total.acquired, client.stats().total.released), (20, 20));
 }
 
 /// Waits elsewhere with that fault on its subscriber, for a lock that is given back; with how long it takes from there.
@@ -225,7 +225,7 @@ async fn deaf(fault: Rule) -> Duration {
     let lock = client.lock("x");
     let waiting = tokio::spawn(async move { lock.lock().await });
     until("the fault", LONGEST_NAP, || proxy.is_spent()).await;
-    until("it to have asked", ms(500), || client.stats().refused >= 1).await;
+    until("it to have asked", ms(500), || client.stats().total.refused >= 1).await;
     guard.unlock().await.expect("ours");
     let (taken, took) = within("its turn", LONGEST_NAP, waiting).await;
     taken.expect("no panic").expect("answered").unlock().await.expect("ours");
@@ -282,7 +282,7 @@ async fn a_release_that_nobody_could_hear_is_noticed_all_the_same() {
         let (taken, _) = within("its turn", LONGEST_NAP, waiter).await;
         taken.expect("no panic").expect("answered").unlock().await.expect("ours");
     }
-    assert!(client.stats().reconnects >= 1);
+    assert!(client.stats().total.reconnects >= 1);
     let other = plain(&server).await;
     other.lock("x").try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
 }

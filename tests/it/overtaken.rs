@@ -18,7 +18,7 @@ async fn a_new_connection_first_closes_the_one_before() {
     proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(1_500))));
     let inner = lock.lock().await.expect("by the second try");
     inner.unlock().await.expect("ours");
-    assert!(client.stats().reconnects > 0, "the first try had no answer");
+    assert!(client.stats().total.reconnects > 0, "the first try had no answer");
 
     let late = until("the first try to be let go", ms(3_000), || proxy.tally().delayed == 1);
     late.await;

@@ -30,14 +30,14 @@ fn set(server: &Server, setting: &str, value: &str) {
 
 /// The server has been asked several times since then.
 async fn tried_again(client: &Client, before: u64) {
-    until("it to be tried again", ms(3_000), || client.stats().requests >= before + 3).await;
+    until("it to be tried again", ms(3_000), || client.stats().total.requests >= before + 3).await;
 }
 
 /// One of this client waits for `x`, and has nothing to ask for now.
 async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
     let lock = client.lock("x").owner(&Owner::new());
     let waiting = tokio::spawn(async move { lock.lock().await });
-    until("it to wait", ms(2_000), || client.stats().waiting == 1 && client.stats().refused >= 2).await;
+    until("it to wait", ms(2_000), || client.stats().now.waiting == 1 && client.stats().total.refused >= 2).await;
     waiting
 }
 
@@ -66,7 +66,7 @@ async fn out_of_memory_a_dropped_guard_frees_it_and_the_next_has_it_when_there_i
     drop(guard);
     let is_free = || !server.lock("x").iter().any(|(holder, _)| *holder == id);
     until("it to be free", ms(2_000), is_free).await;
-    until("nothing to be on its way back", ms(2_000), || client.stats().releasing == 0).await;
+    until("nothing to be on its way back", ms(2_000), || client.stats().now.releasing == 0).await;
     // Who waits asks for room, is told that there is none, and can have it when there is.
     let (taken, _) = within("the next to be told", AGAIN, waiting).await;
     let taken = taken.expect("no panic");
@@ -83,7 +83,7 @@ async fn out_of_memory_an_inner_level_is_given_back_later() {
     let outer = client.lock("x").lock().await.expect("free");
     let inner = client.lock("x").lock().await.expect("re-entered");
     set(&server, "maxmemory", "1");
-    let before = client.stats().requests;
+    let before = client.stats().total.requests;
     drop(inner);
     tried_again(&client, before).await;
     assert_eq!(server.lock("x")[0].1, 2, "counting down needs memory too");
@@ -200,13 +200,13 @@ async fn unable_to_save_a_dropped_guard_is_given_back_later() {
     let scene = CannotSave::set().await;
     let guard = scene.client.lock("x").lease(AN_HOUR).lock().await.expect("free");
     scene.fails().await;
-    let before = scene.client.stats().requests;
+    let before = scene.client.stats().total.requests;
     drop(guard);
     tried_again(&scene.client, before).await;
     assert!(scene.server.exists("x"), "no writes, so no release");
     scene.mend();
     until("it to be given back", AGAIN, || !scene.server.exists("x")).await;
-    until("nothing to be on its way back", ms(1_000), || scene.client.stats().releasing == 0).await;
+    until("nothing to be on its way back", ms(1_000), || scene.client.stats().now.releasing == 0).await;
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn unable_to_save_an_unlock_rides_it_out() {
     let scene = CannotSave::set().await;
     let guard = scene.client.lock("x").lease(AN_HOUR).lock().await.expect("free");
     scene.fails().await;
-    let before = scene.client.stats().requests;
+    let before = scene.client.stats().total.requests;
     let unlocking = tokio::spawn(guard.unlock());
     tried_again(&scene.client, before).await;
     scene.mend();
@@ -240,9 +240,9 @@ fn writable(server: &Server) {
 /// Requests in a second, once the first of it is over.
 async fn in_a_second(client: &Client) -> u64 {
     sleep(ms(1_000)).await;
-    let before = client.stats().requests;
+    let before = client.stats().total.requests;
     sleep(ms(1_000)).await;
-    client.stats().requests - before
+    client.stats().total.requests - before
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -22,9 +22,9 @@ async fn nobody_waits_for_the_others(client: &Client) {
     });
     for call in calls.collect::<Vec<_>>() {
         let ended = call.await.expect("in its time");
-        assert!(matches!(ended, Err(Error::Replicas { wanted: 1, got: 0 })), "{ended:?}");
+        assert!(matches!(ended, Err(Error::Replicas { wanted: 1, got: 0, .. })), "{ended:?}");
     }
-    until("all to be given back", ms(3_000), || client.stats().releasing == 0).await;
+    until("all to be given back", ms(3_000), || client.stats().now.releasing == 0).await;
 }
 
 /// Who tries once has no time for more than that.
@@ -37,7 +37,7 @@ async fn nobody_tries_for_longer(client: &Client) {
         let ended = call.await.expect("in its time");
         assert!(matches!(ended, Err(Error::Replicas { .. } | Error::Unavailable { .. })), "{ended:?}");
     }
-    until("all to be given back", ms(3_000), || client.stats().releasing == 0).await;
+    until("all to be given back", ms(3_000), || client.stats().now.releasing == 0).await;
 }
 
 #[tokio::test]

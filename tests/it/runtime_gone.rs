@@ -170,7 +170,7 @@ fn who_waits_already_is_told() {
             second.spawn(async move { lock.lock().await })
         })
         .collect();
-    let asleep = || client.stats().waiting == 3 && client.stats().refused >= 2;
+    let asleep = || client.stats().now.waiting == 3 && client.stats().total.refused >= 2;
     second.block_on(until("all to wait", ms(5_000), asleep));
     drop(first);
     second.block_on(async {

@@ -83,9 +83,9 @@ impl Scene {
     }
 
     async fn rests(self) {
-        until("it to be given back", ms(2_000), || self.client.stats().releasing == 0).await;
+        until("it to be given back", ms(2_000), || self.client.stats().now.releasing == 0).await;
         assert!(!self.server.exists("x"));
-        assert_eq!((self.client.stats().holds, self.client.stats().lost), (0, 0));
+        assert_eq!((self.client.stats().now.holds, self.client.stats().total.lost), (0, 0));
     }
 }
 
@@ -137,7 +137,7 @@ impl Branches {
     /// What the second branch gets within `patience`, and after how long; the first branch waits for as long.
     async fn second(&self, owner: &Owner, patience: Duration) -> (Result<Option<Guard>, Error>, Duration) {
         let lock = self.client.lock("x").owner(owner);
-        until("the first to wait", ms(2_000), || self.client.stats().waiting == 1).await;
+        until("the first to wait", ms(2_000), || self.client.stats().now.waiting == 1).await;
         within("the second branch", patience + ms(1_000), lock.try_lock_for(patience)).await
     }
 }
@@ -160,7 +160,7 @@ async fn the_second_branch_enters_when_the_first_was_granted() {
     let owner = Owner::new();
     let (first, second) = (client.lock("x").owner(&owner), client.lock("x").owner(&owner));
     let second = async {
-        until("the first to wait", ms(2_000), || client.stats().waiting == 1).await;
+        until("the first to wait", ms(2_000), || client.stats().now.waiting == 1).await;
         second.try_lock_for(ms(4_000)).await
     };
     let free = async {

@@ -26,14 +26,14 @@ impl Scene {
         // With a lease so long that its holder looks after it only in hours.
         let first = client.lock("x").lease(Duration::from_secs(24 * 3_600)).owner(&Owner::new());
         let first = tokio::spawn(async move { first.lock().await });
-        until("the first to wait", ms(2_000), || client.stats().refused >= 2).await;
+        until("the first to wait", ms(2_000), || client.stats().total.refused >= 2).await;
         let second = client.lock("x").owner(&Owner::new());
         let heir = tokio::spawn(async move { second.lock().await });
-        until("the second to wait", ms(2_000), || client.stats().waiting == 2).await;
+        until("the second to wait", ms(2_000), || client.stats().now.waiting == 2).await;
         held.unlock().await.expect("ours");
         let (first, _) = within("the first to have it", ms(2_000), first).await;
         let first = first.expect("no panic").expect("given back");
-        assert_eq!(client.stats().waiting, 1);
+        assert_eq!(client.stats().now.waiting, 1);
         Scene { server, _client: client, _before: first, heir }
     }
 

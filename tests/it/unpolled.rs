@@ -19,9 +19,9 @@ use crate::support::{
 const PASSED_OVER: Duration = ms(11_000);
 
 async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
-    let (lock, before) = (client.lock("x").owner(&Owner::new()), client.stats().waiting);
+    let (lock, before) = (client.lock("x").owner(&Owner::new()), client.stats().now.waiting);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    until("it to wait", ms(2_000), || client.stats().waiting > before).await;
+    until("it to wait", ms(2_000), || client.stats().now.waiting > before).await;
     waiting
 }
 
@@ -32,7 +32,7 @@ async fn a_lock_that_was_handed_over_and_ended_unseen_is_taken_anew() {
     let held = client.lock("x").lock().await.expect("free");
     let lock = client.lock("x").owner(&Owner::new());
     let mut kept = pin!(lock.lock());
-    poll_until("it to wait", kept.as_mut(), || client.stats().refused >= 2).await;
+    poll_until("it to wait", kept.as_mut(), || client.stats().total.refused >= 2).await;
     let id = held.id().to_owned();
     held.unlock().await.expect("ours");
     let fields = || server.lock("x");
@@ -50,7 +50,7 @@ async fn a_lock_that_was_handed_over_and_ended_unseen_is_taken_anew() {
 async fn goes_to_the_next(server: &Server, client: &Client, held: Guard) {
     let lock = client.lock("x").owner(&Owner::new());
     let mut kept = pin!(lock.lock());
-    poll_until("it to wait", kept.as_mut(), || client.stats().refused >= 2).await;
+    poll_until("it to wait", kept.as_mut(), || client.stats().total.refused >= 2).await;
     let behind = waiter(client).await;
     held.unlock().await.expect("ours");
     let (taken, _) = within("the next in line to have it", PASSED_OVER, behind).await;
@@ -85,8 +85,8 @@ async fn kept_in_line(
     lock: &leasehold::Lock,
 ) -> Pin<Box<dyn Future<Output = leasehold::Result<Guard>>>> {
     let lock = lock.clone();
-    let (mut kept, before) = (Box::pin(async move { lock.lock().await }), client.stats().waiting);
-    poll_until("it to wait", kept.as_mut(), || client.stats().waiting > before).await;
+    let (mut kept, before) = (Box::pin(async move { lock.lock().await }), client.stats().now.waiting);
+    poll_until("it to wait", kept.as_mut(), || client.stats().now.waiting > before).await;
     kept
 }
 
@@ -156,14 +156,14 @@ async fn one_who_leaves_after_being_passed_over_leaves_no_subscription() {
     let held = holder.lock("x").lock().await.expect("free");
     let lock = client.lock("x").owner(&Owner::new());
     let mut kept = Box::pin(lock.lock());
-    let before = client.stats().calls;
-    poll_until("it to have asked", kept.as_mut(), || client.stats().calls > before).await;
+    let before = client.stats().total.calls;
+    poll_until("it to have asked", kept.as_mut(), || client.stats().total.calls > before).await;
     // Whoever comes next is alone in line once the first was passed over, and takes the line with it.
     let next = client.lock("x").owner(&Owner::new());
     next.try_lock_for(PASSED_OVER).await.expect("the server answers");
     let _ = tokio::time::timeout(ms(300), kept.as_mut()).await;
     drop(kept);
-    until("nobody to listen", ms(5_000), || client.stats().subscriptions == 0).await;
+    until("nobody to listen", ms(5_000), || client.stats().now.subscriptions == 0).await;
     held.unlock().await.expect("ours");
 }
 

@@ -22,7 +22,7 @@ async fn a_release_in_another_process_wakes_the_waiter() {
     let (taken, took) = within("to be woken", ms(1_000), waiting).await;
     drop(taken.expect("no panic").expect("granted"));
     assert!(took < ms(500), "{took:?}");
-    until("the message", ms(1_000), || waiter.stats().wakeups >= 1).await; // it may have looked by itself just before
+    until("the message", ms(1_000), || waiter.stats().total.wakeups >= 1).await; // it may have looked by itself just before
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn patience_ends_in_time() {
         assert!(taken.expect("answered").is_none());
         assert!(took >= ms(patience), "{took:?} of {patience} ms");
     }
-    assert_eq!(waiter.stats().waiting, 0);
+    assert_eq!(waiter.stats().now.waiting, 0);
     let (taken, _) = within("a very long patience", ms(1_000), async {
         let lock = waiter.lock("free");
         lock.try_lock_for(std::time::Duration::MAX).await
@@ -97,9 +97,9 @@ async fn tasks_of_one_process_pass_the_lock_on() {
     let client = plain(&server).await;
     take_turns(std::slice::from_ref(&client), 16, 50).await;
     let (stats, published) = (client.stats(), server.calls("publish"));
-    assert_eq!((stats.acquired, stats.released), (800, 800));
-    assert_eq!(stats.first_try + stats.woken + stats.handed_over + stats.by_timer, 800);
-    assert!(stats.handed_over > 700, "{stats:?}");
+    assert_eq!((stats.total.acquired, stats.total.released), (800, 800));
+    assert_eq!(stats.total.first_try + stats.total.woken + stats.total.handed_over + stats.total.by_timer, 800);
+    assert!(stats.total.handed_over > 700, "{stats:?}");
     assert_eq!((stats.wait.count, stats.hold.count), (800, 800));
     assert!(stats.wait.p50 > stats.hold.p50 && stats.wait.max >= stats.wait.p99, "{stats:?}");
     assert!(published <= 800 / 12, "{published} messages for 800 turns");
@@ -136,7 +136,7 @@ async fn waiters_of_one_process_are_served_in_order() {
             served.lock().expect("nobody panicked").push(n);
             guard.unlock().await.expect("ours");
         }));
-        until("it to wait", ms(1_000), || client.stats().waiting == n + 1).await;
+        until("it to wait", ms(1_000), || client.stats().now.waiting == n + 1).await;
     }
     until("it to be subscribed", ms(1_000), || !server.channels().is_empty()).await;
     assert_eq!(server.calls("subscribe"), 1, "one subscription for all");
@@ -157,11 +157,11 @@ async fn a_waiter_that_leaves_lets_the_next_one_pass() {
         let lock = lock.clone();
         async move { lock.lock().await }
     });
-    until("the first to wait", ms(1_000), || client.stats().waiting == 1).await;
+    until("the first to wait", ms(1_000), || client.stats().now.waiting == 1).await;
     let second = tokio::spawn(async move { lock.lock().await });
-    until("the second to wait", ms(1_000), || client.stats().waiting == 2).await;
+    until("the second to wait", ms(1_000), || client.stats().now.waiting == 2).await;
     first.abort();
-    until("the first to leave", ms(1_000), || client.stats().waiting == 1).await;
+    until("the first to leave", ms(1_000), || client.stats().now.waiting == 1).await;
     guard.unlock().await.expect("ours");
     let (taken, _) = within("the second to pass", ms(1_000), second).await;
     drop(taken.expect("no panic").expect("granted"));
@@ -177,9 +177,9 @@ async fn a_waiter_that_leaves_tells_the_next_one_to_watch_the_lease() {
     let (first, second) = (client.lock("dead"), client.lock("dead"));
     let first = tokio::spawn(async move { first.lock().await });
     // Subscribed and refused twice: it sleeps until the lease ends.
-    until("the first to sleep", ms(800), || client.stats().refused == 2).await;
+    until("the first to sleep", ms(800), || client.stats().total.refused == 2).await;
     let second = tokio::spawn(async move { second.lock().await });
-    until("the second to wait", ms(800), || client.stats().waiting == 2).await;
+    until("the second to wait", ms(800), || client.stats().now.waiting == 2).await;
     first.abort();
     let (taken, _) = within("the lease to end", ms(1_200), second).await;
     drop(taken.expect("no panic").expect("granted"));
@@ -195,7 +195,7 @@ async fn waiting_goes_on_without_the_right_to_subscribe() {
         let guard = holder.lock("deaf").lock().await.expect("free");
         let lock = waiter.lock("deaf");
         let waiting = tokio::spawn(async move { lock.lock().await });
-        until("it to wait", ms(1_000), || waiter.stats().waiting == 1).await;
+        until("it to wait", ms(1_000), || waiter.stats().now.waiting == 1).await;
         tokio::time::sleep(ms(300)).await;
         guard.unlock().await.expect("ours");
         let (taken, _) = within("the next look", ms(1_000), waiting).await;
@@ -215,11 +215,11 @@ async fn a_lost_local_hold_lets_the_next_one_pass() {
     let (first, second, ()) = tokio::join!(
         async { first.await.map(std::mem::forget) },
         async {
-            until("the first to wait", ms(1_000), || client.stats().waiting == 1).await;
+            until("the first to wait", ms(1_000), || client.stats().now.waiting == 1).await;
             within("the lease to end", ms(2_000), second).await.0
         },
         async {
-            until("both to wait", ms(1_000), || client.stats().waiting == 2).await;
+            until("both to wait", ms(1_000), || client.stats().now.waiting == 2).await;
             guard.unlock().await.expect("ours");
         }
     );
@@ -247,9 +247,9 @@ async fn the_next_in_line_passes_when_the_holder_finds_itself_lost() {
         let (holder, next) = (Owner::new(), client.lock("next").owner(&Owner::new()));
         let second = client.lock("next").owner(&holder);
         let second = tokio::spawn(async move { second.lock().await });
-        until("the second to wait", ms(1_000), || client.stats().waiting == 1).await;
+        until("the second to wait", ms(1_000), || client.stats().now.waiting == 1).await;
         let third = tokio::spawn(async move { next.lock().await });
-        until("the third to wait", ms(1_000), || client.stats().waiting == 2).await;
+        until("the third to wait", ms(1_000), || client.stats().now.waiting == 2).await;
         first.unlock().await.expect("ours");
         let held = second.await.expect("no panic").expect("handed over");
         let again = client.lock("next").owner(&holder);

@@ -1,8 +1,8 @@
--- Moves the last level straight to another hold of the same client, with a lease of its own; nothing is published.
+-- Moves the last acquisition straight to another hold of the same client, with a lease of its own; nothing is published.
 -- Safe to run twice: the second run finds the new hold in place.
 -- KEYS   lock, channel
 -- ARGV   nonce, hold id, lease ms of the new hold, (unused), id of the new hold
--- Reply  handed | deeper, count: not at its last level, nothing changed | gone: there is no such hold
+-- Reply  handed | deeper, count: not at its last acquisition, nothing changed | gone: there is no such hold
 return serve(function(k, a)
   local lock, id, lease, heir = KEYS[k + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 5]
   local moved = redis.call('HEXISTS', lock, heir) == 1

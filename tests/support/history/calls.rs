@@ -10,6 +10,9 @@ const MARGIN: Duration = Duration::from_secs(2);
 const GRAIN: Duration = Duration::from_millis(5);
 /// A grant may have aged so much if its client stood still in the meantime.
 const STOOD_STILL: Duration = Duration::from_secs(5);
+/// So many grants of one client may end between its own look at the clock and the note of it: on a busy machine that is 10 ms
+/// now and then (seen once in some 900,000 grants). A client that does not look has far more.
+const STILLBORN: usize = 1;
 /// Of the calls with a patience that begin and end in one calm time, so few may be told that the server did not answer:
 /// so many, or so many of a hundred.
 const UNAVAILABLE: (u64, u64) = (10, 2);
@@ -83,10 +86,11 @@ impl History {
         found
     }
 
-    /// Granted without any time left, by a client that did not stand still.
+    /// Granted without any time left, by a client that did not stand still, more than now and then.
     pub(super) fn stillborn(&self) -> Vec<Violation> {
-        let mut found = Vec::new();
+        let mut all = Vec::new();
         for (client, events) in &self.clients {
+            let mut found = Vec::new();
             let pauses = pauses(events);
             for event in events {
                 let What::Granted { id, until } = &event.what else { continue };
@@ -96,8 +100,11 @@ impl History {
                     found.push(violation(Kind::Stillborn, &event.name, details));
                 }
             }
+            if found.len() > STILLBORN {
+                all.append(&mut found);
+            }
         }
-        found
+        all
     }
 }
 

@@ -19,24 +19,24 @@ use crate::{
 
 /// A runtime that is being driven, by somebody.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct TaskRuntime {
     handle: Handle,
     /// Our own thread ends when it has been given a task to wait for, and that task has ended.
     own: Option<oneshot::Sender<JoinHandle<()>>>,
 }
 
-impl Home {
+impl TaskRuntime {
     /// `own_thread` decides; without it the flavour of the caller's runtime does.
-    pub(crate) fn find(own_thread: Option<bool>) -> Result<Home> {
+    pub(crate) fn find(own_thread: Option<bool>) -> Result<TaskRuntime> {
         let current = Handle::try_current().ok();
         let threaded = |handle: &Handle| handle.runtime_flavor() != RuntimeFlavor::CurrentThread;
         match current {
-            Some(handle) if !own_thread.unwrap_or(!threaded(&handle)) => Ok(Home { handle, own: None }),
-            _ => Home::own_thread().map_err(|error| Error::config("own_thread", error.to_string())),
+            Some(handle) if !own_thread.unwrap_or(!threaded(&handle)) => Ok(TaskRuntime { handle, own: None }),
+            _ => TaskRuntime::own_thread().map_err(|error| Error::config("own_thread", error.to_string())),
         }
     }
 
-    fn own_thread() -> io::Result<Home> {
+    fn own_thread() -> io::Result<TaskRuntime> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (own, last) = oneshot::channel::<JoinHandle<()>>();
@@ -47,13 +47,19 @@ impl Home {
                 }
             });
         })?;
-        Ok(Home { handle, own: Some(own) })
+        Ok(TaskRuntime { handle, own: Some(own) })
     }
 
     /// Runs `work` there; it is dropped if the caller loses interest.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let task = tokio_util::task::AbortOnDropHandle::new(self.handle.spawn(work));
         task.await.map_err(|error| Error::config("own_thread", error.to_string()))
+    }
+
+    /// Runs `work` so that what it spawns lives there.
+    pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _entered = self.handle.enter();
+        work()
     }
 
     /// Keeps our own thread for as long as that task runs.

@@ -30,7 +30,7 @@ const NOW_AND_THEN: u32 = 16;
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(crate) struct Manners {
+pub(crate) struct Yielding {
     debts: DashMap<Arc<str>, Debt>,
     counters: Arc<Counters>,
 }
@@ -46,9 +46,9 @@ struct Debt {
     passed: u32,
 }
 
-impl Manners {
-    pub(crate) fn new(counters: Arc<Counters>) -> Manners {
-        Manners { debts: DashMap::new(), counters }
+impl Yielding {
+    pub(crate) fn new(counters: Arc<Counters>) -> Yielding {
+        Yielding { debts: DashMap::new(), counters }
     }
 
     /// We released it for all, and so many `others` heard of it. `hears`: so will we.
@@ -76,7 +76,7 @@ impl Manners {
     }
 
     /// Before this moment others should go first.
-    pub(crate) fn after_you(&self, key: &str) -> Option<Instant> {
+    pub(crate) fn yield_until(&self, key: &str) -> Option<Instant> {
         let debt = self.debts.get(key)?;
         debt.owed.map(|_| debt.until).filter(|until| *until > Instant::now())
     }
@@ -111,20 +111,20 @@ impl Manners {
 mod tests {
     use super::*;
 
-    fn owing(others: u64, hears: bool) -> (Manners, Arc<str>) {
-        let (manners, key) = (Manners::new(Arc::default()), Arc::from("x"));
-        manners.owe(&key, others, hears);
-        (manners, key)
+    fn owing(others: u64, hears: bool) -> (Yielding, Arc<str>) {
+        let (yielding, key) = (Yielding::new(Arc::default()), Arc::from("x"));
+        yielding.owe(&key, others, hears);
+        (yielding, key)
     }
 
     /// How many releases it hesitates at, its own included.
     fn hesitations(others: u64, hears: bool) -> u64 {
-        let (manners, key) = owing(others, hears);
+        let (yielding, key) = owing(others, hears);
         let mut count = u64::from(!hears); // at its own, which it does not hear
-        manners.heard(&key);
-        while manners.after_you(&key).is_some() {
+        yielding.heard(&key);
+        while yielding.yield_until(&key).is_some() {
             count += 1;
-            manners.heard(&key);
+            yielding.heard(&key);
         }
         count
     }
@@ -139,31 +139,31 @@ mod tests {
 
     #[test]
     fn a_debt_counts_at_once_and_without_a_line() {
-        let (manners, key) = owing(1, false);
-        let until = manners.after_you(&key).expect("somebody else goes first");
+        let (yielding, key) = owing(1, false);
+        let until = yielding.yield_until(&key).expect("somebody else goes first");
         assert!(until > Instant::now() && until <= Instant::now() + LONGEST_PAUSE);
-        assert_eq!(manners.after_you("y"), None, "the debt is that of one key");
+        assert_eq!(yielding.yield_until("y"), None, "the debt is that of one key");
     }
 
     #[test]
     fn who_was_alone_or_has_it_again_owes_nothing() {
         let (alone, key) = owing(0, true);
-        assert_eq!(alone.after_you(&key), None);
+        assert_eq!(alone.yield_until(&key), None);
         let (again, key) = owing(3, true);
         again.taken(&key);
-        assert_eq!(again.after_you(&key), None);
+        assert_eq!(again.yield_until(&key), None);
     }
 
     /// How often one that is alone but for a listener hesitates in so many turns; `others` take it now and then.
     fn hesitates(turns: u32, others_take_it: bool) -> u32 {
-        let (manners, key) = (Manners::new(Arc::default()), Arc::from("x"));
+        let (yielding, key) = (Yielding::new(Arc::default()), Arc::from("x"));
         let turn = |_| {
-            manners.owe(&key, 1, false);
-            let hesitates = manners.after_you(&key).is_some();
+            yielding.owe(&key, 1, false);
+            let hesitates = yielding.yield_until(&key).is_some();
             if others_take_it {
-                manners.refused(&key);
+                yielding.refused(&key);
             }
-            manners.taken(&key);
+            yielding.taken(&key);
             u32::from(hesitates)
         };
         (0..turns).map(turn).sum()
@@ -177,11 +177,11 @@ mod tests {
 
     #[test]
     fn only_what_is_over_is_forgotten() {
-        let (manners, key) = owing(3, true);
-        manners.sweep();
-        assert!(manners.after_you(&key).is_some());
+        let (yielding, key) = owing(3, true);
+        yielding.sweep();
+        assert!(yielding.yield_until(&key).is_some());
         std::thread::sleep(LONGEST_PAUSE + Duration::from_millis(1)); // the pause itself
-        manners.sweep();
-        assert!(manners.debts.is_empty());
+        yielding.sweep();
+        assert!(yielding.debts.is_empty());
     }
 }

@@ -269,7 +269,7 @@ async fn worker(lock: bool, counter: PathBuf) -> Outcome<ExitCode> {
             turns => job.more.add_permits(turns.parse()?),
         }
     }
-    job.say(format!("bye {}", client.stats().renewals))?;
+    job.say(format!("bye {}", client.stats().total.renewals))?;
     client.close().await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -342,11 +342,11 @@ async fn again(job: &Job) -> Outcome<Option<Guard>> {
 /// Takes the lock, keeps it until it has been renewed twice, and waits for the end.
 async fn hold(job: &Job, client: &Client) -> Outcome<()> {
     let _guard = client.lock(NAME).lock().await?;
-    let before = client.stats().renewals;
-    while client.stats().renewals < before + 2 {
+    let before = client.stats().total.renewals;
+    while client.stats().total.renewals < before + 2 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    job.say(format!("holding {}", client.stats().renewals))?;
+    job.say(format!("holding {}", client.stats().total.renewals))?;
     std::future::pending().await
 }
 

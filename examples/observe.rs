@@ -1,0 +1,49 @@
+//! What can be seen of the locks of a service: events and spans of `tracing`, gauges and counters, and what is held.
+//!
+//! `scripts/with-redis cargo run --example observe`
+
+use std::time::Duration;
+
+use leasehold::{Client, Stats};
+use tokio::time::{interval, sleep};
+
+#[tokio::main]
+async fn main() -> leasehold::Result<()> {
+    // `leasehold::lock` speaks of locks, `leasehold::conn` of connections; neither ever prints a URL.
+    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    // A wait that is longer than this is logged while it lasts, with who has the lock.
+    let client = Client::builder().url(url).slow_wait(Duration::from_millis(200)).connect().await?;
+
+    let observed = client.clone();
+    let observer = tokio::spawn(async move {
+        let mut tick = interval(Duration::from_millis(500));
+        while !observed.is_closed() {
+            tick.tick().await;
+            print(&observed.stats());
+            for held in observed.held() {
+                println!("  {} since {:.1?}, {} times", held.name, held.since.elapsed(), held.holds);
+            }
+        }
+    });
+    let workers: Vec<_> = (0..4).map(|_| tokio::spawn(work(client.clone()))).collect();
+    for worker in workers {
+        worker.await.expect("it does not panic")?;
+    }
+    client.shutdown(Duration::from_secs(5)).await?;
+    observer.await.expect("it does not panic");
+    Ok(())
+}
+
+async fn work(client: Client) -> leasehold::Result<()> {
+    for _ in 0..3 {
+        client.lock("printer").with(async || sleep(Duration::from_millis(150)).await).await?;
+    }
+    Ok(())
+}
+
+/// Gauges for a dashboard, counters for rates, and the waits that users feel.
+fn print(Stats { now, total, wait, .. }: &Stats) {
+    println!("{} held, {} waiting, {} acquired, {} lost", now.holds, now.waiting, total.acquired, total.lost);
+    println!("  waits: half up to {:.0?}, 99 of 100 up to {:.0?}", wait.p50, wait.p99);
+}

@@ -1,0 +1,54 @@
+//! A worker that ends in peace on SIGTERM or Ctrl-C: it begins no new job, finishes those that run, and leaves no lock behind.
+//!
+//! `scripts/with-redis cargo run --example shutdown` runs until it is told to end; with `-- 2` it sends itself SIGTERM after two
+//! seconds.
+
+use std::time::Duration;
+
+use leasehold::{Client, Error};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long jobs may take to finish after SIGTERM. Below what your process manager grants before it sends SIGKILL.
+const GRACE: Duration = Duration::from_secs(20);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let client = Client::builder().url(url).connect_timeout(Duration::from_secs(30)).connect().await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    if let Some(seconds) = std::env::args().nth(1) {
+        let seconds = seconds.parse()?;
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            kill_process(getpid(), Signal::TERM).expect("our own process");
+        });
+    }
+
+    let workers: Vec<_> = (0..3).map(|worker| tokio::spawn(work(client.clone(), worker))).collect();
+    tokio::select! {
+        _ = terminate.recv() => println!("SIGTERM"),
+        _ = tokio::signal::ctrl_c() => println!("Ctrl-C"),
+    }
+    for held in client.held() {
+        println!("to be finished: {}, begun {:?} ago", held.name, held.since.elapsed());
+    }
+    client.shutdown(GRACE).await?; // the workers' next lock() is Error::Closed
+    for worker in workers {
+        println!("{} jobs done", worker.await??);
+    }
+    Ok(())
+}
+
+/// Job after job, until the client takes no more locks.
+async fn work(client: Client, worker: u32) -> leasehold::Result<u32> {
+    for done in 0.. {
+        let job = async || tokio::time::sleep(Duration::from_millis(300)).await;
+        match client.lock(&format!("queue:{}", (worker + done) % 4)).with(job).await {
+            Ok(()) => {}
+            Err(Error::Closed) => return Ok(done),
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("the jobs do not run out")
+}

@@ -1,0 +1,131 @@
+//! What is known of one queue: who waits, who was last seen to have the lock, whether the server answers.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{hold::Hold, waiter::Waiter};
+use crate::{
+    error::Error,
+    sync::{std, tokio},
+};
+
+/// A queue whose head has not asked for so long is told to: a message may have been lost, and the alarm with it.
+const OVERDUE: Duration = Duration::from_secs(4);
+/// Those inspected in a queue where something is due: with the head, those that would be next to keep the others waiting.
+const INSPECTED: usize = 32;
+/// The same where the head seems not to be polled: there may be many like it, and they must not add up.
+const SUSPECTED: usize = 4096;
+/// After this, nobody has asked on in an outage: it may be over.
+const STALE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct QueueState {
+    /// By ticket: first come, first served, and whoever leaves leaves at once however many wait.
+    pub(super) waiters: BTreeMap<u64, Arc<Waiter>>,
+    pub(super) next_ticket: u64,
+    /// Hand-overs since it was last time to release the lock for all.
+    pub(super) in_a_row: u32,
+    /// Who was last seen to have the lock.
+    pub(super) holder: Option<Box<str>>,
+    /// Since when the server was asked in vain, and how that ended for the last one who asked.
+    pub(super) silence: Option<Silence>,
+    /// When the attempt under way was begun.
+    pub(super) asking: Option<Instant>,
+    /// When the last attempt was begun, or the queue was.
+    pub(super) asked: Instant,
+    /// When the last attempt that was answered was begun.
+    pub(super) answered: Option<Instant>,
+}
+
+/// The server does not answer.
+#[derive(Debug)]
+pub(super) struct Silence {
+    pub(super) since: Instant,
+    /// When the last attempt ended in it.
+    pub(super) last: Instant,
+    pub(super) error: Error,
+}
+
+impl QueueState {
+    pub(super) fn new(now: Instant) -> QueueState {
+        QueueState {
+            waiters: BTreeMap::new(),
+            next_ticket: 0,
+            in_a_row: 0,
+            holder: None,
+            silence: None,
+            asking: None,
+            asked: now,
+            answered: None,
+        }
+    }
+
+    pub(super) fn head(&self) -> Option<&Arc<Waiter>> {
+        self.waiters.first_key_value().map(|(_, waiter)| waiter)
+    }
+
+    pub(super) fn is_head(&self, waiter: &Arc<Waiter>) -> bool {
+        self.head().is_some_and(|head| Arc::ptr_eq(head, waiter))
+    }
+
+    pub(super) fn join(&mut self, waiter: &Arc<Waiter>) {
+        waiter.ticket.store(self.next_ticket, Ordering::Relaxed);
+        self.waiters.insert(self.next_ticket, Arc::clone(waiter));
+        self.next_ticket += 1;
+    }
+
+    pub(super) fn leave(&mut self, waiter: &Arc<Waiter>) {
+        self.waiters.remove(&waiter.ticket.load(Ordering::Relaxed));
+    }
+
+    /// The server did not answer an attempt begun then.
+    pub(super) fn silent(&mut self, begun: Instant, error: &Error) {
+        let begun = self.answered.map_or(begun, |answered| answered.max(begun));
+        let since = match &self.silence {
+            Some(silence) => begun.min(silence.since),
+            None => {
+                self.waiters.values().for_each(|waiter| waiter.woken.notify_one()); // they set an alarm
+                begun
+            }
+        };
+        self.silence = Some(Silence { since, last: Instant::now(), error: error.clone() });
+    }
+
+    /// For one who joined then; `None` while the server answers, as far as is known.
+    pub(super) fn outage_ends(&mut self, joined: Instant, timeout: Duration) -> Option<Instant> {
+        let others_ask = self.asking.is_some();
+        self.silence.take_if(|silence| !others_ask && silence.last.elapsed() > STALE);
+        self.silence.as_ref().map(|silence| joined.max(silence.since) + timeout)
+    }
+
+    /// Wakes a head that should have asked long ago. Where somebody has something to look at, it passes over those that are
+    /// not polled.
+    pub(super) fn inspect(&mut self, now: Instant, listens: bool) -> Vec<Arc<Hold>> {
+        let Some(head) = self.head() else { return Vec::new() };
+        if (now - self.asked >= OVERDUE || !listens) && !head.asks.load(Ordering::Relaxed) {
+            head.wake();
+        }
+        let inspected = if head.seems_absent() { SUSPECTED } else { INSPECTED };
+        let first: Vec<_> = self.waiters.values().take(inspected).map(Arc::clone).collect();
+        if !first.iter().any(|waiter| waiter.is_due()) {
+            return Vec::new();
+        }
+        // All who were looked at are asked before the first is passed over: each has it polled.
+        let absent: Vec<_> = first.into_iter().filter(|waiter| !waiter.is_attended()).collect();
+        let passed_over: Vec<_> = absent.into_iter().filter(|waiter| waiter.revoke()).collect();
+        for waiter in &passed_over {
+            self.leave(waiter);
+        }
+        if !passed_over.is_empty()
+            && let Some(next) = self.head()
+        {
+            next.wake();
+        }
+        passed_over.iter().map(|waiter| Arc::clone(&waiter.hold)).collect()
+    }
+}

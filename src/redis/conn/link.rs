@@ -1,0 +1,506 @@
+//! One connection, from its opening to its end.
+
+use std::{
+    collections::VecDeque,
+    fmt::Write,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use fred::{
+    clients::Client,
+    error::{Error as FredError, ErrorKind},
+    interfaces::{ClientLike, FredResult, LuaInterface},
+    types::{Builder, ClusterHash, CustomCommand, Key, Value, config::UnresponsiveConfig},
+};
+use futures_util::future::BoxFuture;
+use tokio::{
+    sync::Notify,
+    task::AbortHandle,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::Target;
+use crate::{
+    error::Source,
+    redis::{
+        fault::Fault,
+        script::{Answer, Code, Part, Script, Word},
+    },
+    stats::Counters,
+};
+
+/// How many times within the command timeout those who wait look at the clock.
+const PULSES: u32 = 10;
+
+/// One connection, never repaired.
+pub(crate) struct Link {
+    pub(super) client: Client,
+    driver: AbortHandle,
+    pub(super) down: CancellationToken,
+    command_timeout: Duration,
+    liveness: Arc<Liveness>,
+    /// Told every now and then, so that those who wait for a reply look at the clock. A timer for each request would
+    /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
+    pulse: Arc<Notify>,
+    nonce: AtomicU64,
+    /// Who the server takes us for, where it says so.
+    pub(super) peer: OnceLock<Peer>,
+    counters: Arc<Counters>,
+}
+
+/// One for each part of a call.
+pub(crate) type Answers = Vec<Result<Answer, Fault>>;
+
+/// What tells a living connection from a dead one. Replies come in the order of the requests, so each speaks for all that
+/// was sent before it, and for nothing that was sent later.
+#[derive(Debug)]
+struct Liveness {
+    opened: Instant,
+    sent: Mutex<Sent>,
+}
+
+/// Times in microseconds since the connection was opened.
+#[derive(Debug, Default)]
+struct Sent {
+    /// Counts requests.
+    next: u64,
+    /// What has no answer yet: number and time of each, the oldest first. Kept here and not with the requests: a caller may
+    /// leave before its request is late.
+    unanswered: VecDeque<(u64, u64)>,
+    /// When the last reply came.
+    heard: u64,
+}
+
+/// A request that was sent.
+#[derive(Debug, Clone, Copy)]
+struct Numbered {
+    number: u64,
+    at: u64,
+}
+
+impl Liveness {
+    fn new() -> Liveness {
+        Liveness { opened: Instant::now(), sent: Mutex::default() }
+    }
+
+    fn clock(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn sent(&self) -> Numbered {
+        let at = self.clock();
+        let mut sent = self.lock();
+        let number = sent.next;
+        sent.next += 1;
+        sent.unanswered.push_back((number, at));
+        Numbered { number, at }
+    }
+
+    fn answered(&self, request: Numbered) {
+        let heard = self.clock();
+        let mut sent = self.lock();
+        sent.heard = heard;
+        let answered = sent.unanswered.partition_point(|(number, _)| *number <= request.number);
+        sent.unanswered.drain(..answered);
+    }
+
+    /// For how long nothing was heard although something was sent.
+    fn silence(&self) -> Duration {
+        let sent = self.lock();
+        let since = sent.unanswered.front().map(|(_, at)| sent.heard.max(*at));
+        since.map_or(Duration::ZERO, |since| Duration::from_micros(self.clock().saturating_sub(since)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
+/// does not close somebody else's.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    id: String,
+    addr: String,
+}
+
+impl Peer {
+    /// From CLIENT INFO. Over a unix socket all have the same address, and none has one here.
+    pub(crate) fn parse(info: &str) -> Option<Peer> {
+        let field = |name: &str| info.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        let (id, addr) = (field("id")?.to_owned(), field("addr")?.to_owned());
+        (!addr.ends_with(":0")).then_some(Peer { id, addr })
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("down", &self.down.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// Takes a link down when its task ends, also with the runtime that this ran on. What is under way fails then, whoever
+/// keeps the link.
+struct LinkEnd {
+    driver: AbortHandle,
+    down: CancellationToken,
+    pulse: Arc<Notify>,
+}
+
+impl Drop for LinkEnd {
+    fn drop(&mut self) {
+        self.down.cancel();
+        self.driver.abort();
+        self.pulse.notify_waiters();
+    }
+}
+
+/// Closes the socket: fred's client would otherwise live on with its task.
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Link {
+    pub(super) async fn open(
+        target: &Target,
+        command_timeout: Duration,
+        buffer: usize,
+        counters: &Arc<Counters>,
+    ) -> Result<Link, Fault> {
+        let client = client(target, command_timeout, buffer)?;
+        let down = CancellationToken::new();
+        let mut driver = client.connect();
+        let link = Link {
+            client,
+            driver: driver.abort_handle(),
+            down: down.clone(),
+            command_timeout,
+            liveness: Arc::new(Liveness::new()),
+            pulse: Arc::default(),
+            nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
+            peer: OnceLock::new(),
+            counters: Arc::clone(counters),
+        };
+        let connected = async {
+            tokio::select! {
+                ended = &mut driver => Err(ended.map_or_else(|_| closed(), |end| end.err().unwrap_or_else(closed))),
+                up = link.client.wait_for_connect() => up,
+            }
+        };
+        match timeout(command_timeout, connected).await {
+            Ok(connected) => connected.map_err(fault)?,
+            Err(_) => return Err(Fault::unknown(&format!("no connection within {command_timeout:?}"))),
+        }
+        counters.round_trip.note(link.liveness.clock() / 4); // several went by while connecting: a first idea
+        let end = LinkEnd { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
+        let (liveness, client) = (Arc::clone(&link.liveness), link.client.clone());
+        tokio::spawn(async move {
+            // The driver's end is the one sign of life fred gives that can be trusted.
+            tokio::select! {
+                _ = driver => {}
+                () = beat(&end.pulse, &liveness, &client, command_timeout) => {}
+            }
+        });
+        Ok(link)
+    }
+
+    /// Throws the link away: what is under way fails as unknown, and the supervisor opens another.
+    pub(super) fn give_up(&self) {
+        self.down.cancel();
+        self.driver.abort();
+        self.pulse.notify_waiters();
+    }
+
+    /// Waits for a command, but no longer than the link lives and the command timeout lasts.
+    ///
+    /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
+    /// value would copy it. It also keeps the compiler from its limit for nested types.
+    pub(super) async fn bounded<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
+        let request = self.liveness.sent();
+        loop {
+            let pulse = self.pulse.notified(); // from here on no pulse is missed
+            self.alive(request.at)?;
+            tokio::select! {
+                biased;
+                answer = &mut command => {
+                    let answer = answer.map_err(fault);
+                    if !matches!(answer, Err(Fault::Unknown(_))) {
+                        self.liveness.answered(request);
+                    }
+                    return answer;
+                }
+                () = pulse => {}
+            }
+        }
+    }
+
+    /// Whether to go on waiting for what was sent then.
+    fn alive(&self, sent: u64) -> Result<(), Fault> {
+        if self.down.is_cancelled() {
+            return Err(Fault::unknown("the connection was lost"));
+        }
+        if u128::from(self.liveness.clock() - sent) < self.command_timeout.as_micros() {
+            return Ok(());
+        }
+        self.counters.timeouts.up();
+        if self.liveness.silence() >= self.command_timeout {
+            self.give_up();
+        }
+        Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
+    }
+
+    /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
+    pub(crate) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
+        if let Some(answers) = self.try_run(script, parts).await? {
+            return Ok(answers);
+        }
+        self.load(script).await?;
+        self.evalsha(script, parts).await
+    }
+
+    /// The same; `None` if the server does not know the script.
+    pub(crate) async fn try_run(&self, script: &Script, parts: &[Part]) -> Result<Option<Answers>, Fault> {
+        match self.evalsha(script, parts).await {
+            Err(Fault::NotReady(source)) if source.to_string().contains("NOSCRIPT") => Ok(None),
+            answered => answered.map(Some),
+        }
+    }
+
+    async fn evalsha(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
+        let sha = script.sha.get_or_init(|| fred::util::sha1_hash(script.source));
+        let first = self.nonce.fetch_add(parts.len() as u64, Ordering::Relaxed);
+        let (keys, args) = words(parts, first);
+        self.counters.calls.up();
+        self.counters.requests.add(parts.len() as u64);
+        let sent = self.liveness.clock();
+        let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await?;
+        self.counters.round_trip.note(self.liveness.clock() - sent);
+        answers(reply, first, parts.len()).ok_or_else(|| {
+            self.counters.misplaced.up();
+            tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
+            self.give_up();
+            Fault::unknown("the reply belongs to another request")
+        })
+    }
+
+    pub(crate) async fn ping(&self) -> Result<(), Fault> {
+        self.bounded(Box::pin(self.client.ping::<Value>(None))).await.map(drop)
+    }
+
+    /// One call of a script as it is, for measurements: no nonce, no reading of the reply.
+    #[cfg(feature = "bench")]
+    pub(crate) async fn raw(&self, sha: &str, keys: Vec<String>, args: Vec<String>) -> Result<(), Fault> {
+        self.client.evalsha::<Value, _, _, _>(sha, keys, args).await.map(drop).map_err(fault)
+    }
+
+    pub(crate) async fn load(&self, script: &Script) -> Result<(), Fault> {
+        self.load_source(script.source).await.map(drop)
+    }
+
+    pub(crate) async fn load_source(&self, source: &str) -> Result<String, Fault> {
+        let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
+        self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
+    }
+
+    /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
+    pub(super) async fn learn_peer(&self) {
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
+        if let Some(peer) = info.as_deref().ok().and_then(Peer::parse) {
+            let _ = self.peer.set(peer);
+        }
+    }
+
+    /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
+    /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
+    /// False if that is not known, because this one is lost too.
+    pub(super) async fn close_predecessor(&self, Peer { id, addr }: &Peer) -> bool {
+        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
+        let args = vec!["KILL", "ID", id, "ADDR", addr];
+        match self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
+            Err(Fault::Unknown(_)) => false,
+            Err(fault) => {
+                tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+                true
+            }
+            Ok(_) => true,
+        }
+    }
+
+    /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
+    pub(crate) async fn confirmed(&self, wanted: u8, time: Duration) -> Result<u8, Fault> {
+        let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let args = vec![wanted.to_string(), millis.max(1).to_string()];
+        let count: u64 = self.bounded(Box::pin(self.client.custom(wait, args))).await?;
+        Ok(u8::try_from(count).unwrap_or(u8::MAX))
+    }
+}
+
+/// Beats for as long as the connection lives. After half of the command timeout in silence it asks by itself: whoever
+/// waited for an answer may have left, and its answer with it.
+async fn beat(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
+    while liveness.silence() < command_timeout {
+        if liveness.silence() <= command_timeout / 2 {
+            sleep(command_timeout / PULSES).await;
+        } else {
+            ask(pulse, liveness, client, command_timeout).await;
+        }
+        pulse.notify_waiters();
+    }
+}
+
+/// Sends a PING and waits for its answer, however late, as long as the connection is not given up; beats meanwhile.
+async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
+    let request = liveness.sent();
+    let mut ping = Box::pin(client.ping::<Value>(None));
+    while liveness.silence() < command_timeout {
+        tokio::select! {
+            biased;
+            answer = &mut ping => {
+                if answer.is_ok() {
+                    liveness.answered(request);
+                } else {
+                    sleep(command_timeout / PULSES).await; // the end of the connection is told elsewhere
+                }
+                return;
+            }
+            () = sleep(command_timeout / PULSES) => pulse.notify_waiters(),
+        }
+    }
+}
+
+/// The keys and arguments of a call, all slices of one buffer.
+fn words(parts: &[Part], first: u64) -> (Vec<Key>, Vec<Value>) {
+    let mut text = String::with_capacity(parts.iter().map(|part| part.text().len() + 20).sum::<usize>() + 8);
+    let (mut keys, mut args) = (Vec::with_capacity(parts.len() * 2), Vec::with_capacity(parts.len() * 5 + 1));
+    let number = |text: &mut String, number: u64| {
+        let start = text.len();
+        write!(text, "{number}").expect("a String takes everything");
+        start..text.len()
+    };
+    args.push(number(&mut text, parts.len() as u64));
+    for (nonce, part) in (first..).zip(parts) {
+        args.push(number(&mut text, nonce));
+        let start = text.len();
+        text.push_str(part.text());
+        keys.extend(part.keys().map(|word| start + word.start..start + word.end));
+        args.extend(part.args().map(|word| start + word.start..start + word.end));
+    }
+    let text = Bytes::from(text);
+    let keys = keys.into_iter().map(|word| Key::from(text.slice(word))).collect();
+    (keys, args.into_iter().map(|word| Value::Bytes(text.slice(word))).collect())
+}
+
+/// Cuts a reply into one answer for each part; `None` where a nonce or the shape is not what was asked for.
+fn answers(reply: Value, first: u64, parts: usize) -> Option<Answers> {
+    let Value::Array(values) = reply else { return None };
+    if values.len() != parts * 3 {
+        return None;
+    }
+    let mut values = values.into_iter();
+    let mut answers = Vec::with_capacity(parts);
+    for nonce in (first..).take(parts) {
+        let (named, code, value) = (values.next()?, values.next()?, values.next()?);
+        if text_of(&named)?.parse() != Ok(nonce) {
+            return None;
+        }
+        answers.push(match Code::of(text_of(&code)?)? {
+            Code::Error => Err(Fault::said(text_of(&value)?)),
+            code => Ok(Answer { code, value: word(value) }),
+        });
+    }
+    Some(answers)
+}
+
+fn text_of(value: &Value) -> Option<&str> {
+    match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn word(value: Value) -> Word {
+    match value {
+        Value::Integer(number) => Word::Int(number),
+        Value::Array(values) => Word::List(values.into_iter().map(word).collect()),
+        Value::Null => Word::Nothing,
+        other => other.into_string().map_or(Word::Nothing, Word::Text),
+    }
+}
+
+fn client(target: &Target, command_timeout: Duration, buffer: usize) -> Result<Client, Fault> {
+    Builder::from_config(target.0.clone())
+        .with_connection_config(|conn| {
+            conn.connection_timeout = command_timeout;
+            conn.internal_command_timeout = command_timeout;
+            conn.max_command_attempts = 1;
+            conn.auto_client_setname = false;
+            conn.unresponsive = UnresponsiveConfig::default();
+            conn.tcp.nodelay = Some(true);
+        })
+        .with_performance_config(|perf| perf.broadcast_channel_capacity = buffer)
+        .build()
+        .map_err(fault)
+}
+
+/// How fred begins when it gives up a command. "channel closed" is what is left of one whose link was thrown away.
+const LOST_ON_THE_WAY: [&str; 3] = ["Too many failed", "Failed to", "channel closed"];
+
+/// fred's kinds sorted by the one question that counts: may it have run?
+fn fault(error: FredError) -> Fault {
+    let doubtful = match error.kind() {
+        ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => true,
+        // fred's own words share this kind with the server's.
+        ErrorKind::Unknown => LOST_ON_THE_WAY.iter().any(|start| error.details().starts_with(start)),
+        _ => false,
+    };
+    let denied = matches!(error.kind(), ErrorKind::Auth);
+    let words = error.details().to_owned();
+    let source = Arc::new(error) as Source;
+    match (doubtful, denied) {
+        (true, _) => Fault::Unknown(source),
+        (_, true) => Fault::Denied(source),
+        _ => Fault::refused(&words, source),
+    }
+}
+
+pub(super) fn not_yet() -> FredError {
+    FredError::new(ErrorKind::IO, "there was no connection yet")
+}
+
+pub(super) fn closed() -> FredError {
+    FredError::new(ErrorKind::IO, "the connection was closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_the_server_takes_us_for() {
+        let Peer { id, addr } = Peer::parse("id=7 addr=127.0.0.1:5000 laddr=127.0.0.1:6379 fd=8\n").expect("over TCP");
+        assert_eq!((&*id, &*addr), ("7", "127.0.0.1:5000"));
+        for other in ["id=7 addr=/run/r.sock:0 laddr=/run/r.sock:0", "ERR unknown", ""] {
+            assert!(Peer::parse(other).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn replies_must_name_their_request() {
+        let reply = |nonce: &str| Value::Array(vec![nonce.into(), "granted".into(), 1.into()]);
+        assert!(answers(reply("7"), 7, 1).is_some());
+        assert!(answers(reply("8"), 7, 1).is_none());
+        assert!(answers(reply("7"), 7, 2).is_none());
+        assert!(answers(Value::Integer(7), 7, 1).is_none());
+    }
+}

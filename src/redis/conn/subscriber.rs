@@ -1,0 +1,82 @@
+//! The connection that listens.
+
+use std::{sync::Arc, time::Duration};
+
+use fred::{
+    interfaces::{EventInterface, PubsubInterface},
+    types::Message,
+};
+use futures_util::future::{join, join_all};
+use tokio::sync::broadcast;
+
+use super::{Link, Target};
+use crate::{redis::fault::Fault, stats::Counters};
+
+/// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
+/// the subscriber's is ever filled.
+const HEARD: usize = 4096;
+
+/// A connection that only listens. Nothing else may be under way on it.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    link: Link,
+    messages: broadcast::Receiver<Message>,
+}
+
+/// What a subscriber hears.
+#[derive(Debug)]
+pub(crate) enum PubSubEvent {
+    /// Something was published on this channel.
+    Message(String),
+    /// More than we could take: any channel may have had something.
+    TooMuch,
+    /// The connection is gone.
+    Silence,
+}
+
+impl Subscriber {
+    pub(crate) async fn open(
+        target: &Target,
+        command_timeout: Duration,
+        counters: &Arc<Counters>,
+    ) -> Result<Self, Fault> {
+        let link = Link::open(target, command_timeout, HEARD, counters).await?;
+        let messages = link.client.message_rx();
+        Ok(Subscriber { link, messages })
+    }
+
+    /// Sends one SUBSCRIBE for each channel, each with a PING close behind: fred forgets a SUBSCRIBE once it is written
+    /// and hands its refusal to whatever is in flight then. Done when the server has dealt with all of them; an error
+    /// does not say which was refused.
+    pub(crate) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
+        let all = channels.iter().map(|channel| async move {
+            let subscribe = self.link.bounded(Box::pin(self.link.client.subscribe(channel.as_ref())));
+            let (subscribed, answered) = join(subscribe, self.barrier()).await;
+            subscribed.and(answered)
+        });
+        join_all(all).await.into_iter().collect()
+    }
+
+    pub(crate) async fn unsubscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
+        for channel in channels {
+            self.link.bounded(Box::pin(self.link.client.unsubscribe(channel.as_ref()))).await?;
+        }
+        Ok(())
+    }
+
+    /// Answered after the server has dealt with all before it.
+    pub(crate) async fn barrier(&self) -> Result<(), Fault> {
+        self.link.ping().await
+    }
+
+    pub(crate) async fn next(&mut self) -> PubSubEvent {
+        tokio::select! {
+            () = self.link.down.cancelled() => PubSubEvent::Silence,
+            event = self.messages.recv() => match event {
+                Ok(message) => PubSubEvent::Message(message.channel.to_string()),
+                Err(broadcast::error::RecvError::Lagged(_)) => PubSubEvent::TooMuch,
+                Err(broadcast::error::RecvError::Closed) => PubSubEvent::Silence,
+            },
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Scripts as they are on a bare connection, for benchmarks that say what the rest costs.
+
+use std::{future::Future, sync::Arc};
+
+use super::{Fault, Redis, conn::Link};
+
+impl Redis {
+    /// A script on the bare first connection, to measure what the rest costs.
+    pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
+        let link = self.dispatchers[0].link().await?;
+        let sha = link.load_source(source).await?;
+        Ok(Raw { link, sha })
+    }
+}
+
+/// See [`Redis::raw`].
+#[derive(Debug)]
+pub(crate) struct Raw {
+    link: Arc<Link>,
+    sha: String,
+}
+
+impl Raw {
+    pub(crate) fn call(&self, keys: Vec<String>, args: Vec<String>) -> impl Future<Output = Result<(), Fault>> + Send {
+        self.link.raw(&self.sha, keys, args)
+    }
+}
