@@ -307,7 +307,8 @@ impl Builder {
     }
 
     /// For how long [`connect`](Builder::connect) keeps trying while nobody answers or the server is not ready: for
-    /// services that start before Redis does. The first attempt can take a `command_timeout` in any case, the last is made when
+    /// services that start before Redis does. The first attempt can take a `command_timeout` for each of the `connections` in any
+    /// case, the last is made when
     /// the time is over and takes up to a tenth of a second; a wrong password is told at once. Defaults to zero: once.
     pub fn connect_timeout(self, t: Duration) -> Self {
         Builder { connect_timeout: t, ..self }

@@ -141,16 +141,16 @@ impl Engine {
         engine
     }
 
-    /// Tries until it works, but no longer than the `connect_timeout`: at least once, and for the last time when it is over.
+    /// Tries until it works, but no longer than the `connect_timeout`: at least once, for as long as its connections take, and for
+    /// the last time when it is over.
     async fn connect(target: Target, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {
         let (target, counters, closed) = (Arc::new(target), Arc::default(), CancellationToken::new());
         let (since, mut pauses) = (Instant::now(), Pauses::default());
-        let (mut limit, mut last) = (config.command_timeout, None);
+        let (mut limit, mut last) = (Duration::MAX, None); // each connection has a limit of its own
         loop {
             let attempt = closed.child_token();
             let unfinished = attempt.clone().drop_guard(); // closes what is open if this future is dropped
-            let connecting = Redis::connect(&target, &config, &counters, &attempt);
-            match timeout(limit.max(ONE_ATTEMPT), connecting).await {
+            match timeout(limit, Redis::connect(&target, &config, &counters, &attempt)).await {
                 Ok(Ok(redis)) => {
                     unfinished.disarm();
                     return Ok(Engine::build(config, redis, counters, closed));
@@ -159,13 +159,13 @@ impl Engine {
                 Ok(Err(fault)) => return Err(ask::error(fault, CONNECTING, since.elapsed(), "")),
                 Err(_) => {}
             }
-            limit = config.connect_timeout.saturating_sub(since.elapsed());
-            if limit.is_zero() {
+            let left = || config.connect_timeout.saturating_sub(since.elapsed());
+            if left().is_zero() {
                 return Err(Error::silent(CONNECTING, "", since.elapsed(), last));
             }
             tracing::info!(target: "leasehold::conn", ?last, "no connection yet");
-            sleep(pauses.next().min(limit)).await;
-            limit = config.connect_timeout.saturating_sub(since.elapsed()).min(config.command_timeout);
+            sleep(pauses.next().min(left())).await;
+            limit = left().max(ONE_ATTEMPT);
         }
     }
 

@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Lost, Owner};
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{
+    Server, before, client, ms, plain,
+    proxy::{Fault, Rule, Way, Which},
+    until, within,
+};
 
 /// A server that is down, and where it will be.
 fn down() -> Server {
@@ -38,6 +42,19 @@ async fn connecting_gives_up_in_time_and_at_once_where_waiting_is_no_use() {
     let denied = Client::builder().url(server.url()).connect_timeout(ms(20_000)).connect();
     let (denied, _) = within("the refusal", ms(2_000), denied).await;
     assert!(matches!(denied, Err(Error::Denied { .. })), "{denied:?}");
+}
+
+/// Each connection has a command timeout; many of them one after the other take longer than that.
+#[tokio::test]
+async fn many_connections_to_a_far_server_are_given_their_time() {
+    let server = Server::start();
+    let proxy = before(&server);
+    proxy.rule(Rule::new(Which::Any, Fault::Delay(Way::Back, ms(20))).times(u64::MAX));
+    let started = Instant::now();
+    let builder = Client::builder().url(proxy.url()).connections(12).command_timeout(ms(400));
+    let client = builder.connect().await.expect("each is answered in time");
+    assert!(started.elapsed() > ms(400), "{:?}: too near to show anything", started.elapsed());
+    client.ping().await.expect("all are there");
 }
 
 #[tokio::test]
