@@ -158,7 +158,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn held(&self) -> Vec<Held> {
-        self.engine.held().iter().filter_map(|hold| Held::of(hold)).collect()
+        self.engine.holds().iter().filter_map(|hold| Held::of(hold)).collect()
     }
 
     /// A script on this client's own bare connection, so that benchmarks can say what the rest costs. Not part of the
@@ -202,9 +202,9 @@ pub struct Held {
 
 impl Held {
     fn of(hold: &Hold) -> Option<Held> {
-        let since = Instant::now().checked_sub(Moment::now().since(hold.since()?))?;
-        let (name, id) = (hold.name.to_string(), hold.id.to_string());
-        Some(Held { name, id, holds: hold.hold_count(), since, remaining: hold.remaining() })
+        let (since, holds, remaining) = hold.held()?;
+        let since = Instant::now().checked_sub(Moment::now().since(since))?;
+        Some(Held { name: hold.name.to_string(), id: hold.id.to_string(), holds, since, remaining })
     }
 }
 

@@ -456,6 +456,15 @@ impl Hold {
         }
     }
 
+    /// Since when, with which hold count, and for how much longer it is certainly ours; `None` if it is not.
+    pub(crate) fn held(&self) -> Option<(Moment, u32, Duration)> {
+        let state = self.state();
+        match (state.phase, state.since) {
+            (Phase::Held, Some(since)) => Some((since, state.count, state.end().left())),
+            _ => None,
+        }
+    }
+
     pub(crate) fn step(&self, now: Moment) -> WatchdogStep {
         let state = self.state();
         match state.phase {

@@ -312,9 +312,9 @@ impl Engine {
         }
     }
 
-    /// What is held now, by the clock too.
-    pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
-        self.registry.all().into_iter().filter(|hold| !hold.remaining().is_zero()).collect()
+    /// All that is held or asked for.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.registry.all()
     }
 
     #[cfg(feature = "bench")]
