@@ -164,13 +164,13 @@ impl Error {
 
     /// An empty `name` for what is about no lock.
     pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
-        Error::Unavailable { name: some(name), tried: format!("{what} for {waited:.1?}"), source }
+        Error::Unavailable { name: if_any(name), tried: format!("{what} for {waited:.1?}"), source }
     }
 
     /// Nobody is left to talk to the server.
     pub(crate) fn abandoned(what: &str, name: &str) -> Error {
         let tried = format!("{what}: the runtime that this client was connected on has ended");
-        Error::Unavailable { name: some(name), tried, source: None }
+        Error::Unavailable { name: if_any(name), tried, source: None }
     }
 
     pub(crate) fn lost(name: &str, reason: Lost) -> Error {
@@ -182,7 +182,7 @@ impl Error {
     }
 }
 
-fn some(name: &str) -> Option<String> {
+fn if_any(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 

@@ -229,7 +229,7 @@ impl Hold {
 
     /// A request for this many acquisitions of it, which is not sent any more once it has been recalled.
     pub(crate) fn ask_part(&self, lease: u64, count: u32, more: &str) -> Part {
-        self.kind.words(self.name.key(), &self.id, lease, count, more).recalled_by(Some(&self.recall)).done()
+        self.kind.words(self.name.key(), &self.id, lease, count, more).recalled_by(&self.recall).done()
     }
 
     /// Its asker goes to wait in the queue.

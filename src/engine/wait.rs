@@ -185,11 +185,7 @@ impl Engine {
                 Claim::Lost(reason) => return Err(Error::lost(&request.name, reason)),
                 Claim::Over => continue, // its last guard went while we waited for the turn
             }
-            let guard = Guard::of_claim(self, &hold);
-            if self.is_stopping() {
-                return Err(self.closed(ASKING, &request.name));
-            }
-            let mut entering = pin!(self.enter_first(guard, request));
+            let mut entering = pin!(self.enter_first(Guard::of_claim(self, &hold), request));
             match poll_fn(|cx| self.poll_unless_recalled(&hold, entering.as_mut(), cx)).await? {
                 Entered::Ours(_) if self.is_stopping() => return Err(self.closed(ASKING, &request.name)),
                 Entered::Ours(guard) => match guard.check_clock() {
@@ -515,10 +511,7 @@ impl Engine {
                 guard.refused();
                 Ok(busy(reply.answer.value.list()))
             }
-            Code::Lost => {
-                let removed = self.found_lost(&hold);
-                Err(hold.check().err().unwrap_or(removed))
-            }
+            Code::Lost => Err(self.found_lost(&hold)),
             Code::Conflict => {
                 guard.refused();
                 Err(Error::Conflict { name: hold.name.to_string() })

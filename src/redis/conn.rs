@@ -60,8 +60,7 @@ impl Conn {
         generation: watch::Sender<u64>,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let (target, counters) = (Arc::clone(target), Arc::clone(counters));
-        let dial = Dialer { target, command_timeout, buffer: NOTHING_HEARD, counters };
+        let dial = Dialer::new(target, command_timeout, counters);
         let first = Arc::new(dial.link().await?);
         Ok(Conn::keep(dial, Some(first), generation, closed.clone()))
     }
@@ -74,9 +73,7 @@ impl Conn {
         generation: watch::Sender<u64>,
         closed: &CancellationToken,
     ) -> Conn {
-        let (target, counters) = (Arc::clone(target), Arc::clone(counters));
-        let dial = Dialer { target, command_timeout, buffer: NOTHING_HEARD, counters };
-        Conn::keep(dial, None, generation, closed.clone())
+        Conn::keep(Dialer::new(target, command_timeout, counters), None, generation, closed.clone())
     }
 
     fn keep(dial: Dialer, first: Option<Arc<Link>>, generation: watch::Sender<u64>, closed: CancellationToken) -> Conn {
@@ -172,13 +169,16 @@ fn for_now(fault: Fault) -> Fault {
 struct Dialer {
     target: Arc<Target>,
     command_timeout: Duration,
-    buffer: usize,
     counters: Arc<Counters>,
 }
 
 impl Dialer {
+    fn new(target: &Arc<Target>, command_timeout: Duration, counters: &Arc<Counters>) -> Dialer {
+        Dialer { target: Arc::clone(target), command_timeout, counters: Arc::clone(counters) }
+    }
+
     async fn link(&self) -> Result<Link, Fault> {
-        let link = Link::open(&self.target, self.command_timeout, self.buffer, &self.counters).await?;
+        let link = Link::open(&self.target, self.command_timeout, NOTHING_HEARD, &self.counters).await?;
         link.learn_peer().await;
         Ok(link)
     }

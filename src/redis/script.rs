@@ -111,8 +111,8 @@ impl PartBuilder {
         self
     }
 
-    pub(crate) fn recalled_by(mut self, recall: Option<&Recall>) -> PartBuilder {
-        self.0.recall = recall.cloned();
+    pub(crate) fn recalled_by(mut self, recall: &Recall) -> PartBuilder {
+        self.0.recall = Some(recall.clone());
         self
     }
 
