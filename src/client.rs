@@ -8,13 +8,17 @@ use std::{
 
 use uuid::Uuid;
 
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 use crate::{
     clock::Moment,
-    config::{Config, Lease},
+    config::{Config, Confirmed, Lease, PubSub},
+    credentials::{Credentials, CredentialsProvider},
     engine::{Engine, Hold, TaskRuntime},
     error::{Error, Result},
-    redis::Target,
+    redis::Url,
     stats::Stats,
+    tls::TlsContext,
 };
 
 /// A connection to one Redis or Valkey, from which locks are made. Cheap to clone; all clones are one client.
@@ -44,8 +48,15 @@ pub struct Client {
 impl Client {
     /// Connects with default settings.
     ///
-    /// The URL is `redis://[user:password@]host[:port][/db]` or `redis+unix://[user:password@]/path[?db=n]`, with
-    /// `valkey` for `redis` where preferred.
+    /// | the URL | leads to |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/db]` | one server |
+    /// | `redis+unix://[user:password@]/path[?db=n]` | one server on this machine |
+    /// | `redis-sentinel://[user:password@]host[:port],host[:port],../service[/db]` | the master that these sentinels name; who we are to them: `?sentinel_user=..&sentinel_password=..` |
+    /// | `redis-cluster://[user:password@]host[:port],host[:port],..` | a cluster, of which these are some servers |
+    ///
+    /// With `rediss` for `redis` connections are encrypted (feature `tls`), and `valkey` may stand for `redis`. What is not a
+    /// letter or digit in a user or a password is written as `%` and two hexadecimal digits.
     ///
     /// # Errors
     ///
@@ -57,6 +68,20 @@ impl Client {
     /// Dropping the future leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Client> {
         Client::builder().url(url).connect().await
+    }
+
+    /// Connects with default settings to where the environment says: the URL in `REDIS_URL`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] where it is missing, else as [`connect`](Client::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    pub async fn from_env() -> Result<Client> {
+        let url = std::env::var("REDIS_URL").map_err(|_| Error::config("REDIS_URL", "it is not set, or no text"))?;
+        Client::connect(&url).await
     }
 
     /// For settings of one's own.
@@ -204,7 +229,7 @@ impl Held {
     fn of(hold: &Hold) -> Option<Held> {
         let (since, holds, remaining) = hold.held()?;
         let since = Instant::now().checked_sub(Moment::now().since(since))?;
-        Some(Held { name: hold.name.to_string(), id: hold.id.to_string(), holds, since, remaining })
+        Some(Held { name: hold.name.to_string(), id: hold.id().to_owned(), holds, since, remaining })
     }
 }
 
@@ -249,9 +274,15 @@ pub struct Builder {
     connect_timeout: Duration,
     slow_wait: Duration,
     replicas: u8,
+    confirmed: Confirmed,
     handovers: u32,
     connections: usize,
     own_thread: Option<bool>,
+    pubsub: PubSub,
+    client_name: Option<String>,
+    credentials: Option<CredentialsProvider>,
+    #[cfg(feature = "tls")]
+    tls: Tls,
 }
 
 impl Default for Builder {
@@ -265,9 +296,15 @@ impl Default for Builder {
             connect_timeout: Duration::ZERO,
             slow_wait: Duration::from_secs(1),
             replicas: 0,
+            confirmed: Confirmed::Received,
             handovers: 16,
             connections: 1,
             own_thread: None,
+            pubsub: PubSub::Auto,
+            client_name: None,
+            credentials: None,
+            #[cfg(feature = "tls")]
+            tls: Tls::new(),
         }
     }
 }
@@ -308,8 +345,8 @@ impl Builder {
 
     /// For how long [`connect`](Builder::connect) keeps trying while nobody answers or the server is not ready: for
     /// services that start before Redis does. The first attempt can take a `command_timeout` for each of the `connections` in any
-    /// case, the last is made when
-    /// the time is over and takes up to a tenth of a second; a wrong password is told at once. Defaults to zero: once.
+    /// case, the last is made when the time is over and takes up to a tenth of a second; a wrong password is told at once.
+    /// Defaults to zero: once.
     pub fn connect_timeout(self, t: Duration) -> Self {
         Builder { connect_timeout: t, ..self }
     }
@@ -324,12 +361,19 @@ impl Builder {
     /// How many replicas must confirm a new hold (`WAIT`) before it counts, so that a failover is less likely to
     /// forget it. They have half the `command_timeout` for it; too few is [`Error::Replicas`]. Defaults to 0.
     pub fn replicas(self, n: u8) -> Self {
-        Builder { replicas: n, ..self }
+        Builder { replicas: n, confirmed: Confirmed::Received, ..self }
+    }
+
+    /// The same, but a replica confirms only what is on its disk (`WAITAOF`): of Redis 7.2 and Valkey, where replicas have
+    /// `appendonly yes`. An older server is named in [`Error::Server`]. Of this and [`replicas`](Builder::replicas) the one that is
+    /// set last counts. Defaults to 0.
+    pub fn replicas_fsynced(self, n: u8) -> Self {
+        Builder { replicas: n, confirmed: Confirmed::Fsynced, ..self }
     }
 
     /// Turns in a row that the tasks of one process may pass a contended lock among themselves before other
-    /// processes get their chance. More: fewer messages, and longer waits elsewhere. 0 gives every turn to whoever
-    /// comes first. Defaults to 16.
+    /// processes get their chance, where any were told of its last release; else a row lasts up to 10 ms. More: fewer
+    /// messages, and longer waits elsewhere. 0 gives every turn to whoever comes first. Defaults to 16.
     pub fn handovers(self, n: u32) -> Self {
         Builder { handovers: n, ..self }
     }
@@ -347,6 +391,45 @@ impl Builder {
         Builder { own_thread: Some(own), ..self }
     }
 
+    /// How waiters learn that a lock is free. All programs that share locks must agree on it, Redisson's too, or wait for each
+    /// other by timer. Defaults to [`PubSub::Auto`].
+    pub fn pubsub(self, p: PubSub) -> Self {
+        Builder { pubsub: p, ..self }
+    }
+
+    /// What the server calls our connections (`CLIENT LIST`). No spaces, only ASCII. Defaults to nothing.
+    pub fn client_name(self, name: impl Into<String>) -> Self {
+        Builder { client_name: Some(name.into()), ..self }
+    }
+
+    /// Who we are, asked anew for each connection: for managed servers whose passwords are tokens that end. Used instead of
+    /// what the URL says, but not for sentinels. If it fails, panics, or takes longer than a `command_timeout`, the connection
+    /// is tried again, as if nobody answered. Defaults to what the URL says.
+    ///
+    /// ```
+    /// # async fn token() -> Result<String, std::io::Error> { Ok("s3cret".to_owned()) }
+    /// use leasehold::{Client, Credentials};
+    ///
+    /// let builder = Client::builder()
+    ///     .url("redis://cache.internal")
+    ///     .credentials(async || Ok::<_, std::io::Error>(Credentials::new("billing", token().await?)));
+    /// ```
+    pub fn credentials<F, W, E>(self, provider: F) -> Self
+    where
+        F: Fn() -> W + Send + Sync + 'static,
+        W: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        Builder { credentials: Some(CredentialsProvider::new(provider)), ..self }
+    }
+
+    /// How connections are encrypted where the URL says that they are (`rediss://` and the like). Defaults to
+    /// [`Tls::new`].
+    #[cfg(feature = "tls")]
+    pub fn tls(self, tls: Tls) -> Self {
+        Builder { tls, ..self }
+    }
+
     /// Checks the settings and connects.
     ///
     /// # Errors
@@ -357,10 +440,10 @@ impl Builder {
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client> {
-        let target = Target::parse(&self.url)?;
-        let config = self.config()?;
+        let url = Url::parse(&self.url)?;
+        let config = self.config(&url)?;
         let runtime = TaskRuntime::find(self.own_thread)?;
-        let engine = Engine::start(target, config, runtime).await?;
+        let engine = Engine::start(url, config, runtime).await?;
         Ok(Client { engine, prefix: self.prefix.into() })
     }
 
@@ -378,13 +461,13 @@ impl Builder {
     ///
     /// [`Error::InvalidConfig`] for a setting that cannot be used.
     pub fn connect_lazy(self) -> Result<Client> {
-        let target = Target::parse(&self.url)?;
-        let config = self.config()?;
+        let url = Url::parse(&self.url)?;
+        let config = self.config(&url)?;
         let runtime = TaskRuntime::find(self.own_thread)?;
-        Ok(Client { engine: Engine::start_lazy(target, config, runtime), prefix: self.prefix.into() })
+        Ok(Client { engine: Engine::start_lazy(url, config, runtime), prefix: self.prefix.into() })
     }
 
-    fn config(&self) -> Result<Config> {
+    fn config(&self, url: &Url) -> Result<Config> {
         let watchdog = Lease::new("watchdog", self.watchdog)?;
         if *watchdog < Duration::from_millis(30) {
             return Err(Error::config("watchdog", "under 30 ms the lease ends before it can be renewed"));
@@ -395,6 +478,17 @@ impl Builder {
         if !(1..=1024).contains(&self.connections) {
             return Err(Error::config("connections", "must be from 1 to 1024"));
         }
+        // What the server takes for a name (CLIENT SETNAME): printable, without spaces.
+        if self
+            .client_name
+            .as_deref()
+            .is_some_and(|name| name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
+            return Err(Error::config("client_name", "it is empty, or has spaces or letters outside ASCII"));
+        }
+        if self.pubsub == PubSub::Sharded && !url.is_cluster() {
+            return Err(Error::config("pubsub", "only a cluster has shards"));
+        }
         let command_timeout = moved("command_timeout", self.command_timeout, Duration::ZERO, *watchdog / 3);
         Ok(Config {
             watchdog,
@@ -403,9 +497,24 @@ impl Builder {
             connect_timeout: self.connect_timeout,
             slow_wait: self.slow_wait,
             replicas: self.replicas,
+            confirmed: self.confirmed,
             handovers: self.handovers,
             connections: self.connections,
+            pubsub: self.pubsub,
+            credentials: self.credentials.clone(),
+            tls: url.is_encrypted().then(|| self.tls_context()).transpose()?,
+            client_name: self.client_name.clone(),
         })
+    }
+
+    #[cfg(feature = "tls")]
+    fn tls_context(&self) -> Result<TlsContext> {
+        TlsContext::new(&self.tls)
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn tls_context(&self) -> Result<TlsContext> {
+        Err(Error::config("url", "TLS needs leasehold's feature `tls`"))
     }
 }
 
@@ -431,9 +540,12 @@ impl fmt::Debug for Builder {
             .field("connect_timeout", &self.connect_timeout)
             .field("slow_wait", &self.slow_wait)
             .field("replicas", &self.replicas)
+            .field("confirmed", &self.confirmed)
             .field("handovers", &self.handovers)
             .field("connections", &self.connections)
             .field("own_thread", &self.own_thread)
+            .field("pubsub", &self.pubsub)
+            .field("client_name", &self.client_name)
             .finish_non_exhaustive()
     }
 }

@@ -7,16 +7,17 @@
 
 use std::{ops::Add, time::Duration};
 
-/// A point in time since boot, sleep included where the system can tell.
+/// A point in time since boot, sleep included where the system can tell. In nanoseconds, which last for 584 years: half of
+/// what a `Duration` takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+pub(crate) struct Moment(u64);
 
 impl Moment {
-    pub(crate) const FAR: Moment = Moment(Duration::MAX);
+    pub(crate) const FAR: Moment = Moment(u64::MAX);
 
     #[cfg(leasehold_explore)]
     pub(crate) fn now() -> Moment {
-        Moment(crate::sync::now())
+        Moment(nanos(crate::sync::now()))
     }
 
     #[cfg(all(any(target_os = "linux", target_os = "android", target_vendor = "apple"), not(leasehold_explore)))]
@@ -26,13 +27,13 @@ impl Moment {
         #[cfg(target_vendor = "apple")]
         let clock = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(clock);
-        Moment(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0)))
+        Moment(nanos(Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))))
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", leasehold_explore)))]
     pub(crate) fn now() -> Moment {
         static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-        Moment(START.get_or_init(std::time::Instant::now).elapsed())
+        Moment(nanos(START.get_or_init(std::time::Instant::now).elapsed()))
     }
 
     /// From now until then; zero if that is past.
@@ -42,12 +43,11 @@ impl Moment {
 
     /// The last multiple of `grid` before it.
     pub(crate) fn floor(self, grid: Duration) -> Moment {
-        let nanos = self.0.as_nanos() % grid.as_nanos().max(1);
-        Moment(self.0.saturating_sub(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))))
+        Moment(self.0 - self.0 % nanos(grid).max(1))
     }
 
     pub(crate) fn since(self, earlier: Moment) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
@@ -55,6 +55,10 @@ impl Add<Duration> for Moment {
     type Output = Moment;
 
     fn add(self, time: Duration) -> Moment {
-        Moment(self.0.saturating_add(time))
+        Moment(self.0.saturating_add(nanos(time)))
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

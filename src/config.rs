@@ -2,7 +2,11 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use crate::error::{Error, Result};
+use crate::{
+    credentials::CredentialsProvider,
+    error::{Error, Result},
+    tls::TlsContext,
+};
 
 /// The longest lease: a year. Redis would take more, but a lock of years is a mistake.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -21,8 +25,39 @@ pub(crate) struct Config {
     /// Longer waits are logged.
     pub(crate) slow_wait: Duration,
     pub(crate) replicas: u8,
+    pub(crate) confirmed: Confirmed,
     pub(crate) handovers: u32,
     pub(crate) connections: usize,
+    pub(crate) pubsub: PubSub,
+    /// Who we are, where that changes.
+    pub(crate) credentials: Option<CredentialsProvider>,
+    pub(crate) tls: Option<TlsContext>,
+    pub(crate) client_name: Option<String>,
+}
+
+/// What a replica has done with a write that it confirms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Confirmed {
+    /// It is in its memory (`WAIT`).
+    Received,
+    /// It is on its disk (`WAITAOF`).
+    Fsynced,
+}
+
+/// How waiters learn that a lock is free, see [`Builder::pubsub`](crate::Builder::pubsub).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum PubSub {
+    /// Sharded in a cluster whose servers have it (Redis and Valkey since 7.0), else classic; as Redisson decides it.
+    #[default]
+    Auto,
+    /// `PUBLISH` and `SUBSCRIBE`, which a cluster sends to all its servers.
+    Classic,
+    /// `SPUBLISH` and `SSUBSCRIBE`, which stay on the server of the lock.
+    Sharded,
+    /// Nothing is published or subscribed: of those who wait in one process the first looks for itself, with pauses that grow
+    /// up to a fifth of a second. Redisson's spin lock.
+    Off,
 }
 
 /// A lease between a millisecond and a year, in whole milliseconds as Redis counts it.
@@ -100,7 +135,7 @@ impl Deref for Name {
 }
 
 /// What a cluster hashes, by the server's rule: between the first `{` and the next `}`, unless that is empty.
-fn hash_tag(key: &str) -> Option<&str> {
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
     (!tag.is_empty()).then_some(tag)

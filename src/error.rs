@@ -81,11 +81,14 @@ pub enum Error {
         source: Option<Source>,
     },
 
-    /// The server refuses us: no or wrong password, or a user without the rights that the scripts need (they are
-    /// listed in the crate documentation). Nothing new is held; a hold from before stays until its lease ends.
-    #[error("the server denies access")]
+    /// The server refuses us: no or wrong password, or a user without a right that locks need (all of them:
+    /// [`guide::operations`](crate::guide::operations)). Nothing new is held; a hold from before stays until its lease ends, and what was to be given back is given back
+    /// in the background as soon as that is allowed.
+    #[error("the server denies access: {reason}")]
     #[non_exhaustive]
     Denied {
+        /// Which right is missing, as a rule of an ACL says it: `this user lacks +hget`. Never holds a password.
+        reason: String,
         /// The server's words.
         source: Source,
     },
@@ -95,6 +98,15 @@ pub enum Error {
     #[error("the key {name:?} holds something that is not a lock")]
     #[non_exhaustive]
     Conflict {
+        /// The lock's name.
+        name: String,
+    },
+
+    /// Its owner reads what it asks to write: it would wait for itself. Nothing was sent, and it still reads; give the read guard
+    /// back first, or take the lock for writing from the start and [downgrade](crate::WriteGuard::downgrade) it.
+    #[error("whoever reads {name:?} cannot ask to write it as well")]
+    #[non_exhaustive]
+    Upgrade {
         /// The lock's name.
         name: String,
     },
@@ -156,6 +168,7 @@ impl Error {
             Error::InvalidName { name, .. }
             | Error::Lost { name, .. }
             | Error::Conflict { name }
+            | Error::Upgrade { name }
             | Error::Replicas { name, .. } => Some(name),
             Error::Unavailable { name, .. } => name.as_deref(),
             Error::InvalidConfig { .. } | Error::Denied { .. } | Error::Server { .. } | Error::Closed => None,
@@ -171,6 +184,12 @@ impl Error {
     pub(crate) fn abandoned(what: &str, name: &str) -> Error {
         let tried = format!("{what}: the runtime that this client was connected on has ended");
         Error::Unavailable { name: if_any(name), tried, source: None }
+    }
+
+    /// No script of ours answers so.
+    pub(crate) fn unexpected(answer: &str) -> Error {
+        let words = format!("unexpected answer {answer}");
+        Error::Server { source: Source::from(Box::<dyn StdError + Send + Sync>::from(words)) }
     }
 
     pub(crate) fn lost(name: &str, reason: Lost) -> Error {

@@ -16,6 +16,9 @@
 //! |------------------------------------------------------------------|---------------------|
 //! | one at a time, by name; functions that call each other may lock again | [`Client::lock`] |
 //! | one at a time, by name; also among branches and requests of one task  | [`Client::mutex`] |
+//! | one at a time, in the order in which all machines asked               | [`Client::fair_lock`] |
+//! | many readers or one writer                                      | [`Client::rw_lock`] |
+//! | one at a time, and a number by which a resource refuses a late writer | [`Client::fenced_lock`] |
 //!
 //! <div class="warning">
 //!
@@ -54,14 +57,13 @@
 //! out, out of CPU) wakes up and works on for a moment before it learns that somebody else has the lock. The server
 //! keeps locks in memory: one that restarts without persistence, or fails over to a replica that had not heard of the
 //! lock yet, gives it away early; [`Builder::replicas`] makes that rarer, not impossible. So use a lock to have work
-//! done once *as a rule*; where doing it twice would be a disaster, let the resource itself refuse the second writer.
+//! done once *as a rule*; where doing it twice would be a disaster, let the resource itself refuse the second writer, with the
+//! token of a [`FencedLock`]: see [`guide::fencing`].
 //!
 //! # What the server's user needs
 //!
-//! With ACLs: the commands `EVALSHA`, `SCRIPT LOAD`, `EXISTS`, `HGET`, `HGETALL`, `HLEN`, `HEXISTS`, `HINCRBY`, `HDEL`,
-//! `DEL`, `PTTL`, `PEXPIRE`, `PUBLISH`, `SUBSCRIBE`, `UNSUBSCRIBE`, `PING`, `SELECT` for a database other than 0, and
-//! `WAIT` for [`Builder::replicas`]; `CLIENT INFO` and `CLIENT KILL`, without which a request of a lost connection may be executed
-//! after a later one; the keys of the locks and `redisson_lock__channel:*`; the channels `redisson_lock__channel:*`.
+//! With ACLs: the rules of [`guide::operations`], which has them to copy for one server, a cluster and sentinels.
+//! [`Error::Denied`] names the right that is missing.
 //!
 //! # Tracing
 //!
@@ -83,6 +85,7 @@
 mod client;
 mod clock;
 mod config;
+mod credentials;
 mod engine;
 mod error;
 #[cfg(leasehold_explore)]
@@ -93,26 +96,39 @@ mod primitives;
 mod redis;
 mod stats;
 mod sync;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use client::RawScript;
 pub use client::{Builder, Client, Held};
+pub use config::PubSub;
+pub use credentials::Credentials;
 pub use engine::{Guard, Outcome};
 pub use error::{Error, Lost, Result};
 pub use owner::Owner;
-pub use primitives::{Holder, Lock};
+pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Lock, RwLock, RwState, WriteGuard};
 pub use stats::{Gauges, Stats, Times, Totals};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
 /// The pages of `docs/`, to read beside the interface.
 pub mod guide {
-    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n\n"]
+    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#rights\n\n"]
     #[doc = include_str!("../docs/faq.md")]
     pub mod faq {}
 
-    #[doc = "[FAQ]: crate::guide::faq#the-server-denies-access\n\n"]
+    #[doc = "[guarantees]: crate::guide::guarantees\n[benchmarks]: crate::guide::benchmarks\n\n"]
+    #[doc = include_str!("../docs/operations.md")]
+    pub mod operations {}
+
+    #[doc = "[operations]: crate::guide::operations#rights\n\n"]
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
+
+    #[doc = include_str!("../docs/fencing.md")]
+    pub mod fencing {}
 
     #[doc = include_str!("../docs/guarantees.md")]
     pub mod guarantees {}

@@ -52,7 +52,9 @@ fn is_there(test: &str) -> bool {
         return read("tests/model/main.rs").contains("#[test]");
     }
     if let Some(trouble) = test.strip_prefix("scripts/chaos: ") {
-        return read("tests/chaos/troubles.rs").contains(&format!("(\"{trouble}\", "));
+        let files =
+            ["troubles", "scene/cluster", "scene/sentinels"].map(|file| read(&format!("tests/chaos/{file}.rs")));
+        return files.iter().any(|file| file.contains(&format!("(\"{trouble}\", ")));
     }
     let Some((file, name)) = test.split_once("::") else { return false };
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/{file}.rs")).is_file()

@@ -7,8 +7,13 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 5] =
-    [&["sync", "error", "clock", "owner", "config", "stats"], &["redis"], &["engine"], &["client"], &["primitives"]];
+const LAYERS: [&[&str]; 5] = [
+    &["sync", "error", "clock", "owner", "credentials", "tls", "no_tls", "config", "stats"],
+    &["redis"],
+    &["engine"],
+    &["client"],
+    &["primitives"],
+];
 
 fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|names| names.contains(&module))

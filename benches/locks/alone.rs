@@ -10,7 +10,7 @@ use leasehold::{Client, Guard, RawScript};
 
 use crate::{
     report::{Outcome, Report, cpu, median, micros, nanos, resident},
-    server::Server,
+    support::{Server, deployment::cluster::Cluster},
 };
 
 const ROUNDS: usize = 7;
@@ -45,8 +45,8 @@ impl Bare {
 
     async fn pair(&self, name: &str) -> Outcome<()> {
         let id = "6b1c7d3e-0000-4000-8000-000000000001:1";
-        let keys = || vec![name.to_owned(), format!("redisson_lock__channel:{{{name}}}")];
-        let words = |words: [&str; 6]| words.map(str::to_owned).to_vec();
+        let (keys, channel) = (|| vec![name.to_owned()], format!("redisson_lock__channel:{{{name}}}"));
+        let words = |words: [&str; 6]| words.map(str::to_owned).into_iter().chain([channel.clone()]).collect();
         self.acquire.call(keys(), words(["1", "1", id, "30000", "1", "first"])).await?;
         self.release.call(keys(), words(["1", "1", id, "0", "0", "PUBLISH"])).await?;
         Ok(())
@@ -127,6 +127,35 @@ pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()
             measured,
             Some(5e5 / raw),
             Some((&format!("at least {aim}"), met)),
+        );
+    }
+    Ok(())
+}
+
+/// Names of their own on a cluster of three masters, beside one server: what a pair costs more.
+pub(crate) async fn clustered(server: &Server, report: &mut Report) -> Outcome<()> {
+    let cluster = Cluster::of_masters().await;
+    let (one, three) = (Client::connect(&server.url()).await?, Client::connect(&cluster.url()).await?);
+    let pair_of = |client: Client| {
+        move |name: String| {
+            let client = client.clone();
+            async move { Ok(client.lock(&name).lock().await?.unlock().await?) }
+        }
+    };
+    for tasks in [1, 16, 256, 2_048] {
+        let (mut alone, mut shared) = (Vec::new(), Vec::new());
+        for _ in 0..WINDOWS {
+            alone.push(pairs_a_second(tasks, pair_of(one.clone())).await?);
+            shared.push(pairs_a_second(tasks, pair_of(three.clone())).await?);
+        }
+        let cost = median(alone.iter().zip(&shared).map(|(alone, shared)| alone / shared).collect());
+        let measured = format!("{:.0} a second, one server {:.0}, cost {cost:.2} times", median(shared), median(alone));
+        let aim = "at most 1.25 times";
+        report.row(
+            format!("{tasks} tasks, a name each, on a cluster of three"),
+            measured,
+            None,
+            Some((aim, cost <= 1.25)),
         );
     }
     Ok(())

@@ -16,7 +16,7 @@ use leasehold::{Client, Guard, Owner};
 
 use crate::{
     report::{Outcome, Report, calls, clock, median, micros, nanos, raw_round_trip, resident, since},
-    server::Server,
+    support::Server,
 };
 
 const TASKS: usize = 64;

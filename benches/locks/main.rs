@@ -8,22 +8,23 @@ mod contended;
 mod processes;
 mod report;
 #[allow(dead_code)]
-#[path = "../../tests/support/server.rs"]
-mod server;
+#[path = "../../tests/support/mod.rs"]
+mod support;
 mod trouble;
 
 use std::{future::Future, pin::Pin};
 
 use report::{Outcome, Report};
-use server::Server;
+use support::Server;
 
 type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
 
 // The first measures memory, which what others leave behind would blur.
-const SECTIONS: [(&str, Section); 10] = [
+const SECTIONS: [(&str, Section); 11] = [
     ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
     ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
+    ("cluster", |server, report| Box::pin(alone::clustered(server, report))),
     ("held", |server, report| Box::pin(alone::held(server, report))),
     ("one-name", |server, report| Box::pin(contended::one_name(server, report))),
     ("hand-over", |server, report| Box::pin(contended::hand_over(server, report))),

@@ -11,7 +11,7 @@ use leasehold::Client;
 
 use crate::{
     report::{Outcome, Report, calls, clock, median, micros, nanos, raw_round_trip},
-    server::Server,
+    support::Server,
 };
 
 const PROCESSES: usize = 8;

@@ -10,7 +10,7 @@ use std::{
 use hdrhistogram::Histogram;
 use leasehold::Client;
 
-use crate::server::Server;
+use crate::support::Server;
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 

@@ -12,7 +12,7 @@ use leasehold::{Client, Owner};
 
 use crate::{
     report::{Outcome, Report, raw_round_trip},
-    server::Server,
+    support::Server,
 };
 
 /// `CLIENT KILL TYPE pubsub` every 50 ms for 10 s under load: the longest time that the lock lay free while others

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::{
     clock::Moment,
     config::Lease,
-    error::{Error, Result, Source},
+    error::{Error, Result},
     redis::{Answer, Fault, Part, Redis, Script, spread},
     sync::{std, tokio},
 };
@@ -132,15 +132,18 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
             Error::silent(what, name, waited, Some(source))
         }
         Fault::Abandoned => Error::abandoned(what, name),
-        Fault::Denied(source) => Error::Denied { source },
+        Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
         Fault::Server(source) => Error::Server { source },
+        // Where the URL says that it is a cluster, nobody is told so.
+        Fault::Elsewhere(_, source) => {
+            Error::config("url", format!("it leads to a server of a cluster, which redis-cluster:// is for ({source})"))
+        }
         Fault::Closed => Error::Closed,
     }
 }
 
 /// An answer that no script gives.
 pub(crate) fn unexpected(answer: &Answer) -> Error {
-    let words = format!("unexpected answer {answer:?}");
-    Error::Server { source: Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words)) }
+    Error::unexpected(&format!("{answer:?}"))
 }

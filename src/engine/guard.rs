@@ -11,13 +11,14 @@ use super::{
     ask::{Pauses, ScriptRequest, unexpected},
     hold::{Hold, LeaseTerms},
     releaser::ReleaseJob,
+    tenure::Tenure,
 };
 use crate::{
     clock::Moment,
     config::Lease,
     error::{Error, Lost, Result},
     owner::Owner,
-    redis::Code,
+    redis::{Code, Part, Script},
     sync::{std, tokio},
 };
 
@@ -100,6 +101,8 @@ impl<T> Outcome<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnServer {
     Nothing,
+    /// Only what a waiter leaves there.
+    Trace,
     InDoubt,
     Granted,
     /// It has been dealt with.
@@ -127,9 +130,9 @@ impl Guard {
         self.on_server = OnServer::InDoubt;
     }
 
-    /// The server has certainly not given it.
-    pub(crate) fn refused(&mut self) {
-        self.on_server = OnServer::Nothing;
+    /// The server has certainly not given it; but perhaps noted that it is waited for.
+    pub(crate) fn refused(&mut self, trace: bool) {
+        self.on_server = if trace { OnServer::Trace } else { OnServer::Nothing };
     }
 
     /// Whether it is ours by the clock.
@@ -149,7 +152,8 @@ impl Guard {
 
     /// Gives back this acquisition: an error if it was already gone.
     ///
-    /// A lock taken several times by one owner is free when the last of its guards is given back, in any order.
+    /// A lock taken several times by one owner is free when the last of its guards is given back, in any order. Where another
+    /// task of this client waits for it, that has it at once; the answer comes when the server has confirmed that it was ours.
     ///
     /// # Errors
     ///
@@ -173,6 +177,10 @@ impl Guard {
             return Err(Error::lost(&self.hold.name, reason));
         }
         let engine = Arc::clone(&self.engine);
+        if let Some(tenure) = self.pass_on() {
+            let word = Box::pin(engine.word(&tenure, self.name())); // few need the room for it
+            return if word.await? { Ok(()) } else { Err(self.gone()) };
+        }
         let begun = engine.releaser.begin();
         let last = self.step_down();
         let give_up = engine.outage_ends();
@@ -266,28 +274,45 @@ impl Guard {
     }
 
     async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
+        let script = &self.hold.kind.renew;
+        let part = self.hold.part(script, lease.map_or(0, Lease::millis), 0, "");
+        let sent = self.ask("confirming the lock", (&script.script, part), lease).await?;
+        self.hold.confirmed(sent, lease);
+        self.engine.watchdog.list(&self.hold);
+        self.hold.check()
+    }
+
+    /// What a script does only where the hold is there.
+    pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
+        self.ask(what, request, None).await.map(drop)
+    }
+
+    /// Asks about the hold. When the request was sent that found it.
+    async fn ask(
+        &self,
+        what: &'static str,
+        (script, part): (&'static Script, Part),
+        lease: Option<Lease>,
+    ) -> Result<Moment> {
         self.hold.check()?;
-        let reply = ScriptRequest {
+        let request = ScriptRequest {
             name: &self.hold.name,
             hold: lease.map(|lease| (&*self.hold, lease)),
-            script: &self.hold.kind.renew,
-            part: self.hold.part(lease.map_or(0, Lease::millis), 0, ""),
+            script,
+            part,
             replicas: 0,
-            what: "confirming the lock",
+            what,
             pauses: Pauses::default(),
             insists: false,
             since: Instant::now(),
             give_up: self.engine.outage_ends(),
-        }
-        .ask(&self.engine.redis);
-        let reply = Box::pin(reply).await?;
+        };
+        let reply = Box::pin(request.ask(&self.engine.redis)).await?;
         match reply.answer.code {
-            Code::Kept => self.hold.confirmed(reply.sent, lease),
-            Code::Gone => return Err(self.gone()),
-            _ => return Err(unexpected(&reply.answer)),
+            Code::Kept => Ok(reply.sent),
+            Code::Gone => Err(self.gone()),
+            _ => Err(unexpected(&reply.answer)),
         }
-        self.engine.watchdog.list(&self.hold);
-        self.hold.check()
     }
 
     /// Runs `work` while the lock is ours, then gives it back. If the lock is lost meanwhile, `work` is dropped.
@@ -364,7 +389,7 @@ impl Guard {
             reason = self.lost() => return Outcome::Stopped(Error::lost(self.name(), reason)),
             value = work => value,
         };
-        let (name, id) = (self.hold.name.clone(), self.hold.id.clone());
+        let (name, id) = (self.hold.name.clone(), self.hold.id().to_owned());
         match self.unlock().await {
             Ok(()) => Outcome::Done(value),
             Err(error) => {
@@ -380,10 +405,11 @@ impl Guard {
         self.hold.hold_count()
     }
 
-    /// The hash field in Redis, `clientUUID:n`: new for every outermost hold, the same for its nested ones.
+    /// The hash field in Redis, `clientUUID:n`: the same for nested acquisitions, and for those to whom the lock goes in this
+    /// process without the server being asked; else new for every outermost hold.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.hold.id
+        self.hold.id()
     }
 
     /// Who may re-enter; known only inside this process.
@@ -398,6 +424,16 @@ impl Guard {
         &self.hold.name
     }
 
+    /// The lock's key in Redis.
+    pub(crate) fn key(&self) -> &str {
+        self.hold.name.key()
+    }
+
+    /// The fencing token, where the kind has them.
+    pub(crate) fn fence(&self) -> Option<u64> {
+        self.hold.fence()
+    }
+
     /// Gives up the acquisition on our side: no more renewals, and the owner's next `lock` is a new hold. True if it was
     /// the last. What the server has is the caller's business.
     fn step_down(&mut self) -> bool {
@@ -405,14 +441,27 @@ impl Guard {
         self.on_server = OnServer::Settled;
         let last = self.hold.let_go(self.terms);
         if last {
-            self.engine.registry.remove(&self.hold);
-            self.engine.watchdog.list(&self.hold);
-            if let Some(since) = since {
-                self.engine.counters.holds.down();
-                self.engine.counters.hold.note(Moment::now().since(since));
-            }
+            self.over(since);
         }
         last
+    }
+
+    /// Gives it up for the next in the queue here to have, without asking anybody, if that is possible.
+    fn pass_on(&mut self) -> Option<Arc<Tenure>> {
+        let since = self.hold.since();
+        let tenure = self.engine.queues.pass_on(&self.hold, || self.engine.releaser.later(&self.hold))?;
+        self.on_server = OnServer::Settled;
+        self.over(since);
+        Some(tenure)
+    }
+
+    fn over(&self, since: Option<Moment>) {
+        self.engine.registry.remove(&self.hold);
+        self.engine.watchdog.list(&self.hold);
+        if let Some(since) = since {
+            self.engine.counters.holds.down();
+            self.engine.counters.hold.note(Moment::now().since(since));
+        }
     }
 
     /// Gives up the acquisition and leaves the server's side to the releaser, unless there is nothing.
@@ -426,16 +475,25 @@ impl Guard {
         }
         let engine = Arc::clone(&self.engine);
         let _begun = engine.releaser.begin();
+        let on_server = self.on_server;
         self.step_down();
         if there {
             engine.releaser.send(ReleaseJob::new(&self.hold, given));
+        } else if on_server == OnServer::Trace {
+            engine.releaser.send(ReleaseJob::of_trace(&self.hold));
         }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.on_server != OnServer::Settled {
+        let passed = (self.on_server == OnServer::Granted).then(|| self.pass_on()).flatten();
+        if let Some(tenure) = passed {
+            self.engine.counters.released.up();
+            if tenure.passed_unheard() {
+                self.engine.releaser.confirm(&tenure);
+            }
+        } else if self.on_server != OnServer::Settled {
             self.leave();
         }
     }

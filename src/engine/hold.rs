@@ -10,7 +10,11 @@ use std::{
 use tokio::{runtime::Handle, sync::Notify, task::AbortHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::kind::Kind;
+use super::{
+    kind::{Kind, KindScript, Waits},
+    queue::LineKey,
+    tenure::Tenure,
+};
 use crate::{
     clock::Moment,
     config::{Lease, Name},
@@ -28,8 +32,10 @@ use crate::{
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
-    /// The hash field in Redis. Never used again, so that a late command of this hold cannot touch another.
-    pub(crate) id: Box<str>,
+    /// The hash field in Redis that it asks with. Never used again, so that a late command of this hold cannot touch another.
+    own_id: Box<str>,
+    /// Of the id that it passed on, or was passed, in memory.
+    tenure: OnceLock<Arc<Tenure>>,
     pub(crate) number: u64,
     pub(crate) kind: &'static Kind,
     /// What renewals ask for.
@@ -44,6 +50,8 @@ pub(crate) struct Hold {
     lost_token: OnceLock<CancellationToken>,
     /// Watches the clock for the token, on the runtime of whoever asked.
     watcher: Mutex<Option<AbortHandle>>,
+    /// The fencing token, of a kind that has them.
+    fence: OnceLock<u64>,
 }
 
 /// How often a hold is confirmed at the most, however short its lease.
@@ -71,8 +79,15 @@ struct State {
     phase: Phase,
     /// The asker waits in the queue, so a second branch of its owner need not.
     queued: bool,
-    /// It was handed over, and its asker may not know yet.
+    /// It was handed over, or passed on in memory, and its asker may not know yet.
     given: bool,
+    /// Its id went on to another hold, in memory: nothing of this one is on the server.
+    passed_on: bool,
+    /// What it was passed on with.
+    inherited: Option<Inheritance>,
+    /// Each request that could change something of it was answered at the first try, and it has had one acquisition only:
+    /// whatever the server has of it, it will not change by itself.
+    clean: bool,
     /// Its asker was passed over, and may hold the turn for ever.
     evicted: bool,
     /// Guards alive, and nested requests under way.
@@ -85,6 +100,8 @@ struct State {
     every: Duration,
     /// Certainly ours until then.
     until: Moment,
+    /// It was seen so lately that nobody can have brought its end nearer than this.
+    sure: Moment,
     /// After this, nothing that was sent so far can be left on the server.
     bound: Moment,
     /// `max_hold` of each guard that has one; the earliest ends the hold.
@@ -104,6 +121,15 @@ struct State {
     confirm_at: Moment,
     /// Its entry in the watchdog's list.
     due: Option<Moment>,
+}
+
+/// What goes on with an id that is passed on in memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Inheritance {
+    pub(super) until: Moment,
+    bound: Moment,
+    every: Duration,
+    confirm_at: Moment,
 }
 
 /// What one acquisition was made for.
@@ -157,12 +183,16 @@ impl Hold {
             phase: Phase::Asked,
             queued: false,
             given: false,
+            passed_on: false,
+            inherited: None,
+            clean: true,
             evicted: false,
             count: 0,
             renewed: 0,
             since: None,
             every: FLOOR,
             until: Moment::now(),
+            sure: Moment::FAR,
             bound: Moment::now(),
             caps: Vec::new(),
             doomed: false,
@@ -180,7 +210,8 @@ impl Hold {
         Hold {
             name,
             owner,
-            id,
+            own_id: id,
+            tenure: OnceLock::new(),
             number,
             kind,
             watchdog,
@@ -190,12 +221,118 @@ impl Hold {
             changed,
             lost_token,
             watcher: Mutex::default(),
+            fence: OnceLock::new(),
         }
     }
 
+    /// The hash field in Redis, the same along a row of holds that pass it on in memory.
+    pub(crate) fn id(&self) -> &str {
+        self.tenure.get().map_or(&self.own_id, |tenure| tenure.id())
+    }
+
+    /// If it was passed on in memory, or to it.
+    pub(super) fn tenure(&self) -> Option<&Arc<Tenure>> {
+        self.tenure.get()
+    }
+
+    /// That of its id, begun now if it is the first to pass that on.
+    pub(super) fn begin_tenure(self: &Arc<Hold>, counters: &Arc<Counters>) -> &Arc<Tenure> {
+        self.tenure.get_or_init(|| Arc::new(Tenure::of(self, self.watchdog, counters)))
+    }
+
+    /// Whether it may be passed on in memory, as far as can be seen without looking at the clock.
+    pub(super) fn may_pass_on(&self) -> bool {
+        self.kind.rules.passes_on && self.facts().may_pass_on()
+    }
+
+    /// Gives up its only acquisition, the last one, for another hold to have its id. `None`, and nothing is done, unless it is kept by
+    /// the watchdog, long enough, and nothing of it is in doubt or under way.
+    pub(super) fn pass_on(&self) -> Option<Inheritance> {
+        let _turn = self.turn.try_lock().ok()?;
+        let mut state = self.state();
+        let left = state.until.left();
+        if !state.may_pass_on() || left < *self.watchdog / 2 || left > *self.watchdog {
+            return None;
+        }
+        (state.phase, state.count, state.renewed, state.counted) = (Phase::Over, 0, 0, true);
+        state.caps.clear();
+        self.changed.notify_waiters();
+        let State { until, bound, every, confirm_at, .. } = *state;
+        Some(Inheritance { until, bound, every, confirm_at })
+    }
+
+    /// Takes over an id with what is known of it. Its asker has it when it looks.
+    pub(super) fn inherit(&self, tenure: &Arc<Tenure>, inheritance: Inheritance) {
+        let mut state = self.facts();
+        self.tenure.set(Arc::clone(tenure)).expect("who waits has passed nothing on, and is passed one lock");
+        (state.given, state.inherited) = (true, Some(inheritance));
+        state.bound = state.bound.max(inheritance.bound);
+        state.visits += 1;
+        (state.returning, state.returned) = (false, false);
+    }
+
+    /// Another hold has its id now.
+    pub(super) fn passed_on(&self) {
+        let mut state = self.facts();
+        (state.passed_on, state.returned) = (true, true);
+    }
+
+    pub(super) fn has_passed_on(&self) -> bool {
+        self.facts().passed_on
+    }
+
+    /// What it was passed is gone, and it has not looked yet.
+    pub(super) fn found_gone(&self) {
+        if let Some(inherited) = &mut self.facts().inherited {
+            inherited.until = Moment::now();
+        }
+    }
+
+    /// Nothing of it is in doubt.
+    pub(super) fn is_clean(&self) -> bool {
+        self.facts().clean
+    }
+
+    /// A request that could change something of it was not answered at the first try.
+    pub(crate) fn in_doubt(&self) {
+        self.facts().clean = false;
+    }
+
+    /// Where it waits: in a line of the server's each has a queue of its own here.
+    pub(super) fn queue(&self) -> (LineKey, u64) {
+        (self.line(), if self.kind.rules.waits == Waits::InLine { self.number } else { 0 })
+    }
+
+    /// Where it is told that it may ask.
+    pub(super) fn channel(&self) -> String {
+        let channel = self.kind.channel(self.name.key());
+        if self.kind.rules.waits == Waits::InLine { format!("{channel}:{}", self.id()) } else { channel }
+    }
+
+    pub(super) fn line(&self) -> LineKey {
+        (Arc::clone(self.name.key()), self.kind)
+    }
+
+    /// Where others wait for the same lock, in other ways.
+    pub(super) fn other_lines(&self) -> impl Iterator<Item = LineKey> {
+        let kinds = self.kind.beside.into_iter().chain(self.kind.barred_by);
+        kinds.map(|kind| (Arc::clone(self.name.key()), kind))
+    }
+
     /// A request about this hold.
-    pub(crate) fn part(&self, lease: u64, count: u32, more: &str) -> Part {
-        self.kind.part(self.name.key(), &self.id, lease, count, more)
+    pub(crate) fn part(&self, script: &KindScript, lease: u64, count: u32, more: &str) -> Part {
+        self.kind.part(script, self.name.key(), (self.id(), lease, count), more)
+    }
+
+    /// The server granted it, or handed it over, and named this token.
+    pub(super) fn take_fence(&self, token: Option<u64>) {
+        if let Some(token) = token.filter(|_| self.kind.rules.has_token) {
+            self.fence.get_or_init(|| token); // it stays the same for as long as the server has the hold
+        }
+    }
+
+    pub(crate) fn fence(&self) -> Option<u64> {
+        self.fence.get().copied()
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -228,8 +365,10 @@ impl Hold {
     }
 
     /// A request for this many acquisitions of it, which is not sent any more once it has been recalled.
-    pub(crate) fn ask_part(&self, lease: u64, count: u32, more: &str) -> Part {
-        self.kind.words(self.name.key(), &self.id, lease, count, more).recalled_by(&self.recall).done()
+    pub(crate) fn ask_part(&self, (lease, count): (u64, u32), more: &str, last: &str) -> Part {
+        let words = self.kind.words(&self.kind.acquire, self.name.key(), (self.id(), lease, count), more);
+        let words = if self.kind.has_last_word() { words.arg(last) } else { words };
+        words.recalled_by(&self.recall).done()
     }
 
     /// Its asker goes to wait in the queue.
@@ -289,7 +428,7 @@ impl Hold {
     /// A request that asks for `lease` is about to be sent: the server may keep the hold for that long.
     pub(crate) fn asking(&self, lease: Lease) {
         let mut state = self.facts();
-        state.bound = state.bound.max(Moment::now() + *lease);
+        state.bound = state.bound.max(Moment::now() + (*lease).max(self.kind.rules.waits.trace()));
     }
 
     /// After this, nothing of it can be left on the server.
@@ -308,6 +447,7 @@ impl Hold {
             Phase::Over => return Claim::Over,
         };
         state.count += 1;
+        state.clean &= claim == Claim::First;
         claim
     }
 
@@ -324,19 +464,37 @@ impl Hold {
             state.until = sent + lease.certain(); // may be past already: then it is lost from the start
         }
         state.renewed += u32::from(terms.renewed);
-        state.every = state.every.max(lease.min(self.watchdog).renewal());
         state.caps.extend(terms.cap);
-        state.confirm(sent, lease);
+        match state.inherited.take() {
+            Some(inherited) => {
+                (state.until, state.every, state.confirm_at) = (inherited.until, inherited.every, inherited.confirm_at);
+            }
+            None => {
+                state.every = state.every.max(self.looks_every(lease));
+                state.seen(sent, self.kind.rules.sure);
+                state.confirm(sent, lease);
+            }
+        }
         first
     }
 
     /// The server confirmed the hold; where a lease was asked for, its end is that long after `sent`.
     pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>) {
         let mut state = self.state();
+        if let (Some(inherited), Some(lease)) = (&mut state.inherited, lease) {
+            inherited.until = inherited.until.max(sent + lease.certain()); // its asker has not looked yet
+        }
+        state.seen(sent, self.kind.rules.sure);
         match lease {
             Some(lease) => state.confirm(sent, lease),
             None => state.confirm_next(sent),
         }
+    }
+
+    /// How often the server is asked to confirm it.
+    fn looks_every(&self, lease: Lease) -> Duration {
+        let every = lease.min(self.watchdog).renewal();
+        self.kind.rules.sure.map_or(every, |sure| every.min(sure.mul_f64(0.3)))
     }
 
     /// Gives up one acquisition. True if it was the last: the hold is over and must leave the registry.
@@ -369,7 +527,7 @@ impl Hold {
         drop(state);
         self.tell_token();
         counters.lost.up();
-        tracing::warn!(target: "leasehold::lock", name = &*self.name, id = &*self.id, %reason, "lost");
+        tracing::warn!(target: "leasehold::lock", name = &*self.name, id = self.id(), %reason, "lost");
         self.changed.notify_waiters();
     }
 
@@ -528,7 +686,7 @@ impl Hold {
     pub(crate) fn came_again(&self) {
         let mut state = self.facts();
         state.visits += 1;
-        (state.returning, state.returned) = (false, false);
+        state.returned = false; // but what was asked for before may still be done
     }
 
     /// Whether its return is to be counted: once, and only if its grant was.
@@ -568,12 +726,24 @@ async fn pass(time: Duration) {
 }
 
 impl State {
+    fn may_pass_on(&self) -> bool {
+        let is_kept = self.phase == Phase::Held && (self.count, self.renewed) == (1, 1);
+        is_kept && self.clean && !self.doomed
+    }
+
     /// What is past its end is lost for good.
     fn settle(&mut self) {
         if self.phase == Phase::Held
             && let Some(reason) = self.ended(Moment::now())
         {
             self.phase = Phase::Lost(reason);
+        }
+    }
+
+    /// The server had it when it was asked then.
+    fn seen(&mut self, sent: Moment, sure: Option<Duration>) {
+        if let Some(sure) = sure.filter(|_| self.phase == Phase::Held) {
+            self.sure = sent + sure;
         }
     }
 
@@ -595,13 +765,13 @@ impl State {
     }
 
     fn end(&self) -> Moment {
-        self.until.min(self.cap())
+        self.until.min(self.sure).min(self.cap())
     }
 
     fn ended(&self, now: Moment) -> Option<Lost> {
         if now >= self.cap() {
             Some(Lost::MaxHold)
-        } else if now >= self.until {
+        } else if now >= self.until.min(self.sure) {
             Some(Lost::Expired)
         } else {
             None
@@ -614,7 +784,7 @@ impl fmt::Debug for Hold {
         let state = self.state();
         f.debug_struct("Hold")
             .field("name", &&*self.name)
-            .field("id", &self.id)
+            .field("id", &self.id())
             .field("phase", &state.phase)
             .field("hold_count", &state.count)
             .finish_non_exhaustive()
@@ -624,16 +794,19 @@ impl fmt::Debug for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::{LOCK_CHANNEL, Script};
+    use crate::{engine::Rules, redis::LOCK_CHANNEL};
 
     static KIND: Kind = Kind {
         channel: LOCK_CHANNEL,
-        acquire: Script::new(""),
-        release: Script::new(""),
-        renew: Script::new(""),
-        hand_over: Script::new(""),
-        inspect: Script::new(""),
-        force_unlock: Script::new(""),
+        acquire: KindScript::new("", &[]),
+        release: KindScript::new("", &[]),
+        renew: KindScript::new("", &[]),
+        hand_over: None,
+        inspect: KindScript::new("", &[]),
+        force_unlock: KindScript::new("", &[]),
+        beside: None,
+        barred_by: None,
+        rules: Rules::PLAIN,
     };
 
     fn lease(millis: u64) -> Lease {

@@ -13,6 +13,7 @@ mod queue_state;
 mod registry;
 mod releaser;
 mod task_runtime;
+mod tenure;
 mod wait;
 mod waiter;
 mod watchdog;
@@ -28,20 +29,20 @@ use std::{
 
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use guard::{Guard, Outcome};
-pub(crate) use kind::Kind;
+pub(crate) use kind::{ExtraKey, Kind, KindScript, Rules, Waits};
 pub(crate) use task_runtime::TaskRuntime;
 pub(crate) use wait::{AcquireRequest, WaitLimit};
 
 use crate::{
     config::{Config, Name},
     error::{Error, Lost, Result},
-    redis::{Answer, Fault, Part, Redis, Script, Target},
+    redis::{Answer, Fault, Part, Redis, Script, Url},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -51,8 +52,10 @@ pub(crate) use hold::Hold;
 use queue::{INSPECTION, Queues};
 use registry::Registry;
 use releaser::{ReleaseJob, Releaser};
+use tenure::Tenure;
 use watchdog::Watchdog;
 
+const GIVING_BACK: &str = "giving back the lock";
 const CONNECTING: &str = "connecting";
 /// What an attempt to connect may take at least, however little time is left.
 const ONE_ATTEMPT: Duration = Duration::from_millis(100);
@@ -89,6 +92,11 @@ impl Drop for Engine {
     }
 }
 
+/// Random, but of another version than Redisson's random ones: scripts that clean up tell by it what is ours.
+fn new_client_id() -> Uuid {
+    uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid()
+}
+
 /// Looks after the queues until the client closes. Dropped before that, with the runtime it lives on, it tells all who
 /// wait that nobody is left to answer them.
 struct QueueInspector {
@@ -116,24 +124,25 @@ impl Drop for QueueInspector {
         if !self.closing.is_cancelled() {
             self.abandoned.store(true, Ordering::Release);
             self.closing.cancel();
+            self.queues.wake_all();
         }
     }
 }
 
 impl Engine {
     /// Connects and starts the tasks, all on `runtime`.
-    pub(crate) async fn start(target: Target, config: Config, runtime: TaskRuntime) -> Result<Arc<Engine>> {
-        let engine = runtime.run(Box::pin(Engine::connect(target, config))).await?;
+    pub(crate) async fn start(url: Url, config: Config, runtime: TaskRuntime) -> Result<Arc<Engine>> {
+        let engine = runtime.run(Box::pin(Engine::connect(url, config))).await?;
         let (engine, last_task) = engine?;
         runtime.keep_until(last_task);
         Ok(engine)
     }
 
     /// Starts the tasks; the first request connects.
-    pub(crate) fn start_lazy(target: Target, config: Config, runtime: TaskRuntime) -> Arc<Engine> {
+    pub(crate) fn start_lazy(url: Url, config: Config, runtime: TaskRuntime) -> Arc<Engine> {
         let build = || {
             let (counters, closed) = (Arc::default(), CancellationToken::new());
-            let redis = Redis::lazy(&Arc::new(target), &config, &counters, &closed);
+            let redis = Redis::lazy(&url, &config, &counters, &closed);
             Engine::build(config, redis, counters, closed)
         };
         let (engine, last_task) = runtime.enter(build);
@@ -143,14 +152,14 @@ impl Engine {
 
     /// Tries until it works, but no longer than the `connect_timeout`: at least once, for as long as its connections take, and for
     /// the last time when it is over.
-    async fn connect(target: Target, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {
-        let (target, counters, closed) = (Arc::new(target), Arc::default(), CancellationToken::new());
+    async fn connect(url: Url, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {
+        let (counters, closed) = (Arc::default(), CancellationToken::new());
         let (since, mut pauses) = (Instant::now(), Pauses::default());
         let (mut limit, mut last) = (Duration::MAX, None); // each connection has a limit of its own
         loop {
             let attempt = closed.child_token();
             let unfinished = attempt.clone().drop_guard(); // closes what is open if this future is dropped
-            match timeout(limit, Redis::connect(&target, &config, &counters, &attempt)).await {
+            match timeout(limit, Redis::connect(&url, &config, &counters, &attempt)).await {
                 Ok(Ok(redis)) => {
                     unfinished.disarm();
                     return Ok(Engine::build(config, redis, counters, closed));
@@ -194,7 +203,7 @@ impl Engine {
             closed.cancel(); // closes the connections
         });
         let engine = Engine {
-            id: Uuid::new_v4(),
+            id: new_client_id(),
             config,
             counters,
             redis,
@@ -210,6 +219,11 @@ impl Engine {
             next_hold: AtomicU64::new(1),
         };
         (Arc::new(engine), last_task)
+    }
+
+    /// The command with which releases are published; empty where they are not.
+    pub(crate) fn publish(&self) -> &'static str {
+        self.redis.publish()
     }
 
     /// Grants no new holds, waits until those that are there have been given back, but no longer than `grace`, and closes.
@@ -243,6 +257,7 @@ impl Engine {
     fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.stopping.cancel();
+        self.queues.wake_all();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -270,6 +285,25 @@ impl Engine {
         hold.tell_token();
         self.queues.wake_head(hold);
         Error::lost(&hold.name, reason)
+    }
+
+    /// Whether a lock was ours until it was passed on in memory: told by the next request about it.
+    async fn word(&self, tenure: &Arc<Tenure>, name: &str) -> Result<bool> {
+        let (word, is_first) = tenure.word();
+        if is_first {
+            self.releaser.confirm(tenure);
+        }
+        let (since, give_up) = (Instant::now(), self.outage_ends());
+        let closed = async {
+            self.closing.cancelled().await;
+            sleep(if self.is_abandoned() { Duration::ZERO } else { CLOSING }).await;
+        };
+        tokio::select! {
+            biased;
+            Ok(told) = word => told,
+            () = closed => Err(self.closed(GIVING_BACK, name)),
+            () = sleep_until(give_up) => Err(Error::silent(GIVING_BACK, name, since.elapsed(), None)),
+        }
     }
 
     /// Asks about a lock as such. True beside the answer: an earlier try may have done what was asked.
@@ -323,8 +357,8 @@ impl Engine {
     }
 
     /// An id that Redis has never seen.
-    fn new_id(&self) -> (u64, Box<str>) {
+    fn new_id(&self, kind: &Kind) -> (u64, Box<str>) {
         let number = self.next_hold.fetch_add(1, Ordering::Relaxed);
-        (number, format!("{}:{number}", self.id.as_hyphenated()).into())
+        (number, format!("{}:{number}{}", self.id.as_hyphenated(), kind.rules.suffix).into())
     }
 }

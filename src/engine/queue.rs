@@ -21,7 +21,10 @@ use tokio::{
 
 use super::{
     hold::Hold,
+    kind::{Kind, Waits},
     queue_state::QueueState,
+    releaser::ReleaseJob,
+    tenure::Tenure,
     waiter::{Offer, Waiter},
     yielding::Yielding,
 };
@@ -34,10 +37,13 @@ use crate::{
     sync::{dashmap, std, tokio},
 };
 
-/// All queues of a client, by key; a queue without waiters is gone.
+/// Each kind of lock has queues of its own: nothing goes from one to another.
+pub(super) type LineKey = (Arc<str>, &'static Kind);
+
+/// All queues of a client; a queue without waiters is soon gone.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    by_key: DashMap<Arc<str>, Arc<Queue>>,
+    by_key: DashMap<(LineKey, u64), Arc<Queue>>,
     /// How many times in a row a lock may be handed over.
     handovers: u32,
     yielding: Arc<Yielding>,
@@ -108,44 +114,79 @@ impl Queues {
     }
 
     /// Goes to the end of the queue for what `hold` asks for.
-    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease) -> QueueEntry<'_> {
-        let (waiter, joined) = (Arc::new(Waiter::new(Arc::clone(hold), lease)), Instant::now());
-        let key = hold.name.key();
-        let fresh = || Arc::new(Queue::new(key, &self.yielding, joined));
-        let queue = self.by_key.entry(Arc::clone(key)).or_insert_with(fresh).join(&waiter);
+    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease, renewed: bool) -> QueueEntry<'_> {
+        let (waiter, joined) = (Arc::new(Waiter::new(Arc::clone(hold), (lease, renewed))), Instant::now());
+        let fresh = || Arc::new(Queue::new(hold.name.key(), &self.yielding, joined));
+        let queue = self.by_key.entry(hold.queue()).or_insert_with(fresh).join(&waiter);
         self.counters.waiting.up();
         QueueEntry { queues: self, queue, waiter, joined, granted: false }
     }
 
     /// Offers the lock that `hold` gives back to the head of the queue, unless it is time for other processes.
     pub(crate) fn heir(&self, hold: &Hold) -> Option<Arc<Waiter>> {
-        let queue = self.get(hold)?;
+        let queue = self.get(&hold.queue())?;
         let mut state = queue.state();
-        if state.in_a_row >= self.handovers {
+        if !state.goes_on(self.handovers) {
             state.in_a_row = 0;
             return None;
         }
         let head = Arc::clone(state.head()?);
         let offered = head.offer().change(Offer::None, Offer::Made);
-        state.in_a_row += u32::from(offered);
+        state.count_handover(offered);
         offered.then_some(head)
+    }
+
+    /// Passes the lock on in memory to the head of the queue, unless it is time for other processes or the server must be asked.
+    /// Where nobody waits it rests for a moment if others are about to come; else `release` is what is to be done in the end.
+    pub(super) fn pass_on(&self, hold: &Arc<Hold>, release: impl FnOnce() -> ReleaseJob) -> Option<Arc<Tenure>> {
+        if !hold.may_pass_on() {
+            return None;
+        }
+        let queue = self.get(&hold.queue())?;
+        let mut state = queue.state();
+        if !state.goes_on(self.handovers) {
+            return None;
+        }
+        let tenure = hold.begin_tenure(&self.counters);
+        let passed = match state.head().map(Arc::clone) {
+            Some(head) => head.pass(tenure, hold),
+            None if state.others_wait || !tenure.rest(hold, release) => false,
+            None => {
+                state.resting = Some(Arc::clone(tenure));
+                true
+            }
+        };
+        state.count_handover(passed);
+        passed.then(|| Arc::clone(tenure))
+    }
+
+    /// Takes a lock that rests in this process. Who waits has come too late for it, and hears of it when it is given back.
+    pub(super) fn resume(&self, hold: &Arc<Hold>) -> bool {
+        let Some(queue) = self.get(&hold.queue()) else { return false };
+        let resting = queue.state().resting.take();
+        resting.is_some_and(|tenure| tenure.resume(hold))
     }
 
     /// The lock was released for all, and so many `others` heard of it. Where we do too there is no need to wake the head.
     pub(crate) fn released(&self, hold: &Hold, others: u64) {
-        let queue = self.get(hold);
+        let (queue, mut beside) = (self.get(&hold.queue()), self.beside(hold));
         let hears = queue.as_ref().is_some_and(|queue| queue.is_told());
-        self.yielding.owe(hold.name.key(), others, hears);
-        if !hears && let Some(queue) = queue {
-            queue.wake_head();
+        let others =
+            if hold.kind.rules.yields() { others + u64::from(beside.any(|queue| queue.is_waited_in())) } else { 0 };
+        if let Some(queue) = &queue {
+            queue.state().released(others);
         }
+        self.yielding.owe(hold.name.key(), others, hears);
+        queue.into_iter().chain(self.beside(hold)).filter(|queue| !queue.is_told()).for_each(|queue| queue.wake_head());
     }
 
     /// A hold of this process ended other than by a release: the head looks.
     pub(crate) fn wake_head(&self, hold: &Hold) {
-        if let Some(queue) = self.get(hold) {
-            queue.wake_head();
-        }
+        self.get(&hold.queue()).into_iter().chain(self.beside(hold)).for_each(|queue| queue.wake_head());
+    }
+
+    fn beside(&self, hold: &Hold) -> impl Iterator<Item = Arc<Queue>> {
+        hold.other_lines().filter_map(|line| self.get(&(line, 0)))
     }
 
     /// Looks after every queue, every [`INSPECTION`]: for the cases that nobody thought of, and for waiters that are not
@@ -153,17 +194,25 @@ impl Queues {
     pub(crate) fn inspect(&self) -> Vec<Arc<Hold>> {
         let now = Instant::now();
         let passed_over = self.by_key.iter().flat_map(|queue| queue.inspect(now)).collect();
+        self.by_key.retain(|_, queue| !queue.state().is_done());
         self.yielding.sweep();
         passed_over
     }
 
-    #[cfg(leasehold_explore)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
+    /// All who wait look at what is new: the client stops.
+    pub(super) fn wake_all(&self) {
+        self.by_key
+            .iter()
+            .for_each(|queue| queue.state().waiters.values().for_each(|waiter| waiter.woken.notify_one()));
     }
 
-    fn get(&self, hold: &Hold) -> Option<Arc<Queue>> {
-        self.by_key.get(hold.name.key()).map(|queue| Arc::clone(&queue))
+    #[cfg(leasehold_explore)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_key.iter().all(|queue| queue.state().waiters.is_empty() && queue.subscription().is_none())
+    }
+
+    fn get(&self, queue: &(LineKey, u64)) -> Option<Arc<Queue>> {
+        self.by_key.get(queue).map(|queue| Arc::clone(&queue))
     }
 }
 
@@ -179,15 +228,18 @@ impl Queue {
     }
 
     fn wake_head(&self) {
-        if let Some(head) = self.state().head() {
-            head.wake();
-        }
+        let head = self.state().head().map(Arc::clone);
+        head.inspect(|head| head.wake());
     }
 
     /// A head that took over from one that was granted at once has never asked, and nobody listens for it.
     fn inspect(&self, now: Instant) -> Vec<Arc<Hold>> {
         let listens = self.subscription().is_some();
         self.state().inspect(now, listens)
+    }
+
+    fn is_waited_in(&self) -> bool {
+        !self.state().waiters.is_empty()
     }
 
     fn is_told(&self) -> bool {
@@ -224,6 +276,15 @@ impl QueueEntry<'_> {
         self.queue.state().is_head(&self.waiter)
     }
 
+    pub(crate) fn waits(&self) -> Waits {
+        self.waiter.hold.kind.rules.waits
+    }
+
+    /// Another's answer does not say that there is nothing for this one.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.waiter.hold.kind.rules.shared
+    }
+
     /// Has the server tell us of releases. Wakes the head once it does.
     pub(crate) fn listen(&self, redis: &Redis) {
         if self.queue.subscription().is_some() {
@@ -231,13 +292,22 @@ impl QueueEntry<'_> {
         }
         let hold = &self.waiter.hold;
         let listener = Arc::clone(&self.queue) as Arc<dyn Listener>;
-        let subscription = redis.listen(&hold.kind.channel(hold.name.key()), listener);
+        let subscription = redis.listen(&hold.channel(), listener);
         *self.queue.subscription() = Some(subscription);
     }
 
     /// Before this moment others should go first.
     pub(crate) fn yield_until(&self) -> Option<Instant> {
-        self.queue.yielding.yield_until(&self.queue.key)
+        self.yields().and_then(|yielding| yielding.yield_until(&self.queue.key))
+    }
+
+    fn yields(&self) -> Option<&Yielding> {
+        self.waiter.hold.kind.rules.yields().then_some(&self.queue.yielding)
+    }
+
+    /// Since when it waits.
+    pub(crate) fn joined(&self) -> Instant {
+        self.joined
     }
 
     /// Whether the server tells us of releases now.
@@ -275,15 +345,19 @@ impl QueueEntry<'_> {
         }
     }
 
-    /// The server says who has it.
-    pub(crate) fn seen(&self, holder: &str) {
-        self.queue.state().holder = Some(holder.into());
-        self.queue.yielding.refused(&self.queue.key);
+    /// The server says who has it, and which place this waiter has in its line.
+    pub(crate) fn seen(&self, holder: &str, place: Option<u64>) {
+        let mut state = self.queue.state();
+        (state.holder, state.place) = (Some(holder).filter(|holder| !holder.is_empty()).map(Box::from), place);
+        drop(state);
+        self.yields().inspect(|yielding| yielding.refused(&self.queue.key));
     }
 
-    /// An attempt begins.
-    pub(crate) fn asking(&self) -> OngoingAttempt<'_> {
-        self.begin(&mut self.queue.state())
+    /// An attempt begins, unless the waiter has been given the lock.
+    pub(crate) fn asking(&self) -> Option<OngoingAttempt<'_>> {
+        let mut state = self.queue.state();
+        let is_given = matches!(*self.waiter.offer(), Offer::Given(_));
+        (!is_given).then(|| self.begin(&mut state))
     }
 
     fn begin(&self, state: &mut QueueState) -> OngoingAttempt<'_> {
@@ -336,6 +410,11 @@ impl QueueEntry<'_> {
         self.queue.state().holder.clone()
     }
 
+    /// Which place it had when it last asked, in a line of the server's.
+    pub(crate) fn place(&self) -> Option<u64> {
+        self.queue.state().place
+    }
+
     /// An attempt of this waiter was granted. False if it was passed over meanwhile: the lock is not to be used then.
     pub(crate) fn accept(&self) -> bool {
         let mut offer = self.waiter.offer();
@@ -346,13 +425,17 @@ impl QueueEntry<'_> {
         accepted
     }
 
-    /// The lock is ours: the next in the queue is called when it is given back, not now.
+    /// The lock is ours: the next in the queue is called when it is given back, not now; but all of them where they can have it
+    /// beside us.
     pub(crate) fn leave_granted(mut self) {
         let mut state = self.queue.state();
         state.silence = None;
-        state.holder = Some(self.waiter.hold.id.clone());
+        state.holder = Some(self.waiter.hold.id().into());
+        if self.waiter.hold.kind.rules.shared {
+            state.call_all();
+        }
         drop(state);
-        self.queue.yielding.taken(&self.queue.key);
+        self.yields().inspect(|yielding| yielding.taken(&self.queue.key));
         self.granted = true;
     }
 }
@@ -391,19 +474,15 @@ impl Drop for QueueEntry<'_> {
             *self.waiter.offer() = Offer::Gone;
         }
         let unused = self.waiter.wake_pending.load(Ordering::Acquire);
-        if was_head
-            && (unused || !self.granted)
-            && let Some(next) = state.head()
-        {
-            next.wake();
-        }
+        let next = state.head().filter(|_| was_head && (unused || !self.granted || self.is_shared())).map(Arc::clone);
         drop(state);
-        let key = self.waiter.hold.name.key();
+        next.inspect(|next| next.wake());
+        let key = &self.waiter.hold.queue();
         let ours = |queue: &Arc<Queue>| Arc::ptr_eq(queue, &self.queue);
-        let is_done = |queue: &Arc<Queue>| ours(queue) && queue.state().waiters.is_empty();
-        self.queues.by_key.remove_if(key, |_, queue| is_done(queue));
+        self.queues.by_key.remove_if(key, |_, queue| ours(queue) && queue.state().is_done());
         // One that was passed over may have listened for a queue that is gone.
-        if !self.queues.by_key.get(key).is_some_and(|queue| ours(&queue)) {
+        let is_in_use = |queue: &Arc<Queue>| ours(queue) && !queue.state().waiters.is_empty();
+        if !self.queues.by_key.get(key).is_some_and(|queue| is_in_use(&queue)) {
             drop(self.queue.subscription().take()); // the hub and the queue hold each other through it
         }
     }

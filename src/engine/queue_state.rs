@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{hold::Hold, waiter::Waiter};
+use super::{hold::Hold, tenure::Tenure, waiter::Waiter};
 use crate::{
     error::Error,
     sync::{std, tokio},
@@ -20,6 +20,11 @@ const OVERDUE: Duration = Duration::from_secs(4);
 const INSPECTED: usize = 32;
 /// The same where the head seems not to be polled: there may be many like it, and they must not add up.
 const SUSPECTED: usize = 4096;
+/// For how long a lock stays in a process beyond its turns if nobody else was told of its last release: who comes to wait
+/// meanwhile is told of the next. Measured, see docs/benchmarks.md.
+const LONGEST_ROW: Duration = Duration::from_millis(10);
+/// For how long it is remembered whether others want the lock.
+const REMEMBERED: Duration = Duration::from_secs(1);
 /// After this, nobody has asked on in an outage: it may be over.
 const STALE: Duration = Duration::from_secs(1);
 
@@ -30,8 +35,17 @@ pub(super) struct QueueState {
     pub(super) next_ticket: u64,
     /// Hand-overs since it was last time to release the lock for all.
     pub(super) in_a_row: u32,
+    /// When the first of them was, and the last.
+    row_began: Instant,
+    last_handover: Option<Instant>,
+    /// It stays in this process although nobody has it, see [`Tenure::rest`].
+    pub(super) resting: Option<Arc<Tenure>>,
+    /// As far as is known: who was told of the last release for all.
+    pub(super) others_wait: bool,
     /// Who was last seen to have the lock.
     pub(super) holder: Option<Box<str>>,
+    /// In a line of the server's, when the server was last asked.
+    pub(super) place: Option<u64>,
     /// Since when the server was asked in vain, and how that ended for the last one who asked.
     pub(super) silence: Option<Silence>,
     /// When the attempt under way was begun.
@@ -57,7 +71,12 @@ impl QueueState {
             waiters: BTreeMap::new(),
             next_ticket: 0,
             in_a_row: 0,
+            row_began: now,
+            last_handover: None,
+            resting: None,
+            others_wait: true,
             holder: None,
+            place: None,
             silence: None,
             asking: None,
             asked: now,
@@ -65,8 +84,43 @@ impl QueueState {
         }
     }
 
+    /// Whether the lock may stay in this process once more: for so many turns, and for longer where nobody else seems to want it.
+    pub(super) fn goes_on(&self, handovers: u32) -> bool {
+        let is_alone = || !self.others_wait && self.row_began.elapsed() < LONGEST_ROW;
+        handovers > 0 && (self.in_a_row < handovers || is_alone())
+    }
+
+    pub(super) fn count_handover(&mut self, done: bool) {
+        if !done {
+            return;
+        }
+        let now = Instant::now();
+        if self.in_a_row == 0 {
+            self.row_began = now;
+        }
+        self.in_a_row += 1;
+        self.last_handover = Some(now);
+    }
+
+    /// For all, and so many others heard of it.
+    pub(super) fn released(&mut self, others: u64) {
+        (self.in_a_row, self.others_wait) = (0, others > 0);
+    }
+
+    /// Nobody needs it, nor what is known here of others.
+    pub(super) fn is_done(&self) -> bool {
+        let is_recent = |last: Instant| last.elapsed() < REMEMBERED;
+        self.waiters.is_empty() && !self.last_handover.is_some_and(is_recent)
+    }
+
     pub(super) fn head(&self) -> Option<&Arc<Waiter>> {
         self.waiters.first_key_value().map(|(_, waiter)| waiter)
+    }
+
+    /// Whoever was granted is followed by all who wait. The last of those who were called already marks where they end.
+    pub(super) fn call_all(&self) {
+        let uncalled = self.waiters.values().rev().take_while(|waiter| !waiter.is_due());
+        uncalled.for_each(|waiter| waiter.wake());
     }
 
     pub(super) fn is_head(&self, waiter: &Arc<Waiter>) -> bool {

@@ -15,21 +15,25 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::{Pauses, Reply, ScriptRequest},
+    ask::{Pauses, Reply, ScriptRequest, unexpected},
     hold::Hold,
-    queue::Queues,
+    kind::KindScript,
+    queue::{LineKey, Queues},
+    tenure::Tenure,
     waiter::Waiter,
 };
 use crate::{
     clock::Moment,
     error::{Error, Result},
-    redis::{Code, PUBLISH, Redis},
+    redis::{Answer, Code, Redis},
     stats::Counters,
     sync::{std, tokio},
 };
 
 /// How long closing waits for those who ask still; they are told that the client closes.
 const CLOSING: Duration = Duration::from_millis(500);
+/// What hand_over.lua adds where the heir was there already.
+const HANDED_BEFORE: &str = "before";
 /// Jobs under way at once, 5 KiB each; more wait for these, in a tenth of the room.
 const AT_ONCE: usize = 4096;
 
@@ -39,6 +43,8 @@ pub(crate) struct ReleaseJob {
     hold: Arc<Hold>,
     /// It may go to the next in the queue here.
     pass_on: bool,
+    /// Nothing is held there, so nobody need wait for it.
+    is_trace: bool,
     /// Whom it is being handed to, while there is no answer.
     heir: Option<Arc<Waiter>>,
     /// It has been tried for as long as a request may take.
@@ -49,18 +55,27 @@ pub(crate) struct ReleaseJob {
     counted: Option<Counted>,
 }
 
+/// What is done in the background.
+#[derive(Debug)]
+enum Work {
+    Release(ReleaseJob),
+    Confirm(Arc<Tenure>),
+    /// Look after so long whether the one that was called has come.
+    Call(Arc<Hold>, Duration),
+}
+
 /// A release that is under way in the background, until it is dropped: done, or given up, or with the runtime.
 #[derive(Debug)]
 struct Counted {
     worker: Arc<ReleaseWorker>,
     /// Whoever asks for this name waits for it.
-    awaited: Option<Arc<str>>,
+    awaited: Option<LineKey>,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if let Some(key) = &self.awaited {
-            self.worker.no_longer_awaited(key);
+        if let Some(line) = &self.awaited {
+            self.worker.no_longer_awaited(line);
         }
         self.worker.one_less();
     }
@@ -76,17 +91,43 @@ fn is_final(error: &Error) -> bool {
     matches!(error, Error::Conflict { .. } | Error::Closed)
 }
 
+/// What a hand-over says: whether the heir was there already, and its fencing token, where there are such.
+fn handed(answer: &Answer) -> (bool, Option<u64>) {
+    match answer.words() {
+        Some([HANDED_BEFORE, token]) => (true, token.parse().ok()),
+        _ => (answer.is(HANDED_BEFORE), answer.number()),
+    }
+}
+
+/// What a job in the background leaves to be done.
+#[derive(Debug)]
+enum Leftover {
+    /// It was refused, and is tried again.
+    Refused(ReleaseJob),
+    /// As [`JobProgress::unheard`].
+    Unheard(Arc<Hold>, Duration),
+}
+
+/// Who was called in a line of the server's did not hear, and has so long to come.
+fn not_heard(answer: &Answer) -> Option<Duration> {
+    let [told, left] = answer.words()?;
+    let left = left.parse().ok().filter(|left| *left > 0)?;
+    (told == "0").then(|| Duration::from_millis(left))
+}
+
 /// One answered request of a job.
 #[derive(Debug)]
 struct JobProgress {
     was_ours: bool,
     is_last: bool,
+    /// Somebody in a line of the server's was called and did not hear; it has so long to come.
+    unheard: Option<Duration>,
 }
 
 /// The sending end. Sending neither spawns nor blocks, so guards can be dropped anywhere.
 #[derive(Debug)]
 pub(crate) struct Releaser {
-    jobs: mpsc::UnboundedSender<ReleaseJob>,
+    work: mpsc::UnboundedSender<Work>,
     worker: Arc<ReleaseWorker>,
 }
 
@@ -95,8 +136,8 @@ struct ReleaseWorker {
     redis: Arc<Redis>,
     queues: Arc<Queues>,
     counters: Arc<Counters>,
-    /// How many releases of each name are on their way in the background.
-    pending: Mutex<HashMap<Arc<str>, usize>>,
+    /// How many releases of each kind and name are on their way in the background.
+    pending: Mutex<HashMap<LineKey, usize>>,
     /// Told after each release, in the background or not.
     done: Notify,
     stop: CancellationToken,
@@ -106,7 +147,16 @@ impl ReleaseJob {
     /// `granted`: the server had granted it; else it is only taken back in case it was, and not passed on.
     pub(crate) fn new(hold: &Arc<Hold>, granted: bool) -> ReleaseJob {
         let (hold, pauses) = (Arc::clone(hold), Pauses::default());
-        ReleaseJob { hold, pass_on: granted, heir: None, tried: false, pauses, counted: None }
+        ReleaseJob { hold, pass_on: granted, is_trace: false, heir: None, tried: false, pauses, counted: None }
+    }
+
+    /// For one that waited, and was refused each time: what the server has noted of it.
+    pub(super) fn of_trace(hold: &Arc<Hold>) -> ReleaseJob {
+        ReleaseJob { is_trace: true, ..ReleaseJob::new(hold, false) }
+    }
+
+    pub(super) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
     }
 
     /// After this, nothing of it can be left on the server, nor of the heir to which it may have been handed.
@@ -181,6 +231,9 @@ impl ReleaseUnderWay<'_> {
         let mut running = ForegroundRelease { job: Some(job), begun: self };
         let job = running.job.as_mut().expect("just put there");
         let progress = Box::pin(running.begun.0.worker.bring(job, give_up)).await?;
+        if let Some(time) = progress.unheard {
+            let _ = running.begun.0.work.send(Work::Call(Arc::clone(&job.hold), time));
+        }
         if progress.is_last {
             running.job = None;
         }
@@ -191,11 +244,11 @@ impl ReleaseUnderWay<'_> {
 impl Releaser {
     /// Starts the task. It ends when it is stopped, or when the sender is gone and all is given back.
     pub(crate) fn start(redis: Arc<Redis>, queues: Arc<Queues>, counters: Arc<Counters>) -> (Releaser, JoinHandle<()>) {
-        let (jobs, inbox) = mpsc::unbounded_channel();
+        let (work, inbox) = mpsc::unbounded_channel();
         let (pending, done, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
         let worker = Arc::new(ReleaseWorker { redis, queues, counters, pending, done, stop });
         let run = Arc::clone(&worker).run(inbox);
-        (Releaser { jobs, worker }, tokio::spawn(run))
+        (Releaser { work, worker }, tokio::spawn(run))
     }
 
     /// To be held while an acquisition is given up on our side and until its job is under way.
@@ -205,19 +258,35 @@ impl Releaser {
     }
 
     /// Runs a job in the background.
-    pub(crate) fn send(&self, mut job: ReleaseJob) {
-        self.worker.counters.releasing.up();
-        let awaited = (job.hold.wanted() == 0).then(|| Arc::clone(job.hold.name.key())); // an inner one frees nothing
-        if let Some(key) = &awaited {
-            *self.worker.pending().entry(Arc::clone(key)).or_default() += 1;
-        }
-        job.counted = Some(Counted { worker: Arc::clone(&self.worker), awaited });
-        let _ = self.jobs.send(job); // once stopped it is dropped: the lease ends it
+    pub(crate) fn send(&self, job: ReleaseJob) {
+        let is_last = job.hold.wanted() == 0 && !job.is_trace; // an inner one frees nothing
+        let job = self.counted(job, is_last);
+        let _ = self.work.send(Work::Release(job)); // once stopped it is dropped: the lease ends it
     }
 
-    /// Resolves when nothing of this name is on its way back: who dropped a guard and asks again finds it free.
-    pub(crate) async fn clear(&self, key: &str) {
-        self.until(|pending| !pending.contains_key(key)).await;
+    /// What is to be done about a hold in the end, and counts as under way already.
+    pub(super) fn later(&self, hold: &Arc<Hold>) -> ReleaseJob {
+        self.counted(ReleaseJob::new(hold, true), true)
+    }
+
+    fn counted(&self, mut job: ReleaseJob, is_last: bool) -> ReleaseJob {
+        self.worker.counters.releasing.up();
+        let awaited = is_last.then(|| job.hold.line());
+        if let Some(line) = &awaited {
+            *self.worker.pending().entry(line.clone()).or_default() += 1;
+        }
+        job.counted = Some(Counted { worker: Arc::clone(&self.worker), awaited });
+        job
+    }
+
+    /// Asks whether an id is there for as long as somebody waits to be told.
+    pub(super) fn confirm(&self, tenure: &Arc<Tenure>) {
+        let _ = self.work.send(Work::Confirm(Arc::clone(tenure))); // once stopped, who waits is told that the client is closed
+    }
+
+    /// Resolves when nothing of this line is on its way back: who dropped a guard and asks again finds it free.
+    pub(super) async fn clear(&self, line: &LineKey) {
+        self.until(|pending| !pending.contains_key(line)).await;
     }
 
     /// Resolves when no release is under way, and that is true: looked at after each release.
@@ -225,7 +294,7 @@ impl Releaser {
         self.until(|_| and() && self.worker.counters.releasing.get() == 0).await; // in this order: see `begin`
     }
 
-    async fn until(&self, ready: impl Fn(&HashMap<Arc<str>, usize>) -> bool) {
+    async fn until(&self, ready: impl Fn(&HashMap<LineKey, usize>) -> bool) {
         loop {
             let done = self.worker.done.notified();
             if ready(&self.worker.pending()) {
@@ -241,29 +310,37 @@ impl Releaser {
 }
 
 impl ReleaseWorker {
-    async fn run(self: Arc<ReleaseWorker>, inbox: mpsc::UnboundedReceiver<ReleaseJob>) {
+    async fn run(self: Arc<ReleaseWorker>, inbox: mpsc::UnboundedReceiver<Work>) {
         let _ = self.stop.run_until_cancelled(self.work(inbox)).await; // what is left then is dropped: its lease ends it
     }
 
     /// What was refused rests beside those that are under way: thousands that are not allowed must not keep others waiting.
-    async fn work(self: &Arc<ReleaseWorker>, mut inbox: mpsc::UnboundedReceiver<ReleaseJob>) {
+    async fn work(self: &Arc<ReleaseWorker>, mut inbox: mpsc::UnboundedReceiver<Work>) {
         let (mut under_way, mut resting, mut is_open) = (JoinSet::new(), JoinSet::new(), true);
+        let mut calling = JoinSet::new(); // nobody waits for these
         while is_open || under_way.len() + resting.len() > 0 {
             let has_room = under_way.len() < AT_ONCE;
             tokio::select! {
                 biased;
                 Some(ended) = under_way.join_next() => {
-                    if let Ok(Some(refused)) = ended {
-                        resting.spawn(ReleaseJob::rest(refused));
+                    match ended {
+                        Ok(Some(Leftover::Refused(job))) => _ = resting.spawn(job.rest()),
+                        Ok(Some(Leftover::Unheard(hold, time))) => {
+                            _ = calling.spawn(Arc::clone(self).call_next(hold, time));
+                        }
+                        _ => {}
                     }
                 }
+                Some(_) = calling.join_next() => {}
                 Some(rested) = resting.join_next(), if has_room => {
                     if let Ok(job) = rested {
                         under_way.spawn(Arc::clone(self).in_background(job));
                     }
                 }
-                job = inbox.recv(), if is_open && has_room => match job {
-                    Some(job) => _ = under_way.spawn(Arc::clone(self).in_background(job)),
+                work = inbox.recv(), if is_open && has_room => match work {
+                    Some(Work::Release(job)) => _ = under_way.spawn(Arc::clone(self).in_background(job)),
+                    Some(Work::Confirm(tenure)) => _ = under_way.spawn(Arc::clone(self).confirm(tenure)),
+                    Some(Work::Call(hold, time)) => _ = calling.spawn(Arc::clone(self).call_next(hold, time)),
                     None => is_open = false,
                 },
             }
@@ -271,24 +348,45 @@ impl ReleaseWorker {
     }
 
     /// Tries until it is answered or nothing can be left on the server, whatever is answered meanwhile: a right that is
-    /// missing may be given, a full server may be emptied. Lets go of the turn between tries. Returns what was refused.
-    async fn in_background(self: Arc<ReleaseWorker>, mut job: ReleaseJob) -> Option<ReleaseJob> {
+    /// missing may be given, a full server may be emptied. Lets go of the turn between tries.
+    async fn in_background(self: Arc<ReleaseWorker>, mut job: ReleaseJob) -> Option<Leftover> {
         loop {
             match self.bring(&mut job, Instant::now() + self.redis.command_timeout()).await {
-                Ok(progress) if progress.is_last => return None,
+                Ok(progress) if progress.is_last => {
+                    return progress.unheard.map(|time| Leftover::Unheard(job.hold, time));
+                }
                 Ok(_) => job.pauses = Pauses::default(),
                 Err(error) if is_final(&error) || job.bound() <= Moment::now() => {
                     self.give_up(&job, &error);
                     return None;
                 }
                 Err(Error::Unavailable { .. }) => job.tried = true, // it has waited
-                Err(_) => return Some(job),
+                Err(_) => return Some(Leftover::Refused(job)),
             }
         }
     }
 
+    /// One that was called and did not come may be gone: whoever is behind it is called then. Our own waiters look for
+    /// themselves, but others sleep until they are told.
+    async fn call_next(self: Arc<ReleaseWorker>, hold: Arc<Hold>, time: Duration) {
+        let mut unheard = Some(time);
+        while let Some(time) = unheard {
+            sleep(time).await;
+            let give_up = Instant::now() + self.redis.command_timeout();
+            let reply = Box::pin(self.release_request(&hold, 0, (Instant::now(), give_up)).ask(&self.redis)).await;
+            unheard = reply.ok().and_then(|reply| not_heard(&reply.answer));
+        }
+    }
+
+    async fn confirm(self: Arc<ReleaseWorker>, tenure: Arc<Tenure>) -> Option<Leftover> {
+        match tenure.confirm(&self.redis, &self.queues).await {
+            Some(job) => self.in_background(job).await,
+            None => None,
+        }
+    }
+
     fn give_up(&self, job: &ReleaseJob, error: &Error) {
-        tracing::warn!(target: "leasehold::lock", name = &*job.hold.name, id = &*job.hold.id, %error,
+        tracing::warn!(target: "leasehold::lock", name = &*job.hold.name, id = job.hold.id(), %error,
             "not given back; it ends with its lease");
         if let Some(heir) = &job.heir {
             heir.withdraw();
@@ -305,16 +403,18 @@ impl ReleaseWorker {
         loop {
             let count = hold.wanted();
             if count == 0 && hold.is_returned() {
-                return Ok(JobProgress { was_ours: true, is_last: true }); // another guard's job has done it
+                return Ok(JobProgress { was_ours: true, is_last: true, unheard: None }); // another guard's job has done it
             }
-            if job.heir.is_none() && job.pass_on && count == 0 {
+            let hand_over = hold.kind.hand_over.as_ref();
+            if hand_over.is_some() && job.heir.is_none() && job.pass_on && count == 0 {
                 job.heir = self.queues.heir(&hold);
             }
-            let Some(heir) = job.heir.clone() else {
+            let Some((script, heir)) = hand_over.zip(job.heir.clone()) else {
                 return self.release(job, count, (started, give_up)).await;
             };
             let asked = hold.returning();
-            let reply = match self.hand_over(&hold, &heir, (started, give_up)).await {
+            hold.tenure().inspect(|tenure| tenure.ends());
+            let reply = match self.hand_over((&hold, script), &heir, (started, give_up)).await {
                 Err(error) if is_refusal(&error) => {
                     job.keep_from_heir(); // for a server without memory, say, a release is less than a hand-over
                     continue;
@@ -324,34 +424,52 @@ impl ReleaseWorker {
             job.heir = None;
             match reply.answer.code {
                 Code::Handed => {
+                    if reply.again {
+                        heir.hold.in_doubt();
+                    }
                     hold.returned(&asked);
-                    self.note_released(&hold);
+                    // The heir had it by itself, and no earlier try of ours can have moved it: it was gone before.
+                    let (before, token) = handed(&reply.answer);
+                    let was_ours = !before || reply.again || asked.before;
+                    hold.tenure().inspect(|tenure| tenure.ended(was_ours));
+                    if was_ours {
+                        self.note_released(&hold);
+                    }
+                    heir.hold.take_fence(token);
                     let is_last = heir.hand(reply.sent);
                     if !is_last {
                         job.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
                     }
-                    return Ok(JobProgress { was_ours: true, is_last });
+                    return Ok(JobProgress { was_ours, is_last, unheard: None });
                 }
                 Code::Deeper => {
                     hold.not_returned();
+                    hold.tenure().inspect(|tenure| tenure.goes_on());
                     heir.withdraw();
                     job.pass_on = false;
                 }
                 _ => {
                     heir.withdraw();
                     let may_be_done = reply.again || asked.before;
-                    return Ok(JobProgress { was_ours: self.outcome(&hold, &reply, may_be_done)?, is_last: true });
+                    let was_ours = self.outcome(&hold, &reply, may_be_done)?;
+                    hold.tenure().inspect(|tenure| tenure.ended(was_ours));
+                    return Ok(JobProgress { was_ours, is_last: true, unheard: None });
                 }
             }
         }
     }
 
-    async fn hand_over(&self, hold: &Hold, heir: &Waiter, (since, give_up): (Instant, Instant)) -> Result<Reply> {
-        let part = hold.part(heir.lease.millis(), 0, &heir.hold.id);
+    async fn hand_over(
+        &self,
+        (hold, script): (&Hold, &'static KindScript),
+        heir: &Waiter,
+        (since, give_up): (Instant, Instant),
+    ) -> Result<Reply> {
+        let part = hold.part(script, heir.lease.millis(), 0, heir.hold.id());
         ScriptRequest {
             name: &hold.name,
             hold: Some((&heir.hold, heir.lease)),
-            script: &hold.kind.hand_over,
+            script: &script.script,
             part,
             replicas: 0,
             what: "handing over the lock",
@@ -364,27 +482,41 @@ impl ReleaseWorker {
         .await
     }
 
-    async fn release(&self, job: &ReleaseJob, count: u32, (since, give_up): (Instant, Instant)) -> Result<JobProgress> {
-        let hold = &job.hold;
-        let request = ScriptRequest {
+    fn release_request<'a>(
+        &self,
+        hold: &'a Hold,
+        count: u32,
+        (since, give_up): (Instant, Instant),
+    ) -> ScriptRequest<'a> {
+        ScriptRequest {
             name: &hold.name,
             hold: None,
-            script: &hold.kind.release,
-            part: hold.part(0, count, PUBLISH),
+            script: &hold.kind.release.script,
+            part: hold.part(&hold.kind.release, 0, count, self.redis.publish()),
             replicas: 0,
             what: "giving back the lock",
-            pauses: if job.tried { Pauses::last() } else { Pauses::default() },
-            insists: job.counted.is_none(), // in the background it rests elsewhere
+            pauses: Pauses::default(),
+            insists: false,
             since,
             give_up,
+        }
+    }
+
+    async fn release(&self, job: &ReleaseJob, count: u32, time: (Instant, Instant)) -> Result<JobProgress> {
+        let hold = &job.hold;
+        let request = ScriptRequest {
+            pauses: if job.tried { Pauses::last() } else { Pauses::default() },
+            insists: job.counted.is_none(), // in the background it rests elsewhere
+            ..self.release_request(hold, count, time)
         };
         let asked = (count == 0).then(|| hold.returning());
+        hold.tenure().filter(|_| count == 0).inspect(|tenure| tenure.ends());
         let reply = request.ask(&self.redis).await?;
         match (reply.answer.code, &asked) {
             (Code::Released, Some(asked)) => {
                 hold.returned(asked);
                 self.note_released(hold);
-                let told = reply.answer.value.int().and_then(|told| u64::try_from(told).ok()).unwrap_or(0);
+                let told = reply.answer.number().unwrap_or(0);
                 self.queues.released(hold, self.others(hold, told));
             }
             (Code::Gone, _) => {
@@ -394,7 +526,9 @@ impl ReleaseWorker {
             _ => {}
         }
         let may_be_done = asked.is_some_and(|asked| reply.again || asked.before); // an inner acquisition leaves the hold there
-        Ok(JobProgress { was_ours: self.outcome(hold, &reply, may_be_done)?, is_last: true })
+        let was_ours = self.outcome(hold, &reply, may_be_done)?;
+        hold.tenure().filter(|_| count == 0).inspect(|tenure| tenure.ended(was_ours));
+        Ok(JobProgress { was_ours, is_last: true, unheard: not_heard(&reply.answer) })
     }
 
     /// How many of those who were told are not ourselves.
@@ -414,23 +548,23 @@ impl ReleaseWorker {
                 Ok(true)
             }
             Code::Gone => Ok(false),
-            _ => Err(super::ask::unexpected(&reply.answer)),
+            _ => Err(unexpected(&reply.answer)),
         }
     }
 
     fn note_released(&self, hold: &Hold) {
         if hold.count_return() {
             self.counters.released.up();
-            tracing::debug!(target: "leasehold::lock", name = &*hold.name, id = &*hold.id, "released");
+            tracing::debug!(target: "leasehold::lock", name = &*hold.name, id = hold.id(), "released");
         }
     }
 
-    fn no_longer_awaited(&self, key: &str) {
+    fn no_longer_awaited(&self, line: &LineKey) {
         let mut pending = self.pending();
-        if let Some(count) = pending.get_mut(key) {
+        if let Some(count) = pending.get_mut(line) {
             *count -= 1;
             if *count == 0 {
-                pending.remove(key);
+                pending.remove(line);
             }
         }
     }
@@ -440,7 +574,7 @@ impl ReleaseWorker {
         self.done.notify_waiters();
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
+    fn pending(&self) -> MutexGuard<'_, HashMap<LineKey, usize>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,15 +18,16 @@ use super::{
     ask::{Pauses, ScriptRequest, unexpected},
     guard::Guard,
     hold::{Claim, Hold, LeaseTerms},
-    kind::Kind,
-    queue::{OngoingAttempt, QueueEntry, SharedAnswer, Signal},
+    kind::{Kind, Waits},
+    queue::{LineKey, OngoingAttempt, QueueEntry, SharedAnswer, Signal},
+    registry::HoldKey,
 };
 use crate::{
     clock::Moment,
-    config::{Lease, Name},
+    config::{Lease, Name, PubSub},
     error::{Error, Result},
     owner::Owner,
-    redis::{Code, Word},
+    redis::{Answer, Code},
     stats::AcquiredBy,
     sync::{std, tokio},
 };
@@ -34,9 +35,7 @@ use crate::{
 /// Where locks are logged.
 const TARGET: &str = "leasehold::lock";
 
-/// The longest sleep between two attempts: what a message lost on the way can cost, if the lease does not end sooner.
-pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// The same while the server would not tell us of a release.
+/// The longest sleep between two attempts while the server would not tell us of a release.
 const UNTOLD_NAP: Duration = Duration::from_millis(200);
 
 /// What a caller wants.
@@ -49,6 +48,48 @@ pub(crate) struct AcquireRequest {
     pub(crate) lease: Option<Lease>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) wait_limit: WaitLimit,
+}
+
+impl AcquireRequest {
+    fn hold_key(&self) -> HoldKey {
+        self.hold_key_of(self.kind)
+    }
+
+    fn hold_key_of(&self, kind: &'static Kind) -> HoldKey {
+        (Arc::clone(self.name.key()), kind, self.owner.clone())
+    }
+
+    /// Whose way back it waits for: of what its owner may have dropped a moment ago. Those who share it are not waited for; others
+    /// of them come and go all the time.
+    fn lines(&self) -> impl Iterator<Item = LineKey> {
+        let own = (!self.kind.rules.shared).then_some(self.kind);
+        let other = if matches!(self.wait_limit, WaitLimit::Once) { self.kind.barred_by } else { None };
+        let kinds = own.into_iter().chain(self.kind.beside).chain(other);
+        kinds.map(|kind| (Arc::clone(self.name.key()), kind))
+    }
+}
+
+/// As what an acquisition is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// As the outermost one, of a hold that does not wait.
+    Once,
+    /// The same, by one that waits: for the first time, or once more.
+    ToJoin,
+    ToStay,
+    /// As a nested one.
+    Again,
+}
+
+impl Asked {
+    fn word(self, waits: Waits) -> &'static str {
+        match self {
+            Asked::Again => "again",
+            Asked::ToJoin if waits != Waits::Here => "join",
+            Asked::ToStay if waits != Waits::Here => "stay",
+            Asked::Once | Asked::ToJoin | Asked::ToStay => "first",
+        }
+    }
 }
 
 /// How long to wait while somebody else has it.
@@ -143,7 +184,7 @@ enum Attempt {
     /// By a request sent then. Nothing is held until it is accepted.
     Granted(Moment),
     /// Somebody has it, for so long as far as is known.
-    Busy { left: Option<Duration>, holder: Option<String> },
+    Busy { left: Option<Duration>, place: Option<u64>, holder: Option<String> },
 }
 
 impl Engine {
@@ -159,17 +200,18 @@ impl Engine {
 
     async fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
         let mut too_late = 0;
+        self.check_barred(request)?;
         loop {
             let fresh = || {
                 Hold::new(
                     request.name.clone(),
                     request.owner.clone(),
-                    self.new_id(),
+                    self.new_id(request.kind),
                     request.kind,
                     self.config.watchdog,
                 )
             };
-            let hold = self.registry.enter(&request.name, &request.owner, fresh);
+            let hold = self.registry.enter(request.hold_key(), fresh);
             let _turn = match self.turn(&hold, request.wait_limit).await? {
                 Turn::Mine(turn) => turn,
                 Turn::Taken => return Ok(None),
@@ -200,6 +242,18 @@ impl Engine {
         }
     }
 
+    /// Refuses what its owner would wait for itself for; not a nested acquisition.
+    fn check_barred(&self, request: &AcquireRequest) -> Result<()> {
+        let holds = |kind| self.registry.granted(&request.hold_key_of(kind));
+        match request.kind.barred_by.and_then(holds) {
+            Some(other) if holds(request.kind).is_none() => {
+                other.check()?;
+                Err(Error::Upgrade { name: request.name.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Ends a first acquisition whenever nobody would use it any more. It is looked at whenever it is polled, and who waits for
     /// an answer is: ten times within the command timeout.
     fn poll_unless_recalled(
@@ -219,8 +273,13 @@ impl Engine {
 
     /// One more acquisition of a hold that we have.
     async fn enter_again(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Guard> {
-        match Box::pin(self.attempt(&mut guard, request, "again", (Instant::now(), self.give_up(request.wait_limit))))
-            .await?
+        match Box::pin(self.attempt(
+            &mut guard,
+            request,
+            Asked::Again,
+            (Instant::now(), self.give_up(request.wait_limit)),
+        ))
+        .await?
         {
             Attempt::Granted(sent) => self.granted(&mut guard, request, sent),
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
@@ -233,18 +292,33 @@ impl Engine {
     async fn enter_first(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Entered> {
         let started = Instant::now();
         let hold = Arc::clone(guard.hold());
+        if request.lease.is_none() && self.queues.resume(&hold) {
+            self.granted(&mut guard, request, Moment::now());
+            self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
+            return Ok(Entered::Ours(guard));
+        }
+        if request.kind.beside.is_some_and(|kind| self.registry.granted(&request.hold_key_of(kind)).is_some()) {
+            // What its owner has lets it in, past all who wait for that.
+            let give_up = self.give_up(request.wait_limit);
+            let entered = Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, give_up))).await?;
+            if let Attempt::Granted(sent) = entered {
+                self.granted(&mut guard, request, sent);
+                self.counters.acquired(AcquiredBy::FirstTry, started.elapsed());
+                return Ok(Entered::Ours(guard));
+            }
+        }
         // What this process is giving back must not look like somebody else's. Half of the time at most: the rest is for
         // asking. Who can wait for the lock need not wait for long here.
         let soon = self.give_up(WaitLimit::Once);
         let half = started + (request.wait_limit.end().map_or(soon, |end| end.min(soon)) - started) / 2;
         tokio::select! {
             biased;
-            () = self.releaser.clear(hold.name.key()) => {}
+            () = self.clear(request) => {}
             () = self.stopping.cancelled() => return Err(self.closed(ASKING, &hold.name)), // whoever closes waits for us
             () = sleep_until(half.max(started + LAST_ATTEMPT.min(soon - started))) => {}
         }
         let outcome = match request.wait_limit {
-            WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, "first", (started, soon))).await? {
+            WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, soon))).await? {
                 Attempt::Granted(sent) => {
                     self.granted(&mut guard, request, sent);
                     WaitOutcome::Granted(AcquiredBy::FirstTry)
@@ -266,6 +340,13 @@ impl Engine {
         }
     }
 
+    /// Resolves when nothing that its owner could have dropped is on its way back.
+    async fn clear(&self, request: &AcquireRequest) {
+        for line in request.lines() {
+            self.releaser.clear(&line).await;
+        }
+    }
+
     async fn wait_in_queue(
         &self,
         guard: &mut Guard,
@@ -274,7 +355,7 @@ impl Engine {
     ) -> Result<WaitOutcome> {
         let hold = Arc::clone(guard.hold());
         let _crowd = request.wait_limit.end().map(|end| self.crowd.join(end));
-        let entry = self.queues.join(&hold, self.lease(request));
+        let entry = self.queues.join(&hold, self.lease(request), request.lease.is_none());
         let mut reports = Reports::new(started, self.config.slow_wait);
         let outcome = {
             let mut wait = pin!(self.wait(&entry, guard, request, &mut reports));
@@ -298,14 +379,15 @@ impl Engine {
     /// where thousands wait, the others would say the same.
     fn report(&self, entry: &QueueEntry<'_>, reports: &Reports, ended: Option<Option<AcquiredBy>>) {
         let (name, waited, holder) = (entry.name(), reports.started.elapsed(), entry.holder());
+        let place = entry.place();
         let is_own = |holder: &str| holder.starts_with(&*self.id.as_hyphenated().to_string());
         let by_this_client = holder.as_deref().is_some_and(is_own);
         match ended {
-            None => tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, "still waiting"),
+            None => tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, place, "still waiting"),
             Some(way) if reports.spoke => {
-                tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, ?way, "slow");
+                tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, place, ?way, "slow");
             }
-            Some(way) => tracing::debug!(target: TARGET, name, ?waited, ?holder, by_this_client, ?way, "slow"),
+            Some(way) => tracing::debug!(target: TARGET, name, ?waited, ?holder, by_this_client, place, ?way, "slow"),
         }
     }
 
@@ -317,7 +399,7 @@ impl Engine {
         request: &AcquireRequest,
         reports: &mut Reports,
     ) -> Result<WaitOutcome> {
-        let mut look_again = None;
+        let (mut look_again, mut pauses) = (None, Pauses::default());
         let mut woken =
             if entry.is_head() { Woken::First } else { self.sleep(entry, &mut look_again, request, reports).await? };
         loop {
@@ -336,15 +418,21 @@ impl Engine {
                     let FinalAttempt::Ask(asking, until) = asking else { return Ok(WaitOutcome::TimeOver) };
                     self.let_others_go_first(entry, request.wait_limit).await;
                     let told = entry.is_told();
-                    match self.attempt_in_queue(entry, (asking, until), guard, request).await? {
+                    let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // it has the lock
+                    let asked = self.asked(entry, woken);
+                    match self.attempt_in_queue(entry, (asking, until), guard, (request, asked)).await? {
                         Attempt::Granted(sent) if entry.accept() => {
                             self.granted(guard, request, sent);
                             return Ok(WaitOutcome::Granted(woken.way()));
                         }
                         Attempt::Granted(_) => return Ok(WaitOutcome::PassedOver),
-                        Attempt::Busy { left, holder } => {
-                            holder.inspect(|holder| entry.seen(holder));
-                            look_again = Some(Instant::now() + nap(left, told));
+                        Attempt::Busy { left, place, holder } => {
+                            holder.as_ref().inspect(|holder| entry.seen(holder, place));
+                            let longest = match told {
+                                true => request.kind.rules.longest_nap(holder.as_deref(), place),
+                                false => self.untold_nap(&mut pauses),
+                            };
+                            look_again = Some(Instant::now() + nap(left, longest));
                         }
                     }
                     if request.wait_limit.is_over() {
@@ -362,7 +450,7 @@ impl Engine {
     async fn last_word<'a>(&self, entry: &'a QueueEntry<'_>, wait_limit: WaitLimit) -> Result<FinalAttempt<'a>> {
         let (began, due) = (Instant::now(), self.last_attempt(wait_limit.end().unwrap_or_else(Instant::now)));
         let until = began + due + LATE;
-        while !entry.is_head() {
+        while !entry.is_head() && !entry.is_shared() {
             match entry.shared_answer(due / 2) {
                 SharedAnswer::Taken => return Ok(FinalAttempt::Taken),
                 SharedAnswer::Pending(answered) => {
@@ -375,19 +463,35 @@ impl Engine {
         Ok(FinalAttempt::Ask(None, Some(until)))
     }
 
+    /// Where nothing is ever published pauses grow, so that a short hold is not waited for long.
+    fn untold_nap(&self, pauses: &mut Pauses) -> Duration {
+        match self.config.pubsub {
+            PubSub::Off => pauses.next().min(UNTOLD_NAP),
+            _ => UNTOLD_NAP,
+        }
+    }
+
     async fn attempt_in_queue(
         &self,
         entry: &QueueEntry<'_>,
-        (asking, until): (Option<OngoingAttempt<'_>>, Option<Instant>),
+        (asking, until): (OngoingAttempt<'_>, Option<Instant>),
         guard: &mut Guard,
-        request: &AcquireRequest,
+        (request, asked): (&AcquireRequest, Asked),
     ) -> Result<Attempt> {
-        let asking = asking.unwrap_or_else(|| entry.asking());
         let give_up = self.give_up(request.wait_limit).min(entry.outage_ends(self.config.outage_timeout)?);
         let give_up = until.map_or(give_up, |until| give_up.min(until.max(Instant::now() + LAST_ATTEMPT)));
-        let tried = Box::pin(self.attempt(guard, request, "first", (entry.asks_since(&asking), give_up))).await;
+        let tried = Box::pin(self.attempt(guard, request, asked, (entry.asks_since(&asking), give_up))).await;
         asking.ended(&tried);
         tried
+    }
+
+    /// One that marks the lock does so for no longer than a lease: where others do not heed the mark, it would keep away only ours.
+    fn asked(&self, entry: &QueueEntry<'_>, woken: Woken) -> Asked {
+        match (entry.waits(), woken) {
+            (Waits::Marked, _) if entry.joined().elapsed() > *self.config.watchdog => Asked::Once,
+            (_, Woken::First) => Asked::ToJoin,
+            _ => Asked::ToStay,
+        }
     }
 
     async fn sleep(
@@ -399,15 +503,14 @@ impl Engine {
     ) -> Result<Woken> {
         entry.queued();
         // Set once: whoever is woken for nothing must not put it off.
-        let look_again = *look_again.get_or_insert_with(|| Instant::now() + LONGEST_NAP);
+        let look_again = *look_again.get_or_insert_with(|| Instant::now() + request.kind.rules.longest_nap(None, None));
         loop {
             let alarm = entry.alarm(look_again, self.config.outage_timeout);
             let report_at = reports.due.filter(|_| entry.is_head());
-            let woken = tokio::select! {
-                biased;
-                () = self.stopping.cancelled() => return Err(self.closed(ASKING, entry.name())),
-                woken = sleep(entry, earlier(alarm, report_at), request.wait_limit) => woken,
-            };
+            if self.is_stopping() {
+                return Err(self.closed(ASKING, entry.name())); // whoever stops has woken those who were here before
+            }
+            let woken = sleep(entry, earlier(alarm, report_at), request.wait_limit).await;
             let now = Instant::now();
             if woken != Woken::Alarm || alarm.is_some_and(|alarm| alarm <= now) {
                 return Ok(woken);
@@ -449,9 +552,13 @@ impl Engine {
     /// The right to ask about this hold. The lock is taken if the wait limit is over first, or if it is for one attempt and the
     /// hold's own asker has found it taken.
     async fn turn<'a>(&self, hold: &'a Hold, wait_limit: WaitLimit) -> Result<Turn<'a>> {
-        if let Ok(turn) = hold.turn.try_lock() {
-            return Ok(Turn::Mine(turn));
+        match hold.turn.try_lock() {
+            Ok(turn) => Ok(Turn::Mine(turn)),
+            Err(_) => Box::pin(self.wait_for_turn(hold, wait_limit)).await,
         }
+    }
+
+    async fn wait_for_turn<'a>(&self, hold: &'a Hold, wait_limit: WaitLimit) -> Result<Turn<'a>> {
         let started = Instant::now();
         loop {
             tokio::select! {
@@ -480,18 +587,23 @@ impl Engine {
         &self,
         guard: &mut Guard,
         request: &AcquireRequest,
-        first: &'static str,
+        asked: Asked,
         (since, give_up): (Instant, Instant),
     ) -> Result<Attempt> {
         let hold = Arc::clone(guard.hold());
-        let lease = self.lease(request);
-        let replicas = if first == "first" { self.config.replicas } else { 0 };
+        let (lease, waits) = (self.lease(request), request.kind.rules.waits);
+        let replicas = if asked == Asked::Again { 0 } else { self.config.replicas };
+        let beside = request.kind.beside.and_then(|kind| self.registry.granted(&request.hold_key_of(kind)));
+        let beside = beside.filter(|_| asked != Asked::Again);
+        beside.as_ref().map_or(Ok(()), |beside| beside.check())?;
+        let id = beside.as_ref().map_or("", |beside| beside.id());
+        let last = if waits == Waits::InLine { self.redis.publish() } else { id };
         guard.asked();
         let reply = ScriptRequest {
             name: &hold.name,
             hold: Some((&hold, lease)),
-            script: &hold.kind.acquire,
-            part: hold.ask_part(lease.millis(), hold.hold_count(), first),
+            script: &hold.kind.acquire.script,
+            part: hold.ask_part((lease.millis(), hold.hold_count()), asked.word(waits), last),
             replicas,
             what: ASKING,
             pauses: Pauses::default(),
@@ -500,20 +612,32 @@ impl Engine {
             give_up,
         }
         .ask(&self.redis)
-        .await?;
+        .await
+        .inspect_err(|_| hold.in_doubt())?;
+        if reply.again {
+            hold.in_doubt();
+        }
         match reply.answer.code {
             Code::Granted if reply.replicas < replicas => {
                 Err(Error::Replicas { name: hold.name.to_string(), wanted: replicas, got: reply.replicas })
             }
-            Code::Granted => Ok(Attempt::Granted(reply.sent)),
-            Code::Busy => {
-                self.counters.refused.up();
-                guard.refused();
-                Ok(busy(reply.answer.value.list()))
+            Code::Granted => {
+                hold.take_fence(reply.answer.number());
+                Ok(Attempt::Granted(reply.sent))
             }
-            Code::Lost => Err(self.found_lost(&hold)),
+            Code::Out => Box::pin(self.attempt(guard, request, Asked::ToJoin, (since, give_up))).await,
+            Code::Busy | Code::Queued => {
+                self.counters.refused.up();
+                guard.refused(waits != Waits::Here && !matches!(request.wait_limit, WaitLimit::Once));
+                Ok(busy(&reply.answer))
+            }
+            // Its owner has given back the other hold meanwhile.
+            Code::Lost if beside.as_ref().is_some_and(|beside| beside.is_over()) => {
+                Box::pin(self.attempt(guard, request, asked, (since, give_up))).await
+            }
+            Code::Lost => Err(self.found_lost(beside.as_ref().unwrap_or(&hold))),
             Code::Conflict => {
-                guard.refused();
+                guard.refused(false);
                 Err(Error::Conflict { name: hold.name.to_string() })
             }
             _ => Err(unexpected(&reply.answer)),
@@ -536,7 +660,7 @@ const ASKING: &str = "asking for the lock";
 /// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 /// However many have the same deadline.
-const LONGEST_LAST_ATTEMPT: Duration = Duration::from_millis(1_500);
+const LONGEST_LAST_ATTEMPT: Duration = Duration::from_millis(1_000);
 /// How much later than whoever asks for all the others may hear of it.
 const LATE: Duration = Duration::from_millis(200);
 /// How many requests are under way at once on one connection.
@@ -545,11 +669,15 @@ const AT_ONCE: u32 = 384;
 /// too: 50 µs were too few for a thousand (one in twenty was told so) beside twelve processes on two cores.
 const A_TASK: Duration = Duration::from_micros(200);
 
-/// From milliseconds left, where there is an end, and the holder's id.
-fn busy(words: &[Word]) -> Attempt {
-    let left = words.first().and_then(Word::int).and_then(|left| u64::try_from(left).ok());
-    let holder = words.get(1).and_then(Word::text).map(str::to_owned);
-    Attempt::Busy { left: left.map(Duration::from_millis), holder }
+/// From milliseconds left, where there is an end, the place in line, where there is one, and the holder's id.
+fn busy(answer: &Answer) -> Attempt {
+    let (left, place, holder) = match answer.code {
+        Code::Queued => answer.words().map(|[left, place, holder]| (left, place.parse().ok(), holder)),
+        _ => answer.words().map(|[left, holder]| (left, None, holder)),
+    }
+    .unwrap_or_default();
+    let left = left.parse().ok().map(Duration::from_millis);
+    Attempt::Busy { left, place, holder: Some(holder).filter(|holder| !holder.is_empty()).map(str::to_owned) }
 }
 
 /// What ended a waiter's sleep.
@@ -591,16 +719,16 @@ async fn sleep(entry: &QueueEntry<'_>, alarm: Option<Instant>, wait_limit: WaitL
         entry.woken().await;
         return Woken::Called;
     };
-    tokio::select! {
-        biased;
-        () = entry.woken() => Woken::Called,
-        () = sleep_until(until) => if end == Some(until) { Woken::OutOfTime } else { Woken::Alarm },
+    // Boxed, so that the thousands that have no timer do not carry the room for one.
+    match Box::pin(timeout_at(until, entry.woken())).await {
+        Ok(()) => Woken::Called,
+        Err(_) if end == Some(until) => Woken::OutOfTime,
+        Err(_) => Woken::Alarm,
     }
 }
 
 /// How long to sleep beside a holder whose lease has `left` to go.
-fn nap(left: Option<Duration>, told: bool) -> Duration {
-    let longest = if told { LONGEST_NAP } else { UNTOLD_NAP };
+fn nap(left: Option<Duration>, longest: Duration) -> Duration {
     // A millisecond more: Redis deletes a key only after the millisecond in which it ends.
     left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
 }

@@ -8,7 +8,7 @@ use std::sync::{
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
-use super::hold::Hold;
+use super::{hold::Hold, tenure::Tenure};
 use crate::{
     clock::Moment,
     config::Lease,
@@ -23,6 +23,8 @@ const UNATTENDED: u32 = 6;
 pub(super) struct Waiter {
     pub(super) hold: Arc<Hold>,
     pub(super) lease: Lease,
+    /// It wants to be kept by the watchdog.
+    pub(super) renewed: bool,
     /// Its place in the queue. Changed under the queue's lock only.
     pub(super) ticket: AtomicU64,
     pub(super) woken: Notify,
@@ -43,7 +45,7 @@ pub(super) struct Waiter {
 /// |---------|-----------------------------------------------------|-----------------------------------------|
 /// | None    | waits                                               | Made; Had, by an attempt of its own     |
 /// | Made    | asked of the server, no answer yet                  | Given; None, came to nothing; Had; Gone |
-/// | Given   | it was handed over, by a request sent then          | Had, when the waiter looks              |
+/// | Given   | it was handed over, by a request sent then, or in memory | Had, when the waiter looks         |
 /// | Had     | the waiter knows that it has the lock               | -                                       |
 /// | Revoked | passed over: whatever it got or gets is given back  | -                                       |
 /// | Gone    | left empty-handed: whoever hands over passes on     | -                                       |
@@ -60,12 +62,13 @@ pub(super) enum Offer {
 }
 
 impl Waiter {
-    pub(super) fn new(hold: Arc<Hold>, lease: Lease) -> Waiter {
+    pub(super) fn new(hold: Arc<Hold>, (lease, renewed): (Lease, bool)) -> Waiter {
         let (woken, wake_pending, offer) = (Notify::new(), AtomicBool::new(false), Mutex::new(Offer::None));
         let (ticket, unseen) = (AtomicU64::new(0), AtomicU32::new(0));
         Waiter {
             hold,
             lease,
+            renewed,
             ticket,
             woken,
             wake_pending,
@@ -76,6 +79,19 @@ impl Waiter {
         }
     }
 
+    /// Passes it the lock in memory, if it does nothing but wait and wants the same as whoever has it. Called under the queue's
+    /// lock, and so never while it begins to ask.
+    pub(super) fn pass(&self, tenure: &Arc<Tenure>, from: &Hold) -> bool {
+        let mut offer = self.offer();
+        let only_waits = *offer == Offer::None && !self.asks.load(Ordering::Relaxed);
+        let passed = only_waits && self.renewed && self.hold.is_clean() && tenure.pass(from, &self.hold);
+        if passed {
+            *offer = Offer::Given(Moment::now());
+            self.woken.notify_one();
+        }
+        passed
+    }
+
     /// The server has moved the lock to it. False if it will not give that back: it has left empty-handed, or had the
     /// lock by an attempt of its own and has given it back before. Then it must go on to the next.
     pub(super) fn hand(&self, sent: Moment) -> bool {
@@ -84,7 +100,8 @@ impl Waiter {
             self.hold.given();
             self.woken.notify_one();
         }
-        let keeps = !matches!(*offer, Offer::Gone | Offer::Revoked) && !self.hold.is_over();
+        let is_given_back = self.hold.is_over() && !self.hold.has_passed_on();
+        let keeps = !matches!(*offer, Offer::Gone | Offer::Revoked) && !is_given_back;
         if !keeps {
             self.hold.came_again();
         }
@@ -93,6 +110,7 @@ impl Waiter {
 
     /// The hand-over came to nothing: it looks for itself.
     pub(super) fn withdraw(&self) {
+        self.hold.in_doubt(); // it may yet arrive
         self.offer().change(Offer::Made, Offer::None);
         self.wake();
     }

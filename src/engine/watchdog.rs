@@ -60,9 +60,9 @@ impl Watchdog {
         closing: CancellationToken,
     ) -> Arc<Watchdog> {
         let list = Mutex::new(List { due: BTreeMap::new(), asleep_until: Moment::FAR });
-        let generation = redis.generation();
+        let changes = redis.changes();
         let watchdog = Arc::new(Watchdog { list, wake: Notify::new(), redis, queues, counters });
-        tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(generation)));
+        tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(changes)));
         watchdog
     }
 
@@ -85,8 +85,8 @@ impl Watchdog {
         }
     }
 
-    async fn watch(self: Arc<Watchdog>, mut generation: watch::Receiver<u64>) {
-        let mut idle = false;
+    async fn watch(self: Arc<Watchdog>, mut changes: watch::Receiver<u64>) {
+        let (mut idle, mut seen) = (false, *changes.borrow_and_update());
         loop {
             let due = self.take(Moment::now());
             self.tend(due);
@@ -95,8 +95,11 @@ impl Watchdog {
             tokio::select! {
                 () = sleep(nap) => idle = true,
                 () = self.wake.notified() => {}
-                // What the server knew may be gone with the connection.
-                Ok(()) = generation.changed() => self.confirm_all(),
+                Ok(()) = changes.changed() => {
+                    let now = *changes.borrow_and_update();
+                    self.confirm_changed(seen);
+                    seen = now;
+                }
             }
         }
     }
@@ -123,10 +126,18 @@ impl Watchdog {
         unlisted(due)
     }
 
-    fn confirm_all(self: &Arc<Self>) {
-        let all = unlisted(mem::take(&mut self.lock().due).into_values().collect());
-        all.iter().for_each(|hold| hold.confirm_now());
-        self.tend(all);
+    /// What a server knew of them may be gone with the connection, or with the server.
+    fn confirm_changed(self: &Arc<Self>, since: u64) {
+        let is_changed = |hold: &Arc<Hold>| self.redis.changed_since(hold.name.key(), since);
+        let mut changed = Vec::new();
+        self.lock().due.retain(|_, hold| {
+            let keep = !is_changed(hold);
+            (!keep).then(|| changed.push(Arc::clone(hold)));
+            keep
+        });
+        let changed = unlisted(changed);
+        changed.iter().for_each(|hold| hold.confirm_now());
+        self.tend(changed);
     }
 
     fn tend(self: &Arc<Self>, holds: Vec<Arc<Hold>>) {
@@ -161,8 +172,8 @@ impl Watchdog {
             hold.asking(lease);
         }
         let sent = Moment::now();
-        let part = hold.part(lease.map_or(0, Lease::millis), 0, "");
-        self.confirmed(hold, sent, lease, self.redis.request_gathered(&hold.kind.renew, part).await);
+        let part = hold.part(&hold.kind.renew, lease.map_or(0, Lease::millis), 0, "");
+        self.confirmed(hold, sent, lease, self.redis.request_gathered(&hold.kind.renew.script, part).await);
         self.list(hold);
     }
 

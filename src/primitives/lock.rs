@@ -1,38 +1,28 @@
 //! The reentrant lock: Redisson's `RLock`, byte for byte in Redis.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::time::Instant;
-use tracing::Instrument;
-
+use super::handle::{ActsFor, Handle, Holder, settings};
 use crate::{
     client::Client,
-    config::{Lease, Name},
-    engine::{AcquireRequest, Engine, Guard, Kind, WaitLimit},
+    engine::{Guard, Kind, Rules, WaitLimit},
     error::{Error, Result},
-    owner::Owner,
-    redis::{Answer, Code, LOCK_CHANNEL, PUBLISH, Script, Word},
+    redis::LOCK_CHANNEL,
     sync::tokio,
 };
-
-macro_rules! script {
-    ($name:literal) => {
-        Script::new(concat!(
-            include_str!("../redis/frame.lua"),
-            include_str!("lock/holder.lua"),
-            include_str!(concat!("lock/", $name, ".lua"))
-        ))
-    };
-}
+use tokio::time::Instant;
 
 static LOCK: Kind = Kind {
     channel: LOCK_CHANNEL,
-    acquire: script!("acquire"),
-    release: script!("release"),
-    renew: script!("renew"),
-    hand_over: script!("hand_over"),
-    inspect: script!("inspect"),
-    force_unlock: script!("force_unlock"),
+    acquire: script!("lock/holder.lua", "lock/acquire.lua"),
+    release: script!("lock/holder.lua", "lock/release.lua"),
+    renew: script!("lock/holder.lua", "lock/renew.lua"),
+    hand_over: Some(script!("lock/holder.lua", "lock/hand_over.lua")),
+    inspect: script!("lock/holder.lua", "lock/inspect.lua"),
+    force_unlock: script!("lock/holder.lua", "lock/force_unlock.lua"),
+    beside: None,
+    barred_by: None,
+    rules: Rules::PLAIN,
 };
 
 impl Client {
@@ -46,14 +36,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
-        Lock {
-            engine: Arc::clone(self.engine()),
-            given: name.into(),
-            name: Name::new(self.prefix(), name),
-            lease: Ok(None),
-            max_hold: Ok(None),
-            acts_for: ActsFor::Current,
-        }
+        Lock(Handle::new(self, name, ActsFor::Current))
     }
 
     /// The lock of this name, not reentrant: every call is an owner of its own, as with `tokio::sync::Mutex`. The same lock
@@ -74,7 +57,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn mutex(&self, name: &str) -> Lock {
-        Lock { acts_for: ActsFor::EachCall, ..self.lock(name) }
+        Lock(Handle::new(self, name, ActsFor::EachCall))
     }
 }
 
@@ -88,7 +71,7 @@ impl Client {
 ///
 /// | | [`Client::lock`] | [`Client::mutex`] |
 /// |---|---|---|
-/// | who is one owner | a task, with all that is polled in it (see [`Owner`]) | each call |
+/// | who is one owner | a task, with all that is polled in it (see [`Owner`](crate::Owner)) | each call |
 /// | taken again by the same owner | re-entered at once | waits, as for anybody |
 /// | several branches or requests in one task | do **not** exclude each other | exclude each other |
 /// | like | Redisson's `RLock`, Java's `synchronized` | `tokio::sync::Mutex` |
@@ -108,76 +91,11 @@ impl Client {
 ///   has no effect.
 /// * A hold that was lost stays lost: an inner call then fails with [`Error::Lost`] and takes nothing afresh.
 #[derive(Clone)]
-pub struct Lock {
-    engine: Arc<Engine>,
-    given: Arc<str>,
-    name: Result<Name>,
-    lease: Result<Option<Lease>>,
-    max_hold: Result<Option<Duration>>,
-    acts_for: ActsFor,
-}
+pub struct Lock(Handle);
 
-/// Who a call acts for.
-#[derive(Debug, Clone)]
-enum ActsFor {
-    /// [`Owner::current`] at the time of the call.
-    Current,
-    /// Somebody new.
-    EachCall,
-    This(Owner),
-}
-
-impl ActsFor {
-    fn owner(&self) -> Owner {
-        match self {
-            ActsFor::Current => Owner::current(),
-            ActsFor::EachCall => Owner::new(),
-            ActsFor::This(owner) => owner.clone(),
-        }
-    }
-}
-
-/// Who holds a lock, as the server has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`.
-    pub id: String,
-    /// Its hold count.
-    pub holds: u64,
-    /// How long the lease still lasts; `None` if it has no end, which no client leaves behind on purpose.
-    pub remaining: Option<Duration>,
-}
+settings!(Lock);
 
 impl Lock {
-    /// Takes it for this long, without the watchdog: the lock ends by itself unless it is given back or
-    /// [extended](Guard::extend).
-    ///
-    /// Must be between a millisecond and a year; anything else is reported when the lock is taken. One that is not longer
-    /// than the way of an answer ends before it can be used: that is [`Error::Lost`] when it is taken.
-    #[must_use]
-    pub fn lease(self, d: Duration) -> Self {
-        Lock { lease: Lease::new("lease", d).map(Some), ..self }
-    }
-
-    /// Never holds it for longer than this: the holder is then told [`Lost::MaxHold`](crate::Lost::MaxHold) and the
-    /// watchdog renews no more, so that the lease ends soon after. No cap by default.
-    ///
-    /// Counted for each `lock` call from its own time; the earliest of the guards alive ends the whole hold. Zero is refused
-    /// when the lock is taken.
-    #[must_use]
-    pub fn max_hold(self, d: Duration) -> Self {
-        let zero = || Error::config("max_hold", "a hold of no time is none");
-        Lock { max_hold: if d.is_zero() { Err(zero()) } else { Ok(Some(d)) }, ..self }
-    }
-
-    /// Takes it for this owner, instead of [`Owner::current`] at the time of the call, or of somebody new each time for a
-    /// [`mutex`](Client::mutex), which is then reentrant for this owner.
-    #[must_use]
-    pub fn owner(self, o: &Owner) -> Self {
-        Lock { acts_for: ActsFor::This(o.clone()), ..self }
-    }
-
     /// Waits until the lock is ours. An owner that has it already re-enters at once: its hold count grows by one.
     ///
     /// ```
@@ -316,12 +234,6 @@ impl Lock {
         self.with(work).await?
     }
 
-    /// The name, without the client's prefix.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.given
-    }
-
     /// Whether anybody holds it.
     ///
     /// # Errors
@@ -346,16 +258,7 @@ impl Lock {
     ///
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Option<Holder>> {
-        self.look("inspect", self.engine.outage_ends()).await
-    }
-
-    async fn look(&self, what: &'static str, give_up: Instant) -> Result<Option<Holder>> {
-        let (answer, _) = self.tell(what, &LOCK.inspect, ("", ""), give_up).await?;
-        match answer.code {
-            Code::Held => holder(answer.value.list()).map(Some).ok_or_else(|| self.conflict()),
-            Code::Free => Ok(None),
-            _ => Err(self.conflict()),
-        }
+        self.0.inspect(&LOCK).await
     }
 
     /// Takes the lock away from whoever has it and wakes the waiters; true if it was taken away. The holder is not asked:
@@ -373,65 +276,10 @@ impl Lock {
     ///
     /// Dropping the future leaves open whether the lock was taken away.
     pub async fn force_unlock(&self) -> Result<bool> {
-        let give_up = self.engine.outage_ends();
-        let Some(holder) = self.look("force_unlock", give_up).await? else { return Ok(false) };
-        let meant = (holder.id.as_str(), PUBLISH);
-        let (answer, again) = self.tell("force_unlock", &LOCK.force_unlock, meant, give_up).await?;
-        match answer.code {
-            Code::Released => Ok(true),
-            Code::Gone => Ok(again), // if it was asked twice, the first time may have done it
-            _ => Err(self.conflict()),
-        }
+        self.0.force_unlock(&LOCK).await
     }
 
     async fn take(&self, what: &'static str, limit: WaitLimit) -> Result<Option<Guard>> {
-        let request = AcquireRequest {
-            name: self.name.clone()?,
-            owner: self.acts_for.owner(),
-            kind: &LOCK,
-            lease: self.lease.clone()?,
-            max_hold: self.max_hold.clone()?,
-            wait_limit: limit,
-        };
-        let span = tracing::debug_span!(target: "leasehold::lock", "take", how = what, name = self.name());
-        self.engine.take(&request).instrument(span).await
+        self.0.take(&LOCK, what, limit).await
     }
-
-    /// Asks about the lock itself, not about a hold of ours.
-    async fn tell(
-        &self,
-        what: &'static str,
-        script: &'static Script,
-        (id, more): (&str, &str),
-        give_up: Instant,
-    ) -> Result<(Answer, bool)> {
-        let name = self.name.clone()?;
-        let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
-        let part = LOCK.part(name.key(), id, 0, 0, more);
-        self.engine.tell(what, &name, (script, part), give_up).instrument(span).await
-    }
-
-    fn conflict(&self) -> Error {
-        Error::Conflict { name: self.name().to_owned() }
-    }
-}
-
-impl fmt::Debug for Lock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lock")
-            .field("name", &self.given)
-            .field("lease", &self.lease)
-            .field("max_hold", &self.max_hold)
-            .field("acts_for", &self.acts_for)
-            .finish_non_exhaustive()
-    }
-}
-
-fn holder(words: &[Word]) -> Option<Holder> {
-    let [id, holds, left] = words else { return None };
-    Some(Holder {
-        id: id.text()?.to_owned(),
-        holds: holds.int()?.try_into().ok()?,
-        remaining: u64::try_from(left.int()?).ok().map(Duration::from_millis),
-    })
 }

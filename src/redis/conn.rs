@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt, stream::BoxStream};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep, timeout},
@@ -24,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 pub(super) use link::{Answers, Link};
 use link::{Peer, closed, not_yet};
 pub(super) use subscriber::{PubSubEvent, Subscriber};
-pub(crate) use target::Target;
+pub(super) use target::Target;
 
-use super::fault::Fault;
+use super::{fault::Fault, url::Address};
 use crate::stats::Counters;
 
-/// Messages that a connection which does not listen makes room for.
-const NOTHING_HEARD: usize = 16;
+/// Messages that a connection which does not listen makes room for. What fred says of itself while it connects goes the same
+/// way, and with room for one it would say "channel lagged" instead of why it could not.
+pub(super) const NOTHING_HEARD: usize = 16;
 /// Waits between attempts to reconnect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
@@ -48,52 +50,50 @@ pub(super) struct Conn {
     link: watch::Receiver<Result<Arc<Link>, Fault>>,
     /// Told when somebody needs a link: the first is opened then, if not before.
     wanted: Arc<Notify>,
+    was_wanted: CancellationToken,
     command_timeout: Duration,
 }
 
+/// Told whenever a lost connection has been replaced: what the server knew may be gone.
+pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
+
 impl Conn {
-    /// Opens the first link; afterwards a task replaces lost ones until `closed`, and counts the generation up.
+    /// Opens the first link; afterwards a task replaces lost ones until `closed`, and tells of each.
     pub(super) async fn open(
-        target: &Arc<Target>,
-        command_timeout: Duration,
-        counters: &Arc<Counters>,
-        generation: watch::Sender<u64>,
+        dial: &Dialer,
+        reconnected: &Reconnected,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let dial = Dialer::new(target, command_timeout, counters);
         let first = Arc::new(dial.link().await?);
-        Ok(Conn::keep(dial, Some(first), generation, closed.clone()))
+        Ok(Conn::keep(dial.clone(), Some(first), Arc::clone(reconnected), closed.clone()))
     }
 
     /// The same, but the first link is opened when it is first needed.
-    pub(super) fn lazy(
-        target: &Arc<Target>,
-        command_timeout: Duration,
-        counters: &Arc<Counters>,
-        generation: watch::Sender<u64>,
-        closed: &CancellationToken,
-    ) -> Conn {
-        Conn::keep(Dialer::new(target, command_timeout, counters), None, generation, closed.clone())
+    pub(super) fn lazy(dial: &Dialer, reconnected: &Reconnected, closed: &CancellationToken) -> Conn {
+        Conn::keep(dial.clone(), None, Arc::clone(reconnected), closed.clone())
     }
 
-    fn keep(dial: Dialer, first: Option<Arc<Link>>, generation: watch::Sender<u64>, closed: CancellationToken) -> Conn {
+    fn keep(dial: Dialer, first: Option<Arc<Link>>, reconnected: Reconnected, closed: CancellationToken) -> Conn {
         let (command_timeout, wanted) = (dial.command_timeout, Arc::new(Notify::new()));
         let (slot, link) = watch::channel(first.clone().ok_or_else(|| Fault::NotSent(Arc::new(not_yet()))));
-        let first_wanted = Arc::clone(&wanted);
+        let (first_wanted, was_wanted) = (Arc::clone(&wanted), CancellationToken::new());
+        if first.is_some() {
+            was_wanted.cancel();
+        }
         tokio::spawn(async move {
             let kept = async {
                 let first = match first {
                     Some(first) => first,
                     None => dial.first_link(&first_wanted, &slot).await,
                 };
-                supervise(dial, first, &slot, generation).await;
+                supervise(dial, first, &slot, reconnected).await;
             };
             closed.run_until_cancelled(kept).await;
             if let Ok(link) = slot.send_replace(Err(Fault::Closed)) {
                 link.give_up();
             }
         });
-        Conn { link, wanted, command_timeout }
+        Conn { link, wanted, was_wanted, command_timeout }
     }
 
     /// The link of the moment. Waits for one while there is none, unless we are not welcome.
@@ -104,6 +104,7 @@ impl Conn {
             Err(fault @ (Fault::Denied(_) | Fault::Closed)) => return Err(fault),
             _ => {}
         }
+        self.was_wanted.cancel();
         self.wanted.notify_one();
         let mut slot = self.link.clone();
         let usable = |now: &Result<Arc<Link>, Fault>| match now {
@@ -119,6 +120,24 @@ impl Conn {
         }
     }
 
+    /// Resolves when somebody has needed a link.
+    pub(super) async fn needed(&self) {
+        self.was_wanted.cancelled().await;
+    }
+
+    /// The link of the moment, if it lives.
+    pub(super) fn link_now(&self) -> Option<Arc<Link>> {
+        self.link.borrow().as_ref().ok().filter(|link| !link.down.is_cancelled()).cloned()
+    }
+
+    /// Whether somebody waits for a link in vain, or the one there is has been silent for so long.
+    pub(super) fn is_unwell(&self, late: Duration) -> bool {
+        match &*self.link.borrow() {
+            Ok(link) => link.down.is_cancelled() || link.silence() > late,
+            Err(_) => self.was_wanted.is_cancelled(),
+        }
+    }
+
     /// Why there is no link: whatever the server refuses us now, nothing was sent.
     fn none_yet(&self) -> Fault {
         let last = self.link.borrow().as_ref().err().cloned().and_then(Fault::source);
@@ -127,7 +146,7 @@ impl Conn {
 }
 
 /// Replaces lost links for ever; ended by dropping it.
-async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, generation: watch::Sender<u64>) {
+async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: Reconnected) {
     let mut before: Vec<Peer> = Vec::new(); // those that may not be closed yet
     let mut pause = Duration::ZERO;
     loop {
@@ -152,34 +171,80 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, generation: w
         link = Arc::new(next);
         tracing::info!(target: "leasehold::conn", "connected again");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
-        generation.send_modify(|count| *count += 1);
+        reconnected();
     }
 }
 
 /// Who was welcome before may be again: a password is being changed, a server has not read its users yet.
 fn for_now(fault: Fault) -> Fault {
     match fault {
-        Fault::Denied(source) => Fault::NotReady(source),
+        Fault::Denied(denial) => Fault::NotReady(denial.source),
         other => other,
     }
 }
 
+/// Where a connection leads to: looked up anew for each, since names, masters and passwords change.
+pub(super) trait Locator: std::fmt::Debug + Send + Sync {
+    /// The servers that may be the one, as they are found.
+    fn find(&self) -> BoxStream<'_, Result<Target, Fault>>;
+    /// Whether a replica is not the one, whoever says so.
+    fn wants_master(&self) -> bool;
+    /// Changes when what was found before may not be the one any more; `None` where nobody would say so.
+    fn switches(&self) -> Option<watch::Receiver<Option<Address>>> {
+        None
+    }
+}
+
 /// What it takes to open a link.
-#[derive(Debug)]
-struct Dialer {
-    target: Arc<Target>,
+#[derive(Debug, Clone)]
+pub(super) struct Dialer {
+    locator: Arc<dyn Locator>,
     command_timeout: Duration,
     counters: Arc<Counters>,
 }
 
 impl Dialer {
-    fn new(target: &Arc<Target>, command_timeout: Duration, counters: &Arc<Counters>) -> Dialer {
-        Dialer { target: Arc::clone(target), command_timeout, counters: Arc::clone(counters) }
+    pub(super) fn new(locator: Arc<dyn Locator>, command_timeout: Duration, counters: &Arc<Counters>) -> Dialer {
+        Dialer { locator, command_timeout, counters: Arc::clone(counters) }
     }
 
+    /// A connection for commands.
     async fn link(&self) -> Result<Link, Fault> {
-        let link = Link::open(&self.target, self.command_timeout, NOTHING_HEARD, &self.counters).await?;
+        let link = self.open(NOTHING_HEARD).await?;
         link.learn_peer().await;
+        Ok(link)
+    }
+
+    /// To the first of the servers found that is the one. Found anew when that changes meanwhile: a server that froze takes the
+    /// connection when it thaws, and does not know yet that another is the master.
+    async fn open(&self, buffer: usize) -> Result<Link, Fault> {
+        let Some(mut switches) = self.locator.switches() else { return self.open_first(buffer).await };
+        loop {
+            switches.mark_unchanged();
+            tokio::select! {
+                biased;
+                Ok(()) = switches.changed() => {}
+                opened = self.open_first(buffer) => return opened,
+            }
+        }
+    }
+
+    async fn open_first(&self, buffer: usize) -> Result<Link, Fault> {
+        let (mut found, mut last) = (self.locator.find(), None);
+        while let Some(target) = found.next().await {
+            match self.open_to(target, buffer).await {
+                Ok(link) => return Ok(link),
+                Err(fault) => last = Some(fault),
+            }
+        }
+        Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet()))))
+    }
+
+    async fn open_to(&self, target: Result<Target, Fault>, buffer: usize) -> Result<Link, Fault> {
+        let link = Link::open(&target?, self.command_timeout, buffer, &self.counters).await?;
+        if self.locator.wants_master() && link.is_replica().await {
+            return Err(Fault::said("READONLY this server is a replica, and its master is wanted"));
+        }
         Ok(link)
     }
 

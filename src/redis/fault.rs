@@ -1,5 +1,11 @@
 //! What can become of a request, in the only terms that matter: may it have run, and is it worth sending again.
 
+use std::sync::Arc;
+
+use super::{
+    denial::{Denial, Right},
+    script::{Part, Script},
+};
 use crate::error::Source;
 
 /// Why there is no answer.
@@ -11,8 +17,10 @@ pub(crate) enum Fault {
     NotSent(Source),
     /// Refused for now (loading, busy, read-only after a failover): it has not run.
     NotReady(Source),
+    /// A cluster keeps the key elsewhere: it has not run.
+    Elsewhere(Arc<Redirection>, Source),
     /// Not allowed.
-    Denied(Source),
+    Denied(Denial),
     /// The key is of another type.
     Conflict,
     /// Any other refusal.
@@ -21,6 +29,29 @@ pub(crate) enum Fault {
     Closed,
     /// The runtime that the connections live on has ended.
     Abandoned,
+}
+
+/// Where a server of a cluster sends us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Redirection {
+    pub(super) slot: u16,
+    /// `host:port`; without a host it is that of the server which says so.
+    pub(super) to: String,
+    /// For this request alone, which must be announced there: the slot is on the move.
+    pub(super) asking: bool,
+}
+
+impl Redirection {
+    /// From `MOVED slot host:port` and `ASK slot host:port`.
+    fn read(words: &str) -> Option<Redirection> {
+        let mut words = words.split(' ');
+        let asking = match words.next()? {
+            "MOVED" => false,
+            "ASK" => true,
+            _ => return None,
+        };
+        Some(Redirection { slot: words.next()?.parse().ok()?, to: words.next()?.to_owned(), asking })
+    }
 }
 
 /// First words of answers that mean "later".
@@ -37,11 +68,6 @@ const NOT_READY: [&str; 11] = [
     "NOSCRIPT", // forgotten again since it was loaded
     "ERR max number of clients",
 ];
-/// First words of answers that mean "not you".
-const DENIED: [&str; 3] = ["NOPERM", "NOAUTH", "WRONGPASS"];
-/// What Redis says inside a script where it would say NOPERM outside.
-const DENIED_INSIDE: [&str; 3] =
-    ["can't run this command or subcommand", "can't access at least one", "No permissions"];
 
 impl Fault {
     /// Whether the same request may be answered otherwise later. A server without memory stays so for long, so that is
@@ -60,8 +86,9 @@ impl Fault {
             Fault::Unknown(source)
             | Fault::NotSent(source)
             | Fault::NotReady(source)
-            | Fault::Denied(source)
+            | Fault::Elsewhere(_, source)
             | Fault::Server(source) => Some(source),
+            Fault::Denied(denial) => Some(denial.source),
             Fault::Conflict | Fault::Closed | Fault::Abandoned => None,
         }
     }
@@ -72,8 +99,10 @@ impl Fault {
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
         if starts(&NOT_READY) {
             Fault::NotReady(source)
-        } else if starts(&DENIED) || DENIED_INSIDE.iter().any(|hint| words.contains(hint)) {
-            Fault::Denied(source)
+        } else if let Some(right) = Right::read(words) {
+            Fault::Denied(Denial { right, source })
+        } else if let Some(redirection) = Redirection::read(words) {
+            Fault::Elsewhere(Arc::new(redirection), source)
         } else if words.starts_with("WRONGTYPE") || words.contains("hash value is not an integer") {
             Fault::Conflict
         } else {
@@ -86,8 +115,30 @@ impl Fault {
         Fault::refused(words, source(words))
     }
 
+    /// Not let in, whatever the words.
+    pub(super) fn not_let_in(words: &str, source: Source) -> Fault {
+        Fault::Denied(Denial { right: Right::read(words).unwrap_or_else(Right::login), source })
+    }
+
+    /// With what the server has left out, from what it was asked.
+    pub(super) fn of(self, script: &Script, part: &Part) -> Fault {
+        match self {
+            Fault::Denied(denial) => Fault::Denied(denial.of(script, part)),
+            other => other,
+        }
+    }
+
+    /// Whether a call is refused as a whole for the sake of some of its parts.
+    pub(super) fn is_for_some_keys(&self) -> bool {
+        matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))
+    }
+
     pub(crate) fn unknown(what: &str) -> Fault {
         Fault::Unknown(source(what))
+    }
+
+    pub(crate) fn not_sent(why: &str) -> Fault {
+        Fault::NotSent(source(why))
     }
 }
 
@@ -127,6 +178,9 @@ mod tests {
         assert!(matches!(Fault::said(old), Fault::Conflict));
         let new = "WRONGTYPE Operation against a key script: 6b1, on @user_script:7.";
         assert!(matches!(Fault::said(new), Fault::Conflict));
+        let to = |asking| Redirection { slot: 7, to: "h:1".into(), asking };
+        assert!(matches!(Fault::said("MOVED 7 h:1"), Fault::Elsewhere(there, _) if *there == to(false)));
+        assert!(matches!(Fault::said("ASK 7 h:1"), Fault::Elsewhere(there, _) if *there == to(true)));
         let full = Fault::said("OOM command not allowed");
         assert!(matches!(full, Fault::Server(_)) && full.is_for_now(true) && !full.is_for_now(false));
     }

@@ -1,8 +1,11 @@
 //! Requests on one connection: while few are under way each goes out at once; those that arrive beyond that are
 //! gathered and go out together, one call of a script for many parts. The one place that does this.
+//!
+//! What has gathered goes out as soon as it is worth a call beside what is under way ([`Backlog::is_due`]); else it is
+//! held, since an answer is about to come, and every answer looks again.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     future::{Future, poll_fn},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     time::Instant,
@@ -21,22 +25,38 @@ use crate::sync::{std, tokio};
 use super::{
     conn::{Answers, Conn, Link},
     fault::Fault,
+    keys::slot_of,
+    node::NodeSettings,
     script::{Answer, Code, Part, Script},
 };
 
-/// Requests under way by themselves before others are gathered. Below this many tasks a call of one's own is faster
-/// than waiting for company.
+/// Requests under way before others are gathered. Below this many tasks a call of one's own is faster than waiting for
+/// company.
 const ALONE: usize = 16;
-/// Gathered calls under way: some are made up while another is with the server. Measured with 16 to 2,048 tasks: two
-/// are a tenth slower, more make no difference.
-const SENDERS: usize = 3;
+/// What has gathered is worth a call when it is this part of what is under way.
+const PART_OF_UNDER_WAY: usize = 2;
+/// Gathered calls under way: enough that the rule above decides, and not this. All of these were measured with 1 to 2,048
+/// tasks, see docs/benchmarks.md.
+const SENDERS: usize = 8;
+/// Parts under way that keep the server busy: more than that wait, and make larger calls.
+const ENOUGH: usize = 3 * PARTS;
 /// Parts in one call: enough to spread its cost, and the server is not kept from others for long (3 µs each).
 const PARTS: usize = 128;
+
+/// Which requests may go in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    /// All of one script.
+    Any,
+    /// Those of one slot: a server of a cluster refuses others. The calls of several slots are written together.
+    OfOneSlot,
+}
 
 /// One connection and what waits for it.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     conn: Conn,
+    company: Company,
     backlog: Mutex<Backlog>,
     /// Told when something waits.
     work: Notify,
@@ -45,7 +65,14 @@ pub(super) struct Dispatcher {
 
 #[derive(Debug, Default)]
 struct Backlog {
+    /// Requests that were sent by themselves and not answered, or whose callers are not polled.
     alone: usize,
+    /// Those that were sent together. Their senders are sure to look again.
+    together: usize,
+    /// Requests that have gathered.
+    held: usize,
+    /// How many of them were left when those whose callers had gone were last taken out.
+    swept: usize,
     /// Why nothing is sent any more.
     closed: Option<Fault>,
     /// One batch for each script, the one whose turn it is in front.
@@ -73,23 +100,31 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// A request under way by itself; frees its place when it ends, however it ends.
-struct DirectCall<'a>(&'a Dispatcher);
+/// Requests under way; whatever becomes of them, those that have gathered are looked at when they end.
+struct UnderWay<'a> {
+    dispatcher: &'a Dispatcher,
+    alone: usize,
+    together: usize,
+}
 
-impl Drop for DirectCall<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.backlog().alone -= 1;
+        let mut backlog = self.dispatcher.backlog();
+        (backlog.alone, backlog.together) = (backlog.alone - self.alone, backlog.together - self.together);
+        self.dispatcher.look_at(&backlog);
     }
 }
 
 impl Dispatcher {
-    pub(super) fn start(conn: Conn, command_timeout: Duration, closed: &CancellationToken) -> Arc<Dispatcher> {
+    pub(super) fn start(conn: Conn, settings: NodeSettings, closed: &CancellationToken) -> Arc<Dispatcher> {
+        let company = settings.company;
         let (confirmations, asked) = mpsc::unbounded_channel();
-        let dispatcher = Arc::new(Dispatcher { conn, backlog: Mutex::default(), work: Notify::new(), confirmations });
+        let (backlog, work) = (Mutex::default(), Notify::new());
+        let dispatcher = Arc::new(Dispatcher { conn, company, backlog, work, confirmations });
         for _ in 0..SENDERS {
             tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&dispatcher).send_gathered()));
         }
-        tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, command_timeout)));
+        tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, settings)));
         let (last, closed) = (CloseOnDrop(Arc::clone(&dispatcher)), closed.clone());
         tokio::spawn(async move {
             closed.cancelled().await;
@@ -146,16 +181,29 @@ impl Dispatcher {
         self.conn.link().await
     }
 
+    pub(super) async fn needed(&self) {
+        self.conn.needed().await;
+    }
+
+    pub(super) fn is_unwell(&self, late: Duration) -> bool {
+        self.conn.is_unwell(late)
+    }
+
+    /// The same, if there is one that lives.
+    pub(super) fn link_now(&self) -> Option<Arc<Link>> {
+        self.conn.link_now()
+    }
+
     /// A place for a call of one's own, or else a place among those that wait.
     fn enter(
         &self,
         script: &'static Script,
         part: &Part,
-    ) -> Result<DirectCall<'_>, oneshot::Receiver<Result<Answer, Fault>>> {
+    ) -> Result<UnderWay<'_>, oneshot::Receiver<Result<Answer, Fault>>> {
         let mut backlog = self.backlog();
-        if backlog.alone < ALONE && backlog.is_empty() {
+        if backlog.alone + backlog.together < ALONE && backlog.held == 0 {
             backlog.alone += 1;
-            return Ok(DirectCall(self));
+            return Ok(UnderWay { dispatcher: self, alone: 1, together: 0 });
         }
         Err(self.join(&mut backlog, script, part))
     }
@@ -170,10 +218,10 @@ impl Dispatcher {
         if backlog.closed.is_some() {
             return receiver; // whose sender is gone
         }
-        if backlog.is_empty() {
-            self.work.notify_one();
-        }
         backlog.batch_of(script).push_back(PendingRequest { part: part.clone(), answer });
+        backlog.held += 1;
+        backlog.sweep();
+        self.look_at(backlog);
         receiver
     }
 
@@ -189,20 +237,33 @@ impl Dispatcher {
     async fn send_gathered(self: Arc<Dispatcher>) {
         loop {
             match self.take() {
-                Some((script, batch)) => self.send(script, batch).await,
+                Some((_under_way, script, batch)) => self.send_all(script, batch).await,
                 None => self.work.notified().await,
             }
         }
     }
 
     /// The next call: requests of one script; the scripts take turns.
-    fn take(&self) -> Option<(&'static Script, Vec<PendingRequest>)> {
+    fn take(&self) -> Option<(UnderWay<'_>, &'static Script, Vec<PendingRequest>)> {
         let mut backlog = self.backlog();
-        let taken = backlog.take();
-        if !backlog.is_empty() {
-            self.work.notify_one(); // for another sender
+        let (script, batch) = backlog.take()?;
+        self.look_at(&backlog); // for another sender
+        Some((UnderWay { dispatcher: self, alone: 0, together: batch.len() }, script, batch))
+    }
+
+    /// Calls a sender if there is something for it.
+    fn look_at(&self, backlog: &Backlog) {
+        if backlog.is_due() {
+            self.work.notify_one();
         }
-        taken
+    }
+
+    /// One call, or one for each slot, all written at once.
+    async fn send_all(&self, script: &'static Script, batch: Vec<PendingRequest>) {
+        match self.company {
+            Company::Any => self.send(script, batch).await,
+            Company::OfOneSlot => _ = join_all(by_slot(batch).map(|batch| self.send(script, batch))).await,
+        }
     }
 
     /// Requests whose caller has left are not sent. Who is still there is decided, and the call written, while the
@@ -220,10 +281,20 @@ impl Dispatcher {
             },
             Err(fault) => Err(fault),
         };
-        let answers = answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect());
+        let answers = match answers {
+            // Nobody says which key it was, and the others may be allowed.
+            Err(fault) if fault.is_for_some_keys() && batch.len() > 1 => {
+                return Box::pin(self.send_one_by_one(script, batch)).await;
+            }
+            answers => answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect()),
+        };
         for (waiting, answer) in batch.into_iter().zip(answers) {
             let _ = waiting.answer.send(answer); // who has left takes it back
         }
+    }
+
+    async fn send_one_by_one(&self, script: &'static Script, batch: Vec<PendingRequest>) {
+        join_all(batch.into_iter().map(|one| self.send(script, vec![one]))).await;
     }
 
     async fn write(
@@ -249,7 +320,7 @@ impl Dispatcher {
     fn close(&self, why: Fault) {
         let mut backlog = self.backlog();
         backlog.closed.get_or_insert(why);
-        backlog.by_script.clear();
+        (backlog.by_script, backlog.held) = (VecDeque::new(), 0);
     }
 
     async fn answered<T>(&self, answer: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
@@ -268,8 +339,22 @@ impl Dispatcher {
 }
 
 impl Backlog {
-    fn is_empty(&self) -> bool {
-        self.by_script.iter().all(|pending| pending.waiting.is_empty())
+    /// In an outage callers come and go, and nothing is sent: what they leave is not kept. Looked at whenever it has doubled.
+    fn sweep(&mut self) {
+        if self.held < 2 * self.swept.max(PARTS) {
+            return;
+        }
+        for pending in &mut self.by_script {
+            pending.waiting.retain(|waiting| !waiting.answer.is_closed());
+        }
+        self.held = self.by_script.iter().map(|pending| pending.waiting.len()).sum();
+        self.swept = self.held;
+    }
+
+    /// Whether what has gathered is worth a call; and if nobody is sure to look again, anything is.
+    fn is_due(&self) -> bool {
+        let is_worth_it = self.held * PART_OF_UNDER_WAY >= self.alone + self.together && self.together < ENOUGH;
+        self.held > 0 && (self.together == 0 || is_worth_it)
     }
 
     fn batch_of(&mut self, script: &'static Script) -> &mut VecDeque<PendingRequest> {
@@ -282,14 +367,26 @@ impl Backlog {
     }
 
     fn take(&mut self) -> Option<(&'static Script, Vec<PendingRequest>)> {
+        if !self.is_due() {
+            return None;
+        }
         let next = self.by_script.iter().position(|pending| !pending.waiting.is_empty())?;
         self.by_script.rotate_left(next);
         let mut pending = self.by_script.pop_front().expect("it was just found");
-        let batch = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
+        let batch: Vec<_> = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
+        (self.held, self.together) = (self.held - batch.len(), self.together + batch.len());
         let script = pending.script;
         self.by_script.push_back(pending);
         Some((script, batch))
     }
+}
+
+fn by_slot(batch: Vec<PendingRequest>) -> impl Iterator<Item = Vec<PendingRequest>> {
+    let mut slots = BTreeMap::<u16, Vec<PendingRequest>>::new();
+    for waiting in batch {
+        slots.entry(slot_of(waiting.part.key())).or_default().push(waiting);
+    }
+    slots.into_values()
 }
 
 /// Of a script that was loaded just before.
@@ -310,7 +407,7 @@ struct Confirmation {
 /// One WAIT after the other, each for all that was asked before it was sent, as a database commits in groups: so nobody
 /// waits for more than two, however many ask. In a task of its own, since one whose caller does not look must not hold up
 /// the others. Between two of them the other requests of the connection get through.
-async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, command_timeout: Duration) {
+async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, settings: NodeSettings) {
     while let Some(first) = asked.recv().await {
         let mut group = vec![first];
         while let Ok(next) = asked.try_recv() {
@@ -319,18 +416,20 @@ async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, command_timeo
         while let Some(Confirmation { link, .. }) = group.first() {
             let link = Arc::clone(link);
             let (same, others) = group.into_iter().partition(|other| Arc::ptr_eq(&other.link, &link));
-            confirm_together(&link, same, command_timeout).await;
+            confirm_together(&link, same, settings).await;
             group = others;
         }
     }
 }
 
 /// The replicas have half the command timeout from when the first request was begun, or an eighth if little of that is left.
-async fn confirm_together(link: &Link, group: Vec<Confirmation>, command_timeout: Duration) {
+async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeSettings) {
+    let NodeSettings { command_timeout, confirmed, .. } = settings;
     let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
     let waited = group.iter().map(|one| one.begun.elapsed()).max().unwrap_or_default();
-    let confirmed = link.confirmed(wanted, (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8)).await;
+    let time = (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8);
+    let count = link.confirmed(confirmed, wanted, time).await;
     for one in group {
-        let _ = one.answer.send(confirmed.clone()); // who has left gives the lock back
+        let _ = one.answer.send(count.clone()); // who has left gives the lock back
     }
 }

@@ -1,8 +1,8 @@
-//! Channels to listeners, over one subscriber connection: one SUBSCRIBE per channel however many tasks wait, and no
-//! churn, since a channel just left stays subscribed for a moment.
+//! Channels to listeners, over one subscriber connection, or one for each shard of a cluster: one SUBSCRIBE per channel
+//! however many tasks wait, and no churn, since a channel just left stays subscribed for a moment.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,10 +17,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    conn::{PubSubEvent, Subscriber, Target},
+    conn::{PubSubEvent, Subscriber},
+    deployment::{Deployment, Line},
     fault::Fault,
+    url::Address,
 };
 use crate::{
+    config::PubSub,
     stats::Counters,
     sync::{std, tokio},
 };
@@ -74,14 +77,15 @@ impl Drop for Subscription {
 
 #[derive(Debug)]
 pub(crate) struct Hub {
-    target: Arc<Target>,
-    command_timeout: Duration,
+    deployment: Arc<Deployment>,
     counters: Arc<Counters>,
     table: Mutex<HashMap<Arc<str>, Channel>>,
     /// Numbers the subscriptions, so that each takes its own listener with it.
     next_subscription: AtomicU64,
     /// Told when a channel needs a SUBSCRIBE.
     wanted: Notify,
+    /// A task for each line that was ever needed, told when one of its channels needs a SUBSCRIBE.
+    lines: Mutex<BTreeMap<Line, Arc<Notify>>>,
 }
 
 /// One subscribed channel. Without a listener it lingers. More than one listen where names share it, as `a` and `{a}` do.
@@ -91,29 +95,30 @@ struct Channel {
     live: Arc<AtomicBool>,
     idle_since: Instant,
     refused: Option<Instant>,
+    line: Line,
 }
 
 impl Hub {
-    pub(super) fn start(
-        target: Arc<Target>,
-        command_timeout: Duration,
-        counters: Arc<Counters>,
-        closed: CancellationToken,
-    ) -> Arc<Hub> {
+    pub(super) fn start(deployment: Arc<Deployment>, counters: Arc<Counters>, closed: CancellationToken) -> Arc<Hub> {
         let (table, next_subscription, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
-        let hub = Arc::new(Hub { target, command_timeout, counters, table, next_subscription, wanted });
-        tokio::spawn(closed.run_until_cancelled_owned(Arc::clone(&hub).keep_listening()));
+        let lines = Mutex::default();
+        let hub = Arc::new(Hub { deployment, counters, table, next_subscription, wanted, lines });
+        tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&hub).keep_lines(closed)));
         hub
     }
 
-    /// Puts a listener on a channel; it is told when the subscription stands.
+    /// Puts a listener on a channel; it is told when the subscription stands. Never, where nothing is published.
     pub(super) fn join(self: &Arc<Self>, name: &str, listener: Arc<dyn Listener>) -> Subscription {
         let name: Arc<str> = name.into();
         let number = self.next_subscription.fetch_add(1, Ordering::Relaxed);
+        if self.deployment.pubsub() == PubSub::Off {
+            return Subscription { hub: Arc::clone(self), channel: name, number, live: Arc::default() };
+        }
         let mut table = self.table();
         let channel = table.entry(Arc::clone(&name)).or_insert_with(|| {
             self.counters.subscriptions.up();
-            Channel { listeners: Vec::new(), live: Arc::default(), idle_since: Instant::now(), refused: None }
+            let line = self.deployment.line(&name);
+            Channel { listeners: Vec::new(), live: Arc::default(), idle_since: Instant::now(), refused: None, line }
         });
         channel.listeners.push((number, Arc::clone(&listener)));
         let subscription =
@@ -131,15 +136,63 @@ impl Hub {
         self.table().get(name).is_some_and(|channel| channel.live.load(Ordering::Acquire))
     }
 
+    /// Keeps each channel on its line, and a task for each line.
+    async fn keep_lines(self: Arc<Hub>, closed: CancellationToken) {
+        let mut changes = self.deployment.changes();
+        loop {
+            tokio::select! {
+                () = self.wanted.notified() => {}
+                changed = changes.changed() => if changed.is_err() {
+                    return;
+                }
+            }
+            for line in self.lines_missing() {
+                self.task_of(line, &closed).notify_one();
+            }
+        }
+    }
+
+    /// Moves channels to the lines that they belong to; those that have something to subscribe.
+    fn lines_missing(&self) -> BTreeSet<Line> {
+        let mut lines = BTreeSet::new();
+        for (name, channel) in self.table().iter_mut() {
+            let line = self.deployment.line(name);
+            if line != channel.line {
+                (channel.line, channel.refused) = (line, None);
+                channel.live.store(false, Ordering::Release);
+            }
+            if channel.is_missing() && channel.line != Line::None {
+                lines.insert(channel.line.clone());
+            }
+        }
+        lines
+    }
+
+    fn task_of(self: &Arc<Hub>, line: Line, closed: &CancellationToken) -> Arc<Notify> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = lines.entry(line.clone()).or_insert_with(|| {
+            let wanted = Arc::<Notify>::default();
+            let listening = Arc::clone(self).keep_listening(line, Arc::clone(&wanted));
+            tokio::spawn(closed.clone().run_until_cancelled_owned(listening));
+            wanted
+        });
+        Arc::clone(wanted)
+    }
+
     /// Opens the connection when somebody first listens, and again whenever it is lost.
-    async fn keep_listening(self: Arc<Hub>) {
+    async fn keep_listening(self: Arc<Hub>, line: Line, wanted: Arc<Notify>) {
+        let (dial, sharded) = (self.deployment.dial(&line), matches!(line, Line::Shard(_)));
         let (mut one_by_one, mut pause) = (false, FIRST_PAUSE);
         loop {
-            self.wanted.notified().await;
-            self.wanted.notify_one(); // still wanted once connected
-            pause = match Subscriber::open(&self.target, self.command_timeout, &self.counters).await {
+            wanted.notified().await;
+            wanted.notify_one(); // still wanted once connected
+            pause = match Subscriber::open(&dial, sharded).await {
                 Ok(subscriber) => {
-                    one_by_one = self.serve(subscriber, one_by_one).await;
+                    let there = subscriber.address().clone();
+                    tokio::select! {
+                        again = self.serve(&line, &wanted, subscriber, one_by_one) => one_by_one = again,
+                        () = self.leads_elsewhere(&line, &there) => {}
+                    }
                     FIRST_PAUSE
                 }
                 Err(fault) => {
@@ -147,14 +200,26 @@ impl Hub {
                     (pause * 2).min(LAST_PAUSE)
                 }
             };
-            self.all_silent();
+            if self.all_silent(&line) {
+                wanted.notify_one();
+            }
             sleep(pause).await;
+        }
+    }
+
+    /// Resolves when what is published on a line is not published by that server any more, even if it says nothing.
+    async fn leads_elsewhere(&self, line: &Line, there: &Address) {
+        let mut changes = self.deployment.changes();
+        while self.deployment.leads_to(line, there) {
+            if changes.changed().await.is_err() {
+                return;
+            }
         }
     }
 
     /// Serves one connection until it is lost. Returns whether channels should be tried one by one, because one of
     /// several was refused and nobody can tell which.
-    async fn serve(&self, mut subscriber: Subscriber, one_by_one: bool) -> bool {
+    async fn serve(&self, line: &Line, wanted: &Notify, mut subscriber: Subscriber, one_by_one: bool) -> bool {
         let mut tick = interval(TICK);
         let mut asked = Instant::now();
         loop {
@@ -168,21 +233,24 @@ impl Hub {
                     PubSubEvent::TooMuch => self.wake_all(),
                     PubSubEvent::Silence => return one_by_one,
                 },
-                () = self.wanted.notified() => {
-                    let some = self.missing(if one_by_one { 1 } else { AT_ONCE });
+                () = wanted.notified() => {
+                    let some = self.missing(line, if one_by_one { 1 } else { AT_ONCE });
                     if let Err(fault) = self.subscribe(&subscriber, &some).await {
                         return self.refused(&some, &fault);
                     }
+                    if !some.is_empty() {
+                        wanted.notify_one(); // there may be more than could be sent at once
+                    }
                 }
                 _ = tick.tick() => {
-                    if !self.missing(1).is_empty() {
-                        self.wanted.notify_one(); // one that was refused some time ago
+                    if !self.missing(line, 1).is_empty() {
+                        wanted.notify_one(); // one that was refused some time ago
                     }
-                    let idle = self.forget_idle();
+                    let idle = self.forget_idle(line);
                     if !idle.is_empty() && subscriber.unsubscribe(&idle).await.is_err() {
                         return one_by_one;
                     }
-                    if !idle.is_empty() || asked.elapsed() >= HEARTBEAT && !self.table().is_empty() {
+                    if !idle.is_empty() || asked.elapsed() >= HEARTBEAT && self.is_used(line) {
                         asked = Instant::now();
                         if subscriber.barrier().await.is_err() {
                             return one_by_one;
@@ -205,20 +273,24 @@ impl Hub {
             }
             self.listeners(name).iter().for_each(|listener| listener.subscribed());
         }
-        self.wanted.notify_one(); // there may be more than could be sent at once
         Ok(())
     }
 
+    fn is_used(&self, line: &Line) -> bool {
+        self.table().values().any(|channel| channel.line == *line)
+    }
+
     /// Some channels that are not subscribed yet.
-    fn missing(&self, most: usize) -> Vec<Arc<str>> {
+    fn missing(&self, line: &Line, most: usize) -> Vec<Arc<str>> {
         let table = self.table();
-        let missing = table.iter().filter(|(_, channel)| channel.is_missing());
+        let missing = table.iter().filter(|(_, channel)| channel.line == *line && channel.is_missing());
         missing.map(|(name, _)| Arc::clone(name)).take(most).collect()
     }
 
     /// Notes a refusal; its waiters go on by timer. True if the guilty one must still be found.
     fn refused(&self, channels: &[Arc<str>], fault: &Fault) -> bool {
-        if matches!(fault, Fault::Unknown(_) | Fault::NotReady(_)) {
+        if matches!(fault, Fault::Unknown(_) | Fault::NotReady(_) | Fault::Elsewhere(..)) {
+            self.deployment.may_be_old();
             return false;
         }
         let [only] = channels else { return true };
@@ -231,10 +303,11 @@ impl Hub {
     }
 
     /// Takes channels out of the table that nobody listened to for a while.
-    fn forget_idle(&self) -> Vec<Arc<str>> {
+    fn forget_idle(&self, line: &Line) -> Vec<Arc<str>> {
         let mut live = Vec::new();
         self.table().retain(|name, channel| {
-            let keep = !channel.listeners.is_empty() || channel.idle_since.elapsed() < LINGER;
+            let is_used = !channel.listeners.is_empty() || channel.idle_since.elapsed() < LINGER;
+            let keep = is_used || channel.line != *line;
             if !keep {
                 self.counters.subscriptions.down();
                 if channel.live.load(Ordering::Acquire) {
@@ -246,16 +319,14 @@ impl Hub {
         live
     }
 
-    /// The connection is gone: every channel must be subscribed anew.
-    fn all_silent(&self) {
-        self.forget_idle();
+    /// The connection is gone: every channel of it must be subscribed anew. Whether there are any.
+    fn all_silent(&self, line: &Line) -> bool {
+        self.forget_idle(line);
         let table = self.table();
-        for channel in table.values() {
-            channel.live.store(false, Ordering::Release);
-        }
-        if !table.is_empty() {
-            self.wanted.notify_one();
-        }
+        let mut channels = table.values().filter(|channel| channel.line == *line).peekable();
+        let are_any = channels.peek().is_some();
+        channels.for_each(|channel| channel.live.store(false, Ordering::Release));
+        are_any
     }
 
     fn listeners(&self, name: &str) -> Vec<Arc<dyn Listener>> {

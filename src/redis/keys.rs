@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::config::hash_tag;
+
 /// What goes before the name of a plain lock's channel.
 pub(crate) const LOCK_CHANNEL: &str = "redisson_lock__channel";
 
@@ -23,9 +25,44 @@ impl fmt::Display for Prefixed<'_> {
     }
 }
 
+/// Slots of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The slot of a key: CRC-16/XMODEM of what is hashed, by the cluster specification of Redis.
+pub(super) fn slot_of(key: &str) -> u16 {
+    let hashed = hash_tag(key).unwrap_or(key);
+    hashed.bytes().fold(0, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(byte))]) % SLOTS
+}
+
+/// The remainder of each byte for the polynomial 0x1021.
+const CRC: [u16; 256] = {
+    let (mut table, mut byte) = ([0; 256], 0);
+    while byte < 256 {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots() {
+        // The check value of this CRC, and what CLUSTER KEYSLOT says.
+        assert_eq!(slot_of("123456789"), 0x31c3);
+        assert_eq!((slot_of("foo"), slot_of("{foo}bar"), slot_of("x{foo}{bar}")), (12_182, 12_182, 12_182));
+        assert_eq!((slot_of("foo{}{bar}"), slot_of("")), (8_363, 0));
+        for key in ["a", "{a}b", "ein Schloß"] {
+            assert_eq!(slot_of(key), slot_of(&prefixed(LOCK_CHANNEL, key).to_string()), "{key}");
+        }
+    }
 
     #[test]
     fn as_redisson_names_them() {

@@ -1,107 +1,108 @@
-//! Layer 1, the server: requests out, answers and messages in. Knows nothing of locks.
+//! Layer 1, the servers: requests out, answers and messages in. Knows nothing of locks.
 
 #[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
 mod conn;
+mod denial;
+#[cfg_attr(leasehold_explore, path = "../../tests/explore/deployment.rs")]
+mod deployment;
 mod fault;
 mod gather;
 mod hub;
 mod keys;
+mod node;
 #[cfg(feature = "bench")]
 mod raw;
 mod script;
+mod url;
 
-use std::{
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use conn::{Target, spread};
+pub(crate) use conn::spread;
 pub(crate) use fault::Fault;
 pub(crate) use hub::{Listener, Subscription};
 pub(crate) use keys::{LOCK_CHANNEL, prefixed};
 #[cfg(feature = "bench")]
 pub(crate) use raw::Raw;
-pub(crate) use script::{Answer, Code, Part, PartBuilder, Recall, Script, Word};
+pub(crate) use script::{Answer, Code, Part, PartBuilder, Recall, Script};
+pub(crate) use url::Url;
 
-use crate::{config::Config, stats::Counters};
-use conn::Conn;
-use gather::Dispatcher;
+use crate::{
+    config::{Config, PubSub},
+    stats::Counters,
+};
+use deployment::Deployment;
 use hub::Hub;
+use node::Node;
 
-/// How locks publish. Sharded channels are for clusters only, where this will be decided per deployment.
-pub(crate) const PUBLISH: &str = "PUBLISH";
-
-/// One server (or deployment) as the engine sees it.
+/// All servers behind one URL, as the engine sees them.
 #[derive(Debug)]
 pub(crate) struct Redis {
-    dispatchers: Box<[Arc<Dispatcher>]>,
-    generation: watch::Sender<u64>,
+    deployment: Arc<Deployment>,
     hub: Arc<Hub>,
     command_timeout: Duration,
 }
 
+/// How a request goes out.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// As soon as that is worth it.
+    Now,
+    /// In one call with others like it.
+    Gathered,
+    /// Confirmed by so many replicas.
+    Replicated(u8),
+}
+
+/// With the number of replicas that have it.
+async fn send(node: &Node, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
+    match way {
+        Way::Now => node.request(script, part).await.map(|answer| (answer, 0)),
+        Way::Gathered => node.request_gathered(script, part).await.map(|answer| (answer, 0)),
+        Way::Replicated(wanted) => Box::pin(node.replicated(script, part, wanted)).await,
+    }
+}
+
 impl Redis {
-    /// Connects every command connection, so that a wrong address or password is known at once. The subscriber
-    /// connection is opened when somebody first waits. All of it ends with `closed`.
+    /// Connects, so that a wrong address or password is known at once. The connection that listens is opened when somebody
+    /// first waits. All of it ends with `closed`.
     pub(crate) async fn connect(
-        target: &Arc<Target>,
+        url: &Url,
         config: &Config,
         counters: &Arc<Counters>,
         closed: &CancellationToken,
     ) -> Result<Redis, Fault> {
-        let generation = watch::Sender::new(0);
-        let mut conns = Vec::with_capacity(config.connections);
-        for _ in 0..config.connections {
-            conns.push(Conn::open(target, config.command_timeout, counters, generation.clone(), closed).await?);
-        }
-        Ok(Redis::over(conns, generation, target, config, counters, closed))
+        let deployment = Deployment::connect(url, config, counters, closed).await?;
+        Ok(Redis::over(deployment, config, counters, closed))
     }
 
     /// The same, but each connection is opened when it is first needed.
-    pub(crate) fn lazy(
-        target: &Arc<Target>,
-        config: &Config,
-        counters: &Arc<Counters>,
-        closed: &CancellationToken,
-    ) -> Redis {
-        let generation = watch::Sender::new(0);
-        let lazy = |_| Conn::lazy(target, config.command_timeout, counters, generation.clone(), closed);
-        let conns = (0..config.connections).map(lazy).collect();
-        Redis::over(conns, generation, target, config, counters, closed)
+    pub(crate) fn lazy(url: &Url, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Redis {
+        Redis::over(Deployment::lazy(url, config, counters, closed), config, counters, closed)
     }
 
-    fn over(
-        conns: Vec<Conn>,
-        generation: watch::Sender<u64>,
-        target: &Arc<Target>,
-        config: &Config,
-        counters: &Arc<Counters>,
-        closed: &CancellationToken,
-    ) -> Redis {
-        let command_timeout = config.command_timeout;
-        let dispatchers = conns.into_iter().map(|conn| Dispatcher::start(conn, command_timeout, closed)).collect();
-        let hub = Hub::start(Arc::clone(target), command_timeout, Arc::clone(counters), closed.clone());
-        Redis { dispatchers, generation, hub, command_timeout }
+    fn over(deployment: Deployment, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Redis {
+        let deployment = Arc::new(deployment);
+        let hub = Hub::start(Arc::clone(&deployment), Arc::clone(counters), closed.clone());
+        Redis { deployment, hub, command_timeout: config.command_timeout }
     }
 
-    /// Whether the server answers on all command connections.
+    /// Whether the servers answer on all connections for commands.
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
-        try_join_all(self.dispatchers.iter().map(|dispatcher| dispatcher.ping())).await.map(drop)
+        self.deployment.ping().await
     }
 
-    /// Sends one request. One key always travels on the same connection, so that its requests keep their order.
+    /// Sends one request. Requests about one key keep their order.
     pub(crate) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.dispatcher(part.key()).request(script, part).await
+        self.deployment.send(script, part, Way::Now).await.map(|(answer, _)| answer)
     }
 
     /// Sends one request that is in no hurry, in one call with others like it.
     pub(crate) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.dispatcher(part.key()).request_gathered(script, &part).await
+        self.deployment.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
     }
 
     /// Like [`request`](Self::request), then waits until `wanted` replicas have it; with their number.
@@ -111,18 +112,31 @@ impl Redis {
         part: Part,
         wanted: u8,
     ) -> BoxFuture<'_, Result<(Answer, u8), Fault>> {
-        let dispatcher = self.dispatcher(part.key());
-        Box::pin(dispatcher.replicated(script, part, wanted))
+        Box::pin(self.deployment.send(script, part, Way::Replicated(wanted)))
     }
 
-    /// Changes its value whenever a connection has been replaced: what the server knew may be gone.
-    pub(crate) fn generation(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
+    /// Counts up whenever what a server knew of some keys may be gone: it was connected to anew, or they moved.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.deployment.changes()
+    }
+
+    /// Whether that has happened to this key since so many changes.
+    pub(crate) fn changed_since(&self, key: &str, changes: u64) -> bool {
+        self.deployment.changed_since(key, changes)
     }
 
     /// How long one request may take.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.command_timeout
+    }
+
+    /// The command with which scripts publish; empty where they do not.
+    pub(crate) fn publish(&self) -> &'static str {
+        match self.deployment.pubsub() {
+            PubSub::Sharded => "SPUBLISH",
+            PubSub::Off => "",
+            PubSub::Auto | PubSub::Classic => "PUBLISH",
+        }
     }
 
     /// Listens on a channel until the subscription is dropped.
@@ -133,14 +147,5 @@ impl Redis {
     /// Whether what is published there reaches this process, whether or not anybody listens.
     pub(crate) fn hears(&self, channel: &str) -> bool {
         self.hub.hears(channel)
-    }
-
-    fn dispatcher(&self, key: &str) -> &Arc<Dispatcher> {
-        if let [only] = &*self.dispatchers {
-            return only;
-        }
-        let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(key);
-        let count = u64::try_from(self.dispatchers.len()).expect("few connections");
-        &self.dispatchers[usize::try_from(hash % count).expect("smaller than the count")]
     }
 }

@@ -7,7 +7,7 @@ use super::{Fault, Redis, conn::Link};
 impl Redis {
     /// A script on the bare first connection, to measure what the rest costs.
     pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
-        let link = self.dispatchers[0].link().await?;
+        let link = self.deployment.link().await?;
         let sha = link.load_source(source).await?;
         Ok(Raw { link, sha })
     }

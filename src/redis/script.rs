@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use super::fault::Fault;
+
 /// A Lua script that serves one or many parts, see `frame.lua`.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -127,11 +129,51 @@ impl fmt::Debug for Part {
     }
 }
 
-/// The answer to one request.
+/// The answer to one request: a code, and the words after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) code: Code,
-    pub(crate) value: Word,
+    rest: String,
+}
+
+impl Answer {
+    pub(crate) fn new(code: Code, rest: impl Into<String>) -> Answer {
+        Answer { code, rest: rest.into() }
+    }
+
+    /// From `nonce code words...`, with the nonce. Where the words are no text, as another program's holder may be called,
+    /// there are none.
+    pub(super) fn read(reply: &[u8]) -> Option<(u64, Result<Answer, Fault>)> {
+        let mut words = reply.splitn(3, |byte| *byte == b' ');
+        let (nonce, code) = (text(words.next())?, text(words.next())?);
+        let rest = words.next();
+        let answer = match Code::of(code)? {
+            Code::Error => Err(Fault::said(&String::from_utf8_lossy(rest.unwrap_or_default()))),
+            code => Ok(Answer::new(code, text(rest).unwrap_or_default())),
+        };
+        Some((nonce.parse().ok()?, answer))
+    }
+
+    /// The words, if there are so many; the last may have spaces in it.
+    pub(crate) fn words<const N: usize>(&self) -> Option<[&str; N]> {
+        let mut words = self.rest.splitn(N, ' ');
+        let all = [(); N].map(|()| words.next());
+        all.iter().all(Option::is_some).then(|| all.map(Option::unwrap_or_default))
+    }
+
+    /// Whether this is all it says beside the code.
+    pub(crate) fn is(&self, word: &str) -> bool {
+        self.rest == word
+    }
+
+    /// The only word, where that is a number.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.rest.parse().ok()
+    }
+}
+
+fn text(word: Option<&[u8]>) -> Option<&str> {
+    str::from_utf8(word?).ok()
 }
 
 macro_rules! codes {
@@ -165,39 +207,9 @@ codes! {
     Held "held",
     Kept "kept",
     Lost "lost",
+    Out "out",
+    Queued "queued",
     Released "released",
-}
-
-/// A value inside a reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Word {
-    Int(i64),
-    Text(String),
-    List(Vec<Word>),
-    Nothing,
-}
-
-impl Word {
-    pub(crate) fn int(&self) -> Option<i64> {
-        match self {
-            Word::Int(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn text(&self) -> Option<&str> {
-        match self {
-            Word::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn list(&self) -> &[Word] {
-        match self {
-            Word::List(words) => words,
-            _ => &[],
-        }
-    }
 }
 
 #[cfg(test)]
@@ -213,5 +225,22 @@ mod tests {
         assert_eq!(words(part.keys().collect()), ["a", "ch:{a}"]);
         assert_eq!(words(part.args().collect()), ["id", "30000", ""]);
         assert_eq!(part.key(), "a");
+    }
+
+    #[test]
+    fn answers() {
+        let read = |reply: &str| Answer::read(reply.as_bytes()).expect("an answer");
+        let (nonce, busy) = read("7 busy -1 a client:of some other kind");
+        assert_eq!((nonce, busy.expect("no error").words()), (7, Some(["-1", "a client:of some other kind"])));
+        let (_, gone) = read("8 gone");
+        let gone = gone.expect("no error");
+        assert_eq!((gone.code, gone.number(), gone.words::<2>()), (Code::Gone, None, None));
+        assert_eq!(read("9 released 3").1.expect("no error").number(), Some(3));
+        assert!(matches!(read("9 error WRONGTYPE Operation against a key").1, Err(Fault::Conflict)));
+        let odd = Answer::read(b"7 busy -1 \xff:1").expect("an answer").1.expect("no error");
+        assert_eq!((odd.code, odd.words::<2>()), (Code::Busy, None));
+        for bad in ["", "7", "x gone", "7 unheard of", "-1 gone"] {
+            assert!(Answer::read(bad.as_bytes()).is_none(), "{bad}");
+        }
     }
 }

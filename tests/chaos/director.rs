@@ -1,10 +1,10 @@
-//! Starts the server, the proxies and the clients, makes trouble, and reads what came of it.
+//! Starts the servers and the clients, makes trouble, and reads what came of it.
 
 use std::{
+    collections::HashMap,
     error::Error,
     fs,
     io::Read,
-    net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
     thread,
@@ -16,29 +16,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    ARCHIVE, AWAY, LEASE, LONG_LEASE, NAMES, PARCEL, clock,
-    history::{Event, History, Kind, Violation, Wipe},
+    ARCHIVE, AWAY, LEASE, LONG_LEASE, PARCEL, VAULT_LEASE, VAULTS, clock,
+    history::{Event, Failover, History, Kind, Violation, Wipe},
     observer::Observer,
-    proxy::{Fault, Proxy, Schedule, Way, Which},
     report,
-    server::Server,
+    scene::Scene,
     troubles::Deck,
     worker::OUTAGE,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const CLIENTS: usize = 4;
-/// Troubles in a row, then a calm time. In a short run more, so that there is one of each.
-const IN_A_ROW: u32 = 3;
-const IN_A_ROW_IF_SHORT: u32 = 7;
+pub(crate) const CLIENTS: usize = 4;
+/// In a shorter run there are more troubles in a row, so that there is one of each.
 const SHORT: Duration = Duration::from_secs(100);
 /// After the last trouble leases must end, and connections come back, before all must go well again.
-const SETTLE: Duration = Duration::from_millis(3_500);
-const CALM: Duration = Duration::from_millis(2_500);
-/// How much later a client that is far away hears an answer, and for how long it is before that counts.
-const FAR: Duration = Duration::from_millis(25);
-const USED_TO_IT: Duration = Duration::from_secs(1);
+pub(crate) const SETTLE: Duration = Duration::from_millis(3_500);
+pub(crate) const CALM: Duration = Duration::from_millis(2_500);
 /// How long the clients may take to end what they have begun.
 const LAST: Duration = Duration::from_secs(30);
 /// A future that is not polled may keep its place, or what was handed to it, for so long.
@@ -47,22 +41,19 @@ const UNPOLLED: Duration = Duration::from_secs(11);
 const WITHOUT_RUNTIME: Duration = Duration::from_secs(2);
 
 /// All that trouble is made with.
-pub(crate) struct Stage {
-    pub(crate) server: Server,
-    pub(crate) proxies: Vec<Proxy>,
+pub(crate) struct Stage<S> {
+    pub(crate) scene: S,
     clients: Vec<Client>,
     folder: TempDir,
     seed: u64,
     started: u64,
     history: History,
     observer: Option<Observer>,
-    /// The most requests in a second while the server refused.
-    refused: u64,
     /// Which trouble there was, from when to when.
     diary: Vec<String>,
 }
 
-/// A client process, and the slot whose proxy it goes through.
+/// A client process.
 struct Client {
     name: String,
     child: Child,
@@ -71,12 +62,12 @@ struct Client {
 }
 
 /// True if nothing happened that must not.
-pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
+pub(crate) fn run<S: Scene>(time: Duration, seed: u64) -> Outcome<bool> {
     println!("chaos: seed {seed}, {} seconds", time.as_secs());
     let mut random = Rng::with_seed(seed);
-    let mut stage = Stage::set(seed)?;
+    let mut stage = Stage::<S>::set(seed)?;
     let (mut deck, started) = (Deck::new(&mut random), Instant::now());
-    let in_a_row = if time < SHORT { IN_A_ROW_IF_SHORT } else { IN_A_ROW };
+    let in_a_row = if time < SHORT { S::IN_A_ROW.1 } else { S::IN_A_ROW.0 };
     while started.elapsed() < time {
         for _ in 0..in_a_row {
             let since = clock();
@@ -84,13 +75,18 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
             stage.diary.push(format!("{since} {} {name}", clock()));
             stage.pause(Duration::from_millis(random.u64(0..=800)));
         }
-        stage.calm();
+        let calm = S::calm(&mut stage);
+        stage.history.calm.extend(calm);
     }
     let mut found = stage.end()?;
     stage.read_logs()?;
-    found.extend(stage.history.check());
+    let (violations, losses) = stage.history.judge();
+    found.extend(violations);
     report::troubles(&deck.tally);
     stage.report();
+    if !stage.history.failovers.is_empty() {
+        report::losses(stage.history.failovers.len(), &losses);
+    }
     let fine = report::verdict(&found, seed);
     if !fine {
         stage.write_diary()?;
@@ -99,16 +95,12 @@ pub(crate) fn run(time: Duration, seed: u64) -> Outcome<bool> {
     Ok(fine)
 }
 
-impl Stage {
-    fn set(seed: u64) -> Outcome<Stage> {
-        // Every write is handed to the system before it is confirmed, so it survives the server's end.
-        let server = Server::with(&["--appendonly", "yes", "--appendfsync", "no"]);
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
-        let proxies = (0..CLIENTS).map(|_| Proxy::start(address)).collect();
-        let (folder, clients, observer) = (TempDir::new()?, Vec::new(), Some(Observer::start(&server.url())));
-        let (history, diary) = (expectations(), Vec::new());
-        let mut stage =
-            Stage { server, proxies, clients, folder, seed, started: 0, history, observer, refused: 0, diary };
+impl<S: Scene> Stage<S> {
+    fn set(seed: u64) -> Outcome<Stage<S>> {
+        let scene = S::set();
+        let (folder, clients, observer) = (TempDir::new()?, Vec::new(), Some(Observer::start(scene.eye(), S::NAMES)));
+        let (history, diary) = (expectations::<S>(), Vec::new());
+        let mut stage = Stage { scene, clients, folder, seed, started: 0, history, observer, diary };
         for slot in 0..CLIENTS {
             let client = stage.start(slot)?;
             stage.clients.push(client);
@@ -123,7 +115,7 @@ impl Stage {
         let log = self.folder.path().join(&name);
         let seed = self.seed.wrapping_mul(1_000).wrapping_add(number);
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["worker", &self.proxies[slot].url(), &log.display().to_string(), &seed.to_string()])
+            .args(["worker", &self.scene.url(slot), &log.display().to_string(), &seed.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -131,52 +123,29 @@ impl Stage {
         Ok(Client { name, child, input, log })
     }
 
-    /// A time in which nothing is wrong; only one client is far away, so that messages arrive while it still waits for
-    /// its answer.
-    fn calm(&mut self) {
-        self.pause(SETTLE - USED_TO_IT);
-        let far = Fault::Delay(Way::Back, FAR);
-        let far = Schedule { seed: 0, which: Which::Command("EVALSHA"), chances: vec![(1.0, far)] };
-        self.proxies[0].schedule(far);
-        self.pause(USED_TO_IT);
-        let since = clock();
-        self.pause(CALM);
-        self.history.calm.push((since, clock()));
-        self.proxies[0].calm();
-    }
-
-    pub(crate) fn slot(&self, random: &mut Rng) -> usize {
-        random.usize(..self.proxies.len())
-    }
-
-    pub(crate) fn proxy(&self, random: &mut Rng) -> &Proxy {
-        &self.proxies[self.slot(random)]
-    }
-
     pub(crate) fn pause(&self, time: Duration) {
         thread::sleep(time);
     }
 
-    pub(crate) fn ask(&self, words: &[&str]) {
-        let _: redis::Value = self.server.ask(words);
-    }
-
-    /// How many requests have gone through the proxies.
-    pub(crate) fn requests(&self) -> u64 {
-        self.proxies.iter().map(|proxy| proxy.tally().requests).sum()
-    }
-
-    pub(crate) fn refused(&mut self, a_second: u64) {
-        self.refused = self.refused.max(a_second);
+    /// Says something to all servers that can be written to.
+    pub(crate) fn ask_all(&self, words: &[&str]) {
+        for server in self.scene.masters() {
+            let _: redis::Value = server.ask(words);
+        }
     }
 
     pub(crate) fn wiped(&mut self, wipe: Wipe) {
         self.history.wipes.push(wipe);
     }
 
+    /// What its master had not passed on is gone.
+    pub(crate) fn failed_over(&mut self, failover: Failover) {
+        self.history.failovers.push(failover);
+    }
+
     /// Kills a client and starts another in its place.
     pub(crate) fn kill(&mut self, random: &mut Rng) {
-        let slot = self.slot(random);
+        let slot = random.usize(..CLIENTS);
         let client = &mut self.clients[slot];
         let _ = client.child.kill();
         let _ = client.child.wait();
@@ -187,7 +156,7 @@ impl Stage {
     }
 
     pub(crate) fn stop(&self, random: &mut Rng, time: Duration) {
-        let client = &self.clients[self.slot(random)];
+        let client = &self.clients[random.usize(..CLIENTS)];
         client.signal(Signal::STOP);
         self.pause(time);
         client.signal(Signal::CONT);
@@ -213,11 +182,9 @@ impl Stage {
             found.push(Violation { kind: Kind::Stuck, name: "-".to_owned(), details });
         }
         self.history.seen = self.observer.take().map(Observer::end).unwrap_or_default();
-        for name in NAMES {
-            let left = self.server.lock(name);
-            if !left.is_empty() {
-                found.push(Violation { kind: Kind::Leftover, name: name.to_owned(), details: format!("{left:?}") });
-            }
+        for name in S::NAMES {
+            let left: Vec<_> = self.scene.server_of(name).lock(name).into_iter().map(|(id, _)| id).collect();
+            self.history.left.extend(left.into_iter().map(|id| ((*name).to_owned(), id, clock())));
         }
         Ok(found)
     }
@@ -238,8 +205,8 @@ impl Stage {
     }
 
     fn report(&mut self) {
-        report::requests(&self.proxies);
-        report::rows([("requests a second while refused, at most", self.refused), ("clients", self.started)]);
+        report::rows(self.scene.rows());
+        report::rows([("clients", self.started)]);
         report::history(&self.history);
         self.report_ways();
     }
@@ -260,12 +227,21 @@ impl Stage {
 }
 
 /// What the checker must know of the names and the settings.
-fn expectations() -> History {
+fn expectations<S: Scene>() -> History {
     let by_name = |times: &[(&str, Duration)]| times.iter().map(|(name, time)| ((*name).to_owned(), *time)).collect();
+    let mut slack: HashMap<String, Duration> =
+        by_name(&S::NAMES.iter().map(|name| (*name, S::SLACK)).collect::<Vec<_>>());
+    for (name, more) in [(PARCEL, UNPOLLED), (AWAY, WITHOUT_RUNTIME)] {
+        *slack.entry(name.to_owned()).or_default() += more;
+    }
+    let vaults = VAULTS.map(|name| (name, VAULT_LEASE));
+    // They are confirmed within a third of their lease.
+    let beliefs = by_name(&VAULTS.map(|name| (name, VAULT_LEASE / 2)));
     History {
         longest_lease: LEASE,
-        leases: by_name(&[(ARCHIVE, LONG_LEASE)]),
-        slack: by_name(&[(PARCEL, UNPOLLED), (AWAY, WITHOUT_RUNTIME)]),
+        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &vaults[..]].concat()),
+        beliefs,
+        slack,
         outage: OUTAGE,
         ..History::default()
     }

@@ -1,27 +1,28 @@
 //! Client processes on their worst days: locks taken in every way, while the server, the network and the clients
 //! themselves are cut off, frozen, killed and emptied. In the end the checker reads what the clients wrote down.
 //!
-//! `scripts/chaos --seconds N --seed S`. The seed decides what is done, not how the processes interleave.
+//! `scripts/chaos --deployment single|cluster|sentinel --seconds N --seed S`. The seed decides what is done, not how the
+//! processes interleave.
 
 mod director;
-#[path = "../support/history/mod.rs"]
-mod history;
 mod observer;
 mod player;
-#[allow(dead_code)]
-#[path = "../support/proxy.rs"]
-mod proxy;
 mod refusals;
 mod report;
+mod scene;
 mod scribe;
+// Used in part here, in part by the other tests.
 #[allow(dead_code)]
-#[path = "../support/server.rs"]
-mod server;
+#[path = "../support/mod.rs"]
+mod support;
 mod troubles;
 mod ways;
 mod worker;
 
 use std::{process::ExitCode, time::Duration};
+
+use scene::{Alone, Realm, Watched};
+use support::{history, proxy, server};
 
 /// The lease that the watchdogs keep; also the longest that anybody asks for, but for one name.
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -43,11 +44,20 @@ const ARCHIVE: &str = "archive";
 const NAMES: [&str; 13] =
     [SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE];
 
+/// Where masters come and go, also these: kept by watchdogs with a lease that outlasts a failover. Each master of a cluster
+/// has some.
+const VAULT_LEASE: Duration = Duration::from_secs(30);
+const VAULTS: [&str; 24] = [
+    "vault-1", "vault-2", "vault-3", "vault-4", "vault-5", "vault-6", "vault-7", "vault-8", "vault-9", "vault-10",
+    "vault-11", "vault-12", "vault-13", "vault-14", "vault-15", "vault-16", "vault-17", "vault-18", "vault-19",
+    "vault-20", "vault-21", "vault-22", "vault-23", "vault-24",
+];
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match args.split_first() {
         Some((first, rest)) if first == "worker" => worker::run(rest).map(|()| true),
-        _ => settings(&args).and_then(|(seconds, seed)| director::run(Duration::from_secs(seconds), seed)),
+        _ => Settings::read(&args).and_then(|settings| settings.run()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -59,17 +69,39 @@ fn main() -> ExitCode {
     }
 }
 
-/// `--seconds N --seed S`.
-fn settings(args: &[String]) -> Result<(u64, u64), Box<dyn std::error::Error>> {
-    let (mut seconds, mut seed) = (60, fastrand::u64(..1_000_000));
-    for pair in args.chunks(2) {
-        match pair {
-            [name, value] if name == "--seconds" => seconds = value.parse()?,
-            [name, value] if name == "--seed" => seed = value.parse()?,
-            _ => return Err("usage: chaos [--seconds N] [--seed S]".into()),
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const USAGE: &str = "usage: chaos [--deployment single|cluster|sentinel] [--seconds N] [--seed S]";
+
+struct Settings {
+    deployment: String,
+    time: Duration,
+    seed: u64,
+}
+
+impl Settings {
+    fn read(args: &[String]) -> Outcome<Settings> {
+        let (deployment, time) = ("single".to_owned(), Duration::from_secs(60));
+        let mut settings = Settings { deployment, time, seed: fastrand::u64(..1_000_000) };
+        for pair in args.chunks(2) {
+            match pair {
+                [name, value] if name == "--deployment" => settings.deployment.clone_from(value),
+                [name, value] if name == "--seconds" => settings.time = Duration::from_secs(value.parse()?),
+                [name, value] if name == "--seed" => settings.seed = value.parse()?,
+                _ => return Err(USAGE.into()),
+            }
+        }
+        Ok(settings)
+    }
+
+    fn run(&self) -> Outcome<bool> {
+        match &*self.deployment {
+            "single" => director::run::<Alone>(self.time, self.seed),
+            "cluster" => director::run::<Realm>(self.time, self.seed),
+            "sentinel" => director::run::<Watched>(self.time, self.seed),
+            _ => Err(USAGE.into()),
         }
     }
-    Ok((seconds, seed))
 }
 
 /// Nanoseconds on the clock that the locks use, the same for all processes.

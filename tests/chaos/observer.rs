@@ -1,4 +1,4 @@
-//! Looks at the server all the time, through whatever happens to it, and notes who has which lock.
+//! Looks at the servers all the time, through whatever happens to them, and notes who has which lock.
 
 use std::{
     collections::HashMap,
@@ -12,13 +12,17 @@ use std::{
 
 use redis::{Connection, RedisResult};
 
-use crate::{NAMES, clock, history::Seen};
+use crate::{clock, history::Seen};
 
 const PAUSE: Duration = Duration::from_millis(20);
-/// A server that takes longer is asked anew.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 type Sights = HashMap<String, Vec<Seen>>;
+
+/// Knows where the locks are.
+pub(crate) trait Eye: Send {
+    /// Who has these locks. One of which nobody can tell now is left out.
+    fn look(&mut self, names: &[&'static str]) -> Vec<(&'static str, Seen)>;
+}
 
 #[derive(Debug)]
 pub(crate) struct Observer {
@@ -27,10 +31,20 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn start(url: &str) -> Observer {
-        let (over, client) = (Arc::new(AtomicBool::new(false)), redis::Client::open(url).expect("a good URL"));
+    pub(crate) fn start(mut eye: Box<dyn Eye>, names: &'static [&'static str]) -> Observer {
+        let over = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&over);
-        Observer { over, thread: thread::spawn(move || watch(&client, &until)) }
+        let watch = move || {
+            let mut sights = Sights::new();
+            while !until.load(Ordering::Relaxed) {
+                for (name, seen) in eye.look(names) {
+                    sights.entry(name.to_owned()).or_default().push(seen);
+                }
+                thread::sleep(PAUSE);
+            }
+            sights
+        };
+        Observer { over, thread: thread::spawn(watch) }
     }
 
     pub(crate) fn end(self) -> Sights {
@@ -39,34 +53,52 @@ impl Observer {
     }
 }
 
-fn watch(client: &redis::Client, over: &AtomicBool) -> Sights {
-    let mut sights = Sights::new();
-    while !over.load(Ordering::Relaxed) {
-        // It ends when the server goes away, refuses, or is silent.
-        let _ = connection(client).and_then(|mut raw| look(&mut raw, over, &mut sights));
-        thread::sleep(PAUSE);
+/// To one server, kept as long as it answers.
+pub(crate) struct Sight {
+    client: redis::Client,
+    raw: Option<Connection>,
+    /// A server that takes longer is asked anew.
+    patience: Duration,
+}
+
+impl Sight {
+    pub(crate) fn of(url: &str, patience: Duration) -> Sight {
+        Sight { client: redis::Client::open(url).expect("a good URL"), raw: None, patience }
     }
-    sights
-}
 
-fn connection(client: &redis::Client) -> RedisResult<Connection> {
-    let raw = client.get_connection_with_timeout(PATIENCE)?;
-    raw.set_read_timeout(Some(PATIENCE))?;
-    Ok(raw)
-}
+    /// Asks over the connection there is, or a new one. One on which something fails that is not the server's own word is
+    /// not used again.
+    pub(crate) fn ask<T>(&mut self, ask: impl FnOnce(&mut Connection) -> RedisResult<T>) -> RedisResult<T> {
+        let mut raw = match self.raw.take() {
+            Some(raw) => raw,
+            None => connection(&self.client, self.patience)?,
+        };
+        let answer = ask(&mut raw);
+        let is_fine = answer.as_ref().err().is_none_or(|error| error.code().is_some());
+        self.raw = Some(raw).filter(|_| is_fine);
+        answer
+    }
 
-fn look(raw: &mut Connection, over: &AtomicBool, sights: &mut Sights) -> RedisResult<()> {
-    let mut all = redis::pipe();
-    NAMES.iter().for_each(|name| _ = all.cmd("HKEYS").arg(name));
-    while !over.load(Ordering::Relaxed) {
+    /// All locks at one moment.
+    pub(crate) fn look(&mut self, names: &[&'static str]) -> Vec<(&'static str, Seen)> {
         let since = clock();
-        let ids: Vec<Vec<String>> = all.query(raw)?;
+        let mut all = redis::pipe();
+        names.iter().for_each(|name| _ = all.cmd("HKEYS").arg(name));
+        let Ok(ids) = self.ask(|raw| all.query::<Vec<Vec<String>>>(raw)) else { return Vec::new() };
         let at = clock();
-        for (name, ids) in NAMES.iter().zip(ids) {
-            let seen = Seen { since, at, id: ids.into_iter().next() };
-            sights.entry((*name).to_owned()).or_default().push(seen);
-        }
-        thread::sleep(PAUSE);
+        let seen = |ids: Vec<String>| Seen { since, at, id: ids.into_iter().next() };
+        names.iter().copied().zip(ids.into_iter().map(seen)).collect()
     }
-    Ok(())
+}
+
+impl Eye for Sight {
+    fn look(&mut self, names: &[&'static str]) -> Vec<(&'static str, Seen)> {
+        Sight::look(self, names)
+    }
+}
+
+fn connection(client: &redis::Client, patience: Duration) -> RedisResult<Connection> {
+    let raw = client.get_connection_with_timeout(patience)?;
+    raw.set_read_timeout(Some(patience))?;
+    Ok(raw)
 }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     clock,
     history::What,
-    scribe::Scribe,
+    scribe::{Scribe, holder_of},
     worker::{COMMAND, OUTAGE},
 };
 
@@ -105,14 +105,14 @@ impl Player {
             self.scribe.sure(guard);
             tokio::select! {
                 biased;
-                reason = guard.lost() => return self.scribe.lost(guard.name(), guard.id(), reason),
+                reason = guard.lost() => return self.scribe.lost(guard.name(), &holder_of(guard), reason),
                 () = sleep(left.min(NOTE)) => {}
             }
         }
     }
 
     pub(crate) async fn give_back(&self, guard: Guard) {
-        let (id, name) = (guard.id().to_owned(), guard.name().to_owned());
+        let (id, name) = (holder_of(&guard), guard.name().to_owned());
         self.scribe.look(&guard);
         self.scribe.note(&name, What::Releasing { id: id.clone() });
         let ended = self.scribe.call(&name, "unlock", Some(OUTAGE), guard.unlock(), |()| "ok").await;
@@ -131,7 +131,7 @@ impl Player {
     /// Given back in the background.
     pub(crate) fn drop(&self, guard: Guard) {
         self.scribe.look(&guard);
-        self.scribe.note(guard.name(), What::Releasing { id: guard.id().to_owned() });
+        self.scribe.note(guard.name(), What::Releasing { id: holder_of(&guard) });
     }
 
     /// For a while, then gives it back.
@@ -149,7 +149,7 @@ impl Player {
         {
             let counted = holder.filter(|holder| holder.id == id).map_or(0, |holder| holder.holds);
             if counted == believed || guard.is_lost() || Instant::now() >= ends {
-                let counted = What::Counted { id: id.to_owned(), since, believed, counted };
+                let counted = What::Counted { id: holder_of(guard), since, believed, counted };
                 return self.scribe.note(lock.name(), counted);
             }
             self.scribe.sure(guard);

@@ -6,11 +6,11 @@ use std::{fs, thread, time::Instant};
 use fastrand::Rng;
 use redis::{Connection, FromRedisValue};
 
-use crate::{director::Stage, troubles::millis};
+use crate::{director::Stage, scene::Alone, troubles::millis};
 
 /// Writes that need memory are refused; giving back needs none.
-pub(crate) fn no_memory(stage: &mut Stage, random: &mut Rng) {
-    let mut raw = stage.server.raw();
+pub(crate) fn no_memory(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let mut raw = stage.scene.server.raw();
     say(&mut raw, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     say(&mut raw, &["CONFIG", "SET", "maxmemory", "1"]);
     wait(stage, random);
@@ -18,24 +18,24 @@ pub(crate) fn no_memory(stage: &mut Stage, random: &mut Rng) {
 }
 
 /// Who is connected stays so; who has to connect again is refused. All are cut off from the server for that.
-pub(crate) fn no_connections(stage: &mut Stage, random: &mut Rng) {
-    let mut raw = stage.server.raw();
+pub(crate) fn no_connections(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let mut raw = stage.scene.server.raw();
     let before: (String, String) = get(&mut raw, &["CONFIG", "GET", "maxclients"]);
     say(&mut raw, &["CONFIG", "SET", "maxclients", "1"]);
     if random.bool() {
-        stage.proxies.iter().for_each(|proxy| proxy.cut_all());
+        stage.scene.proxies.iter().for_each(|proxy| proxy.cut_all());
     } else {
-        stage.proxy(random).cut_all();
+        stage.scene.proxy(random).cut_all();
     }
     wait(stage, random);
     say(&mut raw, &["CONFIG", "SET", "maxclients", &before.1]);
 }
 
 /// A snapshot has failed, and so the server takes no writes (MISCONF). Even PING is refused.
-pub(crate) fn no_snapshot(stage: &mut Stage, random: &mut Rng) {
-    let mut raw = stage.server.raw();
+pub(crate) fn no_snapshot(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let mut raw = stage.scene.server.raw();
     // Where the file should be there is a folder, which even root cannot write over.
-    let in_the_way = stage.server.folder().join("dump.rdb");
+    let in_the_way = stage.scene.server.folder().join("dump.rdb");
     fs::create_dir(&in_the_way).expect("our own folder");
     say(&mut raw, &["CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"]);
     say(&mut raw, &["CONFIG", "SET", "save", "3600 1000000"]);
@@ -51,21 +51,21 @@ pub(crate) fn no_snapshot(stage: &mut Stage, random: &mut Rng) {
 }
 
 /// A replica of nobody: it keeps what it has and takes no writes.
-pub(crate) fn read_only(stage: &mut Stage, random: &mut Rng) {
-    let mut raw = stage.server.raw();
+pub(crate) fn read_only(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let mut raw = stage.scene.server.raw();
     // Nobody listens on that port, so nothing is ever copied over what is there.
     say(&mut raw, &["REPLICAOF", "127.0.0.1", "1"]);
     wait(stage, random);
     say(&mut raw, &["REPLICAOF", "NO", "ONE"]);
 }
 
-fn wait(stage: &mut Stage, random: &mut Rng) {
-    let (since, begun) = (stage.requests(), Instant::now());
+fn wait(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let (since, begun) = (stage.scene.requests(), Instant::now());
     // Now and then for longer than a call rides out.
     let time = if random.u32(..4) == 0 { millis(random, 3_000..=4_500) } else { millis(random, 300..=1_800) };
     stage.pause(time);
-    let passed = stage.requests().saturating_sub(since);
-    stage.refused((passed as f64 / begun.elapsed().as_secs_f64()) as u64);
+    let passed = stage.scene.requests().saturating_sub(since);
+    stage.scene.refused((passed as f64 / begun.elapsed().as_secs_f64()) as u64);
 }
 
 fn say(raw: &mut Connection, words: &[&str]) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    history::{History, Violation, What},
+    history::{History, Losses, Violation, What},
     proxy::Proxy,
     troubles::Tally,
 };
@@ -17,7 +17,7 @@ pub(crate) fn troubles(tally: &Tally) {
     rows(tally.iter().map(|(name, times)| (*name, *times)));
 }
 
-pub(crate) fn requests(proxies: &[Proxy]) {
+pub(crate) fn requests(proxies: &[Proxy]) -> Vec<(&'static str, u64)> {
     let mut hit = BTreeMap::new();
     for proxy in proxies {
         let tally = proxy.tally();
@@ -33,7 +33,7 @@ pub(crate) fn requests(proxies: &[Proxy]) {
             *hit.entry(name).or_insert(0) += count;
         }
     }
-    rows(hit);
+    hit.into_iter().collect()
 }
 
 /// What the clients did, and what the checker had to look at.
@@ -62,6 +62,16 @@ pub(crate) fn history(history: &History) {
         ("levels counted", count(|what| matches!(what, What::Counted { .. }))),
         ("looks at the server, each at all names", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
         ("clients that stood still", count(|what| matches!(what, What::Paused { .. }))),
+    ]);
+}
+
+/// What failovers lost, which nobody is blamed for.
+pub(crate) fn losses(failovers: usize, losses: &Losses) {
+    println!("| failovers | {failovers} |\n|---|---|");
+    rows([
+        ("lost by failover", losses.gone.len() as u64),
+        ("held again by failover", losses.back.len() as u64),
+        ("counts fallen back by failover", losses.counts.len() as u64),
     ]);
 }
 

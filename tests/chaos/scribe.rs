@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     future::Future,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     io::Write,
     path::Path,
     sync::{
@@ -108,12 +109,12 @@ impl Scribe {
 
     /// It was granted, and until when it is certain.
     pub(crate) fn granted(&self, guard: &Guard) {
-        self.note(guard.name(), What::Granted { id: guard.id().to_owned(), until: certain(guard) });
+        self.note(guard.name(), What::Granted { id: holder_of(guard), until: certain(guard) });
         self.look(guard);
     }
 
     pub(crate) fn sure(&self, guard: &Guard) {
-        self.note(guard.name(), What::Sure { id: guard.id().to_owned(), until: certain(guard) });
+        self.note(guard.name(), What::Sure { id: holder_of(guard), until: certain(guard) });
         self.look(guard);
     }
 
@@ -133,6 +134,12 @@ impl Scribe {
             }
         });
     }
+}
+
+/// `id~owner`: the owners of one id on the server, to which it passes on in memory, are told apart.
+pub(crate) fn holder_of(guard: &Guard) -> String {
+    let owner = BuildHasherDefault::<DefaultHasher>::new().hash_one(guard.owner());
+    format!("{}~{owner:x}", guard.id())
 }
 
 /// Notes the end of a call, also when it is dropped.

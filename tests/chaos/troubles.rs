@@ -1,4 +1,4 @@
-//! What can go wrong, and how it is done.
+//! What can go wrong with one server and its proxies, what can go wrong anywhere, and how it is done.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,28 +10,26 @@ use crate::{
     history::Wipe,
     proxy::{Fault, Mode, Schedule, Way, Which},
     refusals,
+    scene::{Alone, Scene, Trouble},
 };
 
 /// How often each kind happened.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
-type Trouble = fn(&mut Stage, &mut Rng);
-
-/// Each with its name and how often it is chosen.
-const TROUBLES: [(&str, u32, Trouble); 23] = [
+pub(crate) const TROUBLES: [Trouble<Alone>; 23] = [
     ("server frozen", 3, freeze),
     ("server crashed, data kept", 2, restart),
     ("server crashed, data lost", 1, restart_empty),
-    ("SCRIPT FLUSH", 2, |stage, _| stage.ask(&["SCRIPT", "FLUSH"])),
-    ("CLIENT KILL TYPE normal", 2, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "normal"])),
-    ("CLIENT KILL TYPE pubsub", 3, |stage, _| stage.ask(&["CLIENT", "KILL", "TYPE", "pubsub"])),
+    ("SCRIPT FLUSH", 2, |stage, _| stage.ask_all(&["SCRIPT", "FLUSH"])),
+    ("CLIENT KILL TYPE normal", 2, |stage, _| stage.ask_all(&["CLIENT", "KILL", "TYPE", "normal"])),
+    ("CLIENT KILL TYPE pubsub", 3, |stage, _| stage.ask_all(&["CLIENT", "KILL", "TYPE", "pubsub"])),
     ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
-    ("DEL of a lock", 6, |stage, random| wipe(stage, Some(NAMES[random.usize(..NAMES.len())]))),
+    ("DEL of a lock", 6, delete),
     ("lock forced open", 6, force_open),
     ("client killed", 3, |stage, random| stage.kill(random)),
-    ("client stopped", 3, |stage, random| stop(stage, random, 100..=500)),
-    ("client stopped beyond its lease", 2, |stage, random| stop(stage, random, 1_600..=3_000)),
-    ("connections cut", 3, |stage, random| stage.proxy(random).cut_all()),
+    ("client stopped", 3, stop_for_a_moment),
+    ("client stopped beyond its lease", 2, stop_beyond_the_lease),
+    ("connections cut", 3, |stage, random| stage.scene.proxy(random).cut_all()),
     ("not read", 2, |stage, random| silent(stage, random, Mode::Stall)),
     ("swallowed", 2, |stage, random| silent(stage, random, Mode::Swallow)),
     ("refused", 2, refuse),
@@ -45,117 +43,126 @@ const TROUBLES: [(&str, u32, Trouble); 23] = [
 ];
 
 /// First one of each, in an order of the seed, then by weight.
-pub(crate) struct Deck {
-    first: Vec<usize>,
+pub(crate) struct Deck<S: Scene> {
+    first: Vec<&'static Trouble<S>>,
     pub(crate) tally: Tally,
 }
 
-impl Deck {
-    pub(crate) fn new(random: &mut Rng) -> Deck {
-        let mut first: Vec<_> = (0..TROUBLES.len()).collect();
+impl<S: Scene> Deck<S> {
+    pub(crate) fn new(random: &mut Rng) -> Deck<S> {
+        let mut first: Vec<_> = S::TROUBLES.iter().collect();
         random.shuffle(&mut first);
         Deck { first, tally: Tally::new() }
     }
 
     /// One trouble, chosen by the seed; with its name.
-    pub(crate) fn trouble(&mut self, stage: &mut Stage, random: &mut Rng) -> &'static str {
-        let at = self.first.pop().unwrap_or_else(|| drawn(random));
-        let (name, _, trouble) = TROUBLES[at];
+    pub(crate) fn trouble(&mut self, stage: &mut Stage<S>, random: &mut Rng) -> &'static str {
+        let (name, _, trouble) = self.first.pop().unwrap_or_else(|| drawn(random));
         *self.tally.entry(name).or_default() += 1;
         trouble(stage, random);
         name
     }
 }
 
-fn drawn(random: &mut Rng) -> usize {
-    let all: u32 = TROUBLES.iter().map(|(_, weight, _)| weight).sum();
+fn drawn<S: Scene>(random: &mut Rng) -> &'static Trouble<S> {
+    let all: u32 = S::TROUBLES.iter().map(|(_, weight, _)| weight).sum();
     let mut drawn = random.u32(..all);
-    for (at, (_, weight, _)) in TROUBLES.iter().enumerate() {
-        if drawn < *weight {
-            return at;
+    for trouble in S::TROUBLES {
+        if drawn < trouble.1 {
+            return trouble;
         }
-        drawn -= weight;
+        drawn -= trouble.1;
     }
     unreachable!("less than the sum of all weights")
 }
 
-fn freeze(stage: &mut Stage, random: &mut Rng) {
+fn freeze(stage: &mut Stage<Alone>, random: &mut Rng) {
     // Mostly short, as freezes are.
     let time = if random.u32(..4) == 0 { millis(random, 1_000..=5_000) } else { millis(random, 100..=1_000) };
-    stage.server.freeze();
+    stage.scene.server.freeze();
     stage.pause(time);
-    stage.server.thaw();
+    stage.scene.server.thaw();
 }
 
-fn restart(stage: &mut Stage, random: &mut Rng) {
-    stage.server.crash();
+fn restart(stage: &mut Stage<Alone>, random: &mut Rng) {
+    stage.scene.server.crash();
     stage.pause(millis(random, 0..=500));
-    stage.server.revive();
+    stage.scene.server.revive();
 }
 
-fn restart_empty(stage: &mut Stage, random: &mut Rng) {
+fn restart_empty(stage: &mut Stage<Alone>, random: &mut Rng) {
     let since = clock();
-    stage.server.crash();
+    stage.scene.server.crash();
     stage.pause(millis(random, 0..=500));
-    stage.server.forget();
-    stage.server.revive();
+    stage.scene.server.forget();
+    stage.scene.server.revive();
     stage.wiped(Wipe { name: None, since, at: clock() });
 }
 
-fn wipe(stage: &mut Stage, name: Option<&str>) {
+pub(crate) fn wipe<S: Scene>(stage: &mut Stage<S>, name: Option<&str>) {
     let since = clock();
     match name {
-        Some(name) => stage.ask(&["DEL", name]),
-        None => stage.ask(&["FLUSHALL", "SYNC"]),
+        Some(name) => _ = stage.scene.server_of(name).ask::<redis::Value>(&["DEL", name]),
+        None => stage.ask_all(&["FLUSHALL", "SYNC"]),
     }
     stage.wiped(Wipe { name: name.map(str::to_owned), since, at: clock() });
 }
 
+pub(crate) fn delete<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
+    wipe(stage, Some(NAMES[random.usize(..NAMES.len())]));
+}
+
 /// Deleted and announced, so that somebody else has it at once. Those that are held for long are hit most.
-fn force_open(stage: &mut Stage, random: &mut Rng) {
+pub(crate) fn force_open<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
     for name in SLOW.iter().chain([&NAMES[random.usize(..NAMES.len())]]) {
         wipe(stage, Some(name));
-        stage.ask(&["PUBLISH", &format!("redisson_lock__channel:{{{name}}}"), "0"]);
+        let (server, channel) = (stage.scene.server_of(name), format!("redisson_lock__channel:{{{name}}}"));
+        let _: redis::Value = server.ask(&[stage.scene.publish(), &channel, "0"]);
         stage.pause(millis(random, 0..=500));
     }
 }
 
-fn stop(stage: &mut Stage, random: &mut Rng, range: std::ops::RangeInclusive<u64>) {
-    let time = millis(random, range);
+pub(crate) fn stop_for_a_moment<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
+    let time = millis(random, 100..=500);
     stage.stop(random, time);
 }
 
-fn silent(stage: &mut Stage, random: &mut Rng, mode: Mode) {
-    let (slot, time) = (stage.slot(random), millis(random, 100..=2_500));
-    stage.proxies[slot].set(mode);
-    stage.pause(time);
-    stage.proxies[slot].set(Mode::Pass);
+pub(crate) fn stop_beyond_the_lease<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
+    let time = millis(random, 1_600..=3_000);
+    stage.stop(random, time);
 }
 
-fn refuse(stage: &mut Stage, random: &mut Rng) {
-    let (slot, time) = (stage.slot(random), millis(random, 100..=2_500));
-    stage.proxies[slot].refuse();
-    stage.proxies[slot].cut_all();
+fn silent(stage: &mut Stage<Alone>, random: &mut Rng, mode: Mode) {
+    let (slot, time) = (stage.scene.slot(random), millis(random, 100..=2_500));
+    stage.scene.proxies[slot].set(mode);
     stage.pause(time);
-    stage.proxies[slot].accept();
+    stage.scene.proxies[slot].set(Mode::Pass);
+}
+
+fn refuse(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let (slot, time) = (stage.scene.slot(random), millis(random, 100..=2_500));
+    stage.scene.proxies[slot].refuse();
+    stage.scene.proxies[slot].cut_all();
+    stage.pause(time);
+    stage.scene.proxies[slot].accept();
 }
 
 /// Every answer is late, then none comes: who counts his lease from the answers believes in it for too long.
-fn slow_then_silent(stage: &mut Stage, random: &mut Rng) {
-    let slot = stage.slot(random);
+fn slow_then_silent(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let slot = stage.scene.slot(random);
     let late = Fault::Delay(Way::Back, millis(random, 150..=350));
     let schedule = Schedule { seed: random.u64(..), which: Which::Command("EVALSHA"), chances: vec![(1.0, late)] };
-    stage.proxies[slot].schedule(schedule);
+    stage.scene.proxies[slot].schedule(schedule);
     stage.pause(millis(random, 600..=1_200));
-    stage.proxies[slot].set(Mode::Swallow);
-    stage.proxies[slot].calm();
+    stage.scene.proxies[slot].set(Mode::Swallow);
+    stage.scene.proxies[slot].calm();
     stage.pause(LEASE + millis(random, 100..=600));
-    stage.proxies[slot].set(Mode::Pass);
+    stage.scene.proxies[slot].set(Mode::Pass);
 }
 
 /// Single requests of one client are hit for a while.
-fn at_random(stage: &mut Stage, random: &mut Rng) {
-    let slot = stage.slot(random);
+fn at_random(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let slot = stage.scene.slot(random);
     let delay = millis(random, 1..=200);
     let chances = vec![
         (0.01, Fault::Cut(Way::There)),
@@ -167,18 +174,18 @@ fn at_random(stage: &mut Stage, random: &mut Rng) {
         (0.02, Fault::Trickle(Way::There, 7)),
         (0.02, Fault::Trickle(Way::Back, 3)),
     ];
-    stage.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Any, chances });
+    stage.scene.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Any, chances });
     stage.pause(millis(random, 1_000..=3_000));
-    stage.proxies[slot].calm();
+    stage.scene.proxies[slot].calm();
 }
 
 /// One client hears of much of what was done for it only when it asks again.
-fn replies_lost(stage: &mut Stage, random: &mut Rng) {
-    let slot = stage.slot(random);
+fn replies_lost(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let slot = stage.scene.slot(random);
     let chances = vec![(0.25, Fault::Cut(Way::Back))];
-    stage.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Command("EVALSHA"), chances });
+    stage.scene.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Command("EVALSHA"), chances });
     stage.pause(millis(random, 500..=2_000));
-    stage.proxies[slot].calm();
+    stage.scene.proxies[slot].calm();
 }
 
 pub(crate) fn millis(random: &mut Rng, range: std::ops::RangeInclusive<u64>) -> Duration {

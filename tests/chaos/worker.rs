@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{LEASE, player::Player, scribe::Scribe, ways::Work};
+use crate::{LEASE, VAULT_LEASE, player::Player, scribe::Scribe, ways::Work};
 
 /// How long the client rides out an outage.
 pub(crate) const OUTAGE: Duration = Duration::from_secs(3);
@@ -43,7 +43,14 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
     let random = Rng::with_seed(seed.wrapping_mul(1_000));
     let mut first = Player { client: client.clone(), scribe: scribe.clone(), random };
     let over = Arc::new(AtomicBool::new(false));
-    let tasks = start(&mut first, url, &over);
+    let mut tasks = start(&mut first, Work::of_a_client(url), &over);
+    let mut patient = None;
+    if !is_single(url) {
+        let client = connect_with(url, VAULT_LEASE).await?;
+        let mut second = Player { client: client.clone(), ..first.other() };
+        tasks.extend(start(&mut second, Work::of_a_patient_client(), &over));
+        patient = Some(client);
+    }
     drop(first);
     tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().for_each(drop)).await?;
     over.store(true, Ordering::Relaxed);
@@ -51,15 +58,23 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
         task.await?;
     }
     println!("{}", numbers(&client));
-    match scribe.call("-", "close", Some(CLOSING), client.close(), |()| "ok").await {
-        Some(closed) => Ok(closed?),
-        None => Err("closing does not end".into()),
+    for client in [Some(client), patient].into_iter().flatten() {
+        match scribe.call("-", "close", Some(CLOSING), client.close(), |()| "ok").await {
+            Some(closed) => closed?,
+            None => return Err("closing does not end".into()),
+        }
     }
+    Ok(())
+}
+
+/// Whether one server, behind a proxy, is all there is.
+fn is_single(url: &str) -> bool {
+    url.starts_with("redis://")
 }
 
 /// Each task does one kind of work again and again.
-fn start(first: &mut Player, url: &str, over: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
-    Work::of_a_client(url).into_iter().map(|work| tokio::spawn(again(first.other(), work, Arc::clone(over)))).collect()
+fn start(first: &mut Player, all: Vec<Work>, over: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
+    all.into_iter().map(|work| tokio::spawn(again(first.other(), work, Arc::clone(over)))).collect()
 }
 
 async fn again(mut player: Player, work: Work, over: Arc<AtomicBool>) {
@@ -70,11 +85,15 @@ async fn again(mut player: Player, work: Work, over: Arc<AtomicBool>) {
     }
 }
 
-/// The server may be away when a client starts.
 pub(crate) async fn connect(url: &str) -> Result<Client, Error> {
+    connect_with(url, LEASE).await
+}
+
+/// The server may be away when a client starts.
+async fn connect_with(url: &str, watchdog: Duration) -> Result<Client, Error> {
     let ends = Instant::now() + Duration::from_secs(20);
     loop {
-        let client = Client::builder().url(url).watchdog(LEASE).outage_timeout(OUTAGE).handovers(4);
+        let client = Client::builder().url(url).watchdog(watchdog).outage_timeout(OUTAGE).handovers(4);
         match client.command_timeout(COMMAND).connect().await {
             Err(Error::Unavailable { .. } | Error::Server { .. }) if Instant::now() < ends => {
                 sleep(Duration::from_millis(50)).await;

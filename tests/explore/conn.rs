@@ -3,25 +3,26 @@
 //! left, each at a moment that the scheduler chooses, and so is the moment of the answer.
 
 use std::{
+    fmt::{self, Debug, Formatter},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     fault::Fault,
     script::{Answer, Part, Script},
+    url::Address,
 };
 use crate::{
-    error::Result,
+    config::Confirmed,
     explore::{
         server::{self, Fate, UnderWay},
         tokio::spawn,
         world,
     },
-    stats::Counters,
 };
 
 /// Without chance.
@@ -33,14 +34,12 @@ pub(super) type Answers = Vec<Result<Answer, Fault>>;
 /// `None`: the server does not know the script.
 type Reply = Result<Option<Answers>, Fault>;
 
-#[derive(Debug)]
-pub(crate) struct Target;
+/// Told whenever a lost connection has been replaced.
+pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
 
-impl Target {
-    pub(crate) fn parse(_url: &str) -> Result<Target> {
-        Ok(Target)
-    }
-}
+/// There is only one server.
+#[derive(Debug, Clone)]
+pub(super) struct Dialer;
 
 #[derive(Debug)]
 struct Call {
@@ -90,7 +89,7 @@ impl Link {
         Ok(String::new())
     }
 
-    pub(super) async fn confirmed(&self, wanted: u8, _time: Duration) -> Result<u8, Fault> {
+    pub(super) async fn confirmed(&self, _how: Confirmed, wanted: u8, _time: Duration) -> Result<u8, Fault> {
         Ok(wanted)
     }
 }
@@ -101,41 +100,47 @@ pub(super) struct Conn {
     slot: Arc<Slot>,
 }
 
-#[derive(Debug)]
 struct Slot {
     link: Mutex<Option<Arc<Link>>>,
-    generation: watch::Sender<u64>,
+    reconnected: Reconnected,
     closed: CancellationToken,
+}
+
+impl Debug for Slot {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Slot(..)")
+    }
 }
 
 impl Conn {
     pub(super) async fn open(
-        _target: &Arc<Target>,
-        _command_timeout: Duration,
-        _counters: &Arc<Counters>,
-        generation: watch::Sender<u64>,
+        dial: &Dialer,
+        reconnected: &Reconnected,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let slot = Arc::new(Slot { link: Mutex::default(), generation, closed: closed.clone() });
-        slot.connect();
-        Ok(Conn { slot })
+        Ok(Conn::lazy(dial, reconnected, closed))
     }
 
-    pub(super) fn lazy(
-        _target: &Arc<Target>,
-        _command_timeout: Duration,
-        _counters: &Arc<Counters>,
-        generation: watch::Sender<u64>,
-        closed: &CancellationToken,
-    ) -> Conn {
-        let slot = Arc::new(Slot { link: Mutex::default(), generation, closed: closed.clone() });
+    pub(super) fn lazy(_dial: &Dialer, reconnected: &Reconnected, closed: &CancellationToken) -> Conn {
+        let reconnected = Arc::clone(reconnected);
+        let slot = Arc::new(Slot { link: Mutex::default(), reconnected, closed: closed.clone() });
         slot.connect();
         Conn { slot }
     }
 
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
+        self.link_now().ok_or(Fault::Closed)
+    }
+
+    pub(super) async fn needed(&self) {}
+
+    pub(super) fn link_now(&self) -> Option<Arc<Link>> {
         let link = self.slot.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        link.filter(|_| !self.slot.closed.is_cancelled()).ok_or(Fault::Closed)
+        link.filter(|_| !self.slot.closed.is_cancelled())
+    }
+
+    pub(super) fn is_unwell(&self, _late: Duration) -> bool {
+        false
     }
 }
 
@@ -166,7 +171,7 @@ impl Slot {
             let _ = call.reply.send(Err(Fault::unknown("no reply")));
             if let Fate::Cut { .. } = fate {
                 self.connect();
-                self.generation.send_modify(|count| *count += 1);
+                (self.reconnected)();
                 return; // whatever else was sent is lost
             }
         }
@@ -181,6 +186,7 @@ fn answer(script: &str, part: &Part) -> Answer {
 #[derive(Debug)]
 pub(super) struct Subscriber {
     number: u64,
+    address: Address,
     messages: mpsc::UnboundedReceiver<String>,
 }
 
@@ -192,13 +198,9 @@ pub(super) enum PubSubEvent {
 }
 
 impl Subscriber {
-    pub(super) async fn open(
-        _target: &Target,
-        _command_timeout: Duration,
-        _counters: &Arc<Counters>,
-    ) -> Result<Subscriber, Fault> {
+    pub(super) async fn open(_dial: &Dialer, _sharded: bool) -> Result<Subscriber, Fault> {
         let (number, messages) = server::connect();
-        Ok(Subscriber { number, messages })
+        Ok(Subscriber { number, address: Address::Tcp("nowhere".into(), 1), messages })
     }
 
     pub(super) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
@@ -207,6 +209,10 @@ impl Subscriber {
 
     pub(super) async fn unsubscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         self.change(|mine| mine.retain(|name| !channels.iter().any(|channel| **channel == **name))).await
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
     }
 
     pub(super) async fn barrier(&self) -> Result<(), Fault> {

@@ -29,6 +29,7 @@ pub(crate) mod tokio {
     pub(crate) mod task {
         pub(crate) use crate::explore::tasks::{JoinHandle, JoinSet};
         pub(crate) use ::tokio::task::AbortHandle;
+        pub(crate) use shuttle::future::yield_now;
     }
 
     pub(crate) mod time {

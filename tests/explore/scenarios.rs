@@ -12,12 +12,12 @@ use std::{
 
 use futures_util::FutureExt;
 
-use super::{AcquireRequest, Config, Engine, Guard, Kind, Result, WaitLimit, hold::Hold};
+use super::{AcquireRequest, Config, Engine, Guard, Kind, KindScript, Result, Rules, WaitLimit, hold::Hold};
 use crate::{
-    config::{Lease, Name},
+    config::{Confirmed, Lease, Name, PubSub},
     explore::{explore, server, tokio, world},
     owner::Owner,
-    redis::{LOCK_CHANNEL, Script, Target},
+    redis::{LOCK_CHANNEL, Url},
 };
 use tokio::{spawn, task::JoinHandle, time::sleep};
 
@@ -33,12 +33,15 @@ const PASSED_OVER: Duration = Duration::from_secs(12);
 
 static KIND: Kind = Kind {
     channel: LOCK_CHANNEL,
-    acquire: Script::new("acquire"),
-    release: Script::new("release"),
-    renew: Script::new("renew"),
-    hand_over: Script::new("hand_over"),
-    inspect: Script::new("inspect"),
-    force_unlock: Script::new("force_unlock"),
+    acquire: KindScript::new("acquire", &[]),
+    release: KindScript::new("release", &[]),
+    renew: KindScript::new("renew", &[]),
+    hand_over: Some(KindScript::new("hand_over", &[])),
+    inspect: KindScript::new("inspect", &[]),
+    force_unlock: KindScript::new("force_unlock", &[]),
+    beside: None,
+    barred_by: None,
+    rules: Rules::PLAIN,
 };
 
 /// One client in a process of its own.
@@ -50,10 +53,16 @@ async fn process(handovers: u32) -> Arc<Engine> {
         connect_timeout: Duration::ZERO,
         slow_wait: Duration::MAX,
         replicas: 0,
+        confirmed: Confirmed::Received,
         handovers,
         connections: 1,
+        pubsub: PubSub::Auto,
+        credentials: None,
+        tls: None,
+        client_name: None,
     };
-    let (engine, _last_task) = Engine::connect(Target, config).await.expect("it connects");
+    let (engine, _last_task) =
+        Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config).await.expect("it connects");
     engine
 }
 
@@ -121,8 +130,12 @@ impl Held {
             0 => drop(guard),
             1 => _ = cut_short(guard.unlock()).await,
             _ => {
+                let there = server::holder(LOCK).is_some_and(|(id, _)| id == guard.id());
                 let unlocked = guard.unlock().await;
                 world::tell(|| format!("unlock -> {unlocked:?}"));
+                if unlocked.is_ok() && !there && !server::is_troubled() {
+                    world::violated("unlock said Ok of a lock that was gone before");
+                }
             }
         }
     }
@@ -130,7 +143,7 @@ impl Held {
 
 /// A guard that is certain has the lock on the server; one that is not, says that it is lost.
 fn look(hold: &Hold) {
-    let there = server::holder(LOCK).is_some_and(|(id, _)| *id == *hold.id);
+    let there = server::holder(LOCK).is_some_and(|(id, _)| id == hold.id());
     let certain = !hold.remaining().is_zero();
     if certain && !there && !world::is_robbed() {
         world::violated(&format!("{hold:?} is certain, and the server has {:?}", server::holder(LOCK)));
@@ -142,7 +155,7 @@ fn look(hold: &Hold) {
 
 /// While nothing is under way, the server counts the levels that the holder has.
 fn look_at_count(hold: &Hold) {
-    let there = server::holder(LOCK).filter(|(id, _)| *id == *hold.id);
+    let there = server::holder(LOCK).filter(|(id, _)| id == hold.id());
     if let Some((_, count)) = there
         && server::is_quiet()
         && !server::is_troubled()
@@ -213,7 +226,7 @@ async fn rest(processes: &[Arc<Engine>]) {
             // A closed client has nobody to take these out.
             ("registry", !engine.is_closed() && !engine.registry.all().is_empty()),
             ("releasing", !engine.is_closed() && counters.releasing.get() > 0),
-            ("pending", !engine.is_closed() && engine.releaser.clear(LOCK).now_or_never().is_none()),
+            ("pending", !engine.is_closed() && engine.releaser.clear(&(LOCK.into(), &KIND)).now_or_never().is_none()),
         ];
         if let Some((what, _)) = left.iter().find(|(_, is_left)| *is_left) {
             world::violated(&format!("{what}: something is left"));

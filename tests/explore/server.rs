@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{clock, world};
-use crate::redis::{Answer, Code, Word};
+use crate::redis::{Answer, Code};
 use rules::{Lock, Reply, Request, What};
 
 /// The unit of the rules.
@@ -79,9 +79,9 @@ pub(crate) fn fate() -> Fate {
     fates[world::below(fates.len())]
 }
 
-/// One script over one part: the key, its channel, and the arguments.
+/// One script over one part: the key and the arguments.
 pub(crate) fn run(script: &str, words: &[&str]) -> Answer {
-    let [key, channel, id, lease, level, more] = words else { panic!("not a request: {words:?}") };
+    let [key, id, lease, level, more, channel] = words else { panic!("not a request: {words:?}") };
     let (lease, level) = (ticks(Duration::from_millis(number(lease))), u8::try_from(number(level)).expect("few"));
     let what = match script {
         "acquire" => What::Acquire { level, lease, again: *more == "again" },
@@ -96,7 +96,7 @@ pub(crate) fn run(script: &str, words: &[&str]) -> Answer {
     store(key, after.lock);
     let told = if after.published { publish(channel) } else { 0 };
     let answer = answer(after.reply, told);
-    world::tell(|| format!("server: {script} {} -> {answer:?}", short(&words[2..])));
+    world::tell(|| format!("server: {script} {} -> {answer:?}", short(&words[1..5])));
     answer
 }
 
@@ -231,25 +231,22 @@ fn id_of(id: &str) -> u8 {
 }
 
 fn answer(reply: Reply, told: i64) -> Answer {
-    let count = |count: u8| Word::Int(count.into());
-    let left = |left: Option<u8>| {
-        let millis = left.map(|left| (TICK * u32::from(left)).as_millis());
-        Word::Int(millis.map_or(-1, |millis| millis.try_into().expect("short")))
-    };
-    let text = |id: u8| Word::Text(world::with(|world| world.server.ids[usize::from(id)].clone()));
-    let (code, value) = match reply {
-        Reply::Granted(level) => (Code::Granted, count(level)),
-        Reply::Lost => (Code::Lost, Word::Nothing),
-        Reply::Busy(rest, id) => (Code::Busy, Word::List(vec![left(rest), text(id)])),
+    let left = |left: Option<u8>| left.map_or("-1".to_owned(), |left| (TICK * u32::from(left)).as_millis().to_string());
+    let text = |id: u8| world::with(|world| world.server.ids[usize::from(id)].clone());
+    let (code, rest) = match reply {
+        Reply::Granted(count) => (Code::Granted, count.to_string()),
+        Reply::Lost => (Code::Lost, String::new()),
+        Reply::Busy(rest, id) => (Code::Busy, format!("{} {}", left(rest), text(id))),
         Reply::Kept(rest) => (Code::Kept, left(rest)),
-        Reply::Gone => (Code::Gone, Word::Nothing),
-        Reply::Released => (Code::Released, Word::Int(told)),
-        Reply::Handed => (Code::Handed, Word::Nothing),
-        Reply::Deeper(level) => (Code::Deeper, count(level)),
-        Reply::Free => (Code::Free, Word::Nothing),
-        Reply::Held(id, level, rest) => (Code::Held, Word::List(vec![text(id), count(level), left(rest)])),
+        Reply::Gone => (Code::Gone, String::new()),
+        Reply::Released => (Code::Released, told.to_string()),
+        Reply::Handed => (Code::Handed, String::new()),
+        Reply::HandedBefore => (Code::Handed, "before".to_owned()),
+        Reply::Deeper(count) => (Code::Deeper, count.to_string()),
+        Reply::Free => (Code::Free, String::new()),
+        Reply::Held(id, count, rest) => (Code::Held, format!("{count} {} {}", left(rest), text(id))),
     };
-    Answer { code, value }
+    Answer::new(code, rest)
 }
 
 fn number(text: &str) -> u64 {

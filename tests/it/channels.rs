@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Client, Guard, Owner};
 use tokio::{task::JoinHandle, time::sleep};
 
-use crate::support::{Server, ms, plain, until, within};
+use crate::support::{Server, ms, plain, until, with_rights, within};
 
 /// By message, not by a timer.
 const AT_ONCE: Duration = ms(1_000);
@@ -93,4 +93,27 @@ async fn the_second_hears_after_the_first_has_left() {
     at_once("the second to hear", second).await.unlock().await.expect("ours");
     until("the channel to be left", ms(2_000), || scene.server.channels().is_empty()).await;
     assert_eq!(scene.client.stats().now.subscriptions, 0);
+}
+
+/// A channel refused for now is subscribed again once it is allowed.
+#[tokio::test]
+async fn a_channel_that_is_allowed_again_is_subscribed() {
+    let server = Server::start();
+    let holder = plain(&server).await;
+    let _held = holder.lock("x").lock().await.expect("free");
+    let client = with_rights(&server, &["+@all", "~*", "resetchannels"]).await;
+    let lock = client.mutex("x");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    sleep(ms(1_500)).await;
+    let _: String = server.ask(&["ACL", "SETUSER", "u", "allchannels"]);
+    let before = client.stats().total.requests;
+    let told = async {
+        while server.channels().is_empty() {
+            sleep(ms(200)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(45), told).await;
+    let asked = client.stats().total.requests - before;
+    waiting.abort();
+    assert!(told.is_ok(), "still not subscribed 45 s after it was allowed; {asked} requests instead");
 }

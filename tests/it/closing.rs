@@ -62,7 +62,7 @@ async fn ends_everything_that_waits_for_an_answer() {
             })
         })
         .collect();
-    until("all to be under way", ms(1_000), || client.stats().total.calls >= 16).await;
+    until("all to be under way", ms(1_000), || client.stats().total.calls >= 8).await;
     tokio::time::sleep(ms(100)).await;
     let (closed, _) = within("closing", ms(2_000), client.close()).await;
     closed.expect("nothing was held");

@@ -150,3 +150,55 @@ async fn nor_is_one_who_waits_for_a_server_that_is_far_away() {
         assert!(matches!(taken, Ok(None)), "{taken:?}");
     }
 }
+
+/// A crowd whose time ends together beside a server that froze a moment before: nobody waits for long beyond its limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_with_one_deadline_beside_a_frozen_server_end_in_time() {
+    const CROWD: usize = 10_000;
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let _held = holder.lock("x").lock().await.expect("free");
+    let deadline = Instant::now() + ms(6_000);
+    let calls: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let lock = client.mutex("x");
+            tokio::spawn(async move {
+                let ended = lock.try_lock_until(deadline).await;
+                (ended.map(|taken| taken.is_some()), deadline.elapsed())
+            })
+        })
+        .collect();
+    until("all to wait", ms(5_500), || client.stats().now.waiting == CROWD as u64).await;
+    sleep((deadline - ms(500)).saturating_duration_since(Instant::now())).await;
+    server.freeze();
+    let mut late: Vec<Duration> = Vec::new();
+    for call in calls {
+        late.push(call.await.expect("no panic").1);
+    }
+    late.sort();
+    let (median, last) = (late[CROWD / 2], late[CROWD - 1]);
+    assert!(last <= ms(2_000), "median {median:?}, last {last:?} beyond the limit");
+}
+
+/// The limit of one call beside a frozen server, while many others of the client wait for another name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_with_a_limit_of_its_own_is_not_delayed_by_a_crowd_for_another_name() {
+    const CROWD: usize = 15_000;
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let _held = holder.lock("x").lock().await.expect("free");
+    let calls: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let lock = client.mutex("x");
+            tokio::spawn(async move { lock.try_lock_for(Duration::from_secs(600)).await.is_ok() })
+        })
+        .collect();
+    until("all to wait", ms(20_000), || client.stats().now.waiting == CROWD as u64).await;
+    sleep(ms(500)).await;
+    server.freeze();
+    let started = Instant::now();
+    let ended = client.mutex("y").try_lock_for(ms(100)).await;
+    let took = started.elapsed();
+    calls.iter().for_each(|call| call.abort());
+    assert!(took <= ms(2_100), "{took:?} with a limit of 100 ms: {ended:?}");
+}

@@ -3,8 +3,9 @@
 use std::{net::TcpListener, time::Duration};
 
 use leasehold::{Client, Error};
+use tokio::task::JoinSet;
 
-use crate::support::{Server, client, master, ms, plain, replica_of, within};
+use crate::support::{Server, chain, client, master, ms, plain, replica_of, with_rights, within};
 
 #[tokio::test]
 async fn nothing_listening() {
@@ -33,7 +34,8 @@ async fn wrong_password() {
             Err(error) => Err(error),
         };
         let Err(error) = connected else { panic!("let in") };
-        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        let Error::Denied { reason, .. } = &error else { panic!("{error:?}") };
+        assert!(reason.contains("password"), "{reason}");
         assert!(!format!("{error} {error:?}").contains("wrong"), "no password in it");
     }
     plain_with(&server.url_as("default", "right")).await;
@@ -46,18 +48,47 @@ async fn plain_with(url: &str) -> Client {
 #[tokio::test]
 async fn a_user_without_the_right_to_run_scripts() {
     let server = Server::start();
-    let _: String = server.ask(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all", "-evalsha"]);
-    let client = plain_with(&server.url_as("poor", "pw")).await;
+    let client = with_rights(&server, &["~*", "&*", "+@all", "-evalsha"]).await;
     let (taken, _) = within("a refusal", ms(1_000), client.lock("x").lock()).await;
-    assert!(matches!(taken, Err(Error::Denied { .. })), "{taken:?}");
+    let denied = taken.expect_err("not allowed");
+    assert_eq!(denied.to_string(), "the server denies access: this user lacks +evalsha");
+    assert!(chain(&denied).contains("NOPERM"), "{}", chain(&denied));
     assert_eq!(client.stats().now.holds, 0);
+}
+
+/// Requests that gather go out in one call, which the server refuses as a whole for the sake of one key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_not_allowed_costs_others_nothing() {
+    const NAMES: usize = 300;
+    let server = Server::start();
+    let client = with_rights(&server, &["~ours:*", "&*", "+@all"]).await;
+    let mut tasks = JoinSet::new();
+    for n in 0..NAMES {
+        let lock = client.lock(&if n % 10 == 0 { format!("theirs:{n}") } else { format!("ours:{n}") });
+        tasks.spawn(
+            async move { lock.lock().await.map(|guard| guard.name().to_owned()).map_err(|error| (lock, error)) },
+        );
+    }
+    let (mut granted, mut denied) = (0, 0);
+    while let Some(ended) = tasks.join_next().await {
+        match ended.expect("no panic") {
+            Ok(name) => granted += usize::from(name.starts_with("ours:")),
+            Err((lock, Error::Denied { reason, .. })) => {
+                assert_eq!(reason, format!("this user lacks ~{}", lock.name()));
+                assert!(lock.name().starts_with("theirs:"));
+                denied += 1;
+            }
+            Err((lock, other)) => panic!("{}: {other:?}", lock.name()),
+        }
+    }
+    assert_eq!((granted, denied), (NAMES - NAMES / 10, NAMES / 10));
+    assert!(client.stats().total.calls < client.stats().total.requests, "some gathered");
 }
 
 #[tokio::test]
 async fn a_user_without_the_right_to_publish_does_not_lose_the_lock_half_way() {
     let server = Server::start();
-    let _: String = server.ask(&["ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-publish"]);
-    let client = plain_with(&server.url_as("mute", "pw")).await;
+    let client = with_rights(&server, &["~*", "&*", "+@all", "-publish"]).await;
     let guard = client.lock("x").lock().await.expect("free");
     let given_back = guard.unlock().await;
     assert!(matches!(given_back, Err(Error::Denied { .. })), "{given_back:?}");
@@ -211,12 +242,6 @@ async fn what_a_hold_of_no_time_would_be_is_refused_before_anything_is_sent() {
     assert_eq!(client.stats().total.calls, 0);
 }
 
-/// The message and all that is behind it, as programs print it.
-fn chain(error: &Error) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}
-
 #[tokio::test]
 async fn a_source_is_printed_once_and_errors_say_which_lock() {
     let server = Server::with(&["--requirepass", "right"]);
@@ -246,4 +271,36 @@ async fn a_source_is_printed_once_and_errors_say_which_lock() {
     let _: u32 = server.ask(&["DEL", "gone"]);
     let lost = guard.unlock().await.expect_err("gone");
     assert!(lost.is_lost() && lost.name() == Some("gone"), "{lost:?}");
+}
+
+/// What another program calls its hold need not be text. It is only not ours.
+#[tokio::test]
+async fn a_holder_that_is_no_text() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let _: u32 = redis::cmd("HSET").arg("x").arg(b"\xff\xfe:1").arg(1).query(&mut server.raw()).expect("it can be put");
+    let lock = client.lock("x");
+    assert!(lock.try_lock().await.expect("answered").is_none());
+    assert!(matches!(lock.inspect().await, Err(Error::Conflict { .. })));
+    assert!(matches!(lock.force_unlock().await, Err(Error::Conflict { .. })));
+    let total = client.stats().total;
+    assert_eq!((total.misplaced, total.reconnects), (0, 0));
+}
+
+/// Numbers that others wrote are told as they are, or the key is not a lock: to `try_lock` as to `inspect`.
+#[tokio::test]
+async fn numbers_of_others() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lock = client.lock("x");
+    let _: u32 = server.ask(&["HSET", "x", "somebody:1", "100000000000000"]);
+    let _: u32 = server.ask(&["PEXPIRE", "x", "100000000000001"]);
+    let holder = lock.inspect().await.expect("answered").expect("held");
+    assert_eq!(holder.holds, 100_000_000_000_000);
+    assert!(holder.remaining.is_some_and(|left| left > Duration::from_secs(99_999_999_000)));
+    for count in ["1.5", "-1", "many"] {
+        let _: u32 = server.ask(&["HSET", "x", "somebody:1", count]);
+        assert!(matches!(lock.try_lock().await, Err(Error::Conflict { .. })), "{count}");
+        assert!(matches!(lock.inspect().await, Err(Error::Conflict { .. })), "{count}");
+    }
 }

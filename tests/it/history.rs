@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::support::history::{Event, History, Kind, Seen, What, Wipe};
+use crate::support::history::{Event, Failover, History, Kind, Seen, What, Wipe};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -95,6 +95,19 @@ fn a_nested_level_does_not_end_the_hold() {
     assert_eq!(kinds(&history(nested, "50 0 a granted other:1 160")), [Kind::Overlap]);
 }
 
+/// A lock that passes on in memory keeps its id: the owners are told apart.
+#[test]
+fn holders_of_one_id() {
+    let row =
+        "10 0 a granted one:1~a 100\n40 0 a releasing one:1~a\n50 1 a granted one:1~b 100\n60 1 a releasing one:1~b";
+    assert_eq!(kinds(&history(row, "")), []);
+    let both = "10 0 a granted one:1~a 100\n40 1 a granted one:1~b 100\n50 0 a releasing one:1~a";
+    assert_eq!(kinds(&history(both, "")), [Kind::Overlap]);
+    let mut seen = history(row, "");
+    seen.seen = HashMap::from([("a".to_owned(), vec![Seen { since: 52, at: 55, id: Some("one:1".to_owned()) }])]);
+    assert_eq!(kinds(&seen), []);
+}
+
 #[test]
 fn what_was_deleted_may_be_taken_but_not_believed_in_for_ever() {
     let taken = format!("40 0 a asked\n50 0 a granted other:1 {SECOND}");
@@ -108,6 +121,17 @@ fn what_was_deleted_may_be_taken_but_not_believed_in_for_ever() {
     let mut believed = history(&format!("10 0 a asked\n20 0 a granted one:1 {too_long}"), "");
     believed.wipes = vec![wiped(None, 30, 35)];
     assert_eq!(kinds(&believed), [Kind::Belief]);
+}
+
+/// Passed on by one who did not know yet, and asked for later than it was deleted.
+#[test]
+fn what_was_deleted_may_be_passed_on() {
+    let row = "10 0 a asked\n20 0 a granted one:1~a 900\n60 0 a releasing one:1~a\n50 1 a asked\n\
+        61 1 a granted one:1~b 900\n70 1 a removed one:1~b";
+    let mut passed = history(row, "");
+    assert_eq!(kinds(&passed), [Kind::Taken]);
+    passed.wipes = vec![wiped(Some("a"), 30, 35)];
+    assert_eq!(kinds(&passed), []);
 }
 
 #[test]
@@ -129,6 +153,10 @@ fn waiting_while_it_is_free() {
     assert_eq!(kinds(&idle), [Kind::Idle]);
     idle.calm = vec![(SECOND, SECOND + SECOND / 4)];
     assert_eq!(kinds(&idle), []);
+
+    let mut stood_still = history(FIRST, &format!("{waits}\n{} 9 - paused {}", 3 * SECOND, SECOND + SECOND / 4));
+    stood_still.calm = vec![(SECOND, 2 * SECOND)];
+    assert_eq!(kinds(&stood_still), []);
 
     let mut for_ever = history(FIRST, "50 0 a asked");
     for_ever.calm = vec![(SECOND, 2 * SECOND)];
@@ -282,6 +310,8 @@ fn lost_from_the_start() {
     assert_eq!(kinds(&history(once, "")), [], "that can happen");
     assert_eq!(kinds(&history(&twice, "")), [Kind::Stillborn, Kind::Stillborn]);
     assert_eq!(kinds(&history(&format!("{twice}40 1 - paused 12"), "")), []);
+    assert_eq!(kinds(&history(&twice, "35 0 b forcing\n38 0 b forced")), [], "one of them was forced open just then");
+    assert_eq!(kinds(&history(&twice, "35 0 c forcing\n38 0 c forced")), [Kind::Stillborn, Kind::Stillborn]);
 }
 
 #[test]
@@ -293,6 +323,98 @@ fn given_back_and_still_there() {
     assert_eq!(kinds(&left), [Kind::Leftover]);
     left.killed.insert("one".into(), 61);
     assert_eq!(kinds(&left), []);
+}
+
+fn failover(name: &str, since: u64, until: u64) -> Failover {
+    Failover { names: vec![name.to_owned()], since, until }
+}
+
+/// One that is lost at a failover, and another that is granted by the new master.
+fn lost_and_granted(end: u64) -> History {
+    let far = 9 * SECOND;
+    history(
+        &format!("10 0 a asked\n20 0 a granted one:1 {far}\n{end} 0 a removed one:1"),
+        &format!("15 0 a asked\n90 0 a granted other:1 {far}\n{} 0 a releasing other:1", far / 2),
+    )
+}
+
+#[test]
+fn what_a_failover_lost_is_counted_and_nothing_else() {
+    let mut lost = lost_and_granted(SECOND);
+    assert_eq!(kinds(&lost), [Kind::Overlap, Kind::Taken]);
+    lost.failovers = vec![failover("b", 30, 80)];
+    assert_eq!(kinds(&lost), [Kind::Overlap, Kind::Taken], "another name's master");
+    lost.failovers = vec![failover("a", 30, 80)];
+    let (found, losses) = lost.judge();
+    assert_eq!((found, losses.gone.len()), (vec![], 1));
+    lost.seen.insert("a".into(), vec![seen(85, 86, Some("one:1"))]);
+    assert_eq!(kinds(&lost), [Kind::Taken], "the new master had it; it is the other that nobody has seen");
+    lost.seen.insert("a".into(), vec![seen(85, 86, Some("one:1")), seen(95, 96, Some("other:1"))]);
+    assert!(kinds(&lost).contains(&Kind::Overlap), "the new master had both");
+}
+
+#[test]
+fn a_failover_long_before_or_long_after_excuses_nothing() {
+    let mut lost = lost_and_granted(SECOND);
+    lost.failovers = vec![failover("a", 2 * SECOND, 3 * SECOND)];
+    assert_eq!(kinds(&lost), [Kind::Overlap, Kind::Taken]);
+    lost.failovers = vec![failover("a", 1, 5)];
+    assert_eq!(kinds(&lost), [Kind::Overlap, Kind::Taken]);
+}
+
+#[test]
+fn what_a_failover_lost_is_not_believed_in_for_long() {
+    let mut believed = lost_and_granted(2 * SECOND);
+    believed.failovers = vec![failover("a", 30, 80)];
+    let looks = [SECOND / 2, SECOND + SECOND / 2].map(|at| seen(at, at + 1, Some("other:1")));
+    believed.seen.insert("a".into(), looks.to_vec());
+    assert_eq!(kinds(&believed), [Kind::Taken, Kind::Belief], "told after two seconds, with leases of one");
+    let stood_still = format!("{} 9 - paused {}", 2 * SECOND, SECOND / 2);
+    believed.clients.entry("one".to_owned()).or_default().push(stood_still.parse().expect("an event"));
+    assert_eq!(kinds(&believed), [Kind::Taken]);
+    believed.seen.insert("a".into(), vec![seen(85, 86, Some("one:1")), seen(SECOND, SECOND + 1, Some("one:1"))]);
+    assert!(!kinds(&believed).contains(&Kind::Belief), "it was there");
+}
+
+#[test]
+fn what_a_failover_brings_back() {
+    let mut back = history("10 0 a granted one:1 100\n60 0 a releasing one:1\n70 0 a released one:1", "");
+    back.calm = vec![(3 * SECOND, 4 * SECOND)];
+    back.seen.insert("a".into(), vec![seen(3 * SECOND, 3 * SECOND + 1, Some("one:1"))]);
+    back.left = vec![("a".to_owned(), "one:1".to_owned(), 5 * SECOND)];
+    assert_eq!(kinds(&back), [Kind::Leftover, Kind::Leftover]);
+    back.failovers = vec![failover("a", 5, 50)];
+    assert_eq!(kinds(&back), [Kind::Leftover, Kind::Leftover], "it was given back to the new master");
+    back.failovers = vec![failover("a", 50, 80)];
+    let (found, losses) = back.judge();
+    assert_eq!((found, losses.back.len()), (vec![], 1));
+    // For as long as its lease it keeps others waiting.
+    let mut waits = history(FIRST, &format!("50 0 a asked\n{SECOND} 0 a granted other:1 {}", 2 * SECOND));
+    waits.calm = vec![(100, 2 * SECOND)];
+    assert_eq!(kinds(&waits), [Kind::Idle]);
+    waits.failovers = vec![failover("a", 50, 80)];
+    assert_eq!(kinds(&waits), []);
+}
+
+#[test]
+fn what_is_left_in_the_end() {
+    let mut left = history("10 0 a granted one:1 100", "");
+    left.left = vec![("a".to_owned(), "one:9".to_owned(), SECOND / 2)];
+    assert_eq!(kinds(&left), [Kind::Leftover]);
+    left.killed.insert("one".into(), 20);
+    assert_eq!(kinds(&left), [], "for a lease");
+    left.left = vec![("a".to_owned(), "one:9".to_owned(), 2 * SECOND)];
+    assert_eq!(kinds(&left), [Kind::Leftover]);
+}
+
+#[test]
+fn a_count_from_before_a_failover() {
+    let mut fallen = history("10 0 a granted one:1 100\n50 0 a counted one:1 40 2 1", "");
+    fallen.failovers = vec![failover("a", 30, 35)];
+    let (found, losses) = fallen.judge();
+    assert_eq!((found, losses.counts.len()), (vec![], 1));
+    fallen.failovers = vec![failover("a", 60, 65)];
+    assert_eq!(kinds(&fallen), [Kind::Level]);
 }
 
 #[test]

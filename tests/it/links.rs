@@ -1,12 +1,23 @@
 //! When a connection is replaced and when not, and how often.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use leasehold::Lock;
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::support::{
-    Server, before, behind, client, ms,
+    Server, before, behind, client, ms, poll_once,
     proxy::{Fault, Rule, Way, Which},
     script, until,
 };
+
+/// Sends a request whose answer nobody takes. One that was answered before we could look is no such request.
+fn unheard(lock: &Lock) {
+    while poll_once(Box::pin(lock.inspect()).as_mut()).is_ready() {}
+}
 
 /// Nobody is there to take the answer; that is no sign that there was none.
 #[tokio::test]
@@ -16,9 +27,8 @@ async fn a_call_that_is_dropped_does_not_cost_its_connection() {
     let lock = client.lock("x");
     for _ in 0..3 {
         let mut inspect = std::pin::pin!(lock.inspect());
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(inspect.as_mut().poll(&mut context).is_pending());
-        tokio::time::sleep(ms(700)).await; // twice the time after which a silent connection is replaced
+        assert!(poll_once(inspect.as_mut()).is_pending());
+        sleep(ms(700)).await; // twice the time after which a silent connection is replaced
     }
     assert_eq!((client.stats().total.reconnects, client.stats().total.timeouts), (0, 0));
 }
@@ -34,7 +44,7 @@ async fn a_renewal_that_is_swallowed_behind_an_answer_does_not_cost_the_lock() {
     let guard = client.lock("x").lock().await.expect("free");
     proxy.rule(Rule::new(inspect, Fault::Delay(Way::Back, ms(300))));
     proxy.rule(Rule::new(renew, Fault::Swallow(Way::There)));
-    tokio::time::sleep(ms(560)).await; // the renewal is due at 0.3 of the lease
+    sleep(ms(560)).await; // the renewal is due at 0.3 of the lease
     let other = client.lock("other");
     tokio::spawn(async move { other.inspect().await });
     until("the renewal to be swallowed", ms(3_000), || proxy.tally().swallowed == 1).await;
@@ -59,4 +69,82 @@ async fn a_server_that_cuts_every_request_is_not_stormed() {
     }
     let opened = proxy.tally().connections;
     assert!((3..60).contains(&opened), "{opened} connections in {:?}", Duration::from_secs(4));
+}
+
+/// A request behind the connection's own PING is swallowed: the connection is dead after one command timeout, not two.
+#[tokio::test]
+async fn a_request_swallowed_behind_the_ping_ends_the_connection_in_one_command_timeout() {
+    let server = Server::start();
+    let acquire = script(&server, "acquire");
+    script(&server, "inspect");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(2_000))).await;
+    client.lock("warm").lock().await.expect("free").unlock().await.expect("ours");
+    unheard(&client.lock("x")); // so the connection asks by itself
+    sleep(ms(200)).await;
+    let before = proxy.tally().requests;
+    proxy.rule(Rule::new(Which::Command("PING"), Fault::Delay(Way::Back, ms(150))));
+    until("the PING", ms(3_000), || proxy.tally().requests > before).await;
+    proxy.rule(Rule::new(acquire, Fault::Swallow(Way::There)));
+    let lock = client.lock("y");
+    let started = Instant::now();
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to be swallowed", ms(1_000), || proxy.tally().swallowed == 1).await;
+    until("the connection to be replaced", ms(10_000), || client.stats().total.reconnects > 0).await;
+    let took = started.elapsed();
+    drop(waiting.await.expect("no panic").expect("free"));
+    assert!(took <= ms(2_600), "a connection on which nothing is answered was kept for {took:?}, command timeout 2 s");
+}
+
+/// A dropped call on a connection that answers everything, though not within a tenth of the command timeout.
+#[tokio::test]
+async fn a_call_that_is_dropped_does_not_cost_a_slow_connection_either() {
+    let server = Server::start();
+    script(&server, "inspect");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(2_000))).await;
+    proxy.rule(Rule::new(Which::Any, Fault::Delay(Way::Back, ms(260))).times(u64::MAX));
+    unheard(&client.lock("x"));
+    sleep(ms(4_000)).await;
+    assert_eq!(client.stats().total.reconnects, 0, "all was answered within 260 ms");
+}
+
+/// A dead connection must not cost the lock (`command_timeout` is at most a third of the lease for that). The renewal is
+/// swallowed while the connection's own PING is under way.
+async fn renewals_swallowed(delayed_ping: bool) -> usize {
+    let server = Arc::new(Server::start());
+    let renew = script(&server, "renew");
+    script(&server, "inspect");
+    script(&server, "acquire");
+    let mut all = JoinSet::new();
+    for n in 0..24 {
+        let (server, renew) = (Arc::clone(&server), renew.clone());
+        all.spawn(async move {
+            let proxy = before(&server);
+            let client = behind(&proxy, |builder| builder.watchdog(ms(6_000)).command_timeout(ms(2_000))).await;
+            let guard = client.lock(&format!("x-{n}")).lock().await.expect("free");
+            if delayed_ping {
+                proxy.rule(Rule::new(Which::Command("PING"), Fault::Delay(Way::Back, ms(170))));
+            }
+            proxy.rule(Rule::new(renew, Fault::Swallow(Way::There)));
+            sleep(ms(450 + 20 * n)).await;
+            unheard(&client.lock("other"));
+            until("the renewal to be swallowed", ms(3_000), || proxy.tally().swallowed == 1).await;
+            until("a new connection", ms(8_000), || client.stats().total.reconnects > 0).await;
+            sleep(ms(1_000)).await;
+            usize::from(guard.is_lost())
+        });
+    }
+    all.join_all().await.into_iter().sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_swallowed_behind_the_ping_does_not_cost_the_lock() {
+    let lost = renewals_swallowed(true).await;
+    assert_eq!(lost, 0, "of 24 locks, each on a connection that died once, with a healthy server");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_one_swallowed_behind_a_quick_ping() {
+    assert_eq!(renewals_swallowed(false).await, 0);
 }

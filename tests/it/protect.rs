@@ -142,21 +142,6 @@ async fn a_token_tells_other_tasks_of_the_loss_and_not_of_the_end() {
     assert!(!kept.is_cancelled(), "that one was given back, not lost");
 }
 
-#[test]
-fn a_token_is_cancelled_by_the_clock_of_its_own_runtime_too() {
-    let server = Server::start();
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("one");
-    let (here, elsewhere) = (runtime(), runtime());
-    let guard = elsewhere.block_on(async {
-        let client = plain(&server).await;
-        client.lock("x").lease(ms(600)).lock().await.expect("free")
-    });
-    let token = here.block_on(async { guard.lost_token() });
-    elsewhere.shutdown_background();
-    here.block_on(within("the end of its lease", ms(3_000), token.cancelled()));
-    assert!(guard.is_lost());
-}
-
 #[tokio::test]
 async fn a_token_made_after_the_loss_is_cancelled() {
     let server = Server::start();

@@ -4,7 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use leasehold::{Client, Error, Owner};
 
-use crate::support::{Server, client, master, ms, poll_until, replica_of, until, within};
+use crate::support::{Server, client, master, ms, poll_until, replica_of, server::version, until, within};
 
 const COMMAND: Duration = ms(1_000);
 /// What one question may take, and what a busy machine adds.
@@ -90,4 +90,25 @@ async fn a_call_that_is_not_polled_does_not_keep_others_from_theirs() {
     let taken = taken.expect("a replica is there").expect("free");
     assert!(replica.exists("other"));
     taken.unlock().await.expect("ours");
+}
+
+/// Only a replica that writes to its disk confirms. Older servers are named, and nothing is left on them.
+#[tokio::test]
+async fn a_replica_confirms_what_is_on_its_disk() {
+    let server = master();
+    let forgetful = replica_of(&server).await;
+    let client = client(&server, |builder| builder.replicas_fsynced(1).command_timeout(COMMAND)).await;
+    let refused = client.lock("x").try_lock().await;
+    if version() < (7, 2) {
+        let Err(Error::Server { source, .. }) = &refused else { panic!("{refused:?}") };
+        assert!(source.to_string().contains("WAITAOF"), "{source}");
+    } else {
+        assert!(matches!(refused, Err(Error::Replicas { wanted: 1, got: 0, .. })), "{refused:?}");
+        let port = server.port().to_string();
+        let careful = Server::with(&["--replicaof", "127.0.0.1", &port, "--appendonly", "yes"]);
+        confirmed(&client).await;
+        drop(careful);
+    }
+    until("nothing to be left", ms(5_000), || !server.exists("x") && client.stats().now.releasing == 0).await;
+    drop(forgetful);
 }

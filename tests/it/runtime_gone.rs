@@ -179,3 +179,33 @@ fn who_waits_already_is_told() {
         }
     });
 }
+
+/// The token of a guard whose client's runtime has ended, made here, where the clock goes on. `before` may have made one before.
+fn is_told_by_its_token(before: impl FnOnce(&Runtime, &Guard)) {
+    let server = Server::start();
+    let (elsewhere, here) = (runtime(), runtime());
+    let guard = elsewhere.block_on(async {
+        let client = guest(&server, |builder| builder).await;
+        client.lock("x").lease(LEASE).lock().await.expect("free")
+    });
+    before(&elsewhere, &guard);
+    drop(elsewhere);
+    let token = here.block_on(async { guard.lost_token() });
+    here.block_on(within("the end of its lease", PROMPTLY, token.cancelled()));
+    assert!(guard.is_lost());
+}
+
+#[test]
+fn a_token_is_cancelled_by_the_clock_of_its_own_runtime() {
+    is_told_by_its_token(|_, _| {});
+}
+
+#[test]
+fn so_is_one_that_was_first_asked_for_outside_a_runtime() {
+    is_told_by_its_token(|_, guard| _ = guard.lost_token());
+}
+
+#[test]
+fn so_is_one_that_was_first_asked_for_on_the_runtime_that_ended() {
+    is_told_by_its_token(|elsewhere, guard| elsewhere.block_on(async { _ = guard.lost_token() }));
+}

@@ -1,6 +1,8 @@
 //! Every script, run twice with the same arguments, gives the state and the answer of one run.
 
-use redis::{Connection, Value};
+use std::{collections::BTreeSet, fs};
+
+use redis::Connection;
 
 use crate::support::Server;
 
@@ -21,20 +23,36 @@ struct Bench {
     source: &'static str,
 }
 
-/// What a script answered: its code and value.
-#[derive(Debug, PartialEq)]
-struct Reply(String, Value);
+/// What a script answered: its code and the words after it.
+#[derive(Debug, Clone, PartialEq)]
+struct Reply(String, Vec<String>);
+
+impl Reply {
+    fn of(answer: &str) -> Reply {
+        let mut words = answer.split(' ').map(str::to_owned);
+        Reply(words.next().expect("a code"), words.collect())
+    }
+
+    fn number(&self, at: usize) -> i64 {
+        self.1[at].parse().expect("a number")
+    }
+}
 
 impl Bench {
     /// Runs it once for one part: lease 30 s, and the level and last argument given.
     fn run(&self, raw: &mut Connection, level: u32, more: &str) -> Reply {
         let script = redis::Script::new(&[FRAME, HOLDER, self.source].concat());
         let mut call = script.prepare_invoke();
-        call.key("lock").key("redisson_lock__channel:{lock}");
-        call.arg(1).arg("nonce").arg(ME).arg(30_000).arg(level).arg(more);
-        let (nonce, code, value): (String, String, Value) = call.invoke(raw).expect("it runs");
-        assert_eq!(nonce, "nonce");
-        Reply(code, value)
+        call.key("lock")
+            .arg(1)
+            .arg("nonce")
+            .arg(ME)
+            .arg(30_000)
+            .arg(level)
+            .arg(more)
+            .arg("redisson_lock__channel:{lock}");
+        let answer: String = call.invoke(raw).expect("it runs");
+        Reply::of(answer.strip_prefix("nonce ").expect("the nonce first"))
     }
 
     /// Puts the state of `before`, runs it, and runs it again: the same state and answer. Returns both.
@@ -49,30 +67,19 @@ impl Bench {
         let state = server.lock("lock");
         let end = server.pttl("lock");
         let second = self.run(&mut raw, level, more);
-        assert_eq!((server.lock("lock"), rough(second)), (state.clone(), rough(first_of(&first))), "{}", self.name);
+        assert_eq!((server.lock("lock"), rough(second)), (state.clone(), rough(first.clone())), "{}", self.name);
         assert!((server.pttl("lock") - end).abs() < 200, "{}: the same end", self.name);
         (state, first)
     }
 }
 
-fn first_of(reply: &Reply) -> Reply {
-    Reply(reply.0.clone(), reply.1.clone())
-}
-
 /// Times left run down between two runs: in whole seconds they are the same.
-fn rough(reply: Reply) -> Reply {
-    let value = match reply.1 {
-        Value::Array(words) => Value::Array(words.into_iter().map(seconds).collect()),
-        other => seconds(other),
+fn rough(Reply(code, words): Reply) -> Reply {
+    let seconds = |word: String| match word.parse::<i64>() {
+        Ok(left) if left > 1_000 => ((left + 500) / 1_000).to_string(),
+        _ => word,
     };
-    Reply(reply.0, value)
-}
-
-fn seconds(value: Value) -> Value {
-    match value {
-        Value::Int(left) if left > 1_000 => Value::Int((left + 500) / 1_000),
-        other => other,
-    }
+    Reply(code, words.into_iter().map(seconds).collect())
 }
 
 fn one(id: &str, count: u32) -> Vec<(String, u32)> {
@@ -88,8 +95,8 @@ const FORCE_UNLOCK: Bench = script!("force_unlock");
 
 #[test]
 fn acquire_first() {
-    let (state, Reply(code, value)) = ACQUIRE.twice(&[], 1, "first");
-    assert_eq!((state, code.as_str(), value), (one(ME, 1), "granted", Value::Int(1)));
+    let (state, reply) = ACQUIRE.twice(&[], 1, "first");
+    assert_eq!((state, reply), (one(ME, 1), Reply::of("granted 1")));
 }
 
 #[test]
@@ -110,19 +117,17 @@ fn acquire_of_a_lost_hold() {
 
 #[test]
 fn acquire_of_a_taken_lock() {
-    let (state, Reply(code, value)) = ACQUIRE.twice(&[(OTHER, 1)], 1, "first");
-    assert_eq!((state, code.as_str()), (one(OTHER, 1), "busy"));
-    let Value::Array(words) = value else { panic!("{value:?}") };
-    assert!(matches!(words[0], Value::Int(19_000..=20_000)), "{words:?}");
-    assert_eq!(words[1], Value::BulkString(OTHER.into()));
+    let (state, reply) = ACQUIRE.twice(&[(OTHER, 1)], 1, "first");
+    assert_eq!((state, reply.0.as_str()), (one(OTHER, 1), "busy"));
+    assert!(matches!(reply.number(0), 19_000..=20_000), "{reply:?}");
+    assert_eq!(reply.1[1..], [OTHER]);
 }
 
 #[test]
 fn acquire_of_a_lock_without_end_waits() {
     let server = Server::start();
     let _: u32 = server.ask(&["HSET", "lock", OTHER, "1"]);
-    let Reply(code, Value::Array(words)) = ACQUIRE.run(&mut server.raw(), 1, "first") else { panic!("no list") };
-    assert_eq!((code.as_str(), &words[0]), ("busy", &Value::Int(-1)));
+    assert_eq!(ACQUIRE.run(&mut server.raw(), 1, "first"), Reply::of(&format!("busy -1 {OTHER}")));
 }
 
 #[test]
@@ -156,38 +161,37 @@ fn release_of_the_last_level() {
 
 #[test]
 fn renew() {
-    let (state, Reply(code, value)) = RENEW.twice(&[(ME, 2)], 0, "");
-    assert_eq!((state, code.as_str(), value), (one(ME, 2), "kept", Value::Int(30_000)));
+    let (state, reply) = RENEW.twice(&[(ME, 2)], 0, "");
+    assert_eq!((state, reply), (one(ME, 2), Reply::of("kept 30000")));
     let (state, Reply(code, _)) = RENEW.twice(&[(OTHER, 1)], 0, "");
     assert_eq!((state, code.as_str()), (one(OTHER, 1), "gone"));
 }
 
 #[test]
 fn hand_over() {
-    let (state, Reply(code, _)) = HAND_OVER.twice(&[(ME, 1)], 0, HEIR);
-    assert_eq!((state, code.as_str()), (one(HEIR, 1), "handed"));
-    let (state, Reply(code, value)) = HAND_OVER.twice(&[(ME, 2)], 0, HEIR);
-    assert_eq!((state, code.as_str(), value), (one(ME, 2), "deeper", Value::Int(2)));
+    let (state, reply) = HAND_OVER.twice(&[(HEIR, 1)], 0, HEIR);
+    assert_eq!((state, reply), (one(HEIR, 1), Reply::of("handed before")));
+    let (state, reply) = HAND_OVER.twice(&[(ME, 2)], 0, HEIR);
+    assert_eq!((state, reply), (one(ME, 2), Reply::of("deeper 2")));
     let (state, Reply(code, _)) = HAND_OVER.twice(&[(OTHER, 1)], 0, HEIR);
     assert_eq!((state, code.as_str()), (one(OTHER, 1), "gone"));
 }
 
 #[test]
-fn a_late_hand_over_does_not_shorten_the_new_holders_lease() {
+fn a_second_hand_over_says_so_and_does_not_shorten_the_new_holders_lease() {
     let server = Server::start();
     let mut raw = server.raw();
     let _: u32 = server.ask(&["HSET", "lock", ME, "1"]);
-    assert_eq!(HAND_OVER.run(&mut raw, 0, HEIR).0, "handed");
+    assert_eq!(HAND_OVER.run(&mut raw, 0, HEIR), Reply::of("handed"));
     let _: u32 = server.ask(&["PEXPIRE", "lock", "3600000"]);
-    assert_eq!(HAND_OVER.run(&mut raw, 0, HEIR).0, "handed");
+    assert_eq!(HAND_OVER.run(&mut raw, 0, HEIR), Reply::of("handed before"));
     assert!(server.pttl("lock") > 3_500_000);
 }
 
 #[test]
 fn inspect() {
-    let (_, Reply(code, value)) = INSPECT.twice(&[(OTHER, 3)], 0, "");
-    let Value::Array(words) = value else { panic!("{value:?}") };
-    assert_eq!((code.as_str(), &words[1]), ("held", &Value::Int(3)));
+    let (_, reply) = INSPECT.twice(&[(OTHER, 3)], 0, "");
+    assert_eq!((reply.0.as_str(), reply.number(0), &*reply.1[2]), ("held", 3, OTHER));
     assert_eq!(INSPECT.twice(&[], 0, "").1.0, "free");
 }
 
@@ -214,16 +218,63 @@ fn a_failing_part_leaves_the_others_alone() {
     let script = redis::Script::new(&[FRAME, HOLDER, ACQUIRE.source].concat());
     let mut call = script.prepare_invoke();
     for key in ["a", "wrong", "b"] {
-        call.key(key).key(format!("redisson_lock__channel:{{{key}}}"));
+        call.key(key);
     }
     call.arg(3);
     for nonce in ["1", "2", "3"] {
-        call.arg(nonce).arg(ME).arg(30_000).arg(1).arg("first");
+        call.arg(nonce).arg(ME).arg(30_000).arg(1).arg("first").arg("channel");
     }
     let reply: Vec<String> = call.invoke(&mut server.raw()).expect("it runs");
-    assert_eq!((&*reply[0], &*reply[1]), ("1", "granted"));
-    assert_eq!((&*reply[3], &*reply[4]), ("2", "error"));
-    assert!(reply[5].starts_with("WRONGTYPE"), "{}", reply[5]);
-    assert_eq!((&*reply[6], &*reply[7]), ("3", "granted"));
+    assert_eq!((reply.len(), &*reply[0], &*reply[2]), (3, "1 granted 1", "3 granted 1"));
+    assert!(reply[1].starts_with("2 error WRONGTYPE"), "{}", reply[1]);
     assert!(server.exists("a") && server.exists("b"));
+}
+
+/// A connection of a user who may do all but that.
+fn without(server: &Server, command: &str) -> Connection {
+    let _: String = server.ask(&["ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", &format!("-{command}")]);
+    let client = redis::Client::open(server.url_as("u", "p")).expect("a good URL");
+    client.get_connection().expect("let in")
+}
+
+/// What one of them may not do leaves the lock as it was: no lock without end, and none with two fields.
+#[test]
+fn a_script_that_is_stopped_half_way_takes_back_what_it_did() {
+    for (script, before, command) in
+        [(ACQUIRE, None, "pexpire"), (HAND_OVER, Some(ME), "pexpire"), (HAND_OVER, Some(ME), "hdel")]
+    {
+        let server = Server::start();
+        if let Some(id) = before {
+            let _: u32 = server.ask(&["HSET", "lock", id, "1"]);
+            let _: u32 = server.ask(&["PEXPIRE", "lock", "20000"]);
+        }
+        let more = if before.is_some() { HEIR } else { "first" };
+        let Reply(code, words) = script.run(&mut without(&server, command), 1, more);
+        assert_eq!(code, "error", "{}: {words:?}", script.name);
+        let left: Vec<_> = before.into_iter().map(|id| (id.to_owned(), 1)).collect();
+        assert_eq!(server.lock("lock"), left, "{} without {command}", script.name);
+        assert!(before.is_none() || server.pttl("lock") > 0, "{} without {command}", script.name);
+    }
+}
+
+/// Redis 7.0 does not say which command is not allowed, so the frame tries those that scripts call.
+#[test]
+fn the_frame_knows_all_commands_that_scripts_call() {
+    let (_, list) = FRAME.split_once("local commands = [[").expect("the list");
+    let known: BTreeSet<_> = list.split_once("]]").expect("its end").0.split_whitespace().map(str::to_owned).collect();
+    let told = ["PUBLISH", "SPUBLISH"].map(str::to_owned); // by an argument
+    let called: BTreeSet<_> = sources().iter().flat_map(|source| calls(source)).chain(told).collect();
+    assert_eq!(known, called);
+}
+
+fn sources() -> Vec<String> {
+    let kinds = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/primitives")).expect("our own sources");
+    let folders = kinds.map(|kind| kind.expect("readable").path()).filter(|kind| kind.is_dir());
+    let files = folders.flat_map(|folder| fs::read_dir(folder).expect("our own sources"));
+    files.map(|file| fs::read_to_string(file.expect("readable").path()).expect("a script")).collect()
+}
+
+fn calls(source: &str) -> Vec<String> {
+    let calls = source.split("call('").skip(1);
+    calls.map(|call| call.split_once('\'').expect("its end").0.to_owned()).collect()
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, Lost, Owner};
 
 use crate::support::{
-    Server, before, client, ms, plain,
+    Server, before, client, ms, plain, poll_until,
     proxy::{Fault, Rule, Way, Which},
     until, within,
 };
@@ -62,6 +62,28 @@ async fn by_default_connecting_is_tried_once() {
     let server = down();
     let refused = within("the refusal", ms(1_000), Client::connect(&server.url())).await.0;
     assert!(refused.expect_err("nobody is there").is_unavailable());
+}
+
+/// Neither sentinels nor servers of a cluster, which other clients ask every five seconds.
+#[tokio::test]
+async fn a_lazy_client_asks_nobody_before_it_is_used() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let urls = [
+        format!("redis-cluster://{address}"),
+        format!("redis-sentinel://{address}/main"),
+        format!("redis://{address}"),
+    ];
+    let clients = urls.map(|url| Client::builder().url(url).connect_lazy().expect("good settings"));
+    let asked = tokio::time::timeout(ms(5_500), listener.accept()).await;
+    assert!(asked.is_err(), "{asked:?}");
+    for client in clients {
+        let lock = client.lock("x");
+        let used = tokio::spawn(async move { lock.try_lock_for(ms(100)).await.is_err() });
+        let asked = tokio::time::timeout(ms(5_000), listener.accept()).await;
+        asked.expect("once it is used").expect("somebody");
+        assert!(used.await.expect("no panic"), "nobody answers there");
+    }
 }
 
 #[test]
@@ -289,4 +311,32 @@ async fn a_close_that_failed_leaves_no_gauge_up() {
     client.clone().close().await.expect_err("it does not answer");
     until("nothing to be under way", ms(1_000), || client.stats().now.releasing == 0).await;
     client.close().await.expect("nothing is left to do here");
+}
+
+/// Nothing is held; a future that nobody polls waits for somebody else's lock.
+#[tokio::test]
+async fn shutting_down_does_not_wait_for_a_future_that_holds_nothing() {
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let _held = holder.lock("x").lock().await.expect("free");
+    let lock = client.mutex("x");
+    let mut kept = Box::pin(lock.lock());
+    poll_until("it to wait", kept.as_mut(), || client.stats().total.refused >= 1).await;
+    let started = Instant::now();
+    let _ = client.clone().shutdown(Duration::from_secs(20)).await;
+    let took = started.elapsed();
+    drop(kept);
+    assert!(took <= ms(3_000), "no guard is alive, and shutdown waited for {took:?}");
+}
+
+/// A server that accepts and says nothing.
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up_when_the_connect_timeout_is_over() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("redis://{}", silent.local_addr().expect("bound"));
+    let started = Instant::now();
+    let connect = Client::builder().url(url).command_timeout(ms(1_000)).connect_timeout(ms(1_500)).connect();
+    connect.await.expect_err("it says nothing");
+    let took = started.elapsed();
+    assert!(took >= ms(1_400) && took <= ms(2_400), "{took:?} with a connect_timeout of 1.5 s");
 }

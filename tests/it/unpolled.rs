@@ -10,13 +10,15 @@ use leasehold::{Builder, Client, Error, Guard, Owner};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::support::{
-    Server, before, behind, client, ms, plain, poll_until,
+    Server, before, behind, client, ms, plain, poll_once, poll_until,
     proxy::{Fault, Rule, Way},
     script, until, within,
 };
 
 /// How long one may keep the first place without being there, and what a busy machine adds.
 const PASSED_OVER: Duration = ms(11_000);
+
+type Kept = Pin<Box<dyn Future<Output = leasehold::Result<Guard>>>>;
 
 async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
     let (lock, before) = (client.lock("x").owner(&Owner::new()), client.stats().now.waiting);
@@ -33,10 +35,8 @@ async fn a_lock_that_was_handed_over_and_ended_unseen_is_taken_anew() {
     let lock = client.lock("x").owner(&Owner::new());
     let mut kept = pin!(lock.lock());
     poll_until("it to wait", kept.as_mut(), || client.stats().total.refused >= 2).await;
-    let id = held.id().to_owned();
     held.unlock().await.expect("ours");
     let fields = || server.lock("x");
-    assert!(fields().iter().all(|(holder, _)| *holder != id), "it was given back");
     until("what was handed over to end", ms(15_000), || !server.exists("x")).await;
     let (taken, _) = within("a lock", ms(3_000), kept).await;
     let guard = taken.expect("free");
@@ -171,11 +171,71 @@ async fn one_who_leaves_after_being_passed_over_leaves_no_subscription() {
 async fn closing_does_not_wait_for_one_who_is_not_there() {
     let server = Server::start();
     let client = plain(&server).await;
+    client.lock("y").lock().await.expect("free").unlock().await.expect("ours"); // the server knows the script
     let lock = client.lock("x").lease(Duration::from_secs(3_600));
     let mut kept = Box::pin(lock.lock());
-    poll_until("it to be granted", kept.as_mut(), || server.exists("x")).await;
+    server.freeze(); // or the answer may be there within that one poll
+    assert!(poll_once(kept.as_mut()).is_pending());
+    server.thaw();
+    until("it to be granted", ms(5_000), || server.exists("x")).await;
     client.clone().close().await.expect("all was given back");
     assert!(!server.exists("x"));
     assert!(matches!(kept.await, Err(Error::Closed)));
     assert!(!server.exists("x"));
+}
+
+/// A hundred futures that nobody polls, as in a `buffer_unordered(100)` whose consumer is busy, before one that is polled.
+#[tokio::test]
+async fn a_hundred_who_are_not_there_do_not_add_up() {
+    let server = Server::start();
+    let (holder, client) = (plain(&server).await, plain(&server).await);
+    let held = holder.lock("x").lock().await.expect("free");
+    let mut kept: Vec<Kept> = Vec::new();
+    for n in 0..100 {
+        let lock = client.lock("x").owner(&Owner::new());
+        let mut waits: Kept = Box::pin(async move { lock.lock().await });
+        poll_until("it to wait", Pin::new(&mut waits), || client.stats().now.waiting > n).await;
+        kept.push(waits);
+    }
+    let lock = client.lock("x").owner(&Owner::new());
+    let behind = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", ms(2_000), || client.stats().now.waiting > 100).await;
+    held.unlock().await.expect("ours");
+    let (taken, took) = within("the one who is there", ms(90_000), behind).await;
+    drop(taken.expect("no panic").expect("free"));
+    assert!(took <= ms(13_000), "a free lock with a waiter who is there stayed free for {took:?}");
+}
+
+/// A waiter that is not polled has a request among those that gather while there is no connection. It is passed over; what
+/// takes it back must not overtake it.
+#[tokio::test]
+async fn what_takes_a_request_back_does_not_come_before_it() {
+    let server = Server::start();
+    for name in ["acquire", "release", "hand_over", "inspect"] {
+        script(&server, name);
+    }
+    for round in 0..2 {
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder.command_timeout(ms(10_000))).await;
+        let name = format!("x-{round}");
+        proxy.refuse();
+        proxy.cut_all();
+        until("the connection to be lost", ms(2_000), || proxy.tally().connections >= 1).await;
+        sleep(ms(100)).await;
+        let full = client.lock("full");
+        let mut fillers: Vec<_> = (0..16).map(|_| Box::pin(full.inspect())).collect();
+        fillers.iter_mut().for_each(|filler| _ = poll_once(filler.as_mut()));
+        let lock = client.mutex(&name).lease(Duration::from_secs(3_600));
+        let mut kept: Kept = Box::pin(async move { lock.lock().await });
+        assert!(poll_once(kept.as_mut()).is_pending());
+        until("it to be passed over", ms(9_000), || client.stats().now.releasing > 0).await;
+        sleep(ms(100)).await;
+        proxy.accept();
+        until("the release to be done", ms(5_000), || client.stats().now.releasing == 0).await;
+        sleep(ms(500)).await;
+        let left = server.pttl(&name);
+        assert!(left < 0, "round {round}: passed over and given back, and has the lock for {left} ms more");
+        drop(kept);
+        drop(fillers);
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use leasehold::{Client, Owner};
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{Server, client, ms, plain, until, with_rights, within};
 
 #[tokio::test]
 async fn a_release_in_another_process_wakes_the_waiter() {
@@ -188,9 +188,8 @@ async fn a_waiter_that_leaves_tells_the_next_one_to_watch_the_lease() {
 #[tokio::test]
 async fn waiting_goes_on_without_the_right_to_subscribe() {
     let server = Server::start();
-    let _: String = server.ask(&["ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe"]);
     let holder = plain(&server).await;
-    let waiter = Client::connect(&server.url_as("deaf", "pw")).await.expect("welcome");
+    let waiter = with_rights(&server, &["~*", "&*", "+@all", "-subscribe"]).await;
     for _ in 0..2 {
         let guard = holder.lock("deaf").lock().await.expect("free");
         let lock = waiter.lock("deaf");

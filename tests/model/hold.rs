@@ -1,6 +1,6 @@
 //! One outermost hold as its client sees it, with the phases and words of `src/engine/hold.rs`.
 
-use crate::rules::{Reply, Ticks, What};
+use crate::rules::{Id, Reply, Ticks, What};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
@@ -22,6 +22,18 @@ pub(crate) struct Hold {
     /// A waiter looks when this is over, or when he is rung.
     pub(crate) nap: Ticks,
     pub(crate) rung: bool,
+    /// The id it has on the server, where that is not its own.
+    pub(crate) adopted: Option<Id>,
+    /// Its id went on to another hold.
+    pub(crate) passed: bool,
+    /// Each of its requests was answered at the first try, and it has had one level only: nothing of it is in doubt.
+    pub(crate) clean: bool,
+    /// What the `unlock()` of one that was passed on waits for, or has said.
+    pub(crate) word: Word,
+    /// Asked about its own id, whoever has that now: for all who let go before.
+    pub(crate) confirmation: Option<Ask>,
+    /// Whether its own id was there when it was given back to all.
+    pub(crate) ended: Option<bool>,
     pub(crate) ghost: Ghost,
 }
 
@@ -63,6 +75,8 @@ pub(crate) struct Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Yes,
+    /// The heir had it already.
+    Before,
     /// Somebody else's, for so long; `None` without an end.
     Busy(Option<Ticks>),
     /// There is no such hold.
@@ -90,6 +104,20 @@ pub(crate) enum Offer {
     Gone,
 }
 
+/// What the `unlock()` of a hold that was passed on in memory knows, of that id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Word {
+    None,
+    /// No request that was sent since will tell.
+    Waits(Id),
+    /// A confirmation will, sent after it let go.
+    Asked(Id),
+    /// The request that gives the lock back will.
+    Ends(Id),
+    Ours,
+    Lost,
+}
+
 /// What only the checker knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ghost {
@@ -102,6 +130,10 @@ pub(crate) struct Ghost {
     pub(crate) forced: bool,
     /// It was lost when its owner got it.
     pub(crate) stillborn: bool,
+    /// The server had it when it was passed on.
+    pub(crate) kept: bool,
+    /// Whoever had its id after it gave that back.
+    pub(crate) given_back: bool,
 }
 
 /// A nap without end.
@@ -120,7 +152,13 @@ impl Hold {
         place: None,
         nap: 0,
         rung: false,
-        ghost: Ghost { adrift: false, broken: false, forced: false, stillborn: false },
+        adopted: None,
+        passed: false,
+        clean: true,
+        word: Word::None,
+        confirmation: None,
+        ended: None,
+        ghost: Ghost { adrift: false, broken: false, forced: false, stillborn: false, kept: false, given_back: false },
     };
 
     /// Its client says that it has the lock.
@@ -162,6 +200,21 @@ impl Hold {
 
     pub(crate) fn is_nesting(&self) -> bool {
         matches!(self.turn, Some(Ask { what: What::Acquire { again: true, .. }, .. }))
+    }
+
+    /// It can be passed on in memory: nothing of it is in doubt, under way or about to be.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.clean && self.is_free_to_ask() && self.errand.is_none()
+    }
+
+    /// It waits at the head of its line, and does nothing else.
+    pub(crate) fn only_waits(&self) -> bool {
+        self.is_heir() && self.turn.is_none() && self.seen == Seen::Nothing
+    }
+
+    /// Its `unlock()` has yet to answer.
+    pub(crate) fn owes_a_word(&self) -> bool {
+        matches!(self.word, Word::Waits(_) | Word::Asked(_) | Word::Ends(_))
     }
 
     /// It was granted, and is not over.
@@ -219,9 +272,10 @@ impl Hold {
     pub(crate) fn end(&mut self) {
         let gone = if self.offer == Offer::Made { Offer::Gone } else { self.offer };
         let offer = if let Offer::Taken(_) = gone { Offer::None } else { gone };
-        let Hold { turn, seen, errand, .. } = *self;
+        let Hold { turn, seen, errand, adopted, clean, confirmation, ended, .. } = *self;
         let ghost = Ghost { adrift: self.ghost.adrift, ..Hold::UNBORN.ghost };
-        *self = Hold { phase: Phase::Over, turn, seen, errand, offer, ghost, ..Hold::UNBORN };
+        let kept = Hold { adopted, clean, confirmation, ended, ..Hold::UNBORN };
+        *self = Hold { phase: Phase::Over, turn, seen, errand, offer, ghost, ..kept };
     }
 
     /// Only the head of a line is called.
@@ -231,7 +285,7 @@ impl Hold {
 
     pub(crate) fn tick(&mut self) {
         self.left = self.left.saturating_sub(1);
-        self.turn.iter_mut().chain(&mut self.renewal).for_each(Ask::tick);
+        self.turn.iter_mut().chain(&mut self.renewal).chain(&mut self.confirmation).for_each(Ask::tick);
         self.renewal = self.renewal.filter(|ask| ask.can_matter(self.left));
         if let Offer::Taken(left) = &mut self.offer {
             *left = left.saturating_sub(1);
@@ -274,10 +328,17 @@ impl Ask {
     }
 }
 
+impl Word {
+    pub(crate) fn of(was_ours: bool) -> Word {
+        if was_ours { Word::Ours } else { Word::Lost }
+    }
+}
+
 impl Answer {
     pub(crate) fn of(reply: Reply) -> Answer {
         match reply {
             Reply::Granted(_) | Reply::Kept(_) | Reply::Released | Reply::Handed | Reply::Held(..) => Answer::Yes,
+            Reply::HandedBefore => Answer::Before,
             Reply::Busy(left, _) => Answer::Busy(left),
             Reply::Lost | Reply::Gone | Reply::Free => Answer::Gone,
             Reply::Deeper(_) => Answer::Deeper,

@@ -73,6 +73,17 @@ fn force() {
     explore("force, hand-over", Protocol { tasks: &[0, 0], ..forced }, 160_000);
 }
 
+/// A lock passes on in memory, and those who gave it back are told later whether it was theirs.
+#[test]
+fn passing_on() {
+    let passing = Protocol { tasks: &[0, 0], passes: 2, ..Protocol::BASE };
+    explore("passing on", Protocol { late: 1, ..passing }, 50_000);
+    explore("passing on, by force", Protocol { force: true, ..passing }, 170_000);
+    explore("passing on, vanishing", Protocol { vanishing: true, ..passing }, 27_000);
+    explore("passing on, two levels, caps", Protocol { levels: 2, caps: true, ..passing }, 200_000);
+    explore("passing on, overtaking", Protocol { tasks: &[0, 0], passes: 2, ..OVERTAKING }, 150_000);
+}
+
 /// Who claims a level, or takes what was handed over, has looked a step before. Guards go at any moment in between.
 #[test]
 fn looking() {
@@ -101,6 +112,8 @@ fn larger() {
     explore("hand-over, two levels, late requests", Protocol { levels: 2, looks: true, caps: true, ..mates }, 500_000);
     explore("hand-over, late requests, vanishing", Protocol { levels: 2, vanishing: true, ..mates }, 700_000);
     explore("hand-over, twice, looking", Protocol { tasks: &[0, 0], holds: 2, looks: true, ..base }, 3_500_000);
+    let passing = Protocol { tasks: &[0, 0], passes: 2, ..base };
+    explore("passing on, and another process", Protocol { tasks: &[0, 0, 1], told: true, ..passing }, 2_400_000);
     explore("force, overtaking", Protocol { tasks: &[0, 0], force: true, ..OVERTAKING }, 800_000);
     explore("two levels, twice", Protocol { holds: 2, levels: 2, ..base }, 12_500_000);
 }

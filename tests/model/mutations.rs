@@ -28,6 +28,10 @@ const LOOKING_MATES: Protocol = Protocol { tasks: &[0, 0], looks: true, ..Protoc
 const CAPPED: Protocol = Protocol { caps: true, ..NESTED };
 const FORCED: Protocol = Protocol { force: true, ..Protocol::BASE };
 const FORCED_MATES: Protocol = Protocol { tasks: &[0, 0], ..FORCED };
+/// Two holds each, so that what one has left behind can hurt the next.
+const PASSING: Protocol = Protocol { tasks: &[0, 0], passes: 2, ..Protocol::BASE };
+const FORCED_PASSING: Protocol = Protocol { tasks: &[0, 0, 0], force: true, ..PASSING };
+const OVERTAKING_PASSING: Protocol = Protocol { force: true, tasks: &[0, 0], passes: 2, ..OVERTAKING };
 const OVERTAKING_MATES: Protocol = Protocol { tasks: &[0, 0], levels: 2, ..OVERTAKING };
 const MATES_AND_OTHER: Protocol = Protocol { tasks: &[0, 0, 1], ..Protocol::BASE };
 
@@ -59,6 +63,8 @@ const MUTATIONS: &[Mutation] = &[
     broken("what was removed not given back", slip(FORCED_MATES, Slip::LeavesWhatWasRemoved), "leftover"),
     broken("an inner release frees at the cap", slip(CAPPED, Slip::FreesWhatIsLost), "kept"),
     broken("opened by force, whoever has it", rules(FORCED, forces_anybodys), "kept"),
+    broken("given back taken for lost", slip(PASSING, Slip::TakesGivenBackForLost), "no false alarm"),
+    broken("a row without end", slip(Protocol { passes: 1, holds: 2, ..PASSING }, Slip::PassesOnForEver), "bounded"),
     broken("leaving the line calls nobody", slip(MATES_AND_OTHER, Slip::CallsNobody), "taken"),
 ];
 
@@ -164,6 +170,18 @@ fn assert_each_is_found(broken: &[Mutation]) {
         assert!(is_found, "{name}: {breaks} holds in all {worlds} worlds");
         println!("{name}: caught by `{breaks}` within {worlds} worlds");
     }
+}
+
+const LARGE: &[Mutation] = &[
+    broken("unlock answered by an earlier word", slip(FORCED_PASSING, Slip::BelievesEarlierWord), "truthful"),
+    broken("passed on while in doubt", slip(OVERTAKING_PASSING, Slip::PassesOnInDoubt), "truthful"),
+    broken("passed on to a waiter in doubt", slip(OVERTAKING_PASSING, Slip::PassesOnToDoubt), "leftover"),
+];
+
+#[test]
+#[ignore = "half a minute: run it in release mode"]
+fn each_large_one_is_caught() {
+    assert_each_is_found(LARGE);
 }
 
 #[test]

@@ -3,14 +3,14 @@
 use stateright::Property;
 
 use crate::{
-    hold::{FOR_EVER, Hold, Offer, Phase, Seen},
+    hold::{FOR_EVER, Hold, Offer, Phase, Seen, Word},
     protocol::{Protocol, World},
     rules::{Id, Request},
 };
 
 type Condition = fn(&Protocol, &World) -> bool;
 
-const ALWAYS: [(&str, Condition); 8] = [
+const ALWAYS: [(&str, Condition); 11] = [
     ("exclusive", exclusive),
     ("kept", kept),
     ("unbroken", unbroken),
@@ -19,6 +19,9 @@ const ALWAYS: [(&str, Condition); 8] = [
     ("level", level),
     ("leftover", leftover),
     ("taken", taken),
+    ("truthful", truthful),
+    ("no false alarm", no_false_alarm),
+    ("bounded", bounded),
 ];
 
 pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
@@ -39,6 +42,12 @@ pub(crate) fn of(protocol: &Protocol) -> Vec<Property<Protocol>> {
     happens(protocol.has_heirs(), "a hand-over", |_, world| world.any(|hold| matches!(hold.offer, Offer::Taken(_))));
     happens(protocol.has_heirs(), "a hand-over to one who leaves", |_, world| {
         world.any(|hold| hold.offer == Offer::Gone)
+    });
+    let passes = protocol.passes > 0;
+    happens(passes, "passed on in memory, and ours to the end", |_, world| world.any(|hold| hold.word == Word::Ours));
+    happens(passes, "passed on in memory, and lost", |_, world| world.any(|hold| hold.word == Word::Lost));
+    happens(passes, "a confirmation overtaken by the end", |_, world| {
+        world.any(|hold| hold.ghost.given_back && matches!(hold.word, Word::Asked(_)))
     });
     happens(protocol.force, "a lock opened by force", |_, world| world.any(|hold| hold.ghost.forced));
     happens(protocol.looks && protocol.levels > 1, "a claim that comes too late", |_, world| {
@@ -100,7 +109,29 @@ fn leftover(protocol: &Protocol, world: &World) -> bool {
             || hold.ghost.adrift
             || protocol.count(world, id) == 0
             || !protocol.is_settled(world, id)
-    })
+    }) && !is_stray(world)
+}
+
+/// Of an id that its hold has exchanged for another: nobody looks after it.
+fn is_stray(world: &World) -> bool {
+    let is_exchanged = |id: Id| world.hold(id).adopted.is_some() && !world.hold(id).ghost.adrift;
+    let is_late = |id: Id| world.late.iter().any(|late| late.names(id));
+    world.lock.is_some_and(|lock| is_exchanged(lock.id) && !is_late(lock.id) && !world.is_being_handed(lock.id))
+}
+
+/// An `unlock()` that says Ok was of a lock held to the end.
+fn truthful(_: &Protocol, world: &World) -> bool {
+    !world.any(|hold| hold.word == Word::Ours && !hold.ghost.kept)
+}
+
+/// None says that it was lost because it was given back since.
+fn no_false_alarm(_: &Protocol, world: &World) -> bool {
+    !world.any(|hold| hold.word == Word::Lost && hold.ghost.given_back)
+}
+
+/// Other processes have their turn.
+fn bounded(protocol: &Protocol, world: &World) -> bool {
+    world.row <= protocol.passes
 }
 
 /// A free lock with waiters is taken: one of them is sure to look, whatever else happens or does not.
@@ -113,7 +144,8 @@ fn taken(_: &Protocol, world: &World) -> bool {
 
 /// Everybody has had or left his turns, nothing is under way, and the lock is free.
 fn rest(_: &Protocol, world: &World) -> bool {
-    let is_done = |hold: &Hold| hold.phase == Phase::Over && !hold.is_under_way();
+    let is_answered = |hold: &Hold| !hold.owes_a_word() && hold.confirmation.is_none();
+    let is_done = |hold: &Hold| hold.phase == Phase::Over && !hold.is_under_way() && is_answered(hold);
     world.lock.is_none() && world.late.is_empty() && world.holds.iter().all(is_done)
 }
 

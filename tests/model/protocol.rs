@@ -7,7 +7,7 @@
 use stateright::{Model, Property};
 
 use crate::{
-    hold::{Ask, Errand, Hold, Offer, Phase, Seen},
+    hold::{Ask, Errand, Hold, Offer, Phase, Seen, Word},
     properties,
     rules::{Id, Lock, Request, Rules, Ticks, What, run},
     step::Step,
@@ -38,6 +38,8 @@ pub(crate) struct Protocol {
     pub(crate) told: bool,
     /// Clients may vanish without a word, and releasers give up.
     pub(crate) vanishing: bool,
+    /// A lock may pass on in memory, so often in a row.
+    pub(crate) passes: u8,
     /// Somebody may open the lock by force, once.
     pub(crate) force: bool,
     pub(crate) rules: Rules,
@@ -73,6 +75,16 @@ pub(crate) enum Slip {
     LeavesWhatWasRemoved,
     /// Gives back all of a lost hold with the first of its guards.
     FreesWhatIsLost,
+    /// Passes on in memory what is in doubt.
+    PassesOnInDoubt,
+    /// Passes on in memory to a waiter of which something is in doubt.
+    PassesOnToDoubt,
+    /// Answers an `unlock()` by a confirmation that was sent before.
+    BelievesEarlierWord,
+    /// Takes what was given back meanwhile for lost.
+    TakesGivenBackForLost,
+    /// Passes on in memory for ever.
+    PassesOnForEver,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +94,8 @@ pub(crate) struct World {
     pub(crate) holds: Vec<Hold>,
     /// Given up, and yet to run: each will. In order, so that the same ones make the same world.
     pub(crate) late: Vec<Request>,
+    /// How often in a row it was passed on in memory.
+    pub(crate) row: u8,
     pub(crate) force: bool,
 }
 
@@ -90,6 +104,7 @@ pub(crate) struct World {
 pub(crate) enum Slot {
     Turn,
     Renewal,
+    Confirmation,
 }
 
 /// What becomes of a request that is given up.
@@ -122,6 +137,10 @@ pub(crate) enum Action {
     TakeBack(Id),
     Release(Id),
     HandOver(Id, Id),
+    /// In memory.
+    Pass(Id, Id),
+    /// Asks whether that id is there, for all who passed it on before.
+    Confirm(Id),
     // The network and the server.
     Run(Id, Slot),
     Hear(Id, Slot),
@@ -129,6 +148,7 @@ pub(crate) enum Action {
     Retry(Id, Fate),
     /// No answer to a renewal: there will be another.
     NoRenewal(Id, Fate),
+    NoConfirmation(Id, Fate),
     RunLate(usize),
     // Time and misfortune.
     Tick,
@@ -144,7 +164,7 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<World> {
         let holds = vec![Hold::UNBORN; self.tasks.len() * usize::from(self.holds)];
-        vec![World { lock: None, holds, late: Vec::new(), force: self.force }]
+        vec![World { lock: None, holds, late: Vec::new(), row: 0, force: self.force }]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -171,6 +191,9 @@ impl Model for Protocol {
     }
 }
 
+/// The id of a hold that has none any more.
+const NOBODYS: Id = Id::MAX;
+
 struct Choices<'a>(&'a mut Vec<Action>);
 
 impl Choices<'_> {
@@ -196,6 +219,7 @@ impl Protocol {
         caps: false,
         told: false,
         vanishing: false,
+        passes: 0,
         force: false,
         rules: run,
         slip: None,
@@ -221,8 +245,14 @@ impl Protocol {
     }
 
     /// The id of a hold as the server knows it.
-    pub(crate) fn wire(&self, id: Id) -> Id {
-        if self.has(Slip::OneIdPerTask) { id - id % self.holds } else { id }
+    pub(crate) fn wire(&self, world: &World, id: Id) -> Id {
+        let hold = world.hold(id);
+        match hold.adopted {
+            _ if hold.passed => NOBODYS,
+            Some(adopted) => adopted,
+            None if self.has(Slip::OneIdPerTask) => id - id % self.holds,
+            None => id,
+        }
     }
 
     /// The level that the server should have.
@@ -239,6 +269,18 @@ impl Protocol {
         if may { world.ids().find(is_heir) } else { None }
     }
 
+    /// To whom a hold that its user gives back goes in memory.
+    fn successor(&self, world: &World, id: Id) -> Option<Id> {
+        let hold = world.hold(id);
+        let is_bounded = world.row < self.passes || self.passes > 0 && self.has(Slip::PassesOnForEver);
+        let quiet = Hold { clean: hold.clean || self.has(Slip::PassesOnInDoubt), ..*hold };
+        let is_clean = |heir: &Id| world.hold(*heir).clean || self.has(Slip::PassesOnToDoubt);
+        let is_mate = |heir: &Id| self.process(*heir) == self.process(id);
+        let is_ready = |heir: &Id| is_mate(heir) && world.hold(*heir).only_waits() && is_clean(heir);
+        let may = is_bounded && hold.is_certain() && hold.has_guards() && hold.levels == 1 && quiet.is_quiet();
+        if may { world.ids().find(is_ready) } else { None }
+    }
+
     fn of_users(&self, world: &World, id: Id, choices: &mut Choices<'_>) {
         let hold = world.hold(id);
         let is_next = id.is_multiple_of(self.holds) || world.hold(id - 1).phase == Phase::Over;
@@ -247,6 +289,9 @@ impl Protocol {
         choices.may(hold.phase == Phase::Unborn && is_next && self.has_heirs(), Action::TryLock(id));
         choices.may(hold.is_certain() && hold.is_free_to_ask() && hold.levels < self.levels, Action::Nest(id));
         choices.may(hold.is_in_use() && hold.has_guards(), Action::Unlock(id));
+        if let Some(heir) = self.successor(world, id) {
+            choices.may(true, Action::Pass(id, heir));
+        }
         choices.may(hold.seen != Seen::Nothing, Action::Claim(id));
         let can_leave = hold.phase == Phase::Asked && hold.seen == Seen::Nothing || hold.is_nesting();
         let is_there = hold.phase != Phase::Unborn && (hold.phase != Phase::Over || hold.is_under_way());
@@ -262,6 +307,8 @@ impl Protocol {
         choices.may(hold.phase == Phase::Held && is_due, Action::Renew(id));
         choices.may(hold.phase == Phase::Held && hold.left == 0, Action::Lose(id));
         choices.may(self.caps && hold.is_certain(), Action::Cap(id));
+        let is_asked_for = world.any(|hold| hold.word == Word::Waits(id)) && hold.confirmation.is_none();
+        choices.may(is_asked_for, Action::Confirm(id));
         if !hold.is_free_to_ask() {
             return;
         }
@@ -278,12 +325,19 @@ impl Protocol {
 
     fn of_network(&self, world: &World, id: Id, choices: &mut Choices<'_>) {
         let hold = world.hold(id);
-        for (slot, ask) in [(Slot::Turn, hold.turn), (Slot::Renewal, hold.renewal)] {
+        let confirmation = (Slot::Confirmation, hold.confirmation);
+        for (slot, ask) in [(Slot::Turn, hold.turn), (Slot::Renewal, hold.renewal), confirmation] {
             let Some(Ask { answer, .. }) = ask else { continue };
             choices.may(true, if answer.is_none() { Action::Run(id, slot) } else { Action::Hear(id, slot) });
             for &fate in self.fates(world, ask) {
-                let given_up = if slot == Slot::Turn { Action::Retry(id, fate) } else { Action::NoRenewal(id, fate) };
-                choices.may(true, given_up);
+                choices.may(
+                    true,
+                    match slot {
+                        Slot::Turn => Action::Retry(id, fate),
+                        Slot::Renewal => Action::NoRenewal(id, fate),
+                        Slot::Confirmation => Action::NoConfirmation(id, fate),
+                    },
+                );
             }
         }
     }
@@ -297,13 +351,13 @@ impl Protocol {
 
     /// Nobody acts for it, and no request about it has yet to run.
     pub(crate) fn is_settled(&self, world: &World, id: Id) -> bool {
-        let is_named = |late: &Request| late.names(self.wire(id));
+        let is_named = |late: &Request| late.names(self.wire(world, id));
         !world.hold(id).is_under_way() && !world.is_being_handed(id) && !world.late.iter().any(is_named)
     }
 
     /// The level the server has of it.
     pub(crate) fn count(&self, world: &World, id: Id) -> u8 {
-        world.lock.filter(|lock| lock.id == self.wire(id)).map_or(0, |lock| lock.count)
+        world.lock.filter(|lock| lock.id == self.wire(world, id)).map_or(0, |lock| lock.count)
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) enum Reply {
     Gone,
     Released,
     Handed,
+    /// The heir was there already.
+    HandedBefore,
     Deeper(u8),
     Free,
     Held(Id, u8, Option<Ticks>),
@@ -101,7 +103,7 @@ fn acquire(lock: Option<Lock>, wanted: Lock, again: bool) -> After {
 
 fn hand_over(lock: Option<Lock>, id: Id, heir: Lock) -> After {
     match lock {
-        Some(moved) if moved.id == heir.id => quietly(Some(moved.at_least(heir.left)), Reply::Handed),
+        Some(moved) if moved.id == heir.id => quietly(Some(moved.at_least(heir.left)), Reply::HandedBefore),
         Some(mine) if mine.id == id && mine.count == 1 => quietly(Some(heir), Reply::Handed),
         Some(mine) if mine.id == id => quietly(lock, Reply::Deeper(mine.count)),
         _ => quietly(lock, Reply::Gone),

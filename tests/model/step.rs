@@ -1,7 +1,7 @@
 //! What each action does to the world.
 
 use crate::{
-    hold::{Answer, Ask, Errand, FOR_EVER, Hold, Offer, Phase, Seen},
+    hold::{Answer, Ask, Errand, FOR_EVER, Hold, Offer, Phase, Seen, Word},
     protocol::{Action, Fate, Protocol, Slip, Slot, World},
     rules::{After, Id, Lock, Reply, Request, Ticks, What},
 };
@@ -34,12 +34,17 @@ impl<'a> Step<'a> {
             Action::Cap(id) => self.cap(id),
             Action::Release(id) => self.release(id),
             Action::HandOver(id, heir) => self.hand_over(id, heir),
+            Action::Pass(id, heir) => self.pass(id, heir),
+            Action::Confirm(id) => self.confirm(id),
             Action::Run(id, Slot::Turn) => self.run_turn(id),
             Action::Run(id, Slot::Renewal) => self.run_renewal(id),
+            Action::Run(id, Slot::Confirmation) => self.run_confirmation(id),
             Action::Hear(id, Slot::Turn) => self.hear(id),
             Action::Hear(id, Slot::Renewal) => self.hear_renewal(id),
+            Action::Hear(id, Slot::Confirmation) => self.hear_confirmation(id),
             Action::Retry(id, fate) => self.retry(id, fate),
             Action::NoRenewal(id, fate) => self.no_renewal(id, fate),
+            Action::NoConfirmation(id, fate) => self.no_confirmation(id, fate),
             Action::RunLate(n) => self.run_late(n),
             Action::Tick => self.tick(),
             Action::Expire => self.world.lock = None,
@@ -65,6 +70,12 @@ impl<'a> Step<'a> {
             let is_gone = self.world.hold(id).phase == Phase::Over && self.protocol.count(&self.world, id) == 0;
             let is_done = is_gone && self.protocol.is_settled(&self.world, id);
             self.hold(id).ghost.adrift &= !is_done;
+            let never = self.protocol.passes == 0;
+            let hold = self.hold(id);
+            hold.clean |= never || is_done;
+            if never {
+                hold.ended = None;
+            }
         }
     }
 
@@ -75,7 +86,7 @@ impl<'a> Step<'a> {
         let can_be_there = |wire: Id| {
             world.lock.is_some_and(|lock| lock.id == wire)
                 || late.iter().any(|other| other != request && other.names(wire))
-                || world.ids().any(|id| protocol.wire(id) == wire && can_come(id))
+                || world.ids().any(|id| protocol.wire(world, id) == wire && can_come(id))
         };
         match request.what {
             What::Acquire { again: false, .. } => true,
@@ -112,7 +123,7 @@ impl<'a> Step<'a> {
 
     fn nest(&mut self, id: Id) {
         let (level, lease) = (self.world.hold(id).levels + 1, self.protocol.nested);
-        self.hold(id).levels = level;
+        (self.hold(id).levels, self.hold(id).clean) = (level, false);
         self.ask(id, What::Acquire { level, lease, again: true });
     }
 
@@ -132,6 +143,19 @@ impl<'a> Step<'a> {
     fn unlock(&mut self, id: Id) {
         let is_left = self.protocol.has(Slip::LeavesWhatWasRemoved) && self.world.hold(id).phase == Phase::Removed;
         self.hold(id).let_go((!is_left).then_some(Errand::PassOn));
+    }
+
+    /// In memory: the lock on the server stays as it is.
+    fn pass(&mut self, id: Id, heir: Id) {
+        let (left, wire) = (self.world.hold(id).left, self.wire(id));
+        let ghost = self.world.hold(id).ghost;
+        let kept = self.protocol.count(&self.world, id) == 1 && !ghost.broken && !ghost.forced;
+        self.world.row += 1;
+        let hold = self.hold(id);
+        hold.let_go(None);
+        (hold.passed, hold.word, hold.ghost.kept) = (true, Word::Waits(wire), kept);
+        let heir = self.hold(heir);
+        (heir.adopted, heir.offer, heir.ghost.forced) = (Some(wire), Offer::Taken(left), ghost.forced);
     }
 
     fn leave(&mut self, id: Id, fate: Fate) {
@@ -208,19 +232,51 @@ impl<'a> Step<'a> {
         self.ring(id);
     }
 
+    /// For all who passed it on before: those who let go later wait for the next.
+    fn confirm(&mut self, id: Id) {
+        self.hold(id).confirmation = Some(Ask::new(What::Renew { lease: self.protocol.lease }));
+        self.tell(Word::Waits(id), Word::Asked(id));
+    }
+
+    fn tell(&mut self, who: Word, what: Word) {
+        self.world.holds.iter_mut().filter(|hold| hold.word == who).for_each(|hold| hold.word = what);
+    }
+
+    /// What gives an id back tells all who passed it on before.
+    fn ends(&mut self, id: Id) {
+        self.world.row = 0;
+        let wire = self.wire(id);
+        self.tell(Word::Waits(wire), Word::Ends(wire));
+    }
+
+    /// `None`: nobody can tell.
+    fn ended(&mut self, id: Id, was_ours: Option<bool>) {
+        let wire = self.wire(id);
+        self.tell(Word::Ends(wire), was_ours.map_or(Word::None, Word::of));
+        if usize::from(wire) < self.world.holds.len() {
+            self.hold(wire).ended = was_ours;
+        }
+    }
+
     fn release(&mut self, id: Id) {
         self.hold(id).errand = None;
-        self.ask(id, What::Release { level: self.protocol.wanted(self.world.hold(id)) });
+        let level = self.protocol.wanted(self.world.hold(id));
+        if level == 0 {
+            self.ends(id);
+        }
+        self.ask(id, What::Release { level });
     }
 
     fn hand_over(&mut self, id: Id, heir: Id) {
         self.hold(id).errand = None;
         self.hold(heir).offer = Offer::Made;
+        self.ends(id);
         self.ask(id, What::HandOver { heir, lease: self.protocol.lease });
     }
 
     fn retry(&mut self, id: Id, fate: Fate) {
         let Some(ask) = self.world.hold(id).turn else { return };
+        self.hold(id).clean = false;
         self.give_up(id, Some(ask), fate);
         let answer = ask.answer.filter(|_| self.protocol.has(Slip::TakesAnyReply));
         self.hold(id).turn = Some(Ask { answer, ..Ask::new(ask.what) });
@@ -229,6 +285,14 @@ impl<'a> Step<'a> {
     fn no_renewal(&mut self, id: Id, fate: Fate) {
         let renewal = self.hold(id).renewal.take();
         self.give_up(id, renewal, fate);
+    }
+
+    fn no_confirmation(&mut self, id: Id, fate: Fate) {
+        if let (Some(ask), Fate::Late) = (self.hold(id).confirmation.take(), fate) {
+            self.world.late.push(Request { id, what: ask.what });
+            self.world.late.sort_unstable();
+        }
+        self.tell(Word::Asked(id), Word::Waits(id));
     }
 
     fn give_up(&mut self, id: Id, ask: Option<Ask>, fate: Fate) {
@@ -286,8 +350,63 @@ impl<'a> Step<'a> {
         }
     }
 
+    fn hear_confirmation(&mut self, id: Id) {
+        let ask = self.hold(id).confirmation.take().expect("hearing is possible where something was asked");
+        let is_there = ask.answer != Some(Answer::Gone);
+        let has_it = |hold: &Hold| hold.is_in_use() || matches!(hold.offer, Offer::Taken(_));
+        let holder = self.world.ids().find(|holder| self.wire(*holder) == id && has_it(self.world.hold(*holder)));
+        let is_being_ended = self.world.any(|hold| hold.word == Word::Ends(id)) || self.gives_back(id);
+        let by_its_end = match self.world.hold(id).ended {
+            _ if self.protocol.has(Slip::TakesGivenBackForLost) => Word::Lost,
+            Some(was_ours) => Word::of(was_ours),
+            None if is_being_ended => Word::Ends(id),
+            None if holder.is_none() => Word::None,
+            None => Word::Lost,
+        };
+        self.tell(Word::Asked(id), if is_there { Word::Ours } else { by_its_end });
+        if is_there && self.protocol.has(Slip::BelievesEarlierWord) {
+            self.tell(Word::Waits(id), Word::Ours);
+        }
+        match holder {
+            Some(holder) if is_there => self.confirmed(holder, self.worth(&ask)),
+            Some(holder) => self.found_gone(holder),
+            None => {}
+        }
+    }
+
+    fn confirmed(&mut self, id: Id, left: Ticks) {
+        match &mut self.hold(id).offer {
+            Offer::Taken(certain) => *certain = left.max(*certain),
+            _ => self.granted(id, left),
+        }
+    }
+
+    /// One who has not looked yet finds it lost when it looks.
+    fn found_gone(&mut self, id: Id) {
+        match &mut self.hold(id).offer {
+            Offer::Taken(certain) => *certain = 0,
+            _ => self.lose(id, Phase::Removed),
+        }
+    }
+
+    /// The request that gives this id back is under way, or about to be.
+    fn gives_back(&self, wire: Id) -> bool {
+        self.world.ids().any(|id| {
+            let hold = self.world.hold(id);
+            let is_end = |ask: Ask| matches!(ask.what, What::Release { level: 0 } | What::HandOver { .. });
+            self.wire(id) == wire && (hold.errand.is_some() && hold.wanted() == 0 || hold.turn.is_some_and(is_end))
+        })
+    }
+
     fn hear_handed(&mut self, id: Id, heir: Id, left: Ticks, answer: Answer) {
-        if answer != Answer::Yes {
+        let is_certain = self.world.hold(id).clean;
+        match answer {
+            Answer::Yes => self.ended(id, Some(true)),
+            Answer::Before | Answer::Gone => self.ended(id, is_certain.then_some(false)),
+            _ => {}
+        }
+        self.hold(heir).clean &= is_certain && answer == Answer::Yes;
+        if !matches!(answer, Answer::Yes | Answer::Before) {
             self.withdraw(heir);
             let errand = (answer == Answer::Deeper).then_some(Errand::Release);
             self.hold(id).errand = self.world.hold(id).errand.max(errand); // what is to be done since stays
@@ -326,12 +445,16 @@ impl<'a> Step<'a> {
 
     // The server.
 
+    fn wire(&self, id: Id) -> Id {
+        self.protocol.wire(&self.world, id)
+    }
+
     fn request(&self, id: Id, what: What) -> Request {
         let what = match what {
-            What::HandOver { heir, lease } => What::HandOver { heir: self.protocol.wire(heir), lease },
+            What::HandOver { heir, lease } => What::HandOver { heir: self.wire(heir), lease },
             other => other,
         };
-        Request { id: self.protocol.wire(id), what }
+        Request { id: self.wire(id), what }
     }
 
     fn run_turn(&mut self, id: Id) {
@@ -346,6 +469,16 @@ impl<'a> Step<'a> {
             && before.is_some_and(|before| before.id == request.id)
         {
             self.hold(heir).ghost.adrift = false;
+        }
+        if matches!(what, What::Release { level: 0 } | What::HandOver { .. }) && answer == Answer::Yes {
+            self.given_back(self.wire(id));
+        }
+        if let What::Release { level: 0 } = what {
+            let is_certain = self.world.hold(id).clean;
+            match answer {
+                Answer::Yes => self.ended(id, Some(true)),
+                _ => self.ended(id, is_certain.then_some(false)),
+            }
         }
         if let What::Release { level } = what {
             self.released(id, level == 0 || answer == Answer::Gone);
@@ -363,10 +496,23 @@ impl<'a> Step<'a> {
         }
     }
 
+    fn given_back(&mut self, wire: Id) {
+        let waits = [Word::Waits(wire), Word::Asked(wire), Word::Ends(wire)];
+        let who = self.world.holds.iter_mut().filter(|hold| waits.contains(&hold.word));
+        who.for_each(|hold| hold.ghost.given_back = true);
+    }
+
     fn run_renewal(&mut self, id: Id) {
         let ask = self.world.hold(id).renewal.expect("it was asked");
         let reply = self.serve(self.request(id, ask.what));
         self.hold(id).renewal = Some(Ask { answer: Some(Answer::of(reply)), ..ask });
+    }
+
+    /// To the server it is a renewal by whoever has that id.
+    fn run_confirmation(&mut self, id: Id) {
+        let ask = self.world.hold(id).confirmation.expect("it was asked");
+        let reply = self.serve(Request { id, what: ask.what });
+        self.hold(id).confirmation = Some(Ask { answer: Some(Answer::of(reply)), ..ask });
     }
 
     fn run_late(&mut self, n: usize) {
@@ -378,7 +524,7 @@ impl<'a> Step<'a> {
         let after = counts(self);
         for (id, changed) in self.world.ids().zip(before.into_iter().zip(after).map(|(before, after)| before != after))
         {
-            let is_named = self.protocol.wire(id) == request.id;
+            let is_named = self.wire(id) == request.id;
             let is_excused = (self.protocol.excuses() || self.protocol.vanishing) && !request.is_by_force();
             let ghost = &mut self.hold(id).ghost;
             ghost.forced |= changed && request.is_by_force() && is_named;
@@ -401,7 +547,7 @@ impl<'a> Step<'a> {
 
     fn owned_by(&mut self, owner: Option<Id>) {
         for id in self.world.ids() {
-            let is_other = owner.is_some_and(|owner| owner != self.protocol.wire(id));
+            let is_other = owner.is_some_and(|owner| owner != self.wire(id));
             let hold = self.hold(id);
             hold.ghost.broken |= is_other && hold.phase == Phase::Held;
         }
@@ -424,6 +570,13 @@ impl<'a> Step<'a> {
         if let Some(Ask { what: What::HandOver { heir, .. }, .. }) = before.turn {
             self.withdraw(heir);
             self.hold(heir).ghost.adrift = true;
+        }
+        let wire = self.wire(id);
+        [Word::Waits(wire), Word::Asked(wire), Word::Ends(wire)]
+            .into_iter()
+            .for_each(|word| self.tell(word, Word::None));
+        if let Some(root) = self.world.holds.get_mut(usize::from(wire)) {
+            root.confirmation = None;
         }
         let hold = self.hold(id);
         (hold.turn, hold.errand, hold.seen) = (None, None, Seen::Nothing);

@@ -1,5 +1,8 @@
 //! Private servers and what the tests look at them with.
 
+// Used whole by some of the tests, in part by others.
+#[allow(dead_code)]
+pub(crate) mod deployment;
 // Each of these is used whole by scripts/chaos, in part here.
 #[allow(dead_code)]
 pub(crate) mod history;
@@ -8,10 +11,11 @@ pub(crate) mod proxy;
 pub(crate) mod server;
 
 use std::{
-    fs,
+    env, fs,
     future::Future,
     pin::Pin,
-    task::{Context, Waker},
+    process::{Command, Output},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -28,6 +32,15 @@ pub(crate) async fn client(server: &Server, settings: impl FnOnce(Builder) -> Bu
 /// A client with default settings.
 pub(crate) async fn plain(server: &Server) -> Client {
     client(server, |builder| builder).await
+}
+
+/// A client of a user `u` of its own, with these rights.
+pub(crate) async fn with_rights(server: &Server, rights: &[&str]) -> Client {
+    let user = ["ACL", "SETUSER", "u", "on", ">p"];
+    // Before 6.2 everybody may use all channels, and there are no words for it.
+    let rights = rights.iter().copied().filter(|right| server::version() >= (6, 2) || *right != "&*");
+    let _: String = server.ask(&user.into_iter().chain(rights).collect::<Vec<_>>());
+    Client::connect(&server.url_as("u", "p")).await.expect("let in")
 }
 
 /// A server that takes replicas at once.
@@ -83,11 +96,34 @@ pub(crate) async fn within<T>(what: &str, patience: Duration, work: impl Future<
     }
 }
 
+/// An error's message and all that is behind it, as programs print it.
+pub(crate) fn chain(error: &leasehold::Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Runs a test of this program in a process of its own, with that in its environment and all it prints shown.
+pub(crate) fn in_a_process_of_its_own(test: &str, environment: &[(&str, Option<&str>)]) -> Output {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.args([test, "--exact", "--nocapture"]);
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.output().expect("it can be started again")
+}
+
+/// Polls a future once.
+pub(crate) fn poll_once<F: Future + ?Sized>(work: Pin<&mut F>) -> Poll<F::Output> {
+    work.poll(&mut Context::from_waker(Waker::noop()))
+}
+
 /// Polls a future until a condition comes true, and not once more: whatever happens next happens without it.
 pub(crate) async fn poll_until<F: Future>(what: &str, mut work: Pin<&mut F>, mut is_true: impl FnMut() -> bool) {
-    let mut context = Context::from_waker(Waker::noop());
     let polled = || {
-        assert!(work.as_mut().poll(&mut context).is_pending(), "it has ended before: {what}");
+        assert!(poll_once(work.as_mut()).is_pending(), "it has ended before: {what}");
         is_true()
     };
     until(what, ms(5_000), polled).await;

@@ -240,13 +240,13 @@ impl Rule {
     }
 }
 
-/// For [`Fault::Rewrite`]: a script's answer as if to another request. It expects the nonce as the first word.
+/// For [`Fault::Rewrite`]: a script's answer as if to another request. It expects one string that begins with the nonce.
 pub(crate) fn wrong_nonce(reply: &[u8]) -> Option<Vec<u8>> {
-    let Ok(Some((RangeFrame::Array(words), _))) = decode_range(reply) else { return None };
-    let Some(RangeFrame::BulkString((_, end))) = words.first() else { return None };
+    let Ok(Some((RangeFrame::BulkString((start, _)), _))) = decode_range(reply) else { return None };
     let mut other = reply.to_vec();
-    let last = other[..*end].last_mut().filter(|digit| digit.is_ascii_digit())?;
-    *last = if *last == b'0' { b'1' } else { *last - 1 };
+    // The first digit: another last one may make it the nonce of a neighbour.
+    let first = other.get_mut(start).filter(|digit| digit.is_ascii_digit())?;
+    *first = if *first == b'9' { b'8' } else { *first + 1 };
     Some(other)
 }
 

@@ -1,14 +1,20 @@
-// A redis-server of one's own: free port, temporary folder, ended with its handle.
+// A redis-server of one's own: free port, temporary folder, ended with its handle. It is the one that LEASEHOLD_SERVER names,
+// which scripts/matrix does, or else the one on the PATH.
 
 use std::{
+    env,
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use redis::{Connection, FromRedisValue};
+use redis::{Connection, FromRedisValue, RedisResult};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -20,6 +26,17 @@ pub(crate) struct Server {
     port: u16,
     dir: TempDir,
     args: Vec<String>,
+    look: Look,
+    is_down: bool,
+    is_frozen: AtomicBool,
+}
+
+/// How the tests reach a server, whoever else may.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Look {
+    /// Through its unix socket, where its port speaks TLS only.
+    pub(crate) by_socket: bool,
+    pub(crate) password: Option<String>,
 }
 
 impl Server {
@@ -29,14 +46,19 @@ impl Server {
 
     /// With more arguments for the server's command line.
     pub(crate) fn with(args: &[&str]) -> Server {
-        let args: Vec<_> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Server::made(Look::default(), |port, dir| [usual(port, dir), owned(args)].concat())
+    }
+
+    /// With a whole command line of its own, for that port and that folder. Its socket is `redis.sock` in there.
+    pub(crate) fn made(look: Look, args: impl Fn(u16, &Path) -> Vec<String>) -> Server {
         let dir = TempDir::new().expect("a temporary folder");
         // Between finding a free port and using it somebody else may take it.
-        for _ in 0..5 {
+        for _ in 0..10 {
             let port = free_port();
-            let mut child = spawn(port, dir.path(), &args);
-            if answers(&mut child, port) {
-                return Server { child, port, dir, args };
+            let args = args(port, dir.path());
+            let mut child = spawn(&args);
+            if answers(&mut child, dir.path()) {
+                return Server { child, port, dir, args, look, is_down: false, is_frozen: AtomicBool::new(false) };
             }
             end(&mut child);
         }
@@ -65,20 +87,33 @@ impl Server {
     }
 
     fn socket(&self) -> PathBuf {
-        self.dir.path().join("redis.sock")
+        socket_in(self.dir.path())
     }
 
     /// A connection that shares nothing with the code under test.
     pub(crate) fn raw(&self) -> Connection {
-        let client = redis::Client::open(self.url()).expect("a good URL");
-        client.get_connection().expect("the private server answers")
+        self.try_raw().expect("the private server answers")
+    }
+
+    fn try_raw(&self) -> RedisResult<Connection> {
+        let url = if self.look.by_socket { self.socket_url() } else { self.url() };
+        let mut raw = redis::Client::open(url)?.get_connection()?;
+        if let Some(password) = &self.look.password {
+            redis::cmd("AUTH").arg(password).exec(&mut raw)?;
+        }
+        Ok(raw)
     }
 
     /// One command, by its words.
     pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// One command that the server may refuse, or close the connection instead, as one does that becomes a replica.
+    pub(crate) fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let mut command = redis::cmd(words[0]);
         words[1..].iter().for_each(|word| _ = command.arg(word));
-        command.query(&mut self.raw()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        command.query(&mut self.try_raw()?)
     }
 
     /// The fields of a lock: hold id to count.
@@ -108,11 +143,18 @@ impl Server {
     }
 
     pub(crate) fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::SeqCst);
         self.signal(Signal::STOP);
     }
 
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
+        self.is_frozen.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether it runs, as far as it lies with us: who asks one that does not would wait or fail.
+    pub(crate) fn is_up(&self) -> bool {
+        !self.is_down && !self.is_frozen.load(Ordering::SeqCst)
     }
 
     /// Ends the server as a crash would, and starts it again on the same port.
@@ -123,6 +165,7 @@ impl Server {
 
     pub(crate) fn crash(&mut self) {
         end(&mut self.child);
+        self.is_down = true;
     }
 
     /// Loses what it had on disk; for a server that is down.
@@ -131,11 +174,16 @@ impl Server {
         if kept.exists() {
             std::fs::remove_dir_all(kept).expect("our own folder");
         }
+        let before_7 = self.dir.path().join("appendonly.aof");
+        if before_7.exists() {
+            std::fs::remove_file(before_7).expect("our own folder");
+        }
     }
 
     pub(crate) fn revive(&mut self) {
-        self.child = spawn(self.port, self.dir.path(), &self.args);
-        assert!(answers(&mut self.child, self.port), "the server does not come back");
+        self.child = spawn(&self.args);
+        assert!(answers(&mut self.child, self.dir.path()), "the server does not come back");
+        (self.is_down, self.is_frozen) = (false, AtomicBool::new(false));
     }
 
     fn signal(&self, signal: Signal) {
@@ -150,39 +198,63 @@ impl Drop for Server {
     }
 }
 
-fn spawn(port: u16, dir: &Path, args: &[String]) -> Child {
-    let program = ["redis-server", "valkey-server"].into_iter().find(|name| is_on_path(name));
-    let program = program.expect("redis-server or valkey-server must be installed, see scripts/need-redis");
-    Command::new(program)
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .arg("--dir")
-        .arg(dir)
-        .arg("--unixsocket")
-        .arg(dir.join("redis.sock"))
-        .args(args)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the server can be started")
+/// What every server is told, if nothing else is said: nothing is kept, nobody else gets in.
+pub(crate) fn usual(port: u16, dir: &Path) -> Vec<String> {
+    let (port, dir, socket) = (port.to_string(), dir.display().to_string(), socket_in(dir).display().to_string());
+    let open = ["--port", &port, "--bind", "127.0.0.1", "--unixsocket", &socket];
+    owned(&[&open[..], &["--dir", &dir, "--save", "", "--appendonly", "no"]].concat())
+}
+
+pub(crate) fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+pub(crate) fn socket_in(dir: &Path) -> PathBuf {
+    dir.join("redis.sock")
+}
+
+fn program() -> PathBuf {
+    if let Some(named) = env::var_os("LEASEHOLD_SERVER") {
+        return named.into();
+    }
+    let found = ["redis-server", "valkey-server"].into_iter().find(|name| is_on_path(name));
+    found.expect("redis-server or valkey-server must be installed, see scripts/need-redis").into()
+}
+
+/// Major and minor, as in `Redis server v=7.0.15 ..` and `Valkey server v=9.1.2 ..`.
+pub(crate) fn version() -> (u32, u32) {
+    static VERSION: OnceLock<(u32, u32)> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let told = Command::new(program()).arg("--version").output().expect("the server can be started");
+        let told = String::from_utf8_lossy(&told.stdout);
+        let numbers = told.split_once("v=").expect("it says its version").1;
+        let mut numbers = numbers.split('.').map(|number| number.parse().expect("a number"));
+        (numbers.next().expect("major"), numbers.next().expect("minor"))
+    })
+}
+
+fn spawn(args: &[String]) -> Child {
+    Command::new(program()).args(args).stdout(Stdio::null()).spawn().expect("the server can be started")
 }
 
 fn is_on_path(name: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("it is bound").port()
 }
 
-/// Waits until the server speaks; false if it ends instead.
-fn answers(child: &mut Child, port: u16) -> bool {
+/// Waits until the server speaks; false if it ends instead. Through its socket: a port may be somebody else's.
+fn answers(child: &mut Child, dir: &Path) -> bool {
     let started = Instant::now();
     while started.elapsed() < START {
         if child.try_wait().expect("our own child").is_some() {
             return false;
         }
-        let client = redis::Client::open(("127.0.0.1", port)).expect("a good address");
+        let client = redis::Client::open(format!("redis+unix://{}", socket_in(dir).display())).expect("a good address");
         match client.get_connection().and_then(|mut raw| redis::cmd("PING").query::<String>(&mut raw)) {
             Ok(_) => return true,
             Err(error) if format!("{error}").contains("NOAUTH") => return true,

@@ -1,14 +1,18 @@
 -- Takes the lock, or moves its count to the count wanted. Safe to run twice: the second run finds the count in place.
--- KEYS   lock, channel
--- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already else 'first'
--- Reply  granted, count | lost: `again`, but there is no hold | busy, {ms left (-1: no end), hold id} | conflict: not a lock
+-- KEYS   lock
+-- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already else 'first', channel
+-- Reply  granted, count | lost: `again`, but there is no hold | busy, ms left (-1: no end), hold id | conflict: not a lock
 return serve(function(k, a)
-  local lock, id, lease, wanted = KEYS[k + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
+  local lock, id, lease, wanted = KEYS[k + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   local again = ARGV[a + 5] == 'again'
   if not again and redis.call('EXISTS', lock) == 0 then
     redis.call('HINCRBY', lock, id, wanted)
-    redis.call('PEXPIRE', lock, lease)
-    return 'granted', wanted
+    local ends = redis.pcall('PEXPIRE', lock, lease)
+    if ends ~= 1 then -- not allowed: a lock without end would stay for ever if its client went away now
+      redis.call('DEL', lock)
+      error(ends)
+    end
+    return 'granted ' .. wanted
   end
   local count = redis.call('HGET', lock, id)
   if not count then
@@ -19,12 +23,13 @@ return serve(function(k, a)
     if not theirs then
       return 'conflict'
     end
-    return 'busy', { redis.call('PTTL', lock), theirs }
+    return string.format('busy %.0f ', redis.call('PTTL', lock)) .. theirs
   end
-  if wanted ~= tonumber(count) then
+  if wanted ~= count then
     redis.call('HINCRBY', lock, id, wanted - count)
   end
   -- Written even where it changes nothing, so that WAIT has something of this connection to wait for.
-  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
-  return 'granted', wanted
+  local left = redis.call('PTTL', lock)
+  redis.call('PEXPIRE', lock, left > tonumber(lease) and left or lease)
+  return 'granted ' .. wanted
 end)

@@ -1,7 +1,7 @@
 -- Says who holds the lock. Changes nothing.
--- KEYS   lock, channel
--- ARGV   nonce, (unused) x 4
--- Reply  held, {hold id, count, ms left (-1: no end)} | free | conflict: not a lock
+-- KEYS   lock
+-- ARGV   nonce, (unused) x 4, channel
+-- Reply  held, count, ms left (-1: no end), hold id | free | conflict: not a lock
 return serve(function(k)
   local lock = KEYS[k + 1]
   if redis.call('EXISTS', lock) == 0 then
@@ -11,5 +11,5 @@ return serve(function(k)
   if not id then
     return 'conflict'
   end
-  return 'held', { id, count, redis.call('PTTL', lock) }
+  return string.format('held %s %.0f ', count, redis.call('PTTL', lock)) .. id
 end)

@@ -1,7 +1,7 @@
 //! One connection, from its opening to its end.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     fmt::Write,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -16,9 +16,9 @@ use fred::{
     clients::Client,
     error::{Error as FredError, ErrorKind},
     interfaces::{ClientLike, FredResult, LuaInterface},
-    types::{Builder, ClusterHash, CustomCommand, Key, Value, config::UnresponsiveConfig},
+    types::{Builder, ClusterHash, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
@@ -28,10 +28,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::Target;
 use crate::{
+    config::Confirmed,
     error::Source,
     redis::{
-        fault::Fault,
-        script::{Answer, Code, Part, Script, Word},
+        fault::{Fault, source},
+        script::{Answer, Part, Script},
+        url::Address,
     },
     stats::Counters,
 };
@@ -42,6 +44,7 @@ const PULSES: u32 = 10;
 /// One connection, never repaired.
 pub(crate) struct Link {
     pub(super) client: Client,
+    address: Address,
     driver: AbortHandle,
     pub(super) down: CancellationToken,
     command_timeout: Duration,
@@ -170,7 +173,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    pub(super) async fn open(
+    pub(crate) async fn open(
         target: &Target,
         command_timeout: Duration,
         buffer: usize,
@@ -181,6 +184,7 @@ impl Link {
         let mut driver = client.connect();
         let link = Link {
             client,
+            address: target.address.clone(),
             driver: driver.abort_handle(),
             down: down.clone(),
             command_timeout,
@@ -197,9 +201,12 @@ impl Link {
             }
         };
         match timeout(command_timeout, connected).await {
-            Ok(connected) => connected.map_err(fault)?,
-            Err(_) => return Err(Fault::unknown(&format!("no connection within {command_timeout:?}"))),
+            Ok(Err(error)) if *error.kind() != ErrorKind::Timeout => return Err(unopened(error, target)),
+            Ok(Ok(())) => {}
+            // By our clock or by fred's.
+            Ok(Err(_)) | Err(_) => return Err(Fault::unknown(&silent(command_timeout, target))),
         }
+        link.introduce(target).await;
         counters.round_trip.note(link.liveness.clock() / 4); // several went by while connecting: a first idea
         let end = LinkEnd { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
         let (liveness, client) = (Arc::clone(&link.liveness), link.client.clone());
@@ -214,7 +221,7 @@ impl Link {
     }
 
     /// Throws the link away: what is under way fails as unknown, and the supervisor opens another.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.down.cancel();
         self.driver.abort();
         self.pulse.notify_waiters();
@@ -282,14 +289,27 @@ impl Link {
         self.counters.calls.up();
         self.counters.requests.add(parts.len() as u64);
         let sent = self.liveness.clock();
-        let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await?;
+        let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await;
+        let reply = reply.map_err(|fault| match parts {
+            [only] => fault.of(script, only),
+            _ => fault,
+        })?;
         self.counters.round_trip.note(self.liveness.clock() - sent);
-        answers(reply, first, parts.len()).ok_or_else(|| {
+        let mut answers = answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
             self.give_up();
             Fault::unknown("the reply belongs to another request")
-        })
+        })?;
+        if answers.iter().any(is_by_a_replica) {
+            self.give_up(); // the master is looked for anew
+        }
+        for (answer, part) in answers.iter_mut().zip(parts) {
+            if let Err(fault) = answer {
+                *fault = fault.clone().of(script, part);
+            }
+        }
+        Ok(answers)
     }
 
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
@@ -307,14 +327,109 @@ impl Link {
     }
 
     pub(crate) async fn load_source(&self, source: &str) -> Result<String, Fault> {
-        let load = CustomCommand::new_static("SCRIPT", ClusterHash::FirstKey, false);
-        self.bounded(Box::pin(self.client.custom(load, vec!["LOAD", source]))).await
+        self.custom("SCRIPT", &["LOAD", source]).await
+    }
+
+    /// Tells the server our name, for people who look at its connections. One that does not want to know it goes without.
+    async fn introduce(&self, target: &Target) {
+        let Some(name) = &target.client_name else { return };
+        let named: Result<Value, _> = self.custom("CLIENT", &["SETNAME", name]).await;
+        if let Err(fault) = named {
+            tracing::debug!(target: "leasehold::conn", ?fault, "this connection has no name");
+        }
+    }
+
+    /// Whether the server says that another is its master. One that does not tell us is taken at its word.
+    pub(super) async fn is_replica(&self) -> bool {
+        let role: Result<Value, _> = self.custom("ROLE", &[]).await;
+        let role = role.ok().and_then(|role| role.into_array().into_iter().next()).and_then(|word| word.into_string());
+        role.is_some_and(|role| role != "master")
+    }
+
+    /// The master of a service, by a sentinel, and how often it has changed by then: of two that differ the later is right.
+    /// The sentinel that leads a failover still has the old address beside the new epoch until all replicas follow; only when
+    /// it is asked for the address it names the new one.
+    pub(crate) async fn master_of(&self, service: &str) -> Result<(u64, Address), Fault> {
+        // Written together, so that no failover comes in between.
+        let (fields, master) = (["MASTER", service], ["GET-MASTER-ADDR-BY-NAME", service]);
+        let fields = self.custom::<HashMap<String, String>>("SENTINEL", &fields);
+        let master = self.custom::<Option<(String, u16)>>("SENTINEL", &master);
+        let (fields, master) = join(fields, master).await;
+        let epoch = fields?.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        match (master?, epoch) {
+            (Some((host, port)), Some(epoch)) => Ok((epoch, Address::Tcp(host.into(), port))),
+            _ => Err(Fault::said("ERR this sentinel does not say who the master is")),
+        }
+    }
+
+    /// Who has which slots, by a server of a cluster: the first and the last of each range, and its master.
+    pub(crate) async fn slots(&self) -> Result<Vec<(u16, u16, Address)>, Fault> {
+        let ranges: Value = self.custom("CLUSTER", &["SLOTS"]).await?;
+        Ok(ranges.into_array().into_iter().filter_map(|range| self.slot_range(range)).collect())
+    }
+
+    /// `first last [host port ..] ..`. A server that does not know its own host leaves it out.
+    fn slot_range(&self, range: Value) -> Option<(u16, u16, Address)> {
+        let mut words = range.into_array().into_iter();
+        let number = |word: Option<Value>| u16::try_from(word?.as_u64()?).ok();
+        let (first, last) = (number(words.next())?, number(words.next())?);
+        let mut master = words.next()?.into_array().into_iter();
+        let host = master.next()?.into_string().filter(|host| !host.is_empty() && host != "?");
+        let port = number(master.next())?;
+        let host = host.map(Arc::from).or_else(|| match &self.address {
+            Address::Tcp(host, _) => Some(Arc::clone(host)),
+            Address::Unix(_) => None,
+        })?;
+        Some((first, last, Address::Tcp(host, port)))
+    }
+
+    /// Whether the server has channels of shards.
+    pub(crate) async fn has_shard_channels(&self) -> Result<bool, Fault> {
+        match self.custom::<Value>("PUBSUB", &["SHARDNUMSUB"]).await {
+            Ok(_) => Ok(true),
+            // Only one that has it can say that we must not use it.
+            Err(Fault::Denied(denial)) => Ok(denial.right.is_command("pubsub|shardnumsub")),
+            Err(Fault::Server(_)) => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Runs a script over one part whose slot is on its way to this server. Nothing else may be under way here: what is
+    /// announced is whatever comes next.
+    pub(crate) async fn run_announced(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
+        let mut announced = self.announced(script, part).await;
+        if matches!(announced, Ok(None)) {
+            self.load(script).await?;
+            announced = self.announced(script, part).await;
+        }
+        announced?
+            .and_then(|mut answers| answers.pop())
+            .ok_or_else(|| Fault::said("NOSCRIPT although it was just loaded"))?
+    }
+
+    async fn announced(&self, script: &Script, part: &Part) -> Result<Option<Answers>, Fault> {
+        self.custom::<Value>("ASKING", &[]).await?;
+        self.try_run(script, std::slice::from_ref(part)).await
+    }
+
+    async fn custom<T: FromValue>(&self, command: &'static str, args: &[&str]) -> Result<T, Fault> {
+        let custom = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
+        self.bounded(Box::pin(self.client.custom(custom, args.to_vec()))).await
+    }
+
+    /// For how long nothing was heard although something was sent.
+    pub(crate) fn silence(&self) -> Duration {
+        self.liveness.silence()
+    }
+
+    /// Where it leads to.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
     }
 
     /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
     pub(super) async fn learn_peer(&self) {
-        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
-        let info: Result<String, _> = self.bounded(Box::pin(self.client.custom(client, vec!["INFO"]))).await;
+        let info: Result<String, _> = self.custom("CLIENT", &["INFO"]).await;
         if let Some(peer) = info.as_deref().ok().and_then(Peer::parse) {
             let _ = self.peer.set(peer);
         }
@@ -324,9 +439,7 @@ impl Link {
     /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
     /// False if that is not known, because this one is lost too.
     pub(super) async fn close_predecessor(&self, Peer { id, addr }: &Peer) -> bool {
-        let client = CustomCommand::new_static("CLIENT", ClusterHash::FirstKey, false);
-        let args = vec!["KILL", "ID", id, "ADDR", addr];
-        match self.bounded::<Value>(Box::pin(self.client.custom(client, args))).await {
+        match self.custom::<Value>("CLIENT", &["KILL", "ID", id, "ADDR", addr]).await {
             Err(Fault::Unknown(_)) => false,
             Err(fault) => {
                 tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
@@ -337,11 +450,16 @@ impl Link {
     }
 
     /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
-    pub(crate) async fn confirmed(&self, wanted: u8, time: Duration) -> Result<u8, Fault> {
-        let wait = CustomCommand::new_static("WAIT", ClusterHash::FirstKey, false);
-        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let args = vec![wanted.to_string(), millis.max(1).to_string()];
-        let count: u64 = self.bounded(Box::pin(self.client.custom(wait, args))).await?;
+    pub(crate) async fn confirmed(&self, confirmed: Confirmed, wanted: u8, time: Duration) -> Result<u8, Fault> {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1).to_string();
+        let wanted = wanted.to_string();
+        let count: u64 = match confirmed {
+            Confirmed::Received => self.custom("WAIT", &[&wanted, &millis]).await?,
+            Confirmed::Fsynced => {
+                let (_here, there): (u64, u64) = self.custom("WAITAOF", &["0", &wanted, &millis]).await?;
+                there
+            }
+        };
         Ok(u8::try_from(count).unwrap_or(u8::MAX))
     }
 }
@@ -379,6 +497,11 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
     }
 }
 
+/// Whether a server that was the master is not any more.
+fn is_by_a_replica(answer: &Result<Answer, Fault>) -> bool {
+    matches!(answer, Err(Fault::NotReady(source)) if source.to_string().contains("READONLY"))
+}
+
 /// The keys and arguments of a call, all slices of one buffer.
 fn words(parts: &[Part], first: u64) -> (Vec<Key>, Vec<Value>) {
     let mut text = String::with_capacity(parts.iter().map(|part| part.text().len() + 20).sum::<usize>() + 8);
@@ -401,45 +524,21 @@ fn words(parts: &[Part], first: u64) -> (Vec<Key>, Vec<Value>) {
     (keys, args.into_iter().map(|word| Value::Bytes(text.slice(word))).collect())
 }
 
-/// Cuts a reply into one answer for each part; `None` where a nonce or the shape is not what was asked for.
+/// Reads a reply: one answer for each part; `None` where a nonce or the shape is not what was asked for.
 fn answers(reply: Value, first: u64, parts: usize) -> Option<Answers> {
-    let Value::Array(values) = reply else { return None };
-    if values.len() != parts * 3 {
-        return None;
-    }
-    let mut values = values.into_iter();
-    let mut answers = Vec::with_capacity(parts);
-    for nonce in (first..).take(parts) {
-        let (named, code, value) = (values.next()?, values.next()?, values.next()?);
-        if text_of(&named)?.parse() != Ok(nonce) {
-            return None;
-        }
-        answers.push(match Code::of(text_of(&code)?)? {
-            Code::Error => Err(Fault::said(text_of(&value)?)),
-            code => Ok(Answer { code, value: word(value) }),
-        });
-    }
-    Some(answers)
-}
-
-fn text_of(value: &Value) -> Option<&str> {
-    match value {
-        Value::String(text) => Some(text),
+    let replies = match reply {
+        Value::Array(replies) => replies,
+        one => vec![one],
+    };
+    let of_part = |(nonce, reply): (u64, &Value)| match Answer::read(reply.as_bytes()?)? {
+        (named, answer) if named == nonce => Some(answer),
         _ => None,
-    }
-}
-
-fn word(value: Value) -> Word {
-    match value {
-        Value::Integer(number) => Word::Int(number),
-        Value::Array(values) => Word::List(values.into_iter().map(word).collect()),
-        Value::Null => Word::Nothing,
-        other => other.into_string().map_or(Word::Nothing, Word::Text),
-    }
+    };
+    (replies.len() == parts).then(|| (first..).zip(&replies).map(of_part).collect())?
 }
 
 fn client(target: &Target, command_timeout: Duration, buffer: usize) -> Result<Client, Fault> {
-    Builder::from_config(target.0.clone())
+    Builder::from_config(target.config())
         .with_connection_config(|conn| {
             conn.connection_timeout = command_timeout;
             conn.internal_command_timeout = command_timeout;
@@ -458,6 +557,11 @@ const LOST_ON_THE_WAY: [&str; 3] = ["Too many failed", "Failed to", "channel clo
 
 /// fred's kinds sorted by the one question that counts: may it have run?
 fn fault(error: FredError) -> Fault {
+    sorted(&error.clone(), Arc::new(error))
+}
+
+/// The same, with what shall be shown of it.
+fn sorted(error: &FredError, source: Source) -> Fault {
     let doubtful = match error.kind() {
         ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => true,
         // fred's own words share this kind with the server's.
@@ -465,13 +569,67 @@ fn fault(error: FredError) -> Fault {
         _ => false,
     };
     let denied = matches!(error.kind(), ErrorKind::Auth);
-    let words = error.details().to_owned();
-    let source = Arc::new(error) as Source;
     match (doubtful, denied) {
         (true, _) => Fault::Unknown(source),
-        (_, true) => Fault::Denied(source),
-        _ => Fault::refused(&words, source),
+        (_, true) => Fault::not_let_in(error.details(), source),
+        _ if is_tls(error) => Fault::NotSent(source),
+        _ => Fault::refused(error.details(), source),
     }
+}
+
+/// A connection that was closed before it was ready, and what is often to blame, for neither side says it.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection was closed before it was ready; {hint}")]
+struct Unopened {
+    hint: &'static str,
+    source: FredError,
+}
+
+/// What fred says of a connection that the other side has closed; the last where it waited for an answer to AUTH.
+const CLOSED: [&str; 4] = ["ConnectionReset", "BrokenPipe", "UnexpectedEof", "Expected string."];
+
+/// Why a connection could not be begun.
+fn unopened(error: FredError, target: &Target) -> Fault {
+    let is_end = CLOSED.iter().any(|word| error.details().contains(word));
+    // What the system says, or TLS, is no echo.
+    let is_said = !matches!(error.kind(), ErrorKind::IO);
+    let source: Source = match secret_from(error.details(), target).filter(|_| is_said) {
+        Some(at) => source(&format!("{}.. (the rest may repeat a password)", &error.details()[..at])),
+        None if is_end => Arc::new(Unopened { hint: hint(target), source: error.clone() }),
+        None => Arc::new(error.clone()),
+    };
+    sorted(&error, source)
+}
+
+/// A server may repeat what it was told, which may be a password, or the beginning of one. Where that begins.
+fn secret_from(words: &str, target: &Target) -> Option<usize> {
+    const REPEATED: &str = "args beginning with";
+    const ENOUGH: usize = 8;
+    let password = target.credentials.password.as_deref().filter(|password| !password.is_empty())?;
+    let start = password.char_indices().nth(ENOUGH).map_or(password, |(end, _)| &password[..end]);
+    [REPEATED, start].into_iter().filter_map(|text| words.find(text)).min()
+}
+
+fn hint(target: &Target) -> &'static str {
+    match target.tls {
+        Some(_) => "is it TLS that is spoken there, and is a certificate of ours wanted?",
+        None => "is it TLS that is spoken there (rediss://)?",
+    }
+}
+
+fn silent(command_timeout: Duration, target: &Target) -> String {
+    let hint = if target.tls.is_some() { "; is it TLS that is spoken there?" } else { "" };
+    format!("no connection within {command_timeout:?}{hint}")
+}
+
+#[cfg(feature = "tls")]
+fn is_tls(error: &FredError) -> bool {
+    matches!(error.kind(), ErrorKind::Tls)
+}
+
+#[cfg(not(feature = "tls"))]
+fn is_tls(_error: &FredError) -> bool {
+    false
 }
 
 pub(super) fn not_yet() -> FredError {
@@ -485,6 +643,7 @@ pub(super) fn closed() -> FredError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::Credentials;
 
     #[test]
     fn who_the_server_takes_us_for() {
@@ -496,11 +655,38 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_repeats_is_cut() {
+        let target = |password: &str| Target {
+            address: Address::Tcp("h".into(), 1),
+            credentials: Credentials::new("us", password),
+            database: None,
+            tls: None,
+            client_name: None,
+        };
+        let shown = |password: &str, words: &str| {
+            let fault = unopened(FredError::new(ErrorKind::Unknown, words.to_owned()), &target(password));
+            (matches!(fault, Fault::Denied(_)), fault.source().expect("words").to_string())
+        };
+        let (_, words) = shown("pass-word-1", "ERR unknown command 'AUTH', with args beginning with: 'us' 'pass-wo");
+        assert!(words.starts_with("ERR unknown command 'AUTH', with ..") && !words.contains("pass-wo"), "{words}");
+        let (_, words) = shown("pass-word-1", "ERR what is pass-word-?");
+        assert!(words.starts_with("ERR what is ..") && !words.contains("pass-wo"), "{words}");
+        // However little is left to show, it is still known what it means.
+        let (denied, words) = shown("W", "WRONGPASS invalid username-password pair");
+        assert!(denied && !words.contains("WRONG"), "{words}");
+        let (denied, words) = shown("", "WRONGPASS invalid username-password pair");
+        assert!(denied && words.contains("username-password pair"), "{words}");
+    }
+
+    #[test]
     fn replies_must_name_their_request() {
-        let reply = |nonce: &str| Value::Array(vec![nonce.into(), "granted".into(), 1.into()]);
-        assert!(answers(reply("7"), 7, 1).is_some());
-        assert!(answers(reply("8"), 7, 1).is_none());
-        assert!(answers(reply("7"), 7, 2).is_none());
+        let reply = |text: &str| Value::from(text);
+        let both = || Value::Array(vec![reply("7 granted 1"), reply("8 gone")]);
+        assert!(answers(reply("7 granted 1"), 7, 1).is_some());
+        assert!(answers(both(), 7, 2).is_some());
+        assert!(answers(both(), 7, 1).is_none() && answers(both(), 8, 2).is_none());
+        assert!(answers(reply("8 granted 1"), 7, 1).is_none());
+        assert!(answers(reply("7 granted 1"), 7, 2).is_none());
         assert!(answers(Value::Integer(7), 7, 1).is_none());
     }
 }

@@ -1,16 +1,16 @@
 //! The connection that listens.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use fred::{
-    interfaces::{EventInterface, PubsubInterface},
+    interfaces::{EventInterface, FredResult, PubsubInterface},
     types::Message,
 };
-use futures_util::future::{join, join_all};
+use futures_util::future::{BoxFuture, join, join_all};
 use tokio::sync::broadcast;
 
-use super::{Link, Target};
-use crate::{redis::fault::Fault, stats::Counters};
+use super::{Dialer, Link};
+use crate::redis::{fault::Fault, url::Address};
 
 /// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
 /// the subscriber's is ever filled.
@@ -21,6 +21,7 @@ const HEARD: usize = 4096;
 pub(crate) struct Subscriber {
     link: Link,
     messages: broadcast::Receiver<Message>,
+    sharded: bool,
 }
 
 /// What a subscriber hears.
@@ -35,14 +36,11 @@ pub(crate) enum PubSubEvent {
 }
 
 impl Subscriber {
-    pub(crate) async fn open(
-        target: &Target,
-        command_timeout: Duration,
-        counters: &Arc<Counters>,
-    ) -> Result<Self, Fault> {
-        let link = Link::open(target, command_timeout, HEARD, counters).await?;
+    /// One that hears what is published on the channels of shards, or else what is published on all others.
+    pub(crate) async fn open(dial: &Dialer, sharded: bool) -> Result<Self, Fault> {
+        let link = dial.open(HEARD).await?;
         let messages = link.client.message_rx();
-        Ok(Subscriber { link, messages })
+        Ok(Subscriber { link, messages, sharded })
     }
 
     /// Sends one SUBSCRIBE for each channel, each with a PING close behind: fred forgets a SUBSCRIBE once it is written
@@ -50,8 +48,7 @@ impl Subscriber {
     /// does not say which was refused.
     pub(crate) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         let all = channels.iter().map(|channel| async move {
-            let subscribe = self.link.bounded(Box::pin(self.link.client.subscribe(channel.as_ref())));
-            let (subscribed, answered) = join(subscribe, self.barrier()).await;
+            let (subscribed, answered) = join(self.link.bounded(self.subscribe_one(channel)), self.barrier()).await;
             subscribed.and(answered)
         });
         join_all(all).await.into_iter().collect()
@@ -59,9 +56,23 @@ impl Subscriber {
 
     pub(crate) async fn unsubscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         for channel in channels {
-            self.link.bounded(Box::pin(self.link.client.unsubscribe(channel.as_ref()))).await?;
+            self.link.bounded(self.unsubscribe_one(channel)).await?;
         }
         Ok(())
+    }
+
+    fn subscribe_one<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, FredResult<()>> {
+        let client = &self.link.client;
+        if self.sharded { Box::pin(client.ssubscribe(channel)) } else { Box::pin(client.subscribe(channel)) }
+    }
+
+    fn unsubscribe_one<'a>(&'a self, channel: &'a str) -> BoxFuture<'a, FredResult<()>> {
+        let client = &self.link.client;
+        if self.sharded { Box::pin(client.sunsubscribe(channel)) } else { Box::pin(client.unsubscribe(channel)) }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        self.link.address()
     }
 
     /// Answered after the server has dealt with all before it.

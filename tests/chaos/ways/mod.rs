@@ -7,6 +7,7 @@ mod forced;
 mod kept;
 mod second;
 mod shared;
+mod vault;
 
 use tokio::time::sleep;
 
@@ -27,6 +28,8 @@ pub(crate) enum Work {
     Forced,
     Capped,
     SecondRuntime(String),
+    Vault,
+    Ping,
 }
 
 impl Work {
@@ -38,6 +41,11 @@ impl Work {
         all.extend([Work::LongLease, Work::Family, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
         all.push(Work::SecondRuntime(url.to_owned()));
         all
+    }
+
+    /// Beside it in the same process, where masters come and go.
+    pub(crate) fn of_a_patient_client() -> Vec<Work> {
+        [vec![Work::Vault; 8], vec![Work::Ping]].concat()
     }
 
     pub(crate) async fn once(&self, player: &mut Player) {
@@ -53,6 +61,8 @@ impl Work {
             Work::Forced => forced::forced(player).await,
             Work::Capped => capped::capped(player).await,
             Work::SecondRuntime(url) => Box::pin(second::second_runtime(player, url)).await,
+            Work::Vault => vault::vault(player).await,
+            Work::Ping => vault::ping(&player.client).await,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     AWAY, LEASE,
     history::{Kind, What},
     player::{Player, some},
-    scribe::Scribe,
+    scribe::{Scribe, holder_of},
     worker::{COMMAND, OUTAGE, connect},
 };
 
@@ -112,7 +112,7 @@ async fn after(player: &Player, guard: Guard, unlock: bool) {
 
 /// The guard knows its end by the clock; before, it can be given back only in the background.
 async fn ends_of(player: &Player, guard: Guard, unlock: bool) {
-    let (id, scribe) = (guard.id().to_owned(), &player.scribe);
+    let (id, scribe) = (holder_of(&guard), &player.scribe);
     scribe.sure(&guard);
     if !unlock {
         let lost = async { Ok(guard.lost().await) };

@@ -17,7 +17,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{TOOL, history::What, player::Player, worker::OUTAGE};
+use crate::{TOOL, history::What, player::Player, scribe::holder_of, worker::OUTAGE};
 
 /// How many turns of a loop a guard or its owner waits at the most when both begin at once: some microseconds.
 const MOMENTS: u32 = 400;
@@ -100,7 +100,7 @@ fn wait(moments: u32) {
 fn part_with(player: &mut Player, guard: Guard, shot: &Shot) -> JoinHandle<()> {
     let (manner, moments) = (player.random.u32(..4), player.random.u32(0..=MOMENTS));
     let (other, shot) = (player.other(), shot.clone());
-    let id = guard.id().to_owned();
+    let id = holder_of(&guard);
     spawn(async move {
         other.scribe.look(&guard);
         other.scribe.note(TOOL, What::Releasing { id: id.clone() });

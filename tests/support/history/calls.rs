@@ -13,6 +13,8 @@ const STOOD_STILL: Duration = Duration::from_secs(5);
 /// So many grants of one client may end between its own look at the clock and the note of it: on a busy machine that is 10 ms
 /// now and then (seen once in some 900,000 grants). A client that does not look has far more.
 const STILLBORN: usize = 1;
+/// How long after a lock was forced open somebody can be granted it who has waited for it here.
+const MOMENT: Duration = Duration::from_millis(50);
 /// Of the calls with a patience that begin and end in one calm time, so few may be told that the server did not answer:
 /// so many, or so many of a hundred.
 const UNAVAILABLE: (u64, u64) = (10, 2);
@@ -86,6 +88,11 @@ impl History {
         found
     }
 
+    /// Whether somebody forced it open about then: what is passed on in memory in that very moment is gone when it comes.
+    fn is_being_forced(&self, name: &str, at: u64) -> bool {
+        self.forces(name).iter().any(|force| force.since < at && at < force.at.saturating_add(nanos(MOMENT)))
+    }
+
     /// Granted without any time left, by a client that did not stand still, more than now and then.
     pub(super) fn stillborn(&self) -> Vec<Violation> {
         let mut all = Vec::new();
@@ -95,7 +102,7 @@ impl History {
             for event in events {
                 let What::Granted { id, until } = &event.what else { continue };
                 let stood_still = || overlap(&pauses, event.at.saturating_sub(nanos(STOOD_STILL)), event.at) > 0;
-                if *until <= event.at && !stood_still() {
+                if *until <= event.at && !stood_still() && !self.is_being_forced(&event.name, event.at) {
                     let details = format!("{client}, task {}: {id} at {}", event.task, event.at);
                     found.push(violation(Kind::Stillborn, &event.name, details));
                 }
@@ -145,7 +152,7 @@ fn calls_of(events: &[Event]) -> Vec<Call<'_>> {
 }
 
 /// When a client stood still.
-fn pauses(events: &[Event]) -> Vec<(u64, u64)> {
+pub(super) fn pauses(events: &[Event]) -> Vec<(u64, u64)> {
     let pause = |event: &Event| match event.what {
         What::Paused { since } => Some((since, event.at)),
         _ => None,
@@ -153,6 +160,6 @@ fn pauses(events: &[Event]) -> Vec<(u64, u64)> {
     events.iter().filter_map(pause).collect()
 }
 
-fn overlap(pauses: &[(u64, u64)], since: u64, until: u64) -> u64 {
+pub(super) fn overlap(pauses: &[(u64, u64)], since: u64, until: u64) -> u64 {
     pauses.iter().map(|(from, to)| (*to).min(until).saturating_sub((*from).max(since))).sum()
 }

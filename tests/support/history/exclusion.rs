@@ -6,38 +6,45 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use super::{Event, History, Hold, Kind, ON_ITS_WAY, Violation, What, nanos, seconds, violation};
+use super::{
+    Event, History, Hold, Kind, Losses, ON_ITS_WAY, Violation, What, failover::Failovers, nanos, seconds, violation,
+};
 
 /// What shows that a hold was broken: that one, or one of two.
-struct Evidence<'a> {
-    hold: &'a Hold,
-    or: Option<&'a Hold>,
-    violation: Violation,
+pub(super) struct Evidence<'a> {
+    pub(super) hold: &'a Hold,
+    pub(super) or: Option<&'a Hold>,
+    /// From when on it shows.
+    pub(super) at: u64,
+    /// The observer has seen it.
+    pub(super) is_sight: bool,
+    pub(super) violation: Violation,
 }
 
 impl<'a> Evidence<'a> {
-    fn of(hold: &'a Hold, violation: Violation) -> Evidence<'a> {
-        Evidence { hold, or: None, violation }
+    fn of(hold: &'a Hold, at: u64, violation: Violation) -> Evidence<'a> {
+        Evidence { hold, or: None, at, is_sight: false, violation }
     }
 
-    fn holds(&self) -> impl Iterator<Item = &'a Hold> {
+    pub(super) fn holds(&self) -> impl Iterator<Item = &'a Hold> {
         std::iter::once(self.hold).chain(self.or)
     }
 }
 
 /// Somebody forces a lock open: what was there when it returned, and nothing else, may be gone.
-struct Force {
-    since: u64,
-    at: u64,
+pub(super) struct Force {
+    pub(super) since: u64,
+    pub(super) at: u64,
 }
 
 impl History {
-    pub(super) fn exclusion(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+    pub(super) fn exclusion(&self, name: &str, holds: &[Hold], losses: &mut Losses) -> Vec<Violation> {
         let mut evidence = overlaps(name, holds);
         evidence.extend(self.unseen(name, holds));
         evidence.extend(holds.iter().filter_map(|hold| removed(name, hold)));
         evidence.extend(self.counts(name, holds));
         evidence.retain(|evidence| evidence.hold.wiped.is_none());
+        Failovers::of(self, name).excuse(&mut evidence, losses);
         let excused = excused(&self.forces(name), &evidence);
         let stays = |evidence: &Evidence<'_>| !evidence.holds().any(|hold| excused.contains(hold.id.as_str()));
         evidence.retain(|evidence| evidence.violation.kind == Kind::Level || stays(evidence));
@@ -56,7 +63,8 @@ impl History {
                     found.entry(at).or_insert_with(|| {
                         let had = seen.id.as_deref().unwrap_or("nobody");
                         let details = format!("{hold} was certain at {}, when the server had {had}", seen.at);
-                        Evidence::of(hold, violation(Kind::Hollow, name, details))
+                        let violation = violation(Kind::Hollow, name, details);
+                        Evidence { is_sight: true, ..Evidence::of(hold, seen.at, violation) }
                     });
                 }
             }
@@ -67,12 +75,12 @@ impl History {
     /// What holders counted on the server, where nobody could have taken it away meanwhile.
     fn counts<'a>(&self, name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
         let mut by_id: HashMap<&str, Vec<&Hold>> = HashMap::new();
-        holds.iter().for_each(|hold| by_id.entry(&hold.id).or_default().push(hold));
+        holds.iter().for_each(|hold| by_id.entry(&hold.holder).or_default().push(hold));
         let events = self.clients.values().flatten().filter(|event| event.name == name);
         events.filter_map(|event| miscounted(event, &by_id)).collect()
     }
 
-    fn forces(&self, name: &str) -> Vec<Force> {
+    pub(super) fn forces(&self, name: &str) -> Vec<Force> {
         let mut forces = Vec::new();
         for (client, events) in &self.clients {
             let mut begun = HashMap::new();
@@ -99,10 +107,11 @@ fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
     let mut certain: Vec<&Hold> = Vec::new();
     for hold in holds.iter().filter(|hold| hold.wiped.is_none() && hold.end > hold.granted) {
         certain.retain(|first| first.end > hold.granted);
-        for first in certain.iter().filter(|first| first.id != hold.id) {
+        for first in certain.iter().filter(|first| first.holder != hold.holder) {
             let both = seconds(first.end.min(hold.end) - hold.granted);
             let details = format!("{first} and {hold} had it both for {both}");
-            found.push(Evidence { hold: first, or: Some(hold), violation: violation(Kind::Overlap, name, details) });
+            let violation = violation(Kind::Overlap, name, details);
+            found.push(Evidence { or: Some(hold), ..Evidence::of(first, hold.granted, violation) });
         }
         certain.push(hold);
     }
@@ -113,7 +122,7 @@ fn removed<'a>(name: &str, hold: &'a Hold) -> Option<Evidence<'a>> {
     let at = hold.removed?;
     let early = seconds(hold.until - at);
     let details = format!("{hold} was gone {early} before its time, and nobody took it away");
-    Some(Evidence::of(hold, violation(Kind::Taken, name, details)))
+    Some(Evidence::of(hold, at, violation(Kind::Taken, name, details)))
 }
 
 fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option<Evidence<'a>> {
@@ -122,7 +131,7 @@ fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option
     let details = || format!("{hold} believes in {believed} levels, the server counts {counted}");
     // None at all may be the work of somebody who forced it open.
     let kind = if *counted == 0 { Kind::Hollow } else { Kind::Level };
-    (believed != counted).then(|| Evidence::of(hold, violation(kind, &event.name, details())))
+    (believed != counted).then(|| Evidence::of(hold, event.at, violation(kind, &event.name, details())))
 }
 
 /// The ids whose end can be put down to a forced unlock, as many as can be with one for each. Those that were broken for

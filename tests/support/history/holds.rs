@@ -9,7 +9,10 @@ use super::{Event, What};
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) client: String,
+    /// Its id on the server, which it may share with those before and after it.
     pub(crate) id: String,
+    /// As the client calls it: `id` or `id~owner`.
+    pub(crate) holder: String,
     /// When its first level was asked for.
     pub(crate) asked: u64,
     pub(crate) granted: u64,
@@ -76,10 +79,16 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
     holds
 }
 
+/// What the server knows of `id~owner`: the id stays the same where a lock passes on in memory from one owner to the next.
+pub(crate) fn on_server(holder: &str) -> &str {
+    holder.split_once('~').map_or(holder, |(id, _)| id)
+}
+
 impl Hold {
     fn new(client: &str, id: &str, asked: u64, granted: u64, killed: Option<u64>) -> Hold {
-        let (client, id, end) = (client.to_owned(), id.to_owned(), killed.unwrap_or(u64::MAX));
-        Hold { client, id, asked, granted, end, until: 0, removed: None, wiped: None }
+        let (holder, id) = (id.to_owned(), on_server(id).to_owned());
+        let (client, end) = (client.to_owned(), killed.unwrap_or(u64::MAX));
+        Hold { client, id, holder, asked, granted, end, until: 0, removed: None, wiped: None }
     }
 
     fn sure(&mut self, until: u64) {
@@ -103,6 +112,6 @@ impl Hold {
 
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, from {} to {})", self.client, self.id, self.granted, self.end)
+        write!(f, "{} ({}, from {} to {})", self.client, self.holder, self.granted, self.end)
     }
 }

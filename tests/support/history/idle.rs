@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use super::{History, Hold, Kind, Violation, What, nanos, seconds, violation};
+use super::{
+    History, Hold, Kind, Losses, Violation, What,
+    calls::{overlap, pauses},
+    nanos, on_server, seconds, violation,
+};
 
 /// How long a lock may lie free while somebody waits, in calm times.
 const AT_ONCE: Duration = Duration::from_millis(500);
@@ -36,8 +40,9 @@ impl History {
         for (since, until) in self.free(name, holds).into_iter().filter(long) {
             for (calm, over, most) in windows.iter().filter(|(calm, over, _)| *calm < until && *over > since) {
                 let stuck = waits.iter().find(|wait| {
-                    let from = since.max(*calm).max(wait.since);
-                    until.min(*over).min(wait.until).saturating_sub(from) > *most
+                    let (from, to) = (since.max(*calm).max(wait.since), until.min(*over).min(wait.until));
+                    let waited = to.saturating_sub(from);
+                    waited > *most && waited - self.stood_still(&wait.client, from, to) > *most
                 });
                 if let Some(wait) = stuck {
                     let free = seconds(until.min(wait.until) - since.max(wait.since));
@@ -47,6 +52,11 @@ impl History {
             }
         }
         found
+    }
+
+    /// For how long a client stood still meanwhile.
+    pub(super) fn stood_still(&self, client: &str, since: u64, until: u64) -> u64 {
+        self.clients.get(client).map_or(0, |events| overlap(&pauses(events), since, until))
     }
 
     fn waits(&self, name: &str) -> Vec<Wait> {
@@ -79,6 +89,7 @@ impl History {
     fn free(&self, name: &str, holds: &[Hold]) -> Vec<(u64, u64)> {
         let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end)).collect();
         taken.extend(self.orphaned(name));
+        taken.extend(self.returned(name));
         taken.sort_unstable();
         let (mut free, mut since) = (Vec::new(), 0);
         for (granted, end) in taken {
@@ -99,15 +110,42 @@ impl History {
         killed.map(|(_, killed)| (*killed, killed + self.lease(name))).collect()
     }
 
+    /// For a lease after a failover the server may have what had been given back.
+    fn returned(&self, name: &str) -> impl Iterator<Item = (u64, u64)> {
+        let failovers = self.failovers.iter().filter(move |failover| failover.is_of(name));
+        failovers.map(move |failover| (failover.since, failover.until + self.lease(name)))
+    }
+
+    /// What the server had in the end, with all clients gone.
+    pub(super) fn left_in_the_end(&self) -> Vec<Violation> {
+        let given_back = self.given_back();
+        let mut found = Vec::new();
+        for (name, id, at) in &self.left {
+            let is_excused = match given_back.get(id.as_str()) {
+                Some(since) => self.came_back(name, *since),
+                None => self.orphaned(name).iter().any(|(killed, until)| (*killed..*until).contains(at)),
+            };
+            if !is_excused {
+                found.push(violation(Kind::Leftover, name, format!("{id} is there in the end")));
+            }
+        }
+        found
+    }
+
     /// What the server still had in a calm time, though its holder gave it back long before.
-    pub(super) fn leftovers(&self) -> Vec<Violation> {
+    pub(super) fn leftovers(&self, losses: &mut Losses) -> Vec<Violation> {
         let given_back = self.given_back();
         let (mut found, mut known) = (Vec::new(), HashSet::new());
         for (name, all) in &self.seen {
             for seen in all.iter().filter(|seen| self.is_calm(seen.since)) {
                 let Some(id) = seen.id.as_deref() else { continue };
                 let Some(since) = given_back.get(id) else { continue };
-                if since + nanos(GIVEN_BACK) < seen.since && known.insert(id) {
+                if since + nanos(GIVEN_BACK) >= seen.since || !known.insert(id) {
+                    continue;
+                }
+                if self.came_back(name, *since) {
+                    losses.back.insert(id.to_owned());
+                } else {
                     let late = seconds(seen.since - since);
                     let details = format!("{id} was given back at {since}, and is there {late} later");
                     found.push(violation(Kind::Leftover, name, details));
@@ -123,9 +161,9 @@ impl History {
         for (_, events) in self.clients.iter().filter(|(client, _)| !self.killed.contains_key(*client)) {
             for event in events {
                 match &event.what {
-                    What::Granted { id, .. } => levels.entry(id).or_default().0 += 1,
+                    What::Granted { id, .. } => levels.entry(on_server(id)).or_default().0 += 1,
                     What::Releasing { id } => {
-                        let (levels, at) = levels.entry(id).or_default();
+                        let (levels, at) = levels.entry(on_server(id)).or_default();
                         (*levels, *at) = (levels.saturating_sub(1), event.at);
                     }
                     _ => {}

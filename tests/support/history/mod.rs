@@ -5,11 +5,13 @@
 //! back, that it was lost, or until the last `remaining()` that it was told ran out. Two such intervals must not overlap.
 //!
 //! Keys that were deleted under their holders (`Wipe`) break holds by force; those are excused from exclusion, but must not
-//! be believed in for longer than a lease. A client that forces a lock open may break one hold, and no other.
+//! be believed in for longer than a lease. A client that forces a lock open may break one hold, and no other. A `Failover`
+//! may lose what was written just before: that is excused and counted.
 
 mod calls;
 mod event;
 mod exclusion;
+mod failover;
 mod holds;
 mod idle;
 
@@ -20,15 +22,19 @@ use std::{
 };
 
 pub(crate) use event::{Event, What};
-use holds::{Hold, holds_of};
+pub(crate) use failover::{Failover, Losses};
+use holds::{Hold, holds_of, on_server};
 
 /// All that is known of one run.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) clients: BTreeMap<String, Vec<Event>>,
     pub(crate) wipes: Vec<Wipe>,
+    pub(crate) failovers: Vec<Failover>,
     /// What the server had, for each name in order of time.
     pub(crate) seen: HashMap<String, Vec<Seen>>,
+    /// What was left on the server in the end: names, ids, and when that was.
+    pub(crate) left: Vec<(String, String, u64)>,
     /// When clients were killed: certain of nothing any more.
     pub(crate) killed: HashMap<String, u64>,
     /// Times without faults, in which the lock must go on at once: begin and end.
@@ -36,6 +42,8 @@ pub(crate) struct History {
     /// The longest lease that anybody asks for; and for single names that are kept for longer.
     pub(crate) longest_lease: Duration,
     pub(crate) leases: HashMap<String, Duration>,
+    /// How long somebody may believe in a lock that was deleted, for names where that is longer than the longest lease.
+    pub(crate) beliefs: HashMap<String, Duration>,
     /// How much longer than others a lock of that name may lie free.
     pub(crate) slack: HashMap<String, Duration>,
     /// How long a call rides out an outage.
@@ -123,17 +131,24 @@ const ON_ITS_WAY: Duration = Duration::from_secs(3);
 
 impl History {
     pub(crate) fn check(&self) -> Vec<Violation> {
-        let mut found = Vec::new();
+        self.judge().0
+    }
+
+    /// With what is not held against anybody, because failovers lost it.
+    pub(crate) fn judge(&self) -> (Vec<Violation>, Losses) {
+        let (mut found, mut losses) = (Vec::new(), Losses::default());
         for (name, holds) in self.holds() {
-            found.extend(self.exclusion(&name, &holds));
+            found.extend(self.exclusion(&name, &holds, &mut losses));
             found.extend(self.beliefs(&name, &holds));
+            found.extend(self.beliefs_after_failovers(&name, &holds));
             found.extend(self.idle(&name, &holds));
         }
         found.extend(self.calls());
         found.extend(self.stillborn());
-        found.extend(self.leftovers());
+        found.extend(self.leftovers(&mut losses));
+        found.extend(self.left_in_the_end());
         found.extend(self.told());
-        found
+        (found, losses)
     }
 
     /// How often a lock was taken by an outermost hold.
@@ -162,6 +177,7 @@ impl History {
             }
         }
         for (name, holds) in &mut by_name {
+            ask_once_for_each_id(holds);
             holds.iter_mut().for_each(|hold| self.wipe(name, hold));
             holds.sort_by_key(|hold| hold.granted);
         }
@@ -170,20 +186,21 @@ impl History {
 
     /// Breaks a hold that the server may have granted before a wipe and that was believed in after it.
     fn wipe(&self, name: &str, hold: &mut Hold) {
+        // So long an answer can be on its way, or somebody can pass on what nobody knows to be gone.
+        let unheard = nanos(ON_ITS_WAY).max(self.beliefs.get(name).copied().map_or(0, nanos));
         let hit = |wipe: &&Wipe| {
             let is_name = wipe.name.as_deref().is_none_or(|wiped| wiped == name);
-            let was_there = hold.asked < wipe.at && hold.granted < wipe.at + nanos(ON_ITS_WAY);
+            let was_there = hold.asked < wipe.at && hold.granted < wipe.at + unheard;
             is_name && was_there && hold.end > wipe.since
         };
         hold.wiped = self.wipes.iter().find(hit).map(|wipe| (wipe.since, wipe.at));
     }
 
     fn beliefs(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let most = nanos(self.beliefs.get(name).copied().unwrap_or(self.longest_lease));
         let too_long = |hold: &&Hold| {
             // One that was granted after all is not broken: it was on its way when the wipe came.
-            hold.wiped.is_some_and(|(since, at)| {
-                hold.granted < since && hold.end.min(hold.until) > at + nanos(self.longest_lease)
-            })
+            hold.wiped.is_some_and(|(since, at)| hold.granted < since && hold.end.min(hold.until) > at + most)
         };
         let say = |hold: &Hold| {
             let beyond = hold.end.min(hold.until) - hold.wiped.map_or(0, |(_, at)| at);
@@ -220,6 +237,16 @@ impl History {
     fn lease(&self, name: &str) -> u64 {
         nanos(self.leases.get(name).copied().unwrap_or(self.longest_lease))
     }
+}
+
+/// Who was passed an id in memory has what was asked for when it was new.
+fn ask_once_for_each_id(holds: &mut [Hold]) {
+    let mut first: HashMap<String, u64> = HashMap::new();
+    for hold in holds.iter() {
+        let asked = first.entry(hold.id.clone()).or_insert(hold.asked);
+        *asked = hold.asked.min(*asked);
+    }
+    holds.iter_mut().for_each(|hold| hold.asked = first[&hold.id]);
 }
 
 fn violation(kind: Kind, name: &str, details: String) -> Violation {

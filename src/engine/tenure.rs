@@ -1,0 +1,362 @@
+//! One id's stay on the server, while holds of this process pass it on in memory, and who waits to hear whether the lock was
+//! theirs to the end.
+//!
+//! Nothing is asked of the server when a hold passes on. Whoever gave it back and wants to know is told by the next request
+//! that is sent after that: a confirmation, of which one at a time is under way for all who wait, as a database commits in
+//! groups; or the request that gives the lock back. If that finds the id, it was there all the time: an id that is gone never
+//! comes back, since nothing that passes on has a request in doubt ([`Hold::pass_on`]).
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use tokio::{
+    sync::oneshot,
+    task::yield_now,
+    time::{Instant, sleep},
+};
+
+use super::{
+    ask::{Pauses, Reply, ScriptRequest, unexpected},
+    hold::{Hold, Inheritance},
+    kind::Kind,
+    queue::Queues,
+    releaser::ReleaseJob,
+};
+use crate::{
+    clock::Moment,
+    config::{Lease, Name},
+    error::{Error, Lost, Result},
+    redis::{Code, Part, Redis},
+    stats::Counters,
+    sync::{std, tokio},
+};
+
+/// Whether the lock was ours until it was passed on.
+pub(super) type Word = oneshot::Receiver<Result<bool>>;
+type Waiting = Vec<oneshot::Sender<Result<bool>>>;
+
+#[derive(Debug)]
+pub(crate) struct Tenure {
+    name: Name,
+    id: Box<str>,
+    kind: &'static Kind,
+    /// What confirmations ask for.
+    lease: Lease,
+    counters: Arc<Counters>,
+    state: Mutex<TenureState>,
+}
+
+/// | they wait in | and are told by                       |
+/// |--------------|---------------------------------------|
+/// | `waiting`    | nothing that was sent yet             |
+/// | `asked`      | the confirmation under way            |
+/// | `ending`     | the request that gives the lock back  |
+#[derive(Debug)]
+struct TenureState {
+    holder: Weak<Hold>,
+    waiting: Waiting,
+    asked: Waiting,
+    /// `None` as long as nobody gives the lock back.
+    ending: Option<Waiting>,
+    /// Whether it was ours when it was given back.
+    ended: Option<bool>,
+    /// It was passed on, and nobody waits to be told: whoever has it now must be.
+    unconfirmed: bool,
+    /// Somebody sends confirmations as long as there are any who wait.
+    confirming: bool,
+    /// Nobody has it for the moment; what there is to do if nobody comes.
+    resting: Option<Resting>,
+}
+
+#[derive(Debug)]
+struct Resting {
+    release: ReleaseJob,
+    inheritance: Inheritance,
+    /// Of the one who lets it rest: told when somebody has it again or it is given back, for until then nobody else can have it.
+    waiting: Waiting,
+}
+
+/// How often the task that has told others lets them run before it takes the lock for unwanted.
+const YIELDS: u32 = 2;
+
+impl Tenure {
+    /// Begins with the first that passes it on.
+    pub(super) fn of(hold: &Arc<Hold>, lease: Lease, counters: &Arc<Counters>) -> Tenure {
+        let state = TenureState {
+            holder: Arc::downgrade(hold),
+            waiting: Vec::new(),
+            asked: Vec::new(),
+            ending: None,
+            ended: None,
+            unconfirmed: false,
+            confirming: false,
+            resting: None,
+        };
+        let (name, id, kind, counters) = (hold.name.clone(), hold.id().into(), hold.kind, Arc::clone(counters));
+        Tenure { name, id, kind, lease, counters, state: Mutex::new(state) }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Moves it from one hold to another, under one lock with what is confirmed of it. False if `from` must be given back by
+    /// request.
+    pub(super) fn pass(self: &Arc<Tenure>, from: &Hold, to: &Arc<Hold>) -> bool {
+        let mut state = self.state();
+        let Some(inheritance) = from.pass_on() else { return false };
+        self.move_to(&mut state, from, to, inheritance);
+        true
+    }
+
+    fn move_to(self: &Arc<Tenure>, state: &mut TenureState, from: &Hold, to: &Arc<Hold>, inheritance: Inheritance) {
+        from.passed_on();
+        to.inherit(self, inheritance);
+        state.holder = Arc::downgrade(to);
+    }
+
+    /// Lets it rest until the next confirmation is answered: those it tells may come for the lock again, and save giving it back
+    /// and asking for it. False if nobody would come.
+    pub(super) fn rest(&self, from: &Hold, release: impl FnOnce() -> ReleaseJob) -> bool {
+        let mut state = self.state();
+        if state.waiting.is_empty() && state.asked.is_empty() {
+            return false;
+        }
+        let Some(inheritance) = from.pass_on() else { return false };
+        state.resting = Some(Resting { release: release(), inheritance, waiting: Vec::new() });
+        true
+    }
+
+    /// Takes what rests. False if it has been given back, or is about to be.
+    pub(super) fn resume(self: &Arc<Tenure>, to: &Arc<Hold>) -> bool {
+        let mut state = self.state();
+        let Some(Resting { release, inheritance, waiting }) = state.resting.take() else { return false };
+        state.waiting.extend(waiting);
+        self.move_to(&mut state, release.hold(), to, inheritance);
+        true
+    }
+
+    /// For one that has passed it on. True beside that: somebody must send confirmations.
+    pub(super) fn word(&self) -> (Word, bool) {
+        let (tell, word) = oneshot::channel();
+        let mut state = self.state();
+        match (state.ended, &mut state.ending) {
+            (Some(was_ours), _) => self.answer(vec![tell], &Ok(was_ours)), // it was given back after we let go
+            (None, Some(ending)) => ending.push(tell),
+            (None, None) => state.not_asked_yet().push(tell),
+        }
+        let is_first = !state.waiting.is_empty() && !mem::replace(&mut state.confirming, true);
+        (word, is_first)
+    }
+
+    /// It was passed on by one that does not wait: whoever has it now learns from a confirmation if it was gone. True if somebody
+    /// must send one.
+    pub(super) fn passed_unheard(&self) -> bool {
+        let mut state = self.state();
+        state.unconfirmed = state.ended.is_none() && state.ending.is_none();
+        state.unconfirmed && !mem::replace(&mut state.confirming, true)
+    }
+
+    /// Confirms until nobody waits any more, or nobody has come for what rests: then that is to be given back.
+    pub(super) async fn confirm(&self, redis: &Redis, queues: &Queues) -> Option<ReleaseJob> {
+        let (mut pauses, mut unfinished) = (Pauses::default(), AbandonOnDrop(Some(self)));
+        while self.begins() {
+            let reply = Box::pin(self.ask(redis)).await;
+            match reply.and_then(|reply| self.outcome(&reply)) {
+                Ok(Some(sent)) => {
+                    self.counters.renewals.up();
+                    self.kept(sent);
+                    pauses = Pauses::default();
+                }
+                Ok(None) => self.gone(queues),
+                Err(Error::Unavailable { .. }) => {
+                    self.unanswered();
+                    sleep(pauses.next()).await;
+                }
+                Err(error) => self.refused(&error),
+            }
+            if let Some(release) = self.come_to_rest().await {
+                unfinished.0 = None;
+                return Some(release);
+            }
+        }
+        unfinished.0 = None;
+        self.state().give_up_rest() // nobody was there to be told
+    }
+
+    /// Those who were told run before this goes on.
+    async fn come_to_rest(&self) -> Option<ReleaseJob> {
+        for _ in 0..YIELDS {
+            self.state().resting.as_ref()?;
+            yield_now().await;
+        }
+        let mut state = self.state();
+        let release = state.give_up_rest()?;
+        state.confirming = false; // the release tells all
+        Some(release)
+    }
+
+    fn refused(&self, error: &Error) {
+        let mut state = self.state();
+        self.answer(mem::take(&mut state.asked), &Err(error.clone()));
+    }
+
+    async fn ask(&self, redis: &Redis) -> Result<Reply> {
+        let holder = self.state().holder.upgrade();
+        ScriptRequest {
+            name: &self.name,
+            hold: holder.as_deref().map(|holder| (holder, self.lease)),
+            script: &self.kind.renew.script,
+            part: self.part(),
+            replicas: 0,
+            what: "confirming the lock",
+            pauses: Pauses::default(),
+            insists: false,
+            since: Instant::now(),
+            give_up: Instant::now() + redis.command_timeout(),
+        }
+        .ask(redis)
+        .await
+    }
+
+    fn part(&self) -> Part {
+        self.kind.part(&self.kind.renew, self.name.key(), (&self.id, self.lease.millis(), 0), "")
+    }
+
+    /// When the request was sent that found it; `None` if it is gone.
+    fn outcome(&self, reply: &Reply) -> Result<Option<Moment>> {
+        match reply.answer.code {
+            Code::Kept => Ok(Some(reply.sent)),
+            Code::Gone => Ok(None),
+            _ => Err(unexpected(&reply.answer)),
+        }
+    }
+
+    /// A confirmation is about to be sent, for all who wait now. False if there is nobody to be told by it.
+    fn begins(&self) -> bool {
+        let mut state = self.state();
+        let left = state.waiting.extract_if(.., |tell| tell.is_closed()).collect();
+        self.answer(left, &Ok(true)); // as dropped guards
+        let waiting = mem::take(&mut state.waiting);
+        match (state.ended, &mut state.ending) {
+            (Some(was_ours), _) => self.answer(waiting, &Ok(was_ours)),
+            (None, Some(ending)) => ending.extend(waiting),
+            (None, None) => state.asked = waiting,
+        }
+        let is_due = mem::take(&mut state.unconfirmed) && state.ended.is_none() && state.ending.is_none();
+        state.confirming = is_due || !state.asked.is_empty();
+        state.confirming
+    }
+
+    fn unanswered(&self) {
+        let mut state = self.state();
+        let asked = mem::take(&mut state.asked);
+        state.waiting.extend(asked);
+    }
+
+    fn kept(&self, sent: Moment) {
+        let mut state = self.state();
+        if let Some(holder) = state.holder.upgrade() {
+            holder.confirmed(sent, Some(self.lease));
+        }
+        if let Some(resting) = &mut state.resting {
+            resting.inheritance.until = resting.inheritance.until.max(sent + self.lease.certain());
+        }
+        self.answer(mem::take(&mut state.asked), &Ok(true));
+    }
+
+    /// Lost, for all of them and for whoever has it now; unless it was given back meanwhile. Then that tells.
+    fn gone(&self, queues: &Queues) {
+        let mut state = self.state();
+        let asked = mem::take(&mut state.asked);
+        match (state.ended, &mut state.ending) {
+            (Some(was_ours), _) => self.answer(asked, &Ok(was_ours)),
+            (None, Some(ending)) => ending.extend(asked),
+            (None, None) => {
+                let (holder, release) = (state.holder.upgrade(), state.give_up_rest());
+                drop(state);
+                drop(release); // there is nothing to give back
+                if let Some(holder) = holder {
+                    holder.found_gone();
+                    holder.lose(Lost::Removed, &self.counters);
+                    queues.wake_head(&holder);
+                }
+                self.answer(asked, &Ok(false));
+            }
+        }
+    }
+
+    /// Whoever has it is about to ask for its return, which tells all who wait now.
+    pub(super) fn ends(&self) {
+        let mut state = self.state();
+        let waiting = mem::take(&mut state.waiting);
+        state.ending.get_or_insert_default().extend(waiting);
+    }
+
+    /// It is still there.
+    pub(super) fn goes_on(&self) {
+        let mut state = self.state();
+        let ending = state.ending.take().unwrap_or_default();
+        state.waiting.extend(ending);
+    }
+
+    pub(super) fn ended(&self, was_ours: bool) {
+        let mut state = self.state();
+        state.ended.get_or_insert(was_ours);
+        self.answer(state.ending.take().unwrap_or_default(), &Ok(was_ours));
+    }
+
+    /// Who has left is told nothing, but counted.
+    fn answer(&self, waiting: Waiting, what: &Result<bool>) {
+        match what {
+            Ok(false) => self.counters.lost.add(count(&waiting)),
+            Ok(true) | Err(_) => self.counters.released.add(count(&waiting)), // given back, if unconfirmed
+        }
+        for tell in waiting {
+            let _ = tell.send(what.clone());
+        }
+    }
+
+    /// Nobody confirms any more, nor gives back what rests: the runtime ends.
+    fn abandon(&self) {
+        let mut state = self.state();
+        let left = (state.give_up_rest(), mem::take(&mut state.waiting), mem::take(&mut state.asked));
+        drop(state);
+        drop(left);
+    }
+
+    fn state(&self) -> MutexGuard<'_, TenureState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TenureState {
+    /// Where whoever has just let go waits.
+    fn not_asked_yet(&mut self) -> &mut Waiting {
+        match &mut self.resting {
+            Some(resting) => &mut resting.waiting,
+            None => &mut self.waiting,
+        }
+    }
+
+    fn give_up_rest(&mut self) -> Option<ReleaseJob> {
+        let Resting { release, waiting, .. } = self.resting.take()?;
+        self.waiting.extend(waiting);
+        Some(release)
+    }
+}
+
+/// Tells all who wait when the task that confirms is dropped.
+struct AbandonOnDrop<'a>(Option<&'a Tenure>);
+
+impl Drop for AbandonOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.inspect(|tenure| tenure.abandon());
+    }
+}
+
+fn count(waiting: &Waiting) -> u64 {
+    u64::try_from(waiting.len()).expect("fits memory")
+}

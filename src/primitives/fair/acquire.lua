@@ -1,0 +1,62 @@
+-- Takes the lock if it is free and nobody waits longer, or moves its count to the count wanted. Else `join` takes a place in
+-- the queue, at its end; `stay` keeps the place that is there and never makes one, so that it is harmless when late; `first`
+-- does not wait. Safe to run twice: the second run finds the count, or the place.
+-- KEYS   lock, queue, places
+-- ARGV   nonce, hold id, lease ms, count wanted, 'join', 'stay', 'first', or 'again' if a hold must be there already; channel,
+--        publish command
+-- Reply  granted, count | lost: `again`, but there is no hold | conflict: not a lock | out: `stay`, but there is no place
+--        queued, ms until it is worth asking again (-1: no end), place (1: next), hold id or nothing
+--        busy, ms as above, hold id or nothing: for `first`
+return serve(function(k, a)
+  local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+  local id, lease, wanted, how, channel = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
+  local count = redis.call('HGET', lock, id)
+  if count then
+    if wanted ~= count then
+      redis.call('HINCRBY', lock, id, wanted - count)
+    end
+    local left = redis.call('PTTL', lock)
+    redis.call('PEXPIRE', lock, left > tonumber(lease) and left or lease)
+    return 'granted ' .. wanted
+  end
+  if how == 'again' then
+    return 'lost'
+  end
+  local free = redis.call('EXISTS', lock) == 0
+  local theirs = free and '' or holder(lock)
+  if not theirs then
+    return 'conflict'
+  end
+  if how == 'stay' and not redis.call('LPOS', queue, id) then
+    return 'out'
+  end
+  local left
+  if free then
+    local first, till = call_next(queue, places, ARGV[a + 7], channel, id, false)
+    if not first or first == id then
+      redis.call('HINCRBY', lock, id, wanted)
+      redis.call('PEXPIRE', lock, lease)
+      redis.call('LREM', queue, 1, id)
+      redis.call('ZREM', places, id)
+      return 'granted ' .. wanted
+    end
+    left = till - clock() + 1
+  else
+    left = redis.call('PTTL', lock)
+  end
+  if how == 'first' then
+    return string.format('busy %.0f ', left) .. theirs
+  end
+  local place = redis.call('LPOS', queue, id)
+  place = place or redis.call('RPUSH', queue, id) - 1
+  -- A JVM before us takes off its wait when it gets the lock, so have that much more for each; but no more of them than can
+  -- have their turn before we look again, for the line may be long.
+  local stay = PLACE
+  if place > 0 then
+    for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place, 256) - 1)) do
+      stay = stay + (ours(other) and 0 or JVM)
+    end
+  end
+  redis.call('ZADD', places, string.format('%.0f', clock() + stay), id)
+  return string.format('queued %.0f %d ', left, place + 1) .. theirs
+end)

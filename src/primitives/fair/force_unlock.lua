@@ -1,0 +1,14 @@
+-- Takes the lock away from the hold that is meant and calls the next. Safe to run twice, and late: nobody else's lock is
+-- touched.
+-- KEYS   lock, queue, places
+-- ARGV   nonce, hold id, (unused) x 2, publish command, channel
+-- Reply  released | gone: there is no such hold
+return serve(function(k, a)
+  local lock = KEYS[k + 1]
+  if redis.call('HEXISTS', lock, ARGV[a + 2]) == 0 then
+    return 'gone'
+  end
+  call_next(KEYS[k + 2], KEYS[k + 3], ARGV[a + 5], ARGV[a + 6], nil, true)
+  redis.call('DEL', lock)
+  return 'released'
+end)

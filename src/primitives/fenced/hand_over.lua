@@ -1,0 +1,27 @@
+-- Moves the last acquisition straight to another hold of the same client, with a lease and a token of its own; nothing is
+-- published. Safe to run twice: the second run finds the new hold in place, and its token.
+-- KEYS   lock, token
+-- ARGV   nonce, hold id, lease ms of the new hold, (unused), id of the new hold, channel
+-- Reply  handed, token | handed before, token: the new hold was there already | deeper, count: not at its last acquisition,
+--        nothing changed | gone: there is no such hold
+return serve(function(k, a)
+  local lock, token, id, lease, heir = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 3], ARGV[a + 5]
+  local moved = redis.call('HEXISTS', lock, heir) == 1
+  if not moved then
+    local count = redis.call('HGET', lock, id)
+    if not count then
+      return 'gone'
+    end
+    if count ~= '1' then
+      return 'deeper ' .. count
+    end
+    -- In this order: should one be refused, the lock is still where it was.
+    redis.call('INCR', token)
+    redis.call('HINCRBY', lock, heir, '1')
+    redis.call('HDEL', lock, id)
+  end
+  -- A late second run finds a hold that may have been given a longer lease meanwhile.
+  local left = moved and redis.call('PTTL', lock) or 0
+  redis.call('PEXPIRE', lock, left > tonumber(lease) and left or lease)
+  return (moved and 'handed before ' or 'handed ') .. token_of(token)
+end)

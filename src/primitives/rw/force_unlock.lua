@@ -1,0 +1,36 @@
+-- Takes the lock away from the holds that are meant, readers and writer, and wakes all who wait. Safe to run twice, and late:
+-- holds that came since are left alone.
+-- KEYS   lock
+-- ARGV   nonce, the hold ids with a line each, (unused) x 2, publish command, channel
+-- Reply  released | gone: there is no such hold
+return serve(function(k, a)
+  local lock, meant, gone, rest, writer = KEYS[k + 1], {}, {}, 0, false
+  for id in string.gmatch(ARGV[a + 2], '[^\n]+') do
+    meant[id] = true
+  end
+  local fields = redis.call('HGETALL', lock)
+  for n = 1, #fields, 2 do
+    local id = fields[n]
+    if meant[id] then
+      gone[#gone + 1] = { id, tonumber(fields[n + 1]) or 0 }
+    elseif id ~= 'mode' then
+      rest, writer = rest + 1, writer or writes(id)
+    end
+  end
+  if #gone == 0 then
+    return 'gone'
+  end
+  publish(ARGV[a + 5], ARGV[a + 6], '1')
+  for _, hold in ipairs(gone) do
+    redis.call('HDEL', lock, hold[1])
+    for level = 1, hold[2] do
+      redis.call('DEL', lives_of(lock, hold[1]) .. level)
+    end
+  end
+  if rest == 0 then
+    redis.call('DEL', lock)
+  elseif not writer then
+    redis.call('HSET', lock, 'mode', 'read')
+  end
+  return 'released'
+end)

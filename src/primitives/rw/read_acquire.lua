@@ -1,0 +1,43 @@
+-- Takes the lock for reading, or moves the count of a read hold to the count wanted. Safe to run twice: the second run finds
+-- the count in place. New readers let a writer pass that waits since readers had the lock, be it free or not; but not below a
+-- write hold of their own owner, which must be there if it is named.
+-- KEYS   lock, the reader's expiry key, the waiting writer's mark
+-- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already, channel, id of the owner's write
+--        hold or ''
+-- Reply  granted, count | lost: `again`, but there is no hold, or the write hold is gone | conflict: not a read-write lock
+--        busy, ms left (-1: no end), id of the writer, or of one that waits
+return serve(function(k, a)
+  local lock, lives, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+  local id, lease, wanted, writer = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 7]
+  local mode = mode_of(lock)
+  local is_lock = mode == 'read' or mode == 'write'
+  local is_held = is_lock and redis.call('HEXISTS', lock, id) == 1
+  if not (is_held and redis.call('EXISTS', lives) == 1) then
+    if ARGV[a + 5] == 'again' then
+      return 'lost'
+    end
+    if mode == 'conflict' then
+      return 'conflict'
+    end
+    if writer ~= '' then
+      if redis.call('HEXISTS', lock, writer) == 0 then
+        return 'lost'
+      end
+    elseif mode == 'write' then
+      return string.format('busy %.0f ', redis.call('PTTL', lock)) .. someone(lock)
+    else
+      local waits = redis.call('PTTL', mark)
+      if waits > 0 then
+        return string.format('busy %.0f ', waits) .. redis.call('GET', mark)
+      end
+    end
+    if mode == 'free' then
+      redis.call('HSET', lock, 'mode', 'read')
+    end
+  end
+  redis.call('HSET', lock, id, wanted)
+  local left = redis.call('PTTL', lives)
+  redis.call('SET', lives, '1', 'PX', math.max(left, tonumber(lease)))
+  lasts(lock, redis.call('PTTL', lives))
+  return 'granted ' .. wanted
+end)

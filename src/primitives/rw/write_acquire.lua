@@ -1,0 +1,33 @@
+-- Takes the lock for writing, or moves the count to the count wanted. Safe to run twice: the second run finds the count in
+-- place. A waiter that finds readers leaves a mark for three seconds, which keeps further readers of ours away, also from the
+-- free lock, so that it is a writer's turn next; then the mark goes. It also goes when the waiter leaves (write_release).
+-- KEYS   lock, the waiting writer's mark
+-- ARGV   nonce, hold id (it ends in `:write`), lease ms, count wanted, 'again' if a hold must be there already, 'join' or
+--        'stay' to leave a mark, else 'first'; channel
+-- Reply  granted, count | lost: `again`, but there is no hold | conflict: not a read-write lock
+--        busy, ms left (-1: no end), id of the writer, or of a reader
+return serve(function(k, a)
+  local lock, mark, id, wanted, how = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5]
+  local mode = mode_of(lock)
+  if mode == 'free' or mode == 'conflict' or redis.call('HEXISTS', lock, id) == 0 then
+    if how == 'again' then
+      return 'lost'
+    end
+    if mode == 'conflict' then
+      return 'conflict'
+    end
+    if mode ~= 'free' then
+      if mode == 'read' and how ~= 'first' then
+        redis.call('SET', mark, id, 'PX', '3000')
+      end
+      return string.format('busy %.0f ', redis.call('PTTL', lock)) .. someone(lock)
+    end
+    redis.call('HSET', lock, 'mode', 'write')
+    redis.call('DEL', mark)
+  end
+  redis.call('HSET', lock, id, wanted)
+  -- Written even where it changes nothing, so that WAIT has something of this connection to wait for.
+  local left = redis.call('PTTL', lock)
+  redis.call('PEXPIRE', lock, math.max(left, tonumber(ARGV[a + 3])))
+  return 'granted ' .. wanted
+end)

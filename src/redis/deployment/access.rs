@@ -1,0 +1,83 @@
+//! Who we are on the servers, asked anew for each connection.
+
+use std::{fmt, time::Duration};
+
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    config::Config,
+    credentials::{Credentials, CredentialsProvider},
+    redis::{
+        conn::Target,
+        fault::Fault,
+        url::{Address, Url},
+    },
+    tls::TlsContext,
+};
+
+/// What all connections of a deployment have in common.
+#[derive(Clone)]
+pub(super) struct Access {
+    credentials: Credentials,
+    provider: Option<CredentialsProvider>,
+    database: Option<u8>,
+    tls: Option<TlsContext>,
+    client_name: Option<String>,
+    command_timeout: Duration,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Access(..)")
+    }
+}
+
+impl Access {
+    pub(super) fn new(url: &Url, config: &Config) -> Access {
+        Access {
+            credentials: url.credentials.clone(),
+            provider: config.credentials.clone(),
+            database: url.database,
+            tls: config.tls.clone().filter(|_| url.tls),
+            client_name: config.client_name.clone(),
+            command_timeout: config.command_timeout,
+        }
+    }
+
+    /// To a sentinel, which has users of its own and no databases.
+    pub(super) fn to_sentinel(&self, address: &Address, credentials: &Credentials) -> Target {
+        Target {
+            address: address.clone(),
+            credentials: credentials.clone(),
+            database: None,
+            tls: self.tls.clone(),
+            client_name: self.client_name.clone(),
+        }
+    }
+
+    /// To a server. A provider that fails is asked again with the next attempt.
+    pub(super) async fn to(&self, address: Address) -> Result<Target, Fault> {
+        let credentials = match &self.provider {
+            Some(provider) => self.provided(provider).await?,
+            None => self.credentials.clone(),
+        };
+        let (database, tls, client_name) = (self.database, self.tls.clone(), self.client_name.clone());
+        Ok(Target { address, credentials, database, tls, client_name })
+    }
+
+    /// In a task of its own, and not for ever: what panics or hangs there must not end what keeps the connections.
+    async fn provided(&self, provider: &CredentialsProvider) -> Result<Credentials, Fault> {
+        let provider = provider.clone();
+        let asked = AbortOnDropHandle::new(tokio::spawn(async move { provider.ask().await }));
+        match timeout(self.command_timeout, asked).await {
+            Ok(Ok(provided)) => provided.map_err(Fault::NotSent),
+            // Not with what it said: that may hold a password.
+            Ok(Err(_)) => Err(Fault::not_sent("the provider of credentials has panicked")),
+            Err(_) => {
+                let words = format!("the provider of credentials has not answered within {:?}", self.command_timeout);
+                Err(Fault::not_sent(&words))
+            }
+        }
+    }
+}

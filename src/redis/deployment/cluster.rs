@@ -1,0 +1,433 @@
+//! A cluster: each slot has its master, until it has another.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{
+    future::try_join_all,
+    stream::{BoxStream, FuturesUnordered, StreamExt, iter},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, interval, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{access::Access, member::Member, slots::SlotMap, standalone::Fixed};
+use crate::{
+    redis::{
+        conn::{Dialer, Link, Locator, NOTHING_HEARD, Reconnected, Target},
+        fault::{Fault, Redirection},
+        keys::slot_of,
+        node::NodeSettings,
+        script::{Answer, Part, Script},
+        url::Address,
+        {Way, send},
+    },
+    stats::Counters,
+};
+
+/// How often a request follows a slot; a slot that moves on faster is asked for again later.
+const REDIRECTIONS: usize = 5;
+/// How often the map is looked at although nothing has happened.
+const NOW_AND_THEN: Duration = Duration::from_secs(5);
+/// How often the servers are looked at, and how long one may be silent before others are asked about it.
+const TICK: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_millis(300);
+/// Between two looks at the map, whatever happens.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long one server may take to say who has which slots, before another is asked.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// All servers of a cluster that we know.
+#[derive(Debug)]
+pub(in crate::redis) struct Cluster {
+    access: Access,
+    seeds: Vec<Address>,
+    settings: NodeSettings,
+    counters: Arc<Counters>,
+    closed: CancellationToken,
+    map: RwLock<SlotMap>,
+    changes: watch::Sender<u64>,
+    /// Servers that we were sent to and do not know.
+    unknown: Mutex<BTreeSet<Address>>,
+    /// Told when the map may be old.
+    look: Notify,
+    /// Why nobody has told us of any server, and told when that is so.
+    last: Mutex<Option<Fault>>,
+    failed: Notify,
+    /// Whether channels belong to shards, once that is known.
+    sharded: OnceLock<bool>,
+    /// Which of the servers was asked last.
+    asked: AtomicUsize,
+    /// Somebody has needed the map: nobody is asked before.
+    wanted: AtomicBool,
+    this: Weak<Cluster>,
+}
+
+impl Cluster {
+    /// Knows nothing yet.
+    pub(super) fn new(
+        access: Access,
+        seeds: Vec<Address>,
+        settings: NodeSettings,
+        counters: &Arc<Counters>,
+        closed: &CancellationToken,
+    ) -> Arc<Cluster> {
+        Arc::new_cyclic(|this| Cluster {
+            access,
+            seeds,
+            settings,
+            counters: Arc::clone(counters),
+            closed: closed.clone(),
+            map: RwLock::new(SlotMap::new()),
+            changes: watch::Sender::new(0),
+            unknown: Mutex::default(),
+            look: Notify::new(),
+            last: Mutex::default(),
+            failed: Notify::new(),
+            sharded: OnceLock::new(),
+            asked: AtomicUsize::new(0),
+            wanted: AtomicBool::new(false),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Learns the map from any of the servers named.
+    pub(super) async fn connect(&self) -> Result<(), Fault> {
+        self.wanted.store(true, Ordering::Relaxed);
+        self.learn_anew().await
+    }
+
+    /// Keeps the map up to date until the client closes.
+    pub(super) fn start(self: &Arc<Self>) {
+        tokio::spawn(self.closed.clone().run_until_cancelled_owned(Arc::clone(self).keep_map()));
+    }
+
+    pub(super) async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
+        let slot = slot_of(part.key());
+        let (mut redirections, mut announced) = (0, None);
+        loop {
+            let member = match &announced {
+                Some(member) => Arc::clone(member),
+                None => self.owner(slot).await?,
+            };
+            let answered = match announced.take() {
+                Some(_) => member.announced(script, &part).await.map(|answer| (answer, 0)),
+                None => send(&member.node, script, part.clone(), way).await,
+            };
+            match answered {
+                Err(Fault::Elsewhere(there, source)) if redirections < REDIRECTIONS => {
+                    redirections += 1;
+                    announced = self.follow(&there, &member).await.ok_or(Fault::NotReady(source))?;
+                }
+                Err(Fault::Elsewhere(_, source)) => return Err(Fault::NotReady(source)),
+                Err(Fault::Closed) if self.has_left(&member) => {
+                    return Err(Fault::unknown("its server left the cluster"));
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    fn has_left(&self, member: &Member) -> bool {
+        member.has_ended() && !self.closed.is_cancelled()
+    }
+
+    /// The owner of a slot, as far as we know; waits for the first map.
+    async fn owner(&self, slot: u16) -> Result<Arc<Member>, Fault> {
+        if let Some(owner) = self.owner_now(slot) {
+            return Ok(owner);
+        }
+        self.until(|map| map.owner(slot).cloned()).await.ok_or_else(|| self.why_nobody())
+    }
+
+    /// Why no server is known that has a slot.
+    fn why_nobody(&self) -> Fault {
+        let last = if self.is_empty() { self.last().clone() } else { None };
+        last.unwrap_or_else(|| Fault::said("CLUSTERDOWN no server has this slot"))
+    }
+
+    /// Nobody was ever welcome, and we are not: that is told at once.
+    fn is_denied(&self) -> bool {
+        self.is_empty() && matches!(*self.last(), Some(Fault::Denied(_)))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.map().members().next().is_none()
+    }
+
+    fn owner_now(&self, slot: u16) -> Option<Arc<Member>> {
+        self.map().owner(slot).cloned()
+    }
+
+    /// Goes where a server has sent us. Inside: the server that the request must be announced to, if that is wanted.
+    /// `None` if we cannot go there now.
+    async fn follow(&self, there: &Redirection, from: &Member) -> Option<Option<Arc<Member>>> {
+        let address = self.complete(&there.to, from)?;
+        let known = self.map().member(&address).cloned();
+        let member = match known {
+            Some(member) => member,
+            None => {
+                self.unknown().insert(address.clone());
+                self.until(|map| map.member(&address).cloned()).await?
+            }
+        };
+        if there.asking {
+            return Some(Some(member));
+        }
+        self.moved(there.slot, &member);
+        Some(None)
+    }
+
+    /// A server that does not know its own host says only the port.
+    fn complete(&self, to: &str, from: &Member) -> Option<Address> {
+        match (to.strip_prefix(':'), &from.address) {
+            (Some(port), Address::Tcp(host, _)) => Some(Address::Tcp(Arc::clone(host), port.parse().ok()?)),
+            _ => Address::parse(to, 0),
+        }
+    }
+
+    fn moved(&self, slot: u16, to: &Arc<Member>) {
+        let is_known = self.map().owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, to));
+        if !is_known {
+            tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved");
+            self.change(|map| map.moved(slot, to));
+        }
+        self.look.notify_one(); // it is seldom the only one
+    }
+
+    /// Waits until the map says what is asked of it, but not for long.
+    async fn until<T>(&self, found: impl Fn(&SlotMap) -> Option<T>) -> Option<T> {
+        self.wanted.store(true, Ordering::Relaxed);
+        let mut changes = self.changes.subscribe();
+        let looking = async {
+            loop {
+                let failed = self.failed.notified(); // from here on no failure is missed
+                if let Some(found) = found(&self.map()) {
+                    return Some(found);
+                }
+                self.look.notify_one();
+                if self.is_denied() {
+                    return None;
+                }
+                tokio::select! {
+                    changed = changes.changed() => changed.ok()?,
+                    () = failed => {}
+                }
+            }
+        };
+        timeout(self.settings.command_timeout, looking).await.ok().flatten()
+    }
+
+    async fn keep_map(self: Arc<Self>) {
+        let (mut tick, mut last) = (interval(TICK), Instant::now());
+        loop {
+            tokio::select! {
+                () = self.look.notified() => {}
+                _ = tick.tick() => if self.is_calm() && (last.elapsed() < NOW_AND_THEN || !self.was_wanted()) {
+                    continue;
+                }
+            }
+            self.learn().await;
+            last = Instant::now();
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// All servers are well, and if none is known yet, nobody has asked for one.
+    fn is_calm(&self) -> bool {
+        let map = self.map();
+        let is_known = map.members().next().is_some() || !self.was_wanted();
+        is_known && map.members().all(|member| !member.is_unwell(LATE))
+    }
+
+    fn was_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Asks one server after the other, beginning with another each time: one may be behind the others.
+    async fn learn(&self) {
+        let mut links: Vec<_> = self.map().members().flat_map(|member| member.node.links().next()).collect();
+        let start = self.asked.fetch_add(1, Ordering::Relaxed) % links.len().max(1);
+        links.rotate_left(start);
+        for link in &links {
+            if link.silence() < LATE && matches!(timeout(ANSWER, self.learn_from(link)).await, Ok(Ok(()))) {
+                return;
+            }
+        }
+        if let Err(fault) = self.learn_anew().await {
+            tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster says who has which slots");
+            *self.last() = Some(fault);
+            self.failed.notify_waiters();
+        }
+    }
+
+    /// By connections of its own to all at once, whoever answers first.
+    async fn learn_anew(&self) -> Result<(), Fault> {
+        let known: Vec<_> = self.map().members().map(|member| member.address.clone()).collect();
+        let all: BTreeSet<_> = known.into_iter().chain(self.seeds.iter().cloned()).collect();
+        let mut asked: FuturesUnordered<_> = all.iter().map(|address| self.open(address)).collect();
+        let mut last = Fault::said("CLUSTERDOWN there is nobody to ask");
+        while let Some(opened) = asked.next().await {
+            match self.learn_from_opened(opened).await {
+                Ok(()) => return Ok(()),
+                Err(fault) => last = fault,
+            }
+        }
+        Err(last)
+    }
+
+    async fn open(&self, address: &Address) -> Result<Link, Fault> {
+        let target = self.access.to(address.clone()).await?;
+        Link::open(&target, self.settings.command_timeout, NOTHING_HEARD, &self.counters).await
+    }
+
+    async fn learn_from_opened(&self, link: Result<Link, Fault>) -> Result<(), Fault> {
+        self.learn_from(&link?).await
+    }
+
+    async fn learn_from(&self, link: &Link) -> Result<(), Fault> {
+        let ranges = link.slots().await?;
+        if ranges.is_empty() {
+            return Err(Fault::said("CLUSTERDOWN no server has any slot"));
+        }
+        if self.sharded.get().is_none() {
+            let _ = self.sharded.set(link.has_shard_channels().await?);
+        }
+        self.apply(&ranges);
+        Ok(())
+    }
+
+    fn apply(&self, ranges: &[(u16, u16, Address)]) {
+        let unknown = std::mem::take(&mut *self.unknown());
+        let gone = self.change(|map| {
+            for address in ranges.iter().map(|(_, _, address)| address).chain(&unknown) {
+                if map.member(address).is_none() {
+                    map.add(self.member(address));
+                }
+            }
+            map.replace(ranges, |member| unknown.contains(&member.address))
+        });
+        for member in gone {
+            tracing::info!(target: "leasehold::conn", address = %member.address, "has no slots any more");
+            member.end();
+        }
+    }
+
+    fn member(&self, address: &Address) -> Arc<Member> {
+        let (this, at) = (Weak::clone(&self.this), address.clone());
+        let reconnected: Reconnected = Arc::new(move || {
+            if let Some(cluster) = this.upgrade() {
+                cluster.change(|map| map.renewed(&at));
+            }
+        });
+        Member::new(address.clone(), &self.dial(address), self.settings, &reconnected, &self.closed)
+    }
+
+    fn dial(&self, address: &Address) -> Dialer {
+        let fixed = Fixed { access: self.access.clone(), address: address.clone(), wants_master: false };
+        Dialer::new(Arc::new(fixed), self.settings.command_timeout, &self.counters)
+    }
+
+    /// Whether all servers answer.
+    pub(super) async fn ping(&self) -> Result<(), Fault> {
+        let members: Vec<_> = self.map().members().cloned().collect();
+        if members.is_empty() {
+            return self.owner(0).await.map(drop);
+        }
+        try_join_all(members.iter().map(|member| member.node.ping())).await.map(drop)
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub(super) fn changed_since(&self, key: &str, changes: u64) -> bool {
+        self.map().changed_since(slot_of(key), changes)
+    }
+
+    /// Whether channels belong to shards. Until that is known, nothing can be sent anyway.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.sharded.get().copied().unwrap_or(false)
+    }
+
+    /// The server that publishes to a channel of a shard.
+    pub(super) fn shard(&self, channel: &str) -> Option<Address> {
+        self.map().owner(slot_of(channel)).map(|owner| owner.address.clone())
+    }
+
+    pub(super) fn dial_shard(&self, address: &Address) -> Dialer {
+        self.dial(address)
+    }
+
+    /// Whether a server has slots, or nothing is known yet.
+    pub(super) fn has(&self, address: &Address) -> bool {
+        let map = self.map();
+        map.changes() == 0 || map.member(address).is_some()
+    }
+
+    /// Somebody was sent elsewhere.
+    pub(super) fn may_be_old(&self) {
+        self.look.notify_one();
+    }
+
+    /// To any server that answers.
+    pub(super) fn dial_any(self: &Arc<Self>) -> Dialer {
+        Dialer::new(Arc::new(AnyMember(Arc::clone(self))), self.settings.command_timeout, &self.counters)
+    }
+
+    /// The first server's bare connection.
+    #[cfg(feature = "bench")]
+    pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
+        self.owner(0).await?.node.link().await
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut SlotMap) -> T) -> T {
+        let (changed, changes) = {
+            let mut map = self.map_mut();
+            let changed = change(&mut map);
+            (changed, map.changes())
+        };
+        self.changes.send_modify(|known| *known = changes.max(*known));
+        changed
+    }
+
+    fn map(&self) -> RwLockReadGuard<'_, SlotMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn map_mut(&self) -> RwLockWriteGuard<'_, SlotMap> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Fault>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unknown(&self) -> MutexGuard<'_, BTreeSet<Address>> {
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those that we know, and those that we were told of.
+#[derive(Debug)]
+struct AnyMember(Arc<Cluster>);
+
+impl Locator for AnyMember {
+    fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
+        let known: Vec<_> = self.0.map().members().map(|member| member.address.clone()).collect();
+        let all = known.into_iter().chain(self.0.seeds.iter().cloned());
+        iter(all).then(async |address| self.0.access.to(address).await).boxed()
+    }
+
+    fn wants_master(&self) -> bool {
+        false
+    }
+}

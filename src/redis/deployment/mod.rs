@@ -1,0 +1,243 @@
+//! Which server a key is on, and when that changes. Each server is a [`Node`] of connections of our own; what knows the
+//! servers (an address, sentinels, a cluster) only says where these lead to.
+
+mod access;
+mod cluster;
+mod member;
+mod sentinel;
+mod slots;
+mod standalone;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Way,
+    conn::{Dialer, Locator, Reconnected},
+    fault::Fault,
+    gather::Company,
+    node::{Node, NodeSettings},
+    script::{Answer, Part, Script},
+    send,
+    url::{Address, Shape, Url},
+};
+use crate::{
+    config::{Config, PubSub},
+    stats::Counters,
+};
+use access::Access;
+use cluster::Cluster;
+use sentinel::Sentinels;
+use standalone::Fixed;
+
+/// The servers behind a URL.
+#[derive(Debug)]
+pub(super) enum Deployment {
+    /// One master, whatever leads to it.
+    One(One),
+    /// Many, each with some of the keys.
+    Cluster(Arc<Cluster>, PubSub),
+}
+
+#[derive(Debug)]
+pub(super) struct One {
+    node: Arc<Node>,
+    dial: Dialer,
+    changes: watch::Sender<u64>,
+    pubsub: PubSub,
+}
+
+impl Deployment {
+    /// Connects, so that a wrong address or password is known at once.
+    pub(super) async fn connect(
+        url: &Url,
+        config: &Config,
+        counters: &Arc<Counters>,
+        closed: &CancellationToken,
+    ) -> Result<Deployment, Fault> {
+        let place = Place::of(url, config, counters, closed);
+        match place {
+            Place::Cluster(cluster) => {
+                cluster.connect().await?;
+                cluster.start();
+                Ok(Deployment::Cluster(cluster, config.pubsub))
+            }
+            Place::One(dial, sentinels) => {
+                let (changes, reconnected) = counted();
+                let node = Node::connect(&dial, settings(config, Company::Any), &reconnected, closed).await?;
+                Ok(One::start(node, dial, changes, sentinels, config, closed))
+            }
+        }
+    }
+
+    /// The same, but connects when it is first needed.
+    pub(super) fn lazy(url: &Url, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Deployment {
+        match Place::of(url, config, counters, closed) {
+            Place::Cluster(cluster) => {
+                cluster.start();
+                Deployment::Cluster(cluster, config.pubsub)
+            }
+            Place::One(dial, sentinels) => {
+                let (changes, reconnected) = counted();
+                let node = Node::lazy(&dial, settings(config, Company::Any), &reconnected, closed);
+                One::start(node, dial, changes, sentinels, config, closed)
+            }
+        }
+    }
+
+    pub(super) async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
+        match self {
+            Deployment::One(one) => send(&one.node, script, part, way).await,
+            Deployment::Cluster(cluster, _) => cluster.send(script, part, way).await,
+        }
+    }
+
+    pub(super) async fn ping(&self) -> Result<(), Fault> {
+        match self {
+            Deployment::One(one) => one.node.ping().await,
+            Deployment::Cluster(cluster, _) => cluster.ping().await,
+        }
+    }
+
+    /// Counts up whenever what a server knew may be gone: of all keys, or of some.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        match self {
+            Deployment::One(one) => one.changes.subscribe(),
+            Deployment::Cluster(cluster, _) => cluster.changes(),
+        }
+    }
+
+    /// Whether that has happened to a key since so many changes.
+    pub(super) fn changed_since(&self, key: &str, changes: u64) -> bool {
+        match self {
+            Deployment::One(one) => *one.changes.borrow() > changes,
+            Deployment::Cluster(cluster, _) => cluster.changed_since(key, changes),
+        }
+    }
+
+    /// How releases are told: by channels of the cluster's shards, of the whole deployment, or not at all.
+    pub(super) fn pubsub(&self) -> PubSub {
+        match self {
+            Deployment::One(One { pubsub: PubSub::Auto, .. }) => PubSub::Classic,
+            Deployment::Cluster(cluster, PubSub::Auto) if cluster.is_sharded() => PubSub::Sharded,
+            Deployment::Cluster(_, PubSub::Auto) => PubSub::Classic,
+            Deployment::One(One { pubsub, .. }) | Deployment::Cluster(_, pubsub) => *pubsub,
+        }
+    }
+
+    /// The line on which a channel is heard. Channels of one shard share one; all others share another.
+    pub(super) fn line(&self, channel: &str) -> Line {
+        match self {
+            Deployment::Cluster(cluster, _) if self.pubsub() == PubSub::Sharded => {
+                cluster.shard(channel).map_or(Line::None, Line::Shard)
+            }
+            _ => Line::Any,
+        }
+    }
+
+    pub(super) fn dial(&self, line: &Line) -> Dialer {
+        match (self, line) {
+            (Deployment::One(one), _) => one.dial.clone(),
+            (Deployment::Cluster(cluster, _), Line::Shard(address)) => cluster.dial_shard(address),
+            (Deployment::Cluster(cluster, _), _) => cluster.dial_any(),
+        }
+    }
+
+    /// Whether that server is still the one, or one of those, where a line leads to.
+    pub(super) fn leads_to(&self, line: &Line, address: &Address) -> bool {
+        match (self, line) {
+            (Deployment::One(one), _) => one.node.links().all(|link| link.address() == address),
+            (Deployment::Cluster(cluster, _), Line::Any) => cluster.has(address),
+            (Deployment::Cluster(..), Line::Shard(shard)) => shard == address,
+            (Deployment::Cluster(..), Line::None) => false,
+        }
+    }
+
+    /// A server has sent us elsewhere.
+    pub(super) fn may_be_old(&self) {
+        if let Deployment::Cluster(cluster, _) = self {
+            cluster.may_be_old();
+        }
+    }
+
+    /// A bare connection, for measurements.
+    #[cfg(feature = "bench")]
+    pub(super) async fn link(&self) -> Result<Arc<super::conn::Link>, Fault> {
+        match self {
+            Deployment::One(one) => one.node.link().await,
+            Deployment::Cluster(cluster, _) => cluster.link().await,
+        }
+    }
+}
+
+/// Where a channel is heard.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Line {
+    /// Nowhere: nobody knows yet who has its slot.
+    None,
+    /// On any connection.
+    Any,
+    /// On the server of its slot.
+    Shard(Address),
+}
+
+impl One {
+    fn start(
+        node: Node,
+        dial: Dialer,
+        changes: watch::Sender<u64>,
+        sentinels: Option<Arc<Sentinels>>,
+        config: &Config,
+        closed: &CancellationToken,
+    ) -> Deployment {
+        let node = Arc::new(node);
+        if let Some(sentinels) = sentinels {
+            tokio::spawn(closed.clone().run_until_cancelled_owned(sentinels.watch(Arc::clone(&node))));
+        }
+        Deployment::One(One { node, dial, changes, pubsub: config.pubsub })
+    }
+}
+
+/// What a URL and its settings come to.
+enum Place {
+    One(Dialer, Option<Arc<Sentinels>>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Place {
+    fn of(url: &Url, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Place {
+        let (access, command_timeout) = (Access::new(url, config), config.command_timeout);
+        let dialer = |locator: Arc<dyn Locator>| Dialer::new(locator, command_timeout, counters);
+        match &url.shape {
+            Shape::One(address) => {
+                let fixed = Fixed { access, address: address.clone(), wants_master: true };
+                Place::One(dialer(Arc::new(fixed)), None)
+            }
+            Shape::Sentinel { sentinels, service, credentials } => {
+                let (addresses, service, credentials) = (sentinels.clone(), service.clone(), credentials.clone());
+                let (counters, master) = (Arc::clone(counters), watch::Sender::new(None));
+                let sentinels =
+                    Arc::new(Sentinels { access, addresses, service, credentials, command_timeout, counters, master });
+                Place::One(dialer(Arc::clone(&sentinels) as Arc<dyn Locator>), Some(sentinels))
+            }
+            Shape::Cluster(seeds) => {
+                let settings = settings(config, Company::OfOneSlot);
+                Place::Cluster(Cluster::new(access, seeds.clone(), settings, counters, closed))
+            }
+        }
+    }
+}
+
+fn settings(config: &Config, company: Company) -> NodeSettings {
+    let Config { connections, command_timeout, confirmed, .. } = *config;
+    NodeSettings { connections, command_timeout, company, confirmed }
+}
+
+/// A count, and what counts it up.
+fn counted() -> (watch::Sender<u64>, Reconnected) {
+    let changes = watch::Sender::new(0);
+    let counted = changes.clone();
+    (changes, Arc::new(move || counted.send_modify(|count| *count += 1)))
+}

@@ -1,0 +1,99 @@
+//! Which server has which slots, and when that last changed.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::member::Member;
+use crate::redis::{keys::SLOTS, url::Address};
+
+/// The slots of a cluster. Counts changes: what a server knew of a slot may be gone when its owner has changed or was
+/// connected to anew.
+#[derive(Debug)]
+pub(super) struct SlotMap {
+    owners: Box<[Option<Arc<Member>>]>,
+    changed: Box<[u64]>,
+    changes: u64,
+    members: BTreeMap<Address, Arc<Member>>,
+}
+
+impl SlotMap {
+    pub(super) fn new() -> SlotMap {
+        let slots = usize::from(SLOTS);
+        let (owners, changed) = (vec![None; slots].into(), vec![0; slots].into());
+        SlotMap { owners, changed, changes: 0, members: BTreeMap::new() }
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
+        self.owners[usize::from(slot)].as_ref()
+    }
+
+    pub(super) fn member(&self, address: &Address) -> Option<&Arc<Member>> {
+        self.members.get(address)
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.values()
+    }
+
+    /// Counts up with each change.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether something has happened to a slot since so many changes.
+    pub(super) fn changed_since(&self, slot: u16, changes: u64) -> bool {
+        self.changed[usize::from(slot)] > changes
+    }
+
+    pub(super) fn add(&mut self, member: Arc<Member>) {
+        self.members.insert(member.address.clone(), member);
+    }
+
+    /// One slot has another owner.
+    pub(super) fn moved(&mut self, slot: u16, to: &Arc<Member>) {
+        self.changes += 1;
+        self.give(slot, Some(Arc::clone(to)));
+    }
+
+    /// All that was asked about a server's slots is to be asked again.
+    pub(super) fn renewed(&mut self, address: &Address) {
+        self.changes += 1;
+        for slot in 0..usize::from(SLOTS) {
+            if self.owners[slot].as_ref().is_some_and(|owner| owner.address == *address) {
+                self.changed[slot] = self.changes;
+            }
+        }
+    }
+
+    /// The whole map, new: all owners are members already. Returns the members that have nothing any more.
+    pub(super) fn replace(
+        &mut self,
+        ranges: &[(u16, u16, Address)],
+        kept: impl Fn(&Member) -> bool,
+    ) -> Vec<Arc<Member>> {
+        let mut owners: Vec<Option<&Address>> = vec![None; usize::from(SLOTS)];
+        for (first, last, address) in ranges {
+            (*first..=(*last).min(SLOTS - 1)).for_each(|slot| owners[usize::from(slot)] = Some(address));
+        }
+        self.changes += 1;
+        for (slot, address) in (0..SLOTS).zip(owners) {
+            let member = address.and_then(|address| self.members.get(address)).cloned();
+            self.give(slot, member);
+        }
+        let is_needed =
+            |member: &Arc<Member>| kept(member) || ranges.iter().any(|(_, _, address)| *address == member.address);
+        let (needed, gone) = std::mem::take(&mut self.members).into_iter().partition(|(_, member)| is_needed(member));
+        self.members = needed;
+        gone.into_values().collect()
+    }
+
+    fn give(&mut self, slot: u16, to: Option<Arc<Member>>) {
+        let slot = usize::from(slot);
+        let same = match (&self.owners[slot], &to) {
+            (Some(owner), Some(to)) => Arc::ptr_eq(owner, to),
+            (owner, to) => owner.is_none() && to.is_none(),
+        };
+        if !same {
+            (self.owners[slot], self.changed[slot]) = (to, self.changes);
+        }
+    }
+}

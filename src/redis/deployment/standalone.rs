@@ -1,0 +1,29 @@
+//! One server behind an address, which may be a name that leads to another server after a failover.
+
+use futures_util::stream::{BoxStream, StreamExt, once};
+
+use super::access::Access;
+use crate::redis::{
+    conn::{Locator, Target},
+    fault::Fault,
+    url::Address,
+};
+
+/// Always the same address. The name in it is resolved anew for each connection.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) access: Access,
+    pub(super) address: Address,
+    /// A server of a cluster sends us on by itself where it is not the master.
+    pub(super) wants_master: bool,
+}
+
+impl Locator for Fixed {
+    fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
+        once(self.access.to(self.address.clone())).boxed()
+    }
+
+    fn wants_master(&self) -> bool {
+        self.wants_master
+    }
+}

@@ -1,0 +1,258 @@
+//! Where the servers are and who we are there: a URL, read.
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+use percent_encoding::percent_decode_str;
+
+use crate::{
+    credentials::Credentials,
+    error::{Error, Result},
+};
+
+const STANDARD_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// A URL that can be used. Not printable: it can hold passwords.
+#[derive(Clone)]
+pub(crate) struct Url {
+    pub(super) shape: Shape,
+    pub(super) credentials: Credentials,
+    pub(super) database: Option<u8>,
+    pub(super) tls: bool,
+}
+
+/// What stands behind a URL.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Shape {
+    One(Address),
+    /// Sentinels that know the master of a service, and who we are to them.
+    Sentinel {
+        sentinels: Vec<Address>,
+        service: String,
+        credentials: Credentials,
+    },
+    /// Some servers of a cluster, which know the others.
+    Cluster(Vec<Address>),
+}
+
+/// Where one server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Address {
+    Tcp(Arc<str>, u16),
+    Unix(PathBuf),
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Url(..)")
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Reads `host`, `host:port`, `[::1]` and `[::1]:port`; and `::1:port`, as servers of a cluster write it.
+    pub(super) fn parse(text: &str, standard_port: u16) -> Option<Address> {
+        let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, None),
+            Some((host, rest)) => (host, Some(rest.strip_prefix(':')?)),
+            None => text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        };
+        let port = port.map_or(Some(standard_port), |port| port.parse().ok().filter(|port| *port != 0))?;
+        (!host.is_empty()).then(|| Address::Tcp(host.into(), port))
+    }
+}
+
+impl Url {
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.shape, Shape::Cluster(_))
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls
+    }
+
+    /// Reads `redis://[user:password@]host[:port][/db]`, `redis+unix://[user:password@]/path[?db=n]`,
+    /// `redis-sentinel://[user:password@]host[:port],../service[/db][?sentinel_user=..&sentinel_password=..]` and
+    /// `redis-cluster://[user:password@]host[:port],..`; all but the second also with `rediss` for TLS, and all with `valkey`.
+    pub(crate) fn parse(url: &str) -> Result<Url> {
+        Url::read(url).map_err(|reason| Error::config("url", reason))
+    }
+
+    /// What is wrong with it is said without a word of it, for it may be part of a password.
+    fn read(url: &str) -> std::result::Result<Url, &'static str> {
+        let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
+        let (tls, kind) = split_scheme(scheme).ok_or(UNKNOWN_SCHEME)?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A password may hold an @ that was not encoded.
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) => (credentials(user)?, rest),
+            None => (Credentials::default(), rest),
+        };
+        let mut query = Query::parse(query)?;
+        let (shape, database) = match kind {
+            "+unix" => (unix(rest)?, query.take("db").map(|db| database(&db)).transpose()?),
+            "-sentinel" => sentinel(rest, &mut query)?,
+            "-cluster" => (cluster(rest)?, None),
+            _ => standalone(rest)?,
+        };
+        query
+            .is_empty()
+            .then_some(Url { shape, credentials: login, database, tls })
+            .ok_or("it has a parameter that is not known here")
+    }
+}
+
+const UNKNOWN_SCHEME: &str = "its scheme is none of redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, \
+    redis-cluster://, rediss-cluster:// and their valkey twins";
+
+/// Whether by TLS, and what follows the server's kind.
+fn split_scheme(scheme: &str) -> Option<(bool, &str)> {
+    let rest = scheme.strip_prefix("redis").or_else(|| scheme.strip_prefix("valkey"))?;
+    let (tls, kind) = rest.strip_prefix('s').map_or((false, rest), |kind| (true, kind));
+    let is_known = matches!(kind, "" | "-sentinel" | "-cluster") || kind == "+unix" && !tls;
+    is_known.then_some((tls, kind))
+}
+
+fn standalone(rest: &str) -> std::result::Result<(Shape, Option<u8>), &'static str> {
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let address = Address::parse(host, STANDARD_PORT).ok_or(NO_HOST)?;
+    let database = (!path.is_empty()).then(|| database(path)).transpose()?;
+    Ok((Shape::One(address), database))
+}
+
+fn unix(rest: &str) -> std::result::Result<Shape, &'static str> {
+    let path = decoded(rest)?;
+    path.starts_with('/')
+        .then(|| Shape::One(Address::Unix(path.into())))
+        .ok_or("the path of its socket must begin with /")
+}
+
+fn sentinel(rest: &str, query: &mut Query) -> std::result::Result<(Shape, Option<u8>), &'static str> {
+    let (hosts, path) = rest.split_once('/').ok_or(NO_SERVICE)?;
+    let (service, number) = path.split_once('/').unwrap_or((path, ""));
+    let service = decoded(service)?;
+    if service.is_empty() {
+        return Err(NO_SERVICE);
+    }
+    let credentials = Credentials { user: query.take("sentinel_user"), password: query.take("sentinel_password") };
+    let database = (!number.is_empty()).then(|| database(number)).transpose()?;
+    Ok((Shape::Sentinel { sentinels: addresses(hosts, SENTINEL_PORT)?, service, credentials }, database))
+}
+
+const NO_SERVICE: &str = "the name of the service is missing, as in redis-sentinel://host,host/mymaster";
+
+fn cluster(rest: &str) -> std::result::Result<Shape, &'static str> {
+    match rest.split_once('/').unwrap_or((rest, "")) {
+        (hosts, "" | "0") => Ok(Shape::Cluster(addresses(hosts, STANDARD_PORT)?)),
+        _ => Err("a cluster has no database but 0"),
+    }
+}
+
+fn addresses(hosts: &str, standard_port: u16) -> std::result::Result<Vec<Address>, &'static str> {
+    hosts.split(',').map(|host| Address::parse(host, standard_port).ok_or(NO_HOST)).collect()
+}
+
+const NO_HOST: &str = "a host or its port cannot be read";
+
+fn database(text: &str) -> std::result::Result<u8, &'static str> {
+    text.parse().map_err(|_| "its database is not a number from 0 to 255")
+}
+
+fn decoded(text: &str) -> std::result::Result<String, &'static str> {
+    let text = percent_decode_str(text).decode_utf8().map_err(|_| "what it encodes with % is no text")?;
+    Ok(text.into_owned())
+}
+
+fn credentials(text: &str) -> std::result::Result<Credentials, &'static str> {
+    let (user, password) = text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
+    let user = Some(decoded(user)?).filter(|user| !user.is_empty());
+    Ok(Credentials { user, password: password.map(decoded).transpose()? })
+}
+
+/// What stands behind the question mark.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn parse(text: &str) -> std::result::Result<Query, &'static str> {
+        let pair = |pair: &str| {
+            let (name, value) = pair.split_once('=').ok_or("its parameters are not of the form name=value")?;
+            Ok((decoded(name)?, decoded(value)?))
+        };
+        text.split('&').filter(|text| !text.is_empty()).map(pair).collect::<std::result::Result<_, _>>().map(Query)
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(known, _)| known == name)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp(host.into(), port)
+    }
+
+    #[test]
+    fn urls() {
+        let one = Url::parse("valkey://u:p%40%2F@h:1/2").expect("good");
+        assert!(one.shape == Shape::One(tcp("h", 1)) && one.database == Some(2) && !one.tls);
+        assert_eq!((one.credentials.user.as_deref(), one.credentials.password.as_deref()), (Some("u"), Some("p@/")));
+        let six = Url::parse("rediss://:p@[::1]").expect("good");
+        assert!(six.shape == Shape::One(tcp("::1", 6379)) && six.tls && six.credentials.user.is_none());
+        let unix = Url::parse("valkey+unix:///r.sock?db=3").expect("good");
+        assert!(unix.shape == Shape::One(Address::Unix("/r.sock".into())) && unix.database == Some(3));
+        let cluster = Url::parse("valkeys-cluster://a,b:7000").expect("good");
+        assert!(cluster.shape == Shape::Cluster(vec![tcp("a", 6379), tcp("b", 7000)]) && cluster.tls);
+    }
+
+    #[test]
+    fn sentinels() {
+        let url = Url::parse("redis-sentinel://u:p@a,b:1/main/4?sentinel_password=s&sentinel_user=w").expect("good");
+        let credentials = Credentials { user: Some("w".into()), password: Some("s".into()) };
+        let sentinels = vec![tcp("a", 26379), tcp("b", 1)];
+        assert!(url.shape == Shape::Sentinel { sentinels, service: "main".into(), credentials });
+        assert!(url.database == Some(4) && url.credentials.password.as_deref() == Some("p"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said_without_it() {
+        let bad = [
+            "",
+            "h:6379",
+            "http://s3cret:1",
+            "redis://:s3cret@h:99999",
+            "redis://h?x=s3cret",
+            "redis://h/s3cret",
+            "redis://",
+            "rediss+unix:///s3cret",
+            "redis+unix://s3cret",
+            "redis-sentinel://s3cret",
+            "redis-sentinel://a,/s3cret",
+            "redis-cluster://h/3",
+            "redis://u:s3cret%ff@h",
+            "redis://h:0",
+            "rediscluster://s3cret",
+        ];
+        for bad in bad {
+            let error = Url::parse(bad).expect_err(bad);
+            assert!(!format!("{error} {error:?}").contains("s3cret"), "{bad}");
+        }
+        assert_eq!(format!("{:?}", Url::parse("redis://:s3cret@h").expect("good")), "Url(..)");
+    }
+}

@@ -1,0 +1,237 @@
+//! What the lock promises, wherever the server is: one list of cases, each tried in every place.
+
+mod place;
+
+use std::{
+    collections::HashSet,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Error, Lost, Owner};
+
+use crate::support::{ms, poll_once, until, within};
+use place::Place;
+
+/// How long something may take that is one round trip: in a cluster of six processes on a busy machine.
+const SOON: Duration = ms(5_000);
+
+/// The list of cases. Each is a function below; places are shared, so each has names of its own.
+macro_rules! cases_in {
+    ($place:ident: $($case:ident)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $case() {
+            super::$case(&super::Place::$place().await).await;
+        })*
+    };
+    ($place:ident) => {
+        cases_in! { $place:
+            nested_calls_re_enter
+            the_watchdog_renews
+            a_holder_is_told_when_the_key_is_deleted
+            calls_dropped_while_the_lock_is_free_leave_nothing
+            calls_dropped_while_they_wait_leave_nothing
+            tasks_of_two_clients_exclude_each_other
+            a_release_wakes_who_waits_in_another_client
+            what_is_not_a_lock_is_a_conflict
+            closing_gives_everything_back
+        }
+    };
+}
+
+/// One module of tests for each place, a line each.
+macro_rules! everywhere {
+    ($($(#[$when:meta])* $place:ident)*) => {
+        $($(#[$when])* mod $place {
+            cases_in! { $place }
+        })*
+    };
+}
+
+everywhere! {
+    alone
+    unix_socket
+    #[cfg(feature = "tls")] tls
+    sentinels
+    cluster
+}
+
+async fn plain(place: &Place) -> Client {
+    place.client(|builder| builder).await
+}
+
+/// Nothing of ours remains, neither on the server nor in the client.
+async fn clean(place: &Place, client: &Client, name: &str) {
+    let idle = || {
+        let now = client.stats().now;
+        (now.holds, now.waiting, now.subscriptions, now.releasing) == (0, 0, 0, 0)
+    };
+    until("the client to be idle", SOON, idle).await;
+    until("the channel to be left", SOON, || place.listeners(name) == 0).await;
+    assert!(!place.exists(name), "{name}: {:?}", place.lock(name));
+}
+
+async fn nested_calls_re_enter(place: &Place) {
+    let (client, name) = (plain(place).await, "nested");
+    let lock = client.lock(name);
+    let count = || place.lock(name).into_iter().map(|(_, count)| count).collect::<Vec<_>>();
+    let first = lock.lock().await.expect("free");
+    assert_eq!((count(), first.holds()), (vec![1], 1));
+    let second = lock.lock().await.expect("re-entered");
+    let third = lock.try_lock().await.expect("answered").expect("re-entered");
+    assert_eq!((count(), first.holds()), (vec![3], 3));
+    assert_eq!((place.lock(name)[0].0.as_str(), third.id()), (first.id(), first.id()));
+    let stranger = Owner::new();
+    assert!(lock.clone().owner(&stranger).try_lock().await.expect("answered").is_none());
+
+    first.unlock().await.expect("ours");
+    third.unlock().await.expect("ours");
+    assert_eq!(count(), [1]);
+    assert!(lock.owner(&stranger).try_lock().await.expect("answered").is_none());
+    second.unlock().await.expect("ours");
+    clean(place, &client, name).await;
+}
+
+async fn the_watchdog_renews(place: &Place) {
+    let client = place.client(|builder| builder.watchdog(ms(1_500))).await;
+    let guard = client.lock("kept").lock().await.expect("free");
+    let (started, mut least) = (Instant::now(), i64::MAX);
+    while started.elapsed() < ms(4_000) {
+        least = least.min(place.pttl("kept"));
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert!(least > 0, "{least} ms left");
+    assert!(client.stats().total.renewals >= 5);
+    guard.unlock().await.expect("never lost");
+    clean(place, &client, "kept").await;
+}
+
+async fn a_holder_is_told_when_the_key_is_deleted(place: &Place) {
+    const LEASE: Duration = ms(3_000);
+    let client = place.client(|builder| builder.watchdog(LEASE)).await;
+    let guard = client.lock("deleted").lock().await.expect("free");
+    let _: u32 = place.ask("deleted", &["DEL", "deleted"]);
+    let (lost, _) = within("to be told", LEASE / 3 + ms(200), guard.lost()).await;
+    assert_eq!(lost, Lost::Removed);
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Removed, .. })));
+    drop(client.lock("deleted").lock().await.expect("free"));
+    clean(place, &client, "deleted").await;
+}
+
+/// Polls a future `times` times, each time after whatever it waits for had time to happen, and drops it. True if it has
+/// ended.
+async fn poll_and_drop(times: usize, work: impl Future) -> bool {
+    let mut work = pin!(work);
+    for _ in 0..times {
+        if poll_once(work.as_mut()).is_ready() {
+            return true;
+        }
+        tokio::time::sleep(ms(2)).await;
+    }
+    false
+}
+
+async fn calls_dropped_while_the_lock_is_free_leave_nothing(place: &Place) {
+    let (client, name) = (plain(place).await, "dropped, free");
+    for times in 0.. {
+        let done = poll_and_drop(times, client.lock(name).lock()).await;
+        clean(place, &client, name).await;
+        // On a busy machine the answer can be there at the first poll already.
+        if done && times > 1 {
+            break;
+        }
+    }
+}
+
+async fn calls_dropped_while_they_wait_leave_nothing(place: &Place) {
+    let (client, holder, name) = (plain(place).await, plain(place).await, "dropped, taken");
+    for times in 0..12 {
+        let guard = holder.lock(name).lock().await.expect("free");
+        assert!(!poll_and_drop(times, client.lock(name).lock()).await);
+        guard.unlock().await.expect("ours");
+    }
+    clean(place, &client, name).await;
+    clean(place, &holder, name).await;
+}
+
+/// Some names, so that in a cluster not all are with one master.
+async fn tasks_of_two_clients_exclude_each_other(place: &Place) {
+    const NAMES: [&str; 3] = ["turns-a", "turns-b", "turns-c"];
+    const TURNS: u32 = 15;
+    let clients = [plain(place).await, plain(place).await];
+    let inside = NAMES.map(|_| Arc::new(AtomicU32::new(0)));
+    let tasks = (0..12).map(|task| {
+        let lock = clients[task % 2].lock(NAMES[task % 3]);
+        let inside = Arc::clone(&inside[task % 3]);
+        tokio::spawn(async move {
+            for _ in 0..TURNS {
+                let guard = lock.lock().await.expect("granted");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.expect("ours");
+            }
+        })
+    });
+    let all = async {
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.expect("no assertion failed");
+        }
+    };
+    within("all turns", ms(30_000), all).await;
+    for (client, name) in clients.iter().flat_map(|client| NAMES.map(|name| (client, name))) {
+        assert_eq!(client.stats().total.acquired, 6 * u64::from(TURNS));
+        clean(place, client, name).await;
+    }
+}
+
+async fn a_release_wakes_who_waits_in_another_client(place: &Place) {
+    let (holder, waiter, name) = (plain(place).await, plain(place).await, "woken");
+    let guard = holder.lock(name).lock().await.expect("free");
+    let lock = waiter.lock(name);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to be subscribed", SOON, || place.listeners(name) > 0).await;
+    // Once it has looked again after that it waits for nothing but a message.
+    until("it to have looked", SOON, || waiter.stats().total.refused >= 2).await;
+    guard.unlock().await.expect("ours");
+    let (taken, took) = within("to be woken", ms(1_000), waiting).await;
+    taken.expect("no panic").expect("granted").unlock().await.expect("ours");
+    assert!(took < ms(500), "{took:?}");
+    until("the message", SOON, || waiter.stats().total.wakeups >= 1).await; // it may have looked by itself just before
+    clean(place, &waiter, name).await;
+}
+
+async fn what_is_not_a_lock_is_a_conflict(place: &Place) {
+    let (client, name) = (plain(place).await, "not a lock");
+    let _: String = place.ask(name, &["SET", name, "x"]);
+    let taken = client.lock(name).lock().await;
+    assert!(matches!(taken, Err(Error::Conflict { .. })), "{taken:?}");
+    assert!(matches!(client.lock(name).inspect().await, Err(Error::Conflict { .. })));
+    let _: u32 = place.ask(name, &["DEL", name]);
+    drop(client.lock(name).lock().await.expect("free"));
+    clean(place, &client, name).await;
+}
+
+/// Enough names for every master of a cluster.
+async fn closing_gives_everything_back(place: &Place) {
+    let client = plain(place).await;
+    let names: Vec<_> = (0..12).map(|n| format!("closed-{n}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(client.lock(name).lock().await.expect("free"));
+        guards.push(client.lock(name).lock().await.expect("re-entered"));
+    }
+    let places: HashSet<_> = names.iter().map(|name| place.keeper(name).port()).collect();
+    assert_eq!(places.len(), place.masters(), "the names are badly chosen");
+    assert!(names.iter().all(|name| place.lock(name)[0].1 == 2));
+    within("closing", SOON, client.clone().close()).await.0.expect("answered");
+    assert!(!names.iter().any(|name| place.exists(name)));
+    for guard in guards {
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Closed, .. })));
+    }
+    assert!(matches!(client.lock(&names[0]).lock().await, Err(Error::Closed)));
+}

@@ -1,0 +1,138 @@
+//! Where a server can be, and how to look at a key there.
+
+use std::sync::{Arc, Weak};
+
+use leasehold::{Builder, Client};
+use redis::FromRedisValue;
+use tokio::sync::Mutex;
+
+#[cfg(feature = "tls")]
+use crate::support::deployment::tls::Tls;
+use crate::support::{
+    Server,
+    deployment::{cluster::Cluster, sentinels::Sentinels},
+};
+
+pub(super) enum Place {
+    Alone(Server),
+    UnixSocket(Server),
+    #[cfg(feature = "tls")]
+    Tls(Tls),
+    Sentinels(Arc<Sentinels>),
+    Cluster(Arc<Cluster>),
+}
+
+/// Takes seconds to start, so all that run at one time share it; with the last of them it goes.
+struct Shared<T>(Mutex<Weak<T>>);
+
+impl<T> Shared<T> {
+    const fn new() -> Shared<T> {
+        Shared(Mutex::const_new(Weak::new()))
+    }
+
+    async fn get(&self, start: impl AsyncFnOnce() -> T) -> Arc<T> {
+        let mut kept = self.0.lock().await;
+        if let Some(running) = kept.upgrade() {
+            return running;
+        }
+        let started = Arc::new(start().await);
+        *kept = Arc::downgrade(&started);
+        started
+    }
+}
+
+impl Place {
+    pub(super) async fn alone() -> Place {
+        Place::Alone(Server::start())
+    }
+
+    pub(super) async fn unix_socket() -> Place {
+        Place::UnixSocket(Server::start())
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) async fn tls() -> Place {
+        Place::Tls(Tls::for_known_clients())
+    }
+
+    pub(super) async fn sentinels() -> Place {
+        static SHARED: Shared<Sentinels> = Shared::new();
+        Place::Sentinels(SHARED.get(Sentinels::start).await)
+    }
+
+    pub(super) async fn cluster() -> Place {
+        static SHARED: Shared<Cluster> = Shared::new();
+        Place::Cluster(SHARED.get(Cluster::start).await)
+    }
+
+    pub(super) async fn client(&self, settings: impl FnOnce(Builder) -> Builder) -> Client {
+        settings(self.builder()).connect().await.expect("the place answers")
+    }
+
+    fn builder(&self) -> Builder {
+        match self {
+            Place::Alone(server) => Client::builder().url(server.url()),
+            Place::UnixSocket(server) => Client::builder().url(server.socket_url()),
+            #[cfg(feature = "tls")]
+            Place::Tls(tls) => {
+                let certificates = tls.certificates();
+                let (certificate, key) = certificates.client();
+                let settings = leasehold::Tls::new().ca_file(certificates.ca()).client_cert(certificate, key);
+                Client::builder().url(tls.url()).tls(settings)
+            }
+            Place::Sentinels(sentinels) => Client::builder().url(sentinels.url()),
+            Place::Cluster(cluster) => Client::builder().url(cluster.url()),
+        }
+    }
+
+    /// The server that has that key now.
+    pub(super) fn keeper(&self, name: &str) -> &Server {
+        match self {
+            Place::Alone(server) | Place::UnixSocket(server) => server,
+            #[cfg(feature = "tls")]
+            Place::Tls(tls) => tls.server(),
+            Place::Sentinels(sentinels) => sentinels.master(),
+            Place::Cluster(cluster) => cluster.master_of(name),
+        }
+    }
+
+    /// How many servers share the keys.
+    pub(super) fn masters(&self) -> usize {
+        match self {
+            Place::Cluster(cluster) => cluster.masters().len(),
+            _ => 1,
+        }
+    }
+
+    /// One command about that key.
+    pub(super) fn ask<T: FromRedisValue>(&self, name: &str, words: &[&str]) -> T {
+        self.keeper(name).ask(words)
+    }
+
+    pub(super) fn lock(&self, name: &str) -> Vec<(String, u32)> {
+        self.keeper(name).lock(name)
+    }
+
+    pub(super) fn exists(&self, name: &str) -> bool {
+        self.keeper(name).exists(name)
+    }
+
+    pub(super) fn pttl(&self, name: &str) -> i64 {
+        self.keeper(name).pttl(name)
+    }
+
+    /// How many connections are subscribed to that lock's channel, in whichever way. In a cluster any node will do for one.
+    pub(super) fn listeners(&self, name: &str) -> usize {
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        let on = |server: &Server| {
+            let of =
+                |kind| server.try_ask::<(String, usize)>(&["PUBSUB", kind, &channel]).map_or(0, |(_, number)| number);
+            of("NUMSUB") + of("SHARDNUMSUB") // the latter from 7.0
+        };
+        match self {
+            Place::Cluster(cluster) => cluster.nodes().iter().map(on).sum(),
+            Place::Sentinels(sentinels) => sentinels.servers().iter().map(on).sum(),
+            _ => on(self.keeper(name)),
+        }
+    }
+}

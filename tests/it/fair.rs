@@ -1,0 +1,212 @@
+//! The fair lock: first come, first served, by all clients together.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use leasehold::{Client, FairLock, Guard, Owner};
+use tokio::task::JoinHandle;
+
+use crate::{
+    family::clean,
+    support::{Server, ms, plain, until, within},
+};
+
+const SOON: Duration = ms(3_000);
+const QUEUE: &str = "redisson_lock_queue:{x}";
+const PLACES: &str = "redisson_lock_timeout:{x}";
+/// Waiters that will never ask again: one of ours, one of Redisson's.
+const DEAD: &str = "6b1c7d3e-0000-8000-8000-000000000001:7";
+const DEAD_JVM: &str = "6b1c7d3e-0000-4000-8000-000000000001:7";
+/// What one that does not come costs the others, and how much more until they notice.
+const GRACE: Duration = ms(5_000);
+
+fn lock(client: &Client) -> FairLock {
+    client.fair_lock("x").owner(&Owner::new())
+}
+
+fn waits(client: &Client) -> JoinHandle<Guard> {
+    let lock = lock(client);
+    tokio::spawn(async move { lock.lock().await.expect("in turn") })
+}
+
+async fn two_clients() -> (Server, Client, Client) {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    (server, one, two)
+}
+
+fn in_line(server: &Server) -> usize {
+    server.ask(&["LLEN", QUEUE])
+}
+
+/// Puts a waiter at the end of the line by hand, with a place that lasts for so long from now.
+fn stands_in_line(server: &Server, id: &str, place: Option<Duration>) {
+    let _: u32 = server.ask(&["RPUSH", QUEUE, id]);
+    let Some(place) = place else { return };
+    let now: (u64, u64) = server.ask(&["TIME"]);
+    let till = now.0 * 1_000 + u64::try_from(place.as_millis()).expect("short");
+    let _: u32 = server.ask(&["ZADD", PLACES, &till.to_string(), id]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_are_in_the_order_of_the_line() {
+    let (server, one, two) = two_clients().await;
+    let first = lock(&one).lock().await.expect("free");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..40 {
+        let (lock, order) = (lock(if n % 3 == 0 { &one } else { &two }), Arc::clone(&order));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.lock().await.expect("in turn");
+            order.lock().expect("no panic").push(guard.id().to_owned());
+            guard.unlock().await.expect("ours to the end");
+        }));
+        until("it to stand in line", SOON, || in_line(&server) == n + 1).await;
+    }
+    let line = one.fair_lock("x").waiters().await.expect("answered");
+    assert_eq!(line.len(), 40);
+    assert!(lock(&two).try_lock().await.expect("answered").is_none());
+    let started = Instant::now();
+    first.unlock().await.expect("ours");
+    for task in tasks {
+        within("its turn", SOON, task).await.0.expect("no panic");
+    }
+    assert!(started.elapsed() < ms(2_000), "by messages: {:?}", started.elapsed());
+    assert_eq!(*order.lock().expect("no panic"), line);
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+#[tokio::test]
+async fn trying_does_not_pass_those_who_wait() {
+    let (server, one, two) = two_clients().await;
+    stands_in_line(&server, DEAD, Some(ms(60_000)));
+    assert!(lock(&one).try_lock().await.expect("answered").is_none(), "it is free, but somebody is before us");
+    assert_eq!(in_line(&server), 1, "one attempt takes no place");
+    let _: u32 = server.ask(&["DEL", QUEUE, PLACES]);
+    lock(&two).try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
+    clean(&server, &one).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_that_leave_at_once_leave_nothing() {
+    let (server, one, two) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    let tasks: Vec<_> = (0..1_000).map(|n| waits(if n % 2 == 0 { &one } else { &two })).collect();
+    until("them to stand in line", ms(20_000), || in_line(&server) == 1_000).await;
+    tasks.iter().for_each(|task| task.abort());
+    let started = Instant::now();
+    until("the line to be empty", ms(10_000), || in_line(&server) == 0).await;
+    assert!(started.elapsed() < ms(1_000), "{:?}", started.elapsed());
+    join_all(tasks).await;
+    guard.unlock().await.expect("ours");
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+#[tokio::test]
+async fn a_dead_head_costs_the_others_no_more_than_its_grace() {
+    for dead in [DEAD, DEAD_JVM] {
+        let (server, one, two) = two_clients().await;
+        let guard = lock(&one).lock().await.expect("free");
+        stands_in_line(&server, dead, Some(ms(60_000)));
+        let waiting = waits(&two);
+        until("it to stand in line", SOON, || in_line(&server) == 2).await;
+        guard.unlock().await.expect("ours");
+        let (next, took) = within("its turn", GRACE + ms(2_000), waiting).await;
+        assert!(took > GRACE - ms(200) && took < GRACE + ms(500), "{took:?}");
+        next.expect("no panic").unlock().await.expect("ours");
+        clean(&server, &two).await;
+    }
+}
+
+/// Redisson's waiters sleep until they are told: behind a dead head they are called when its time to come is over, also by a client
+/// that has nobody in line.
+#[tokio::test]
+async fn who_waits_behind_a_dead_head_is_called() {
+    for in_background in [false, true] {
+        let (server, one, _) = two_clients().await;
+        let guard = lock(&one).lock().await.expect("free");
+        stands_in_line(&server, DEAD, Some(ms(60_000)));
+        stands_in_line(&server, DEAD_JVM, Some(ms(60_000)));
+        let started = Instant::now();
+        if in_background {
+            drop(guard);
+        } else {
+            guard.unlock().await.expect("ours");
+        }
+        until("the second to be called", GRACE + ms(2_000), || server.calls("publish") == 2).await;
+        assert!(started.elapsed() >= GRACE - ms(100), "{:?}", started.elapsed());
+        assert_eq!(server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]), [DEAD_JVM]);
+    }
+}
+
+/// One whose place is over, and one that never had any: neither costs anything.
+#[tokio::test]
+async fn a_head_without_a_place_is_passed_over() {
+    let (server, one, two) = two_clients().await;
+    for place in [None, Some(Duration::ZERO)] {
+        let guard = lock(&one).lock().await.expect("free");
+        stands_in_line(&server, DEAD, place);
+        let waiting = waits(&two);
+        until("it to stand in line", SOON, || in_line(&server) == 2).await;
+        guard.unlock().await.expect("ours");
+        let (next, took) = within("its turn", SOON, waiting).await;
+        assert!(took < ms(500), "{took:?}");
+        next.expect("no panic").unlock().await.expect("ours");
+        clean(&server, &two).await;
+    }
+}
+
+/// A waiter whose place somebody took away finds that out, and goes to the end.
+#[tokio::test]
+async fn one_that_lost_its_place_takes_another() {
+    let (server, one, two) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    let waiting = waits(&two);
+    until("it to stand in line", SOON, || in_line(&server) == 1).await;
+    let _: u32 = server.ask(&["DEL", QUEUE, PLACES]);
+    until("it to stand in line again", ms(6_000), || in_line(&server) == 1).await;
+    guard.unlock().await.expect("ours");
+    let (next, took) = within("its turn", SOON, waiting).await;
+    assert!(took < ms(500), "{took:?}");
+    next.expect("no panic").unlock().await.expect("ours");
+    clean(&server, &two).await;
+}
+
+/// A head that leaves when the lock is free for it calls the one behind it.
+#[tokio::test]
+async fn a_head_that_leaves_calls_the_next() {
+    let (server, one, two) = two_clients().await;
+    stands_in_line(&server, DEAD, Some(ms(60_000)));
+    let (head, next) = (waits(&one), {
+        until("one to stand in line", SOON, || in_line(&server) == 2).await;
+        waits(&two)
+    });
+    until("both to stand in line", SOON, || in_line(&server) == 3).await;
+    // By hand, as the dead one would leave it behind: free, and nobody called.
+    let _: u32 = server.ask(&["LREM", QUEUE, "1", DEAD]);
+    let _: u32 = server.ask(&["ZREM", PLACES, DEAD]);
+    head.abort();
+    let (next, took) = within("its turn", SOON, next).await;
+    assert!(took < ms(1_000), "{took:?}");
+    next.expect("no panic").unlock().await.expect("ours");
+    let _ = head.await;
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+#[tokio::test]
+async fn excludes_the_plain_lock() {
+    let (server, one, _) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    assert!(one.mutex("x").try_lock().await.expect("answered").is_none());
+    guard.unlock().await.expect("ours");
+    let guard = one.mutex("x").lock().await.expect("free");
+    assert!(lock(&one).try_lock().await.expect("answered").is_none());
+    guard.unlock().await.expect("ours");
+    clean(&server, &one).await;
+}

@@ -1,0 +1,360 @@
+//! Every script of every primitive, run twice with the same arguments: the second run changes nothing and answers the same, but
+//! for what the first has done for good.
+
+use redis::Connection;
+
+use crate::support::Server;
+
+pub(crate) const ME: &str = "6b1c7d3e-0000-8000-8000-000000000001:1";
+pub(crate) const HEIR: &str = "6b1c7d3e-0000-8000-8000-000000000001:2";
+pub(crate) const OTHER: &str = "ffffffff-0000-4000-8000-000000000002:9";
+
+macro_rules! source {
+    ($($file:literal),+) => {
+        concat!(include_str!("../../src/redis/frame.lua"), $(include_str!(concat!("../../src/primitives/", $file))),+)
+    };
+}
+
+/// One server, one script, one set of arguments.
+struct Bench {
+    server: Server,
+    raw: Connection,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let server = Server::start();
+        let raw = server.raw();
+        Bench { server, raw }
+    }
+
+    fn run(&mut self, source: &str, keys: &[&str], args: &[&str]) -> String {
+        let script = redis::Script::new(source);
+        let mut call = script.prepare_invoke();
+        keys.iter().for_each(|key| _ = call.key(*key));
+        call.arg(1).arg("nonce");
+        args.iter().for_each(|arg| _ = call.arg(*arg));
+        let answer: String = call.invoke(&mut self.raw).expect("it runs");
+        answer.strip_prefix("nonce ").expect("the nonce first").to_owned()
+    }
+
+    /// Both answers; the second run must leave all as it was after the first.
+    fn twice(&mut self, source: &str, keys: &[&str], args: &[&str]) -> (String, String) {
+        let first = self.run(source, keys, args);
+        let after = self.state();
+        let second = self.run(source, keys, args);
+        assert_eq!(self.state(), after, "{args:?}: {first}, {second}");
+        (first, second)
+    }
+
+    /// All there is, with the seconds that each key has left.
+    fn state(&self) -> Vec<(String, String, i64)> {
+        let mut keys: Vec<String> = self.server.ask(&["KEYS", "*"]);
+        keys.sort();
+        let what = |key: &String| {
+            let kind: String = self.server.ask(&["TYPE", key]);
+            match &*kind {
+                "hash" => {
+                    let mut fields: Vec<(String, String)> = self.server.ask(&["HGETALL", key]);
+                    fields.sort();
+                    format!("{fields:?}")
+                }
+                "list" => format!("{:?}", self.server.ask::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
+                "zset" => format!("{:?}", self.server.ask::<Vec<String>>(&["ZRANGE", key, "0", "-1"])),
+                _ => self.server.ask(&["GET", key]),
+            }
+        };
+        keys.iter().map(|key| (key.clone(), what(key), (self.server.pttl(key) + 500) / 1_000)).collect()
+    }
+
+    fn put(&self, words: &[&str]) {
+        let _: redis::Value = self.server.ask(words);
+    }
+}
+
+mod fenced {
+    use super::*;
+
+    const KEYS: [&str; 2] = ["x", "redisson_lock_token:{x}"];
+    const CHANNEL: &str = "redisson_lock__channel:{x}";
+    const ACQUIRE: &str = source!("lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua");
+    const HAND_OVER: &str = source!("fenced/token.lua", "fenced/hand_over.lua");
+    const WRITE: &str = source!("fenced/write.lua");
+
+    #[test]
+    fn acquire() {
+        let mut bench = Bench::new();
+        let of = |count, more| [ME, "30000", count, more, CHANNEL];
+        let granted = |token: &str| (format!("granted {token}"), format!("granted {token}"));
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &of("1", "first")), granted("1"));
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &of("2", "again")), granted("1"));
+        let theirs = [OTHER, "30000", "1", "first", CHANNEL];
+        let busy = bench.twice(ACQUIRE, &KEYS, &theirs).0;
+        assert!(busy.starts_with("busy ") && busy.ends_with(ME), "{busy}");
+        bench.put(&["DEL", "x"]);
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &of("2", "again")).0, "lost");
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &theirs), granted("2"));
+        bench.put(&["DEL", KEYS[1]]);
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &theirs), granted("1"));
+        bench.put(&["HSET", "x", "another", "field"]);
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &of("1", "first")).0, "conflict");
+    }
+
+    #[test]
+    fn hand_over() {
+        let mut bench = Bench::new();
+        let to_heir = [ME, "30000", "0", HEIR, CHANNEL];
+        assert_eq!(bench.twice(HAND_OVER, &KEYS, &to_heir).0, "gone");
+        bench.put(&["HSET", "x", ME, "2"]);
+        bench.put(&["SET", KEYS[1], "7"]);
+        assert_eq!(bench.twice(HAND_OVER, &KEYS, &to_heir).0, "deeper 2");
+        bench.put(&["HSET", "x", ME, "1"]);
+        let handed = ("handed 8".to_owned(), "handed before 8".to_owned());
+        assert_eq!(bench.twice(HAND_OVER, &KEYS, &to_heir), handed);
+    }
+
+    #[test]
+    fn write() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.twice(WRITE, &["x", "to"], &[ME, "value"]).0, "gone");
+        bench.put(&["HSET", "x", ME, "1"]);
+        let kept = ("kept".to_owned(), "kept".to_owned());
+        assert_eq!(bench.twice(WRITE, &["x", "to"], &[ME, "value"]), kept);
+        assert_eq!(bench.server.ask::<String>(&["GET", "to"]), "value");
+    }
+}
+
+mod rw {
+    use super::*;
+
+    const CHANNEL: &str = "redisson_rwlock:{x}";
+    const MARK: &str = "leasehold_rwlock_waits:{x}";
+    const READ_ACQUIRE: &str = source!("rw/rwlock.lua", "rw/read_acquire.lua");
+    const READ_RELEASE: &str = source!("rw/rwlock.lua", "rw/read_release.lua");
+    const READ_RENEW: &str = source!("rw/rwlock.lua", "rw/read_renew.lua");
+    const WRITE_ACQUIRE: &str = source!("rw/rwlock.lua", "rw/write_acquire.lua");
+    const WRITE_RELEASE: &str = source!("rw/rwlock.lua", "rw/write_release.lua");
+    const WRITE_HAND_OVER: &str = source!("rw/write_hand_over.lua");
+    const INSPECT: &str = source!("rw/rwlock.lua", "rw/inspect.lua");
+    const FORCE_UNLOCK: &str = source!("rw/rwlock.lua", "rw/force_unlock.lua");
+    const WRITER: &str = "6b1c7d3e-0000-8000-8000-000000000001:3:write";
+    const NEXT: &str = "6b1c7d3e-0000-8000-8000-000000000001:4:write";
+
+    fn lives(id: &str) -> String {
+        format!("{{x}}:{id}:rwlock_timeout:1")
+    }
+
+    impl Bench {
+        fn reads(&mut self, id: &str, count: &str, how: &str, below: &str) -> (String, String) {
+            let args = [id, "30000", count, how, CHANNEL, below];
+            self.twice(READ_ACQUIRE, &["x", &lives(id), MARK], &args)
+        }
+
+        fn writes(&mut self, id: &str, count: &str, how: &str) -> (String, String) {
+            self.twice(WRITE_ACQUIRE, &["x", MARK], &[id, "30000", count, how, CHANNEL])
+        }
+
+        fn ends_reading(&mut self, id: &str, count: &str) -> (String, String) {
+            self.twice(READ_RELEASE, &["x", &lives(id)], &[id, "0", count, "PUBLISH", CHANNEL])
+        }
+
+        fn ends_writing(&mut self, id: &str, count: &str) -> (String, String) {
+            self.twice(WRITE_RELEASE, &["x", MARK], &[id, "0", count, "PUBLISH", CHANNEL])
+        }
+    }
+
+    fn both(answer: &str) -> (String, String) {
+        (answer.to_owned(), answer.to_owned())
+    }
+
+    fn once(answer: &str, then: &str) -> (String, String) {
+        (answer.to_owned(), then.to_owned())
+    }
+
+    #[test]
+    fn reading() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.reads(ME, "1", "again", ""), both("lost"));
+        assert_eq!(bench.reads(ME, "1", "first", ""), both("granted 1"));
+        assert_eq!(bench.reads(ME, "2", "again", ""), both("granted 2"));
+        assert_eq!(bench.reads(OTHER, "1", "first", ""), both("granted 1"));
+        let refused = bench.writes(WRITER, "1", "first").0;
+        assert!(refused.starts_with("busy ") && !bench.server.exists(MARK), "{refused}");
+        assert_eq!(bench.ends_reading(ME, "1"), both("released 0"));
+        assert_eq!(bench.ends_reading(ME, "0"), once("released 0", "gone"));
+        assert_eq!(bench.server.calls("publish"), 0, "another reads");
+        assert_eq!(bench.ends_reading(OTHER, "0"), once("released 0", "gone"));
+        assert_eq!((bench.state().len(), bench.server.calls("publish")), (0, 1));
+        bench.put(&["HSET", "x", "a", "1"]);
+        assert_eq!(bench.reads(ME, "1", "first", ""), both("conflict"));
+        assert_eq!(bench.writes(WRITER, "1", "first"), both("conflict"));
+    }
+
+    #[test]
+    fn renewing() {
+        let mut bench = Bench::new();
+        let keys = ["x", &lives(ME)];
+        assert_eq!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL]), both("gone"));
+        bench.reads(ME, "1", "first", "");
+        assert!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL]).0.starts_with("kept 60000"));
+        bench.put(&["PEXPIRE", "x", "2000"]);
+        assert!(bench.twice(READ_RENEW, &keys, &[ME, "0", "0", "", CHANNEL]).0.starts_with("kept 5"));
+        assert!(bench.server.pttl("x") > 50_000, "its end was mended");
+        bench.put(&["DEL", &lives(ME)]);
+        assert_eq!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL]), both("gone"));
+    }
+
+    #[test]
+    fn writing_and_its_mark() {
+        let mut bench = Bench::new();
+        bench.reads(OTHER, "1", "first", "");
+        let busy = bench.writes(WRITER, "1", "join").0;
+        assert!(busy.ends_with(OTHER) && bench.server.exists(MARK), "{busy}");
+        let waits = bench.reads(ME, "1", "first", "").0;
+        assert!(waits.starts_with("busy ") && waits.ends_with(WRITER), "{waits}");
+        bench.ends_reading(OTHER, "0");
+        assert!(bench.reads(ME, "1", "first", "").0.starts_with("busy "), "the writer is next");
+        assert_eq!(bench.writes(WRITER, "1", "stay"), both("granted 1"));
+        assert!(!bench.server.exists(MARK));
+        assert_eq!(bench.writes(WRITER, "2", "again"), both("granted 2"));
+        assert!(bench.writes(NEXT, "1", "join").0.ends_with(WRITER));
+        assert_eq!(bench.ends_writing(WRITER, "1"), both("released 0"));
+        assert_eq!(bench.ends_writing(WRITER, "0"), once("released 0", "gone"));
+        assert!(bench.state().is_empty());
+        bench.reads(OTHER, "1", "first", "");
+        bench.writes(WRITER, "1", "join");
+        let published = bench.server.calls("publish");
+        assert_eq!(bench.ends_writing(WRITER, "0"), both("gone"));
+        assert_eq!((bench.server.exists(MARK), bench.server.calls("publish")), (false, published + 1));
+    }
+
+    #[test]
+    fn reading_below_writing() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.reads(ME, "1", "first", WRITER), both("lost"));
+        bench.writes(WRITER, "1", "first");
+        assert!(bench.reads(OTHER, "1", "first", "").0.starts_with("busy "));
+        assert_eq!(bench.reads(ME, "1", "first", WRITER), both("granted 1"));
+        let next = [WRITER, "30000", "0", NEXT, CHANNEL];
+        assert_eq!(bench.twice(WRITE_HAND_OVER, &["x"], &next), both("deeper 1"));
+        assert_eq!(bench.ends_writing(WRITER, "0"), once("released 0", "gone"));
+        assert_eq!(bench.server.ask::<String>(&["HGET", "x", "mode"]), "read");
+        assert_eq!(bench.ends_reading(ME, "0"), once("released 0", "gone"));
+        bench.writes(WRITER, "1", "first");
+        assert_eq!(bench.twice(WRITE_HAND_OVER, &["x"], &next), once("handed", "handed before"));
+        assert_eq!(bench.twice(WRITE_HAND_OVER, &["x"], &[WRITER, "1", "0", "u:9:write", CHANNEL]).0, "gone");
+    }
+
+    #[test]
+    fn looking_and_forcing() {
+        let mut bench = Bench::new();
+        let look = |bench: &mut Bench| bench.run(INSPECT, &["x"], &["", "0", "0", "", CHANNEL]);
+        let force =
+            |bench: &mut Bench, ids: &str| bench.twice(FORCE_UNLOCK, &["x"], &[ids, "0", "0", "PUBLISH", CHANNEL]);
+        assert_eq!(look(&mut bench), "free");
+        bench.reads(ME, "2", "first", "");
+        bench.reads(OTHER, "1", "first", "");
+        let found = look(&mut bench);
+        assert!(found.starts_with("held ") && found.lines().count() == 2 && found.contains(ME), "{found}");
+        assert_eq!(force(&mut bench, WRITER), both("gone"));
+        assert_eq!(force(&mut bench, ME), once("released", "gone"));
+        assert!(!bench.server.exists(&lives(ME)) && bench.server.exists("x"), "the other was not meant");
+        assert_eq!(force(&mut bench, &format!("{ME}\n{OTHER}")), once("released", "gone"));
+        assert!(bench.state().is_empty());
+    }
+}
+
+mod fair {
+    use super::*;
+
+    const KEYS: [&str; 3] = ["x", "redisson_lock_queue:{x}", "redisson_lock_timeout:{x}"];
+    const CHANNEL: &str = "redisson_lock__channel:{x}";
+    const ACQUIRE: &str = source!("lock/holder.lua", "fair/queue.lua", "fair/acquire.lua");
+    const RELEASE: &str = source!("fair/queue.lua", "fair/release.lua");
+    const FORCE_UNLOCK: &str = source!("fair/queue.lua", "fair/force_unlock.lua");
+    const WAITERS: &str = source!("fair/waiters.lua");
+
+    impl Bench {
+        fn asks(&mut self, id: &str, count: &str, how: &str) -> (String, String) {
+            self.twice(ACQUIRE, &KEYS, &[id, "30000", count, how, CHANNEL, "PUBLISH"])
+        }
+
+        fn ends(&mut self, id: &str, count: &str) -> (String, String) {
+            self.twice(RELEASE, &KEYS, &[id, "0", count, "PUBLISH", CHANNEL])
+        }
+
+        fn line(&self) -> Vec<String> {
+            self.server.ask(&["LRANGE", KEYS[1], "0", "-1"])
+        }
+
+        /// How many seconds a place lasts.
+        fn place(&self, id: &str) -> u64 {
+            let till: u64 = self.server.ask(&["ZSCORE", KEYS[2], id]);
+            let now: (u64, u64) = self.server.ask(&["TIME"]);
+            (till + 500 - now.0 * 1_000 - now.1 / 1_000) / 1_000
+        }
+    }
+
+    #[test]
+    fn taking_and_waiting_in_line() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.asks(ME, "1", "again").0, "lost");
+        assert_eq!(bench.asks(ME, "1", "join"), ("granted 1".to_owned(), "granted 1".to_owned()));
+        assert_eq!(bench.asks(ME, "2", "again"), ("granted 2".to_owned(), "granted 2".to_owned()));
+        assert!(bench.asks(OTHER, "1", "first").0.starts_with("busy "));
+        assert_eq!(bench.asks(OTHER, "1", "stay").0, "out");
+        assert!(bench.line().is_empty(), "neither takes a place");
+        let first = bench.run(ACQUIRE, &KEYS, &[OTHER, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        let words: Vec<_> = first.split(' ').collect();
+        assert_eq!((words[0], words[2], words[3]), ("queued", "1", ME), "{first}");
+        let second = bench.run(ACQUIRE, &KEYS, &[HEIR, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        let again = bench.run(ACQUIRE, &KEYS, &[HEIR, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        assert_eq!((second.split(' ').nth(2), again.split(' ').nth(2)), (Some("2"), Some("2")));
+        assert_eq!(bench.line(), [OTHER, HEIR]);
+        assert_eq!((bench.place(OTHER), bench.place(HEIR)), (30, 330), "a JVM before it takes off five minutes");
+        assert_eq!(bench.ends(ME, "1"), ("released 0 0".to_owned(), "released 0 0".to_owned()));
+    }
+
+    #[test]
+    fn giving_back_calls_the_next() {
+        let mut bench = Bench::new();
+        bench.asks(ME, "1", "join");
+        bench.run(ACQUIRE, &KEYS, &[HEIR, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        let (first, then) = bench.ends(ME, "0");
+        assert!(first.starts_with("released 0 ") && then.starts_with("gone 0 "), "{first}, {then}");
+        assert_eq!(bench.place(HEIR), 5, "nobody heard, so its time to come runs");
+        assert!(bench.asks(OTHER, "1", "first").0.starts_with("busy "), "it is not its turn");
+        assert_eq!(bench.asks(HEIR, "1", "stay"), ("granted 1".to_owned(), "granted 1".to_owned()));
+        assert!(bench.line().is_empty());
+        assert_eq!(bench.ends(HEIR, "0").0, "released 0 0");
+        assert!(bench.state().is_empty());
+    }
+
+    #[test]
+    fn leaving_the_line() {
+        let mut bench = Bench::new();
+        bench.asks(ME, "1", "join");
+        bench.run(ACQUIRE, &KEYS, &[HEIR, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        assert_eq!(bench.ends(HEIR, "0"), ("gone 0 0".to_owned(), "gone 0 0".to_owned()));
+        assert!(bench.line().is_empty());
+        bench.put(&["SET", KEYS[1], "text"]);
+        let error = bench.run(ACQUIRE, &KEYS, &[HEIR, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        assert!(error.starts_with("error WRONGTYPE"), "{error}");
+    }
+
+    #[test]
+    fn looking_and_forcing() {
+        let mut bench = Bench::new();
+        let look = |bench: &mut Bench| bench.run(WAITERS, &KEYS[..2], &["", "0", "0", "", CHANNEL]);
+        assert_eq!(look(&mut bench), "free");
+        bench.asks(ME, "1", "join");
+        bench.run(ACQUIRE, &KEYS, &[HEIR, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        bench.run(ACQUIRE, &KEYS, &[OTHER, "30000", "1", "join", CHANNEL, "PUBLISH"]);
+        assert_eq!(look(&mut bench), format!("held {HEIR}\n{OTHER}"));
+        let force = |id| [id, "0", "0", "PUBLISH", CHANNEL];
+        assert_eq!(bench.twice(FORCE_UNLOCK, &KEYS, &force(OTHER)).0, "gone");
+        let forced = bench.twice(FORCE_UNLOCK, &KEYS, &force(ME));
+        assert_eq!(forced, ("released".to_owned(), "gone".to_owned()));
+        assert_eq!(bench.asks(HEIR, "1", "stay").0, "granted 1");
+    }
+}

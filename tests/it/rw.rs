@@ -1,0 +1,325 @@
+//! The read-write lock: many readers or one writer.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
+use tokio::task::JoinHandle;
+
+use crate::{
+    family::clean,
+    support::{Server, client, ms, plain, until, within},
+};
+
+const SOON: Duration = ms(2_000);
+const MARK: &str = "leasehold_rwlock_waits:{x}";
+
+/// For somebody else each time.
+fn lock(client: &Client) -> RwLock {
+    client.rw_lock("x").owner(&Owner::new())
+}
+
+fn reads(client: &Client) -> JoinHandle<Guard> {
+    let lock = lock(client);
+    tokio::spawn(async move { lock.read().await.expect("in the end") })
+}
+
+async fn two_clients() -> (Server, Client, Client) {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    (server, one, two)
+}
+
+#[tokio::test]
+async fn many_readers_or_one_writer() {
+    let (server, one, two) = two_clients().await;
+    let readers = [lock(&one).read().await, lock(&one).read().await, lock(&two).read().await];
+    let readers = readers.map(|reader| reader.expect("they share it"));
+    assert_eq!(server.ask::<String>(&["HGET", "x", "mode"]), "read");
+    assert!(lock(&one).try_write().await.expect("answered").is_none());
+    assert!(!server.exists(MARK), "one attempt leaves no mark");
+    for reader in readers {
+        assert!(lock(&two).try_write().await.expect("answered").is_none());
+        reader.unlock().await.expect("ours");
+    }
+    let writer = lock(&two).try_write().await.expect("answered").expect("free");
+    assert!(writer.id().ends_with(":write"), "{}", writer.id());
+    assert!(lock(&two).try_read().await.expect("answered").is_none());
+    assert!(lock(&one).try_write().await.expect("answered").is_none());
+    writer.unlock().await.expect("ours");
+    clean(&server, &two).await;
+}
+
+/// One that is granted lets all others ask at once: one round of requests, whatever their number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_in_line_go_together() {
+    let (server, one, two) = two_clients().await;
+    for writer in [&one, &two] {
+        let guard = lock(writer).write().await.expect("free");
+        let waiting: Vec<_> = (0..100).map(|_| reads(&one)).collect();
+        until("them to wait", SOON, || one.stats().now.waiting == 100).await;
+        until("one to ask", SOON, || !server.channels().is_empty()).await;
+        guard.unlock().await.expect("ours");
+        let mut held = Vec::new();
+        let started = Instant::now();
+        for waiting in waiting {
+            held.push(within("its turn", SOON, waiting).await.0.expect("no panic"));
+        }
+        assert!(started.elapsed() < ms(1_000), "{:?}", started.elapsed());
+        assert_eq!(server.ask::<u32>(&["HLEN", "x"]), 101);
+        drop(held);
+        clean(&server, &one).await;
+    }
+    clean(&server, &two).await;
+}
+
+/// Four readers that never leave a gap, and a writer in another client and in the same one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_writer_is_not_starved() {
+    let (server, one, two) = two_clients().await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let readers: Vec<_> = (0..4_u64)
+        .map(|n| {
+            let (client, stop) = (one.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.is_cancelled() {
+                    let guard = lock(&client).read().await.expect("in the end");
+                    tokio::time::sleep(ms(20 + n * 3)).await; // the work: they overlap
+                    guard.unlock().await.expect("ours");
+                }
+            })
+        })
+        .collect();
+    until("them to read", SOON, || server.exists("x")).await;
+    for writer in [&one, &two, &one, &two] {
+        let (guard, took) = within("its turn", SOON, lock(writer).write()).await;
+        assert!(took < ms(500), "{took:?}");
+        guard.expect("granted").unlock().await.expect("ours");
+    }
+    stop.cancel();
+    for reader in readers {
+        within("its end", SOON, reader).await.0.expect("no panic");
+    }
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+/// Writers that hand it on to each other and ask again at once, and readers in the same client and in another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_readers_are_not_starved() {
+    let (server, one, two) = two_clients().await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let writers: Vec<_> = (0..4)
+        .map(|_| {
+            let (client, stop) = (one.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.is_cancelled() {
+                    lock(&client).write().await.expect("in the end").unlock().await.expect("ours");
+                }
+            })
+        })
+        .collect();
+    until("hand-overs", SOON, || one.stats().total.handed_over > 10).await;
+    for reader in [&one, &two, &one, &two] {
+        let (guard, took) = within("its turn", SOON, lock(reader).read()).await;
+        assert!(took < ms(500), "{took:?}");
+        guard.expect("granted").unlock().await.expect("ours");
+    }
+    stop.cancel();
+    for writer in writers {
+        within("its end", SOON, writer).await.0.expect("no panic");
+    }
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+#[tokio::test]
+async fn a_writer_that_leaves_takes_its_mark_along() {
+    let (server, one, two) = two_clients().await;
+    let guard = lock(&one).read().await.expect("free");
+    let writing = tokio::spawn({
+        let lock = lock(&two);
+        async move { drop(lock.write().await) }
+    });
+    until("the mark", SOON, || server.exists(MARK)).await;
+    assert!(lock(&one).try_read().await.expect("answered").is_none(), "the writer is next");
+    let waiting = reads(&one);
+    until("it to sleep", SOON, || one.stats().total.refused >= 2).await;
+    writing.abort();
+    let (reader, took) = within("its turn", SOON, waiting).await;
+    assert!(took < ms(500), "told of it: {took:?}");
+    assert!(!server.exists(MARK));
+    assert!(!matches!(lock(&two).try_write_for(ms(100)).await, Ok(Some(_))));
+    until("its mark to go", SOON, || !server.exists(MARK)).await;
+    drop((guard, reader));
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+#[tokio::test]
+async fn who_reads_cannot_write_as_well() {
+    let (server, one, _) = two_clients().await;
+    let lock = one.rw_lock("x");
+    let reader = lock.read().await.expect("free");
+    for asked in [lock.write().await, lock.try_write().await.map(|taken| taken.expect("an error"))] {
+        assert!(matches!(asked, Err(Error::Upgrade { .. })), "{asked:?}");
+    }
+    assert!(!reader.is_lost() && !server.exists(MARK));
+    reader.unlock().await.expect("it has kept what it had");
+    lock.write().await.expect("free now").unlock().await.expect("ours");
+    clean(&server, &one).await;
+}
+
+#[tokio::test]
+async fn who_writes_may_read_and_keeps_that() {
+    let (server, one, two) = two_clients().await;
+    let rw = one.rw_lock("x");
+    let writer = rw.write().await.expect("free");
+    let waiting = lock(&one);
+    let waiting = tokio::spawn(async move { waiting.write().await.expect("in the end") });
+    until("one to wait", SOON, || one.stats().now.waiting == 1).await;
+    let reader = within("past those who wait", SOON, rw.read()).await.0.expect("its own lock");
+    let again = rw.write().await.expect("it writes, and reads beside");
+    again.unlock().await.expect("ours");
+    assert!(lock(&two).try_read().await.expect("answered").is_none());
+    writer.unlock().await.expect("ours");
+    assert_eq!(server.ask::<String>(&["HGET", "x", "mode"]), "read");
+    assert!(!waiting.is_finished());
+    reader.unlock().await.expect("ours");
+    within("its turn", SOON, waiting).await.0.expect("no panic").unlock().await.expect("ours");
+    clean(&server, &one).await;
+}
+
+#[tokio::test]
+async fn a_downgrade_lets_readers_in_and_no_writer() {
+    let (server, one, two) = two_clients().await;
+    let writer = one.rw_lock("x").write().await.expect("free");
+    let waiting = reads(&two);
+    until("it to sleep", SOON, || two.stats().total.refused >= 2).await;
+    let reader = writer.downgrade().await.expect("ours");
+    let (other, took) = within("its turn", SOON, waiting).await;
+    assert!(took < ms(500), "told of it: {took:?}");
+    assert!(lock(&two).try_write().await.expect("answered").is_none());
+    let state = one.rw_lock("x").inspect().await.expect("answered");
+    assert!(matches!(&state, RwState::Read(readers) if readers.len() == 2), "{state:?}");
+    reader.unlock().await.expect("ours");
+    other.expect("no panic").unlock().await.expect("theirs");
+    clean(&server, &one).await;
+}
+
+#[tokio::test]
+async fn a_downgrade_of_what_was_lost_is_none() {
+    let (server, one, two) = two_clients().await;
+    let rw = one.rw_lock("x");
+    let writer = rw.write().await.expect("free");
+    let _: u32 = server.ask(&["DEL", "x"]);
+    let refused = rw.read().await;
+    assert!(matches!(refused, Err(Error::Lost { reason: Lost::Removed, .. })), "{refused:?}");
+    assert!(writer.is_lost());
+    let refused = writer.downgrade().await;
+    assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
+    clean(&server, &one).await;
+    lock(&two).write().await.expect("free").unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn each_reader_has_a_lease_of_its_own() {
+    let (server, one, two) = two_clients().await;
+    let short = lock(&one).lease(ms(400)).read().await.expect("free");
+    let long = lock(&two).lease(ms(20_000)).read().await.expect("shared");
+    assert_eq!(within("its end", SOON, short.lost()).await.0, Lost::Expired);
+    until("the server's end", SOON, || matches!(readers(&server), 1)).await;
+    assert!(server.pttl("x") > 18_000 && long.check().await.is_ok());
+    assert!(matches!(short.unlock().await, Err(Error::Lost { .. })));
+    let short = lock(&one).lease(ms(5_000)).read().await.expect("shared");
+    long.unlock().await.expect("ours");
+    assert!(matches!(server.pttl("x"), 3_000..=5_000), "what is left lasts as long as the one who is left");
+    short.unlock().await.expect("ours");
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}
+
+/// Expiry keys of readers.
+fn readers(server: &Server) -> usize {
+    server.ask::<Vec<String>>(&["KEYS", "*rwlock_timeout*"]).len()
+}
+
+/// A JVM's watchdog sets the end of the whole lock to its own lease; and a reader of ours that died is in nobody's way.
+#[tokio::test]
+async fn what_others_do_to_the_end_is_mended_and_the_dead_are_swept_away() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(3_000))).await;
+    let guard = lock(&client).lease(ms(60_000)).read().await.expect("free");
+    assert!(guard.remaining() < ms(30_000), "no longer than a JVM would leave it, since the last look");
+    let _: u32 = server.ask(&["PEXPIRE", "x", "2000"]);
+    until("it to be mended", SOON, || server.pttl("x") > 50_000).await;
+    let _: u32 = server.ask(&["HSET", "x", "6b1c7d3e-0000-8000-8000-000000000001:7", "1"]);
+    guard.unlock().await.expect("ours");
+    clean(&server, &client).await;
+}
+
+#[tokio::test]
+async fn inspect_says_who_reads_and_who_writes() {
+    let (server, one, two) = two_clients().await;
+    let rw = one.rw_lock("x");
+    assert!(matches!(rw.inspect().await.expect("answered"), RwState::Free));
+    let writer = rw.write().await.expect("free");
+    let reader = rw.read().await.expect("below it");
+    match rw.inspect().await.expect("answered") {
+        RwState::Write { writer: who, readers } => {
+            assert_eq!((who.id.as_str(), who.holds, readers.len()), (writer.id(), 1, 1));
+            assert_eq!(readers[0].id, reader.id());
+            assert!(readers[0].remaining.is_some_and(|left| left > ms(25_000)));
+        }
+        state => panic!("{state:?}"),
+    }
+    writer.unlock().await.expect("ours");
+    let other = lock(&two).read().await.expect("shared");
+    let state = rw.inspect().await.expect("answered");
+    assert!(matches!(&state, RwState::Read(readers) if readers.len() == 2), "{state:?}");
+    assert!(rw.force_unlock().await.expect("answered"));
+    assert!(!server.exists("x") && readers(&server) == 0);
+    for guard in [reader, other] {
+        assert!(matches!(guard.check().await, Err(Error::Lost { .. })));
+    }
+    assert!(!rw.force_unlock().await.expect("answered"));
+    let _: String = server.ask(&["SET", "text", "x"]);
+    assert!(matches!(one.rw_lock("text").inspect().await, Err(Error::Conflict { .. })));
+}
+
+/// Writers count on a number, readers look whether it stands still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_never_see_a_writer_at_work() {
+    let (server, one, two) = two_clients().await;
+    let tasks = (0..32).map(|n| {
+        let (client, url) = (if n % 2 == 0 { one.clone() } else { two.clone() }, server.url());
+        tokio::spawn(async move {
+            let mut raw = redis::Client::open(url).expect("a good URL").get_connection().expect("it answers");
+            let mut ask = |words: &[&str]| -> Option<u32> {
+                let mut command = redis::cmd(words[0]);
+                words[1..].iter().for_each(|word| _ = command.arg(*word));
+                command.query(&mut raw).expect("it answers")
+            };
+            for _ in 0..8 {
+                if n % 4 == 0 {
+                    let guard = lock(&client).write().await.expect("in the end");
+                    ask(&["INCR", "count"]);
+                    tokio::task::yield_now().await;
+                    ask(&["INCR", "count"]);
+                    guard.unlock().await.expect("ours to the end");
+                } else {
+                    let guard = lock(&client).read().await.expect("in the end");
+                    let before = ask(&["GET", "count"]).unwrap_or_default();
+                    tokio::task::yield_now().await;
+                    assert_eq!((before % 2, ask(&["GET", "count"]).unwrap_or_default()), (0, before));
+                    guard.unlock().await.expect("ours to the end");
+                }
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        within("its turns", ms(20_000), task).await.0.expect("no panic");
+    }
+    assert_eq!(server.ask::<u32>(&["GETDEL", "count"]), 128);
+    clean(&server, &one).await;
+    clean(&server, &two).await;
+}

@@ -1,0 +1,152 @@
+//! A server that speaks TLS only, and the certificates for it, made when the test runs: none can expire in the repository.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use tempfile::TempDir;
+
+use crate::support::server::{Look, Server, owned, usual};
+
+/// What the server's certificate is for, unless the test says otherwise.
+const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
+
+pub(crate) struct Tls {
+    server: Server,
+    certificates: Certificates,
+}
+
+impl Tls {
+    /// Lets in whoever trusts it.
+    pub(crate) fn start() -> Tls {
+        Tls::with(&HERE, "no")
+    }
+
+    /// Lets in only who has a certificate of its CA.
+    pub(crate) fn for_known_clients() -> Tls {
+        Tls::with(&HERE, "yes")
+    }
+
+    /// With a certificate for that name, and not for where it is.
+    pub(crate) fn named(name: &str) -> Tls {
+        Tls::with(&[name], "no")
+    }
+
+    fn with(names: &[&str], clients_need_one: &str) -> Tls {
+        let certificates = Certificates::new(names);
+        let (cert, key, ca) =
+            (certificates.text("server.crt"), certificates.text("server.key"), certificates.text("ca.crt"));
+        let look = Look { by_socket: true, ..Look::default() };
+        let server = Server::made(look, |port, dir| {
+            let port = port.to_string();
+            // Who asks for localhost may try ::1 first.
+            let reached = owned(&["--port", "0", "--tls-port", &port, "--bind", "127.0.0.1", "-::1"]);
+            let files = owned(&["--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &ca]);
+            [usual(0, dir), reached, files, owned(&["--tls-auth-clients", clients_need_one])].concat()
+        });
+        Tls { server, certificates }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("rediss://localhost:{}", self.server.port())
+    }
+
+    /// By address, where the certificate must name that instead.
+    pub(crate) fn url_by_address(&self) -> String {
+        format!("rediss://127.0.0.1:{}", self.server.port())
+    }
+
+    /// To look at it: that goes through its unix socket, without TLS.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(crate) fn server_mut(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    pub(crate) fn certificates(&self) -> &Certificates {
+        &self.certificates
+    }
+}
+
+/// PEM files in a folder of their own.
+pub(crate) struct Certificates {
+    dir: TempDir,
+}
+
+impl Certificates {
+    pub(crate) fn new(names: &[&str]) -> Certificates {
+        let made = Certificates { dir: TempDir::new().expect("a temporary folder") };
+        let (ca, other) = (made.authority("ca", "tests"), made.authority("other-ca", "somebody else"));
+        made.certificate("server", names, ExtendedKeyUsagePurpose::ServerAuth, &ca);
+        made.certificate("client", &["client"], ExtendedKeyUsagePurpose::ClientAuth, &ca);
+        made.certificate("other-client", &["client"], ExtendedKeyUsagePurpose::ClientAuth, &other);
+        made
+    }
+
+    /// Whom clients are to trust.
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.file("ca.crt")
+    }
+
+    /// One that has nothing to do with the server.
+    pub(crate) fn other_ca(&self) -> PathBuf {
+        self.file("other-ca.crt")
+    }
+
+    /// A client's certificate and its key.
+    pub(crate) fn client(&self) -> (PathBuf, PathBuf) {
+        (self.file("client.crt"), self.file("client.key"))
+    }
+
+    /// A client's certificate by the other CA, and its key.
+    pub(crate) fn other_client(&self) -> (PathBuf, PathBuf) {
+        (self.file("other-client.crt"), self.file("other-client.key"))
+    }
+
+    fn authority(&self, file: &str, name: &str) -> Issuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("good parameters");
+        self.write(file, &certificate.pem(), &key);
+        Issuer::new(params, key)
+    }
+
+    fn certificate(&self, file: &str, names: &[&str], purpose: ExtendedKeyUsagePurpose, by: &Issuer<'_, KeyPair>) {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names or addresses");
+        params.distinguished_name.push(DnType::CommonName, file);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![purpose];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, by).expect("good parameters");
+        self.write(file, &certificate.pem(), &key);
+    }
+
+    fn write(&self, file: &str, certificate: &str, key: &KeyPair) {
+        for (ending, text) in [("crt", certificate), ("key", &key.serialize_pem())] {
+            fs::write(self.file(&format!("{file}.{ending}")), text).expect("our own folder");
+        }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.file(name).display().to_string()
+    }
+
+    fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+}
