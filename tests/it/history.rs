@@ -240,6 +240,29 @@ fn of_two_the_one_whose_answer_was_late_may_be_the_broken_one() {
 }
 
 #[test]
+fn who_of_two_was_broken_is_not_guessed_at_the_cost_of_others() {
+    let pair = |from: u64, [one, other]: [&str; 2]| {
+        let at = |later: u64| from + later;
+        format!(
+            "{} 0 a asked\n{} 0 a granted {one} 900\n{} 1 a asked\n{} 1 a granted {other} 900\n\
+             {} 0 a releasing {one}\n{} 1 a releasing {other}",
+            at(0),
+            at(1),
+            at(10),
+            at(20),
+            at(25),
+            at(40)
+        )
+    };
+    let log = format!("{}\n{}", pair(100, ["one:1", "one:2"]), pair(200, ["one:3", "one:4"]));
+    // For the second pair there is only this one, which can also have broken each of the first.
+    let long = "124 0 a forcing\n202 0 a forced";
+    assert_eq!(kinds(&history(&log, long)), [Kind::Overlap]);
+    let short = "126 1 a forcing\n150 1 a forced";
+    assert_eq!(kinds(&history(&log, &format!("{short}\n{long}"))), [], "one:2 takes the short one");
+}
+
+#[test]
 fn who_does_not_poll_does_not_wait_but_may_be_granted() {
     let kept = format!("10 0 a asked\n20 0 a kept\n{} 0 a asked\n{} 0 a granted one:1 {}", 40, 50, 2 * SECOND);
     let mut wiped_meanwhile = history(&kept, "35 0 a asked\n60 0 a granted other:1 90");

@@ -10,6 +10,9 @@ use super::{
     Event, History, Hold, Kind, Losses, ON_ITS_WAY, Violation, What, failover::Failovers, nanos, seconds, violation,
 };
 
+/// How often the choice between two that may have been broken is made anew.
+const GUESSES: usize = 50;
+
 /// What shows that a hold was broken: that one, or one of two.
 pub(super) struct Evidence<'a> {
     pub(super) hold: &'a Hold,
@@ -134,25 +137,54 @@ fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option
     (believed != counted).then(|| Evidence::of(hold, event.at, violation(kind, &event.name, details())))
 }
 
-/// The ids whose end can be put down to a forced unlock, as many as can be with one for each. Those that were broken for
-/// sure come first: of a pair, one is often among them. Of the others, those that overlap with most: one that was broken
-/// before it knew of its grant overlaps with all that come until it does.
+/// The ids whose end can be put down to a forced unlock, as many as can be with one for each.
 fn excused<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
     let mut may: HashMap<&str, Vec<usize>> = HashMap::new();
     for hold in evidence.iter().flat_map(Evidence::holds) {
         let by = forces.iter().enumerate().filter(|(_, force)| hold.asked < force.at && force.since < hold.end);
         may.entry(&hold.id).or_default().extend(by.map(|(at, _)| at));
     }
+    let mut order = most_telling_first(evidence);
+    let mut best = (usize::MAX, HashSet::new());
+    // Which of a pair was broken is a guess, and an unlucky one can take the force that another needs: then that other
+    // chooses first.
+    for _ in 0..GUESSES {
+        let ids = broken(&order, &may);
+        let (explained, left): (Vec<_>, Vec<_>) =
+            order.into_iter().partition(|choice| choice.iter().any(|id| ids.contains(id)));
+        if left.len() < best.0 {
+            best = (left.len(), ids);
+        }
+        if left.is_empty() {
+            break;
+        }
+        order = [left, explained].concat();
+    }
+    best.1
+}
+
+/// Who may have been broken, for each piece of evidence. Those that were broken for sure come first: of a pair, one is often
+/// among them. Of the others, those that overlap with most: one that was broken before it knew of its grant overlaps with all
+/// that come until it does.
+fn most_telling_first<'a>(evidence: &[Evidence<'a>]) -> Vec<Vec<&'a str>> {
     let mut often: HashMap<&str, usize> = HashMap::new();
     evidence.iter().flat_map(Evidence::holds).for_each(|hold| *often.entry(&hold.id).or_default() += 1);
+    let choice = |evidence: &Evidence<'a>| {
+        let mut ids: Vec<&str> = evidence.holds().map(|hold| hold.id.as_str()).collect();
+        ids.sort_by_key(|id| Reverse(often[id]));
+        ids
+    };
+    let mut order: Vec<_> = evidence.iter().map(choice).collect();
+    order.sort_by_key(|ids| if ids.len() == 1 { Reverse(usize::MAX) } else { Reverse(often[ids[0]]) });
+    order
+}
+
+/// Those that are broken if each piece of evidence, in this order, takes a force for one of its ids.
+fn broken<'a>(order: &[Vec<&'a str>], may: &HashMap<&'a str, Vec<usize>>) -> HashSet<&'a str> {
     let mut used: HashMap<usize, &str> = HashMap::new();
-    let (mut pairs, sure): (Vec<_>, Vec<_>) = evidence.iter().partition(|evidence| evidence.or.is_some());
-    pairs.sort_by_key(|pair| Reverse(pair.holds().map(|hold| often[hold.id.as_str()]).max()));
-    for evidence in sure.into_iter().chain(pairs) {
-        if !evidence.holds().any(|hold| used.values().any(|id| *id == hold.id)) {
-            let mut holds: Vec<_> = evidence.holds().collect();
-            holds.sort_by_key(|hold| Reverse(often[hold.id.as_str()]));
-            let _ = holds.iter().any(|hold| assign(&hold.id, &may, &mut used, &mut HashSet::new()));
+    for ids in order {
+        if !ids.iter().any(|id| used.values().any(|used| used == id)) {
+            let _ = ids.iter().any(|id| assign(id, may, &mut used, &mut HashSet::new()));
         }
     }
     used.into_values().collect()
