@@ -58,6 +58,8 @@ everywhere! {
     #[cfg(feature = "tls")] tls
     sentinels
     cluster
+    #[cfg(feature = "tls")] sentinels_with_tls
+    #[cfg(feature = "tls")] cluster_with_tls
 }
 
 async fn plain(place: &Place) -> Client {

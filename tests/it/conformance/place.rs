@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use crate::support::deployment::tls::Tls;
 use crate::support::{
     Server,
-    deployment::{cluster::Cluster, sentinels::Sentinels},
+    deployment::{cluster::Cluster, sentinels::Sentinels, tls::Certificates},
 };
 
 pub(super) enum Place {
@@ -65,6 +65,18 @@ impl Place {
         Place::Cluster(SHARED.get(Cluster::start).await)
     }
 
+    #[cfg(feature = "tls")]
+    pub(super) async fn sentinels_with_tls() -> Place {
+        static SHARED: Shared<Sentinels> = Shared::new();
+        Place::Sentinels(SHARED.get(Sentinels::encrypted).await)
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) async fn cluster_with_tls() -> Place {
+        static SHARED: Shared<Cluster> = Shared::new();
+        Place::Cluster(SHARED.get(Cluster::encrypted).await)
+    }
+
     pub(super) async fn client(&self, settings: impl FnOnce(Builder) -> Builder) -> Client {
         settings(self.builder()).connect().await.expect("the place answers")
     }
@@ -75,13 +87,11 @@ impl Place {
             Place::UnixSocket(server) => Client::builder().url(server.socket_url()),
             #[cfg(feature = "tls")]
             Place::Tls(tls) => {
-                let certificates = tls.certificates();
-                let (certificate, key) = certificates.client();
-                let settings = leasehold::Tls::new().ca_file(certificates.ca()).client_cert(certificate, key);
-                Client::builder().url(tls.url()).tls(settings)
+                let (certificate, key) = tls.certificates().client();
+                Client::builder().url(tls.url()).tls(trusting(tls.certificates()).client_cert(certificate, key))
             }
-            Place::Sentinels(sentinels) => Client::builder().url(sentinels.url()),
-            Place::Cluster(cluster) => Client::builder().url(cluster.url()),
+            Place::Sentinels(sentinels) => with(sentinels.url(), sentinels.certificates()),
+            Place::Cluster(cluster) => with(cluster.url(), cluster.certificates()),
         }
     }
 
@@ -135,4 +145,19 @@ impl Place {
             _ => on(self.keeper(name)),
         }
     }
+}
+
+/// Where TLS is spoken it takes somebody to trust.
+fn with(url: String, certificates: Option<&Certificates>) -> Builder {
+    let builder = Client::builder().url(url);
+    #[cfg(feature = "tls")]
+    let builder = certificates.into_iter().fold(builder, |builder, certificates| builder.tls(trusting(certificates)));
+    #[cfg(not(feature = "tls"))]
+    assert!(certificates.is_none(), "only with the feature");
+    builder
+}
+
+#[cfg(feature = "tls")]
+fn trusting(certificates: &Certificates) -> leasehold::Tls {
+    leasehold::Tls::new().ca_file(certificates.ca())
 }

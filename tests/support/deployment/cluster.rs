@@ -2,7 +2,10 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::{addresses, follows, start_all};
+use super::{
+    addresses, follows, start_all,
+    tls::{Certificates, LOOK},
+};
 use crate::support::{
     ms,
     server::{Look, Server, free_port, owned, usual, version},
@@ -19,6 +22,8 @@ const PATIENCE: Duration = ms(20_000);
 /// Nodes are named by their place. At first the masters are 0, 1 and 2, and their replicas 3, 4 and 5 in that order.
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
+    /// Of those that speak TLS only.
+    certificates: Option<Certificates>,
 }
 
 /// A slot on its way: until it has ended, the old owner answers with ASK for what has moved already.
@@ -38,16 +43,21 @@ impl Cluster {
 
     /// With more arguments for the command line of each.
     pub(crate) async fn with(args: &[&str]) -> Cluster {
-        Cluster::of(2 * MASTERS, args).await
+        Cluster::of(2 * MASTERS, args, None).await
+    }
+
+    /// Where TLS is spoken and nothing else.
+    pub(crate) async fn encrypted() -> Cluster {
+        Cluster::of(2 * MASTERS, &[], Some(Certificates::here())).await
     }
 
     /// Three masters alone.
     pub(crate) async fn of_masters() -> Cluster {
-        Cluster::of(MASTERS, &[]).await
+        Cluster::of(MASTERS, &[], None).await
     }
 
-    async fn of(nodes: usize, args: &[&str]) -> Cluster {
-        let cluster = Cluster { nodes: start_all(nodes, |_| node(args)) };
+    async fn of(nodes: usize, args: &[&str], certificates: Option<Certificates>) -> Cluster {
+        let cluster = Cluster { nodes: start_all(nodes, |_| node(args, certificates.as_ref())), certificates };
         cluster.share_slots_out();
         cluster.introduce();
         for master in 0..nodes - MASTERS {
@@ -59,7 +69,12 @@ impl Cluster {
 
     /// Names all nodes, replicas too.
     pub(crate) fn url(&self) -> String {
-        format!("redis-cluster://{}", addresses(&self.nodes))
+        let scheme = if self.certificates.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}-cluster://{}", addresses(&self.nodes))
+    }
+
+    pub(crate) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     pub(crate) fn nodes(&self) -> &[Server] {
@@ -279,15 +294,18 @@ fn shares() -> impl Iterator<Item = RangeInclusive<u16>> {
     (0..masters).map(move |at| at * SLOTS / masters..=(at + 1) * SLOTS / masters - 1)
 }
 
-fn node(more: &[&str]) -> Server {
-    Server::made(Look::default(), |port, dir| {
+fn node(more: &[&str], certificates: Option<&Certificates>) -> Server {
+    let look = if certificates.is_some() { LOOK } else { Look::default() };
+    Server::made(look, |port, dir| {
         let bus = if chooses_its_bus() { owned(&["--cluster-port", &free_port().to_string()]) } else { Vec::new() };
         let cluster = owned(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT]);
         // One master less must not stop the others.
         let partly = owned(&["--cluster-require-full-coverage", "no", "--cluster-announce-ip", "127.0.0.1"]);
         // Before 6.0.13 a replica whose master has never said anything does not take over when told.
         let soon = owned(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
-        [usual(port, dir), cluster, partly, soon, bus, owned(more)].concat()
+        let tls =
+            certificates.map(|certificates| [certificates.only_tls(port), owned(&["--tls-cluster", "yes"])].concat());
+        [usual(port, dir), cluster, partly, soon, bus, tls.unwrap_or_default(), owned(more)].concat()
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fs, path::Path, time::Duration};
 
-use super::{addresses, follows, says_of_itself, start_all};
+use super::{addresses, follows, says_of_itself, start_all, tls::Certificates};
 use crate::support::{
     ms,
     server::{Look, Server, owned, socket_in, usual, version},
@@ -20,6 +20,8 @@ pub(crate) struct Sentinels {
     servers: Vec<Server>,
     sentinels: Vec<Server>,
     passwords: Passwords,
+    /// Of those that speak TLS only.
+    certificates: Option<Certificates>,
 }
 
 /// Sentinels often have a password of their own.
@@ -40,15 +42,24 @@ impl Sentinels {
 
     /// With more arguments for the command line of each server.
     pub(crate) async fn with_args(passwords: Passwords, args: &[&str]) -> Sentinels {
-        let servers = start_all(3, |_| server(&passwords, args));
+        Sentinels::of(passwords, args, None).await
+    }
+
+    /// Where TLS is spoken and nothing else.
+    pub(crate) async fn encrypted() -> Sentinels {
+        Sentinels::of(Passwords::default(), &[], Some(Certificates::here())).await
+    }
+
+    async fn of(passwords: Passwords, args: &[&str], certificates: Option<Certificates>) -> Sentinels {
+        let servers = start_all(3, |_| server(&passwords, args, certificates.as_ref()));
         let master = servers[0].port().to_string();
         // Not by its arguments: it may be master when it is started again.
         for replica in &servers[1..] {
             let _: String = replica.ask(&["REPLICAOF", "127.0.0.1", &master]);
         }
-        let sentinels = start_all(3, |_| sentinel(&passwords, &master));
+        let sentinels = start_all(3, |_| sentinel(&passwords, &master, certificates.as_ref()));
         sentinels.iter().for_each(hurry);
-        let all = Sentinels { servers, sentinels, passwords };
+        let all = Sentinels { servers, sentinels, passwords, certificates };
         all.settled().await;
         all
     }
@@ -56,7 +67,12 @@ impl Sentinels {
     /// With the servers' password, if they have one; the sentinels' is not said.
     pub(crate) fn url(&self) -> String {
         let password = self.passwords.servers.as_ref().map_or(String::new(), |password| format!(":{password}@"));
-        format!("redis-sentinel://{password}{}/{SERVICE}/0", addresses(&self.sentinels))
+        let scheme = if self.certificates.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}-sentinel://{password}{}/{SERVICE}/0", addresses(&self.sentinels))
+    }
+
+    pub(crate) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
@@ -140,23 +156,25 @@ fn knows_all(sentinel: &Server) -> bool {
     is("flags", "master") && is("num-slaves", "2") && is("num-other-sentinels", "2")
 }
 
-fn server(passwords: &Passwords, more: &[&str]) -> Server {
-    let look = Look { password: passwords.servers.clone(), ..Look::default() };
+fn server(passwords: &Passwords, more: &[&str], certificates: Option<&Certificates>) -> Server {
+    let look = Look { password: passwords.servers.clone(), by_socket: certificates.is_some() };
     Server::made(look, |port, dir| {
         // Any of them may be master or replica one day.
         let secret =
             passwords.servers.as_ref().map_or(Vec::new(), |word| owned(&["--requirepass", word, "--masterauth", word]));
-        [usual(port, dir), owned(&["--repl-diskless-sync-delay", "0"]), secret, owned(more)].concat()
+        let tls = certificates.map(|certificates| certificates.only_tls(port)).unwrap_or_default();
+        [usual(port, dir), owned(&["--repl-diskless-sync-delay", "0"]), secret, tls, owned(more)].concat()
     })
 }
 
 /// The server's program in its other part, which it plays with a file of settings that it can write to.
-fn sentinel(passwords: &Passwords, master: &str) -> Server {
-    let look = Look { password: passwords.sentinels.clone(), ..Look::default() };
+fn sentinel(passwords: &Passwords, master: &str, certificates: Option<&Certificates>) -> Server {
+    let look = Look { password: passwords.sentinels.clone(), by_socket: certificates.is_some() };
     Server::made(look, |port, dir| {
         let file = dir.join("sentinel.conf");
         fs::write(&file, settings(passwords, master, port, dir)).expect("our own folder");
-        owned(&[&file.display().to_string(), "--sentinel"])
+        let tls = certificates.map(|certificates| certificates.only_tls(port)).unwrap_or_default();
+        [owned(&[&file.display().to_string(), "--sentinel"]), tls].concat()
     })
 }
 

@@ -15,6 +15,9 @@ use crate::support::server::{Look, Server, owned, usual};
 /// What the server's certificate is for, unless the test says otherwise.
 const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
 
+/// Tests look at a server that speaks TLS only through its unix socket, without.
+pub(super) const LOOK: Look = Look { by_socket: true, password: None };
+
 pub(crate) struct Tls {
     server: Server,
     certificates: Certificates,
@@ -23,30 +26,24 @@ pub(crate) struct Tls {
 impl Tls {
     /// Lets in whoever trusts it.
     pub(crate) fn start() -> Tls {
-        Tls::with(&HERE, "no")
+        Tls::with(Certificates::here(), "no")
     }
 
     /// Lets in only who has a certificate of its CA.
     pub(crate) fn for_known_clients() -> Tls {
-        Tls::with(&HERE, "yes")
+        Tls::with(Certificates::here(), "yes")
     }
 
     /// With a certificate for that name, and not for where it is.
     pub(crate) fn named(name: &str) -> Tls {
-        Tls::with(&[name], "no")
+        Tls::with(Certificates::new(&[name]), "no")
     }
 
-    fn with(names: &[&str], clients_need_one: &str) -> Tls {
-        let certificates = Certificates::new(names);
-        let (cert, key, ca) =
-            (certificates.text("server.crt"), certificates.text("server.key"), certificates.text("ca.crt"));
-        let look = Look { by_socket: true, ..Look::default() };
-        let server = Server::made(look, |port, dir| {
-            let port = port.to_string();
+    fn with(certificates: Certificates, clients_need_one: &str) -> Tls {
+        let server = Server::made(LOOK, |port, dir| {
             // Who asks for localhost may try ::1 first.
-            let reached = owned(&["--port", "0", "--tls-port", &port, "--bind", "127.0.0.1", "-::1"]);
-            let files = owned(&["--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &ca]);
-            [usual(0, dir), reached, files, owned(&["--tls-auth-clients", clients_need_one])].concat()
+            let more = owned(&["--bind", "127.0.0.1", "-::1", "--tls-auth-clients", clients_need_one]);
+            [usual(port, dir), certificates.only_tls(port), more].concat()
         });
         Tls { server, certificates }
     }
@@ -83,10 +80,27 @@ impl Certificates {
     pub(crate) fn new(names: &[&str]) -> Certificates {
         let made = Certificates { dir: TempDir::new().expect("a temporary folder") };
         let (ca, other) = (made.authority("ca", "tests"), made.authority("other-ca", "somebody else"));
-        made.certificate("server", names, ExtendedKeyUsagePurpose::ServerAuth, &ca);
-        made.certificate("client", &["client"], ExtendedKeyUsagePurpose::ClientAuth, &ca);
-        made.certificate("other-client", &["client"], ExtendedKeyUsagePurpose::ClientAuth, &other);
+        let (serve, ask) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+        // The servers of a cluster prove themselves to each other as clients.
+        made.certificate("server", names, &[serve, ask.clone()], &ca);
+        made.certificate("client", &["client"], &[ask.clone()], &ca);
+        made.certificate("other-client", &["client"], &[ask], &other);
         made
+    }
+
+    /// For a server that is where the tests are.
+    pub(super) fn here() -> Certificates {
+        Certificates::new(&HERE)
+    }
+
+    /// What makes a server speak TLS on that port, and to other servers, and nothing else; to whoever comes.
+    pub(super) fn only_tls(&self, port: u16) -> Vec<String> {
+        let (port, folder) = (port.to_string(), self.folder().display());
+        let files = ["cert-file", "key-file", "ca-cert-file"].map(|what| format!("--tls-{what}"));
+        let names = ["server.crt", "server.key", "ca.crt"].map(|name| format!("{folder}/{name}"));
+        let files = files.into_iter().zip(names).flat_map(|(what, name)| [what, name]);
+        let ports = ["--port", "0", "--tls-port", &port, "--tls-replication", "yes", "--tls-auth-clients", "no"];
+        owned(&ports).into_iter().chain(files).collect()
     }
 
     /// Whom clients are to trust.
@@ -120,12 +134,12 @@ impl Certificates {
         Issuer::new(params, key)
     }
 
-    fn certificate(&self, file: &str, names: &[&str], purpose: ExtendedKeyUsagePurpose, by: &Issuer<'_, KeyPair>) {
+    fn certificate(&self, file: &str, names: &[&str], purposes: &[ExtendedKeyUsagePurpose], by: &Issuer<'_, KeyPair>) {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names or addresses");
         params.distinguished_name.push(DnType::CommonName, file);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![purpose];
+        params.extended_key_usages = purposes.to_vec();
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, by).expect("good parameters");
@@ -140,10 +154,6 @@ impl Certificates {
 
     fn file(&self, name: &str) -> PathBuf {
         self.folder().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.file(name).display().to_string()
     }
 
     fn folder(&self) -> &Path {
