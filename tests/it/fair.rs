@@ -10,7 +10,7 @@ use leasehold::{Client, FairLock, Guard, Owner};
 use tokio::task::JoinHandle;
 
 use crate::{
-    family::clean,
+    family::{clean, idle},
     support::{Server, ms, plain, until, within},
 };
 
@@ -76,7 +76,7 @@ async fn grants_are_in_the_order_of_the_line() {
     }
     assert!(started.elapsed() < ms(2_000), "by messages: {:?}", started.elapsed());
     assert_eq!(*order.lock().expect("no panic"), line);
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 
@@ -103,7 +103,7 @@ async fn a_thousand_that_leave_at_once_leave_nothing() {
     assert!(started.elapsed() < ms(1_000), "{:?}", started.elapsed());
     join_all(tasks).await;
     guard.unlock().await.expect("ours");
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 
@@ -195,7 +195,7 @@ async fn a_head_that_leaves_calls_the_next() {
     assert!(took < ms(1_000), "{took:?}");
     next.expect("no panic").unlock().await.expect("ours");
     let _ = head.await;
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 

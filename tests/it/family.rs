@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Server, client, ms, plain, until, within};
 
-const SOON: Duration = ms(2_000);
+const SOON: Duration = ms(4_000);
 
 /// A primitive, or one side of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,12 +143,18 @@ pub(crate) fn is_clean(server: &Server) -> bool {
     keys.iter().all(|key| key.starts_with("redisson_lock_token:"))
 }
 
-pub(crate) async fn clean(server: &Server, client: &Client) {
+/// Nothing of the client is under way any more, also in the background.
+pub(crate) async fn idle(client: &Client) {
     let idle = || {
         let now = client.stats().now;
         (now.holds, now.waiting, now.releasing) == (0, 0, 0)
     };
     until("the client to be idle", SOON, idle).await;
+}
+
+/// The client has left nothing behind, nor have others: those must be idle by then.
+pub(crate) async fn clean(server: &Server, client: &Client) {
+    idle(client).await;
     let keys: Vec<String> = server.ask(&["KEYS", "*"]);
     assert!(is_clean(server), "{keys:?}");
 }
@@ -195,7 +201,7 @@ pub(crate) mod exclusive {
             within("its turns", ms(20_000), turn).await.0.expect("no panic");
         }
         assert_eq!(server.ask::<u32>(&["GETDEL", "count"]), 256);
-        clean(&server, &one).await;
+        idle(&one).await;
         clean(&server, &two).await;
     }
 }
@@ -214,7 +220,7 @@ pub(crate) mod shared {
             one.check().await.expect("the others left it alone");
             one.unlock().await.expect("ours");
         }
-        clean(&server, &one).await;
+        idle(&one).await;
         clean(&server, &two).await;
     }
 
@@ -279,7 +285,7 @@ pub(crate) mod waiting {
             assert!(taken.expect("answered").is_none() && took >= ms(150), "{took:?}");
         }
         guard.unlock().await.expect("ours");
-        clean(&server, &one).await;
+        idle(&one).await;
         clean(&server, &two).await;
     }
 
@@ -316,9 +322,9 @@ pub(crate) mod kept {
 
     pub(crate) async fn by_the_watchdog(way: Way) {
         let server = Server::start();
-        let client = client(&server, |builder| builder.watchdog(ms(400))).await;
+        let client = client(&server, |builder| builder.watchdog(ms(1_000))).await;
         let guard = way.lock(&client, "x").await;
-        until("four renewals", ms(5_000), || client.stats().total.renewals >= 4).await;
+        until("four renewals", ms(10_000), || client.stats().total.renewals >= 4).await;
         assert!(!guard.is_lost() && server.pttl("x") > 0);
         guard.check().await.expect("ours");
         guard.extend(ms(60_000)).await.expect("ours");
@@ -389,7 +395,7 @@ pub(crate) mod cancelled {
         }
         let last = within("the lock", SOON, way.lock(&two, "x")).await.0;
         last.unlock().await.expect("ours");
-        clean(&server, &one).await;
+        idle(&one).await;
         clean(&server, &two).await;
     }
 }

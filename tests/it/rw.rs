@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
 use tokio::task::JoinHandle;
 
 use crate::{
-    family::clean,
+    family::{clean, idle},
     support::{Server, client, ms, plain, until, within},
 };
 
@@ -99,7 +99,7 @@ async fn a_waiting_writer_is_not_starved() {
     for reader in readers {
         within("its end", SOON, reader).await.0.expect("no panic");
     }
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 
@@ -128,7 +128,7 @@ async fn waiting_readers_are_not_starved() {
     for writer in writers {
         within("its end", SOON, writer).await.0.expect("no panic");
     }
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 
@@ -151,7 +151,7 @@ async fn a_writer_that_leaves_takes_its_mark_along() {
     assert!(!matches!(lock(&two).try_write_for(ms(100)).await, Ok(Some(_))));
     until("its mark to go", SOON, || !server.exists(MARK)).await;
     drop((guard, reader));
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 
@@ -234,7 +234,7 @@ async fn each_reader_has_a_lease_of_its_own() {
     long.unlock().await.expect("ours");
     assert!(matches!(server.pttl("x"), 3_000..=5_000), "what is left lasts as long as the one who is left");
     short.unlock().await.expect("ours");
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
 
@@ -320,6 +320,6 @@ async fn readers_never_see_a_writer_at_work() {
         within("its turns", ms(20_000), task).await.0.expect("no panic");
     }
     assert_eq!(server.ask::<u32>(&["GETDEL", "count"]), 128);
-    clean(&server, &one).await;
+    idle(&one).await;
     clean(&server, &two).await;
 }
