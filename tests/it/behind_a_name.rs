@@ -82,7 +82,7 @@ async fn a_master_that_becomes_a_replica_is_left() {
     // The name is late: for a while it leads to what is a replica by now.
     let looked = scene.old.calls("role");
     until("it to be refused there", LEASE / 2, || scene.old.calls("role") > looked).await;
-    assert!(!scene.copied.is_lost() && !scene.missing.is_lost(), "nobody knows yet");
+    assert!(!scene.copied.is_lost(), "it is there"); // of the other one the replica may have said so already
     scene.move_name();
     scene.settles().await;
 }

@@ -5,7 +5,9 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use leasehold::{Client, Error, Guard, Lost};
 
-use crate::support::{Server, before, behind, client, master, ms, proxy::Proxy, replica_of, until, within};
+use crate::support::{
+    Server, before, behind, client, master, ms, proxy::Proxy, replica_of, server::version, until, within,
+};
 
 /// So long that no lease ends and no renewal is due by itself: who is told, is told because there is a connection again.
 const LEASE: Duration = ms(30_000);
@@ -115,8 +117,10 @@ fn durable() -> Server {
 
 /// What the server has written since it was started.
 fn log_of(server: &Server) -> PathBuf {
-    let [_, folder]: [String; 2] = server.ask(&["CONFIG", "GET", "dir"]);
-    let files = fs::read_dir(PathBuf::from(folder).join("appendonlydir")).expect("it appends");
+    if version() < (7, 0) {
+        return server.folder().join("appendonly.aof");
+    }
+    let files = fs::read_dir(server.folder().join("appendonlydir")).expect("it appends");
     let mut files = files.map(|file| file.expect("readable").path());
     files.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("the part that grows")
 }

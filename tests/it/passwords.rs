@@ -233,7 +233,7 @@ async fn unreachable_servers() {
 
     let master = Server::start();
     let replica = replica_of(&master).await;
-    let _: String = replica.ask(&["ACL", "SETUSER", "app", "on", &format!(">{SERVERS}"), "~*", "&*", "+@all"]);
+    replica.set_user("app", &["on", &format!(">{SERVERS}"), "~*", "&*", "+@all"]);
     fails("a replica", to(replica.url().replace("//", &format!("//{login}")))).await;
 }
 

@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
 use tokio::task::JoinHandle;
 
 use crate::{
-    family::{clean, idle},
+    family::{clean, counted, idle},
     support::{Server, client, ms, plain, until, within},
 };
 
@@ -319,7 +319,7 @@ async fn readers_never_see_a_writer_at_work() {
     for task in tasks.collect::<Vec<_>>() {
         within("its turns", ms(20_000), task).await.0.expect("no panic");
     }
-    assert_eq!(server.ask::<u32>(&["GETDEL", "count"]), 128);
+    assert_eq!(counted(&server), 128);
     idle(&one).await;
     clean(&server, &two).await;
 }

@@ -36,10 +36,7 @@ pub(crate) async fn plain(server: &Server) -> Client {
 
 /// A client of a user `u` of its own, with these rights.
 pub(crate) async fn with_rights(server: &Server, rights: &[&str]) -> Client {
-    let user = ["ACL", "SETUSER", "u", "on", ">p"];
-    // Before 6.2 everybody may use all channels, and there are no words for it.
-    let rights = rights.iter().copied().filter(|right| server::version() >= (6, 2) || *right != "&*");
-    let _: String = server.ask(&user.into_iter().chain(rights).collect::<Vec<_>>());
+    server.set_user("u", &[&["on", ">p"], rights].concat());
     Client::connect(&server.url_as("u", "p")).await.expect("let in")
 }
 

@@ -116,6 +116,12 @@ impl Server {
         command.query(&mut self.try_raw()?)
     }
 
+    /// Before 6.2 everybody may use all channels, and there are no words for it.
+    pub(crate) fn set_user(&self, user: &str, rules: &[&str]) {
+        let rules = rules.iter().copied().filter(|rule| version() >= (6, 2) || *rule != "&*");
+        let _: String = self.ask(&["ACL", "SETUSER", user].into_iter().chain(rules).collect::<Vec<_>>());
+    }
+
     /// The fields of a lock: hold id to count.
     pub(crate) fn lock(&self, name: &str) -> Vec<(String, u32)> {
         self.ask(&["HGETALL", name])
@@ -134,8 +140,9 @@ impl Server {
         self.ask(&["PUBSUB", "CHANNELS"])
     }
 
-    /// How often a command was called.
+    /// How often a command was called. Before 7.0 those of two words count as their first.
     pub(crate) fn calls(&self, command: &str) -> u64 {
+        let command = if version() >= (7, 0) { command } else { command.split('|').next().unwrap_or(command) };
         let info: String = self.ask(&["INFO", "commandstats"]);
         let start = format!("cmdstat_{command}:calls=");
         let line = info.lines().find_map(|line| line.strip_prefix(&start));
