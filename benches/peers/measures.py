@@ -59,12 +59,24 @@ def hand_over(percent):
 
 
 def one_name(tasks, work):
-    run, load = f"one-name-{tasks}-{work}ms", f"one name, {tasks} tasks, {f'{work} ms of' if work else 'no'} work"
+    load = f"one name, {tasks} tasks, {f'{work} ms of' if work else 'no'} work"
+    return contended(f"one-name-{tasks}-{work}ms", load, tasks)
+
+
+def contended(run, load, tasks):
     return [
         Measure(run, "rate", load, "turns a second", "", rate, MORE),
         Measure(run, "least", load, "least served task", "in fair shares", share("least", tasks), MORE),
         Measure(run, "most", load, "most served task", "in fair shares", share("most", tasks), LESS),
         Measure(run, "commands", load, "server commands a turn", "", commands, LESS),
+    ]
+
+
+def uncontended(kind):
+    run, load = f"own-names-1-{kind}", f"{kind} lock, nobody else wants it"
+    return [
+        Measure(run, "p50", load, "p50 of lock + unlock", "µs", micros("p50"), LESS),
+        Measure(run, "p99", load, "p99 of lock + unlock", "µs", micros("p99"), LESS),
     ]
 
 
@@ -87,6 +99,12 @@ MEASURES = [
     *one_name(256, 0),
     *one_name(16, 1),
     *one_name(256, 1),
+    *uncontended("read"),
+    *uncontended("write"),
+    Measure("one-name-16-read", "rate", "one name, 16 readers", "pairs a second", "", rate, MORE),
+    Measure("one-name-16-read", "commands", "one name, 16 readers", "server commands a pair", "", commands, LESS),
+    *uncontended("fair"),
+    *contended("one-name-16-fair", "one fair lock, 16 tasks, no work", 16),
     *handed("one process", "hand-over-inside"),
     *handed("two processes", "hand-over-between"),
     Measure("held", "bytes", "10,000 locks held and renewed", "bytes each", "", lambda figures: figures["bytes"], LESS),

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+FAMILY = ("lock", "read", "write", "fair")
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TARGET = ROOT / "target" / "peers"
@@ -22,6 +24,7 @@ class Program:
     renewed: float  # after how many seconds all that is held has been renewed once; 0: it does not renew
     jit: float = 0  # seconds that a virtual machine gets to compile
     warm_up: float = 0.5  # connections are made in it, too
+    kinds: tuple = ("lock",)
 
 
 TOOLS = {
@@ -44,12 +47,12 @@ def has(tool):
     return shutil.which(tool)
 
 
-def rust(name, label, renewed, feature=None, needs=()):
+def rust(name, label, renewed, feature=None, needs=(), **more):
     """Built one by one: together they would get each other's features of shared dependencies."""
     feature = feature or name
     build = ["cargo", "build", "--quiet", "--locked", "--release", "--features", feature, "--bin", feature]
     program = TARGET / "rust" / "release" / feature
-    return Program(name, label, ["cargo", "cc", *needs], [(build, HERE / "rust")], [program], renewed)
+    return Program(name, label, ["cargo", "cc", *needs], [(build, HERE / "rust")], [program], renewed, **more)
 
 
 def golang(name, renewed):
@@ -65,6 +68,7 @@ JAVA = Program(
     ["java", "-cp", f"{TARGET / 'java' / 'classes'}:{TARGET / 'java' / 'lib'}/*", "peers.Load"],
     renewed=10,
     jit=6,
+    kinds=FAMILY,
 )
 
 PYTHON = Program(
@@ -82,7 +86,7 @@ PYTHON = Program(
 )
 
 PROGRAMS = [
-    rust("leasehold", "leasehold", renewed=9),
+    rust("leasehold", "leasehold", renewed=9, kinds=FAMILY),
     JAVA,
     golang("redsync", renewed=0),
     golang("rueidislock", renewed=2.5),

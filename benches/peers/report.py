@@ -29,7 +29,7 @@ def table(whole, programs):
     yield "|---|---|" + "---|" * len(programs)
     for measure in (measure for measure in MEASURES if measure.key in whole["rows"]):
         row = whole["rows"][measure.key]
-        texts = [text(row[program.name]) for program in programs]
+        texts = [text(row[program.name]) if program.name in row else "–" for program in programs]
         yield f"| {measure.label} | {place(row['place'])} | " + " | ".join(texts) + " |"
 
 

@@ -58,7 +58,8 @@ def measure(args):
     server_program = subprocess.run([programs.ROOT / "scripts" / "need-redis"], capture_output=True, text=True, check=True)
     programs.build(programs_run, say)
     versions = {program.name: programs.version(program) for program in programs_run}
-    results = {run.name: {program.name: [] for program in programs_run} for run in runs_run}
+    results = {run.name: {program.name: [] for program in programs_run if run.kind in program.kinds} for run in runs_run}
+    results = {name: outcomes for name, outcomes in results.items() if outcomes}
     with Server(server_program.stdout.strip()) as server:
         setting = describe(args, server)
         for turn in range(args.rounds):
@@ -67,7 +68,8 @@ def measure(args):
                     continue
                 # Nobody always comes first.
                 for program in programs_run[turn % len(programs_run):] + programs_run[: turn % len(programs_run)]:
-                    results[run.name][program.name].append(outcome(run, program, server, args.seconds, turn))
+                    if run.kind in program.kinds:
+                        results[run.name][program.name].append(outcome(run, program, server, args.seconds, turn))
     last = {"results": results, "versions": versions, "setting": setting}
     if not args.only:
         LAST.write_text(json.dumps(last), encoding="utf-8")

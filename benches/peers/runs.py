@@ -18,11 +18,14 @@ class Run:
     work_ms: int = 0
     longer: float = 1  # times the seconds asked for
     processes: int = 1
+    kind: str = "lock"  # one of a program's kinds
 
 
 RUNS = [
     *(Run(f"own-names-{tasks}", "own-names", tasks) for tasks in (1, 16, 256)),
     *(Run(f"one-name-{tasks}-{work}ms", "one-name", tasks, work) for work in (0, 1) for tasks in (16, 256)),
+    *(Run(f"own-names-1-{kind}", "own-names", kind=kind) for kind in ("read", "write", "fair")),
+    *(Run(f"one-name-16-{kind}", "one-name", 16, kind=kind) for kind in ("read", "fair")),
     Run("hand-over-inside", "hand-over", tasks=2, longer=1.5),
     Run("hand-over-between", "half", longer=1.5, processes=2),
     Run("held", "held", tasks=HELD),
@@ -50,6 +53,7 @@ def once(run, program, server, seconds):
 def start(run, program, server, options, limit, watch):
     words = ["--url", server.url, "--tasks", run.tasks, "--work-ms", run.work_ms, "--name", "peers:load", *options]
     words += ["--jit", program.jit] if program.jit else []
+    words += ["--kind", run.kind] if run.kind != "lock" else []
     command = [*program.command, run.section, *words]
     commands = [command] if run.processes == 1 else [[*command, "--first", first] for first in ("true", "false")]
     with Children(commands) as children:

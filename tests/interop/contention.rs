@@ -13,7 +13,7 @@ use crate::{
 
 /// Threads of the JVM, and processes of ours.
 const EACH: u32 = 4;
-const RUN: Duration = ms(20_000);
+const RUN: Duration = ms(10_000);
 /// What they have to get ready.
 const START: Duration = ms(1_500);
 /// Of all turns, what each side gets at least.

@@ -7,7 +7,10 @@ use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     str::FromStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -23,11 +26,15 @@ const REDISSON: &str = "INTEROP_REDISSON";
 /// The longest that any answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Below this the tests number the threads.
+const FIRST_OF_ITS_OWN: u32 = 1_000;
+
 /// Ended when dropped.
 pub(crate) struct Jvm {
     child: Child,
     input: Mutex<Input>,
     open: Arc<Mutex<Questions>>,
+    threads: AtomicU32,
 }
 
 struct Input {
@@ -64,7 +71,7 @@ impl Jvm {
         let open = Arc::new(Mutex::new(Some(HashMap::new())));
         listen(child.stdout.take().expect("piped"), Arc::clone(&open));
         let input = Mutex::new(Input { lines: child.stdin.take().expect("piped"), number: 0 });
-        let jvm = Jvm { child, input, open };
+        let jvm = Jvm { child, input, open, threads: AtomicU32::new(FIRST_OF_ITS_OWN) };
         jvm.introduce().await;
         jvm
     }
@@ -75,6 +82,21 @@ impl Jvm {
         let answer = self.ask(0, "version -").answer().await;
         assert!(before < answer.began && answer.ended < clock(), "the JVM has another clock: {answer:?}");
         assert_eq!(answer.outcome.expect("it knows"), needed(REDISSON));
+    }
+
+    /// The number of a thread that nobody has used.
+    pub(crate) fn thread(&self) -> u32 {
+        self.threads.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits until that thread does nothing but wait for the end of a lease, or for a message.
+    pub(crate) async fn sleeps(&self, thread: u32) {
+        let sleeps = async {
+            while !self.get::<bool>(0, &format!("sleeps - {thread}")).await {
+                tokio::time::sleep(ms(2)).await;
+            }
+        };
+        within("the JVM's thread to sleep", PATIENCE, sleeps).await;
     }
 
     /// Sends a command for one of its threads, at once.
@@ -125,6 +147,11 @@ impl Asked {
         answer
     }
 
+    /// Whether [`Asked::answer`] has not to wait.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.answer.is_empty()
+    }
+
     /// What it failed with.
     pub(crate) async fn refused(self) -> String {
         let command = self.command.clone();
@@ -148,6 +175,13 @@ impl Answer {
     }
 }
 
+/// Major and minor of its Redisson.
+pub(crate) fn version() -> (u32, u32) {
+    let version = needed(REDISSON);
+    let mut numbers = version.split('.').map(|number| number.parse().expect("a number"));
+    (numbers.next().expect("major"), numbers.next().expect("minor"))
+}
+
 /// Nanoseconds on a clock that all processes of the machine share, JVMs included.
 pub(crate) fn clock() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
@@ -156,7 +190,8 @@ pub(crate) fn clock() -> u64 {
 
 fn spawn(server: &Server, watchdog: Duration) -> Child {
     Command::new("java")
-        .args(["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"])
+        .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]) // it runs for seconds
+        .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"])
         .args(["-Dfile.encoding=UTF-8", "-cp", &needed(CLASSPATH), "leasehold.interop.Driver"])
         .args([server.url(), watchdog.as_millis().to_string()])
         .stdin(Stdio::piped())

@@ -54,16 +54,16 @@ async fn least_left(server: &Server, names: [&str; 2], time: Duration) -> i64 {
 }
 
 /// When the lock's lease will be over.
-fn ends(server: &Server, name: &str) -> u64 {
+pub(crate) fn ends(server: &Server, name: &str) -> u64 {
     let left = u64::try_from(server.pttl(name)).expect("it has an end");
     clock() + left * 1_000_000
 }
 
 /// The next may come when the lease is over, not before and not long after.
-fn in_time(ends: u64, granted: u64) {
+pub(crate) fn in_time(name: &str, ends: u64, granted: u64) {
     let (early, late) = (between(granted, ends), between(ends, granted));
-    println!("{early:.1?} before, {late:.1?} after the lease's end");
-    assert!(early <= ms(5) && late <= LATE, "{early:?} before, {late:?} after the lease's end");
+    println!("{name}: {early:.1?} before, {late:.1?} after the lease's end");
+    assert!(early <= ms(5) && late <= LATE, "{name}: {early:?} before, {late:?} after the lease's end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,7 +77,7 @@ async fn a_killed_jvm_is_followed_by_us() {
     jvm.kill();
     let ends = ends(&server, "killed");
     let (guard, granted) = within("the lease to end", 2 * SHORT, waiting).await.0.expect("no panic");
-    in_time(ends, granted);
+    in_time("killed", ends, granted);
     guard.unlock().await.expect("ours");
 }
 
@@ -86,13 +86,13 @@ async fn a_killed_jvm_is_followed_by_us() {
 async fn we_are_followed_by_redisson_when_killed() {
     let server = Server::start();
     let jvm = Jvm::start(&server).await;
-    let mut holder = Worker::start(&["hold", &server.url(), "killed", &SHORT.as_millis().to_string()]);
+    let mut holder = Worker::start(&["hold", "plain", &server.url(), "killed", &SHORT.as_millis().to_string()]);
     crate::support::until("it to hold the lock", 10 * crate::SOON, || server.exists("killed")).await;
     let waiting = asleep(&server, || jvm.ask(1, "lock killed -1")).await;
     holder.kill();
     let ends = ends(&server, "killed");
     let granted = within("the lease to end", 2 * SHORT, waiting.done()).await.0.ended;
-    in_time(ends, granted);
+    in_time("killed", ends, granted);
     jvm.call(1, "unlock killed").await;
 }
 
@@ -105,7 +105,7 @@ async fn fixed_leases_end_by_themselves() {
     jvm.call(1, "lock theirs 1000").await;
     let theirs_end = ends(&server, "theirs");
     let (guard, granted) = within("theirs to end", SHORT, wait_for(&client.lock("theirs"))).await.0.expect("no panic");
-    in_time(theirs_end, granted);
+    in_time("theirs", theirs_end, granted);
     let refusal = jvm.ask(1, "unlock theirs").refused().await;
     assert!(refusal.contains("IllegalMonitorStateException"), "{refusal}");
     guard.unlock().await.expect("theirs did not touch it");
@@ -113,7 +113,7 @@ async fn fixed_leases_end_by_themselves() {
     let guard = client.lock("ours").lease(ms(1_000)).lock().await.expect("free");
     let ours_ends = ends(&server, "ours");
     let granted = within("ours to end", SHORT, jvm.call(2, "lock ours -1")).await.0.ended;
-    in_time(ours_ends, granted);
+    in_time("ours", ours_ends, granted);
     guard.unlock().await.expect_err("it is theirs now");
     soon("theirs is left alone", jvm.call(2, "unlock ours")).await;
 }

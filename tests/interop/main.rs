@@ -3,10 +3,15 @@
 
 mod agree;
 mod contention;
+mod fair;
+mod fenced;
 mod forced;
 mod jvm;
+mod killed;
 mod leases;
 mod nested;
+mod rw;
+mod sides;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]
 mod support;

@@ -11,7 +11,7 @@ use std::{
 use leasehold::{Client, Lock};
 use tokio::time::sleep;
 
-use crate::{between, jvm::clock, support::ms};
+use crate::{between, jvm::clock, sides::Kind, support::ms};
 
 const ORDERS: &str = "INTEROP_WORKER";
 
@@ -53,7 +53,7 @@ impl Drop for Worker {
 async fn worker() {
     let orders = env::var(ORDERS).expect("only the tests start workers");
     match orders.split(' ').collect::<Vec<_>>()[..] {
-        ["hold", url, name, lease] => hold(url, name, ms(number(lease))).await,
+        ["hold", kind, url, name, lease] => hold(kind.parse().expect("a kind"), url, name, ms(number(lease))).await,
         ["turns", url, name, from, until, work, counter, log] => {
             let time = number(from)..number(until);
             let turns = Turns { time, work: ms(number(work)), counter: counter.as_ref(), log: log.as_ref() };
@@ -68,10 +68,10 @@ fn number(word: &str) -> u64 {
     word.parse().expect("a number")
 }
 
-/// Holds the lock until it is killed.
-async fn hold(url: &str, name: &str, watchdog: Duration) {
+/// Waits for the lock and holds it until it is killed.
+async fn hold(kind: Kind, url: &str, name: &str, watchdog: Duration) {
     let client = Client::builder().url(url).watchdog(watchdog).connect().await.expect("the private server answers");
-    let _guard = client.lock(name).lock().await.expect("free");
+    let _guard = kind.lock(&client, name).await;
     sleep(Duration::from_secs(60)).await;
     panic!("nobody killed me");
 }

@@ -1,8 +1,31 @@
 //! The command line.
 
-use std::time::Duration;
+use std::{str::FromStr, time::Duration};
 
 use crate::Outcome;
+
+/// Of locks, where a crate has several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Lock,
+    Read,
+    Write,
+    Fair,
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        match text {
+            "lock" => Ok(Kind::Lock),
+            "read" => Ok(Kind::Read),
+            "write" => Ok(Kind::Write),
+            "fair" => Ok(Kind::Fair),
+            other => Err(format!("no kind {other}")),
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct Args {
@@ -15,6 +38,7 @@ pub struct Args {
     /// What the holder does with the lock.
     pub work: Duration,
     pub name: String,
+    pub kind: Kind,
     /// Which of two processes holds the lock first.
     pub first: bool,
 }
@@ -30,6 +54,7 @@ impl Args {
             warm_up: Duration::ZERO,
             work: Duration::ZERO,
             name: "peers".to_owned(),
+            kind: Kind::Lock,
             first: false,
         };
         while let Some(option) = words.next() {
@@ -47,6 +72,7 @@ impl Args {
             "--warm-up" => self.warm_up = Duration::try_from_secs_f64(value.parse()?)?,
             "--work-ms" => self.work = Duration::from_millis(value.parse()?),
             "--name" => self.name = value,
+            "--kind" => self.kind = value.parse()?,
             "--first" => self.first = value.parse()?,
             other => return Err(format!("no option {other}").into()),
         }

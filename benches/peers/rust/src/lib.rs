@@ -8,7 +8,7 @@ mod turns;
 
 use std::{error::Error, future::Future, time::Duration};
 
-pub use args::Args;
+pub use args::{Args, Kind};
 
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -17,6 +17,8 @@ pub trait Client: Clone + Send + Sync + 'static {
     type Lock: Lock;
     /// What keeps a lock held and, where the crate can, renewed.
     type Held: Send;
+    /// What [`Client::lock`] can make: that which the arguments name.
+    const KINDS: &[Kind] = &[Kind::Lock];
 
     fn connect(args: &Args) -> impl Future<Output = Outcome<Self>> + Send;
     /// One for each task.
@@ -42,6 +44,9 @@ pub fn run<C: Client>(packages: &[&str]) -> Outcome<()> {
 }
 
 async fn section<C: Client>(args: Args) -> Outcome<()> {
+    if !C::KINDS.contains(&args.kind) {
+        return Err(format!("no such kind of lock here: {:?}", args.kind).into());
+    }
     let client = C::connect(&args).await?;
     let json = match args.section.as_str() {
         "own-names" => turns::own_names(&client, &args).await?,

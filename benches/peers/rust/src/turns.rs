@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Args, Client, Lock, Outcome, nanos};
+use crate::{Args, Client, Kind, Lock, Outcome, nanos};
 
 /// The time that counts, after the one to warm up.
 #[derive(Clone, Copy)]
@@ -40,11 +40,12 @@ pub(crate) async fn own_names<C: Client>(client: &C, args: &Args) -> Outcome<Str
     report(tasks.collect(), args).await
 }
 
-/// All want the same.
+/// All want the same. Readers have it together, so each counts only itself.
 pub(crate) async fn one_name<C: Client>(client: &C, args: &Args) -> Outcome<String> {
-    let (window, holders) = (Window::new(args), Arc::default());
+    let (window, all) = (Window::new(args), Arc::default());
     let tasks = (0..args.tasks).map(|_| {
-        let (lock, work, holders) = (client.lock(&args.name), args.work, Arc::clone(&holders));
+        let (lock, work) = (client.lock(&args.name), args.work);
+        let holders = if args.kind == Kind::Read { Arc::default() } else { Arc::clone(&all) };
         tokio::spawn(turns(lock, window, work, holders))
     });
     report(tasks.collect(), args).await

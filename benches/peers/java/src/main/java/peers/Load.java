@@ -3,6 +3,7 @@ package peers;
 import java.util.HashMap;
 import java.util.Map;
 import org.redisson.Redisson;
+import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -27,6 +28,11 @@ final class Load {
 
         int tasks() {
             return number("--tasks", 1);
+        }
+
+        /** {@code lock}, {@code read}, {@code write} or {@code fair}. */
+        String kind() {
+            return text("--kind", "lock");
         }
 
         String name() {
@@ -80,6 +86,16 @@ final class Load {
         Config config = new Config();
         config.useSingleServer().setAddress(args.text("--url", null)).setConnectionPoolSize(Math.max(64, threads));
         return Redisson.create(config);
+    }
+
+    static RLock lock(RedissonClient client, Args args, String name) {
+        return switch (args.kind()) {
+            case "lock" -> client.getLock(name);
+            case "read" -> client.getReadWriteLock(name).readLock();
+            case "write" -> client.getReadWriteLock(name).writeLock();
+            case "fair" -> client.getFairLock(name);
+            default -> throw new IllegalArgumentException("no kind " + args.kind());
+        };
     }
 
     private static String section(RedissonClient client, Args args) throws Exception {

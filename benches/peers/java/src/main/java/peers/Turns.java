@@ -35,14 +35,18 @@ final class Turns implements Runnable {
     /** Each thread has a name of its own. */
     static String ownNames(RedissonClient client, Load.Args args) throws InterruptedException {
         long opens = System.nanoTime() + args.warmUp();
-        return run(args, n -> new Turns(client.getLock(args.name() + "-" + n), new AtomicInteger(), opens, args));
+        return run(args, n -> new Turns(Load.lock(client, args, args.name() + "-" + n), new AtomicInteger(), opens, args));
     }
 
-    /** All want the same. */
+    /** All want the same. Readers have it together, so each counts only itself. */
     static String oneName(RedissonClient client, Load.Args args) throws InterruptedException {
         long opens = System.nanoTime() + args.warmUp();
-        AtomicInteger holders = new AtomicInteger();
-        return run(args, n -> new Turns(client.getLock(args.name()), holders, opens, args));
+        AtomicInteger all = new AtomicInteger();
+        boolean together = args.kind().equals("read");
+        return run(args, n -> {
+            AtomicInteger holders = together ? new AtomicInteger() : all;
+            return new Turns(Load.lock(client, args, args.name()), holders, opens, args);
+        });
     }
 
     private static String run(Load.Args args, IntFunction<Turns> task) throws InterruptedException {

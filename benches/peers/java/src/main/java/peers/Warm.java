@@ -22,8 +22,8 @@ final class Warm {
         long ends = System.nanoTime() + args.nanos("--jit", 0);
         List<Thread> threads = new ArrayList<>();
         for (int n = 0; n < THREADS; n++) {
-            threads.add(pairs(client.getLock(args.name() + "-warm-" + n), ends));
-            threads.add(pairs(client.getLock(args.name() + "-warm"), ends));
+            threads.add(pairs(Load.lock(client, args, args.name() + "-warm-" + n), ends));
+            threads.add(pairs(Load.lock(client, args, args.name() + "-warm"), ends));
         }
         for (Thread thread : threads) {
             thread.join();

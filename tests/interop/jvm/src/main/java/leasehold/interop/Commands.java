@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
@@ -14,23 +15,37 @@ import org.redisson.client.codec.StringCodec;
 final class Commands {
     private Commands() {}
 
-    /** {@code COMMAND NAME ARGUMENTS…}, on the thread that is to own what is locked. */
+    /** {@code COMMAND[:KIND] NAME ARGUMENTS…}, on the thread that is to own what is locked. */
     static Object run(RedissonClient redisson, List<String> words) throws IOException, InterruptedException {
-        var lock = redisson.getLock(words.get(1));
-        switch (words.get(0)) {
+        var command = words.get(0).split(":");
+        var lock = lock(redisson, command.length > 1 ? command[1] : "plain", words.get(1));
+        switch (command[0]) {
             case "lock" -> lock.lock(number(words, 2), MILLISECONDS);
             case "unlock" -> lock.unlock();
             default -> {
-                return ask(redisson, lock, words);
+                return ask(redisson, lock, command[0], words);
             }
         }
         return "done";
     }
 
-    private static Object ask(RedissonClient redisson, RLock lock, List<String> words)
+    private static RLock lock(RedissonClient redisson, String kind, String name) {
+        return switch (kind) {
+            case "plain" -> redisson.getLock(name);
+            case "read" -> redisson.getReadWriteLock(name).readLock();
+            case "write" -> redisson.getReadWriteLock(name).writeLock();
+            case "fair" -> redisson.getFairLock(name);
+            case "fenced" -> redisson.getFencedLock(name);
+            default -> throw new IllegalArgumentException("no such kind: " + kind);
+        };
+    }
+
+    private static Object ask(RedissonClient redisson, RLock lock, String command, List<String> words)
             throws IOException, InterruptedException {
-        return switch (words.get(0)) {
+        return switch (command) {
             case "tryLock" -> lock.tryLock(number(words, 2), number(words, 3), MILLISECONDS);
+            case "lockAndGetToken" -> ((RFencedLock) lock).lockAndGetToken();
+            case "token" -> ((RFencedLock) lock).getToken();
             case "forceUnlock" -> lock.forceUnlock();
             case "isLocked" -> lock.isLocked();
             case "isHeldByCurrentThread" -> lock.isHeldByCurrentThread();
@@ -38,6 +53,7 @@ final class Commands {
             case "remainTimeToLive" -> lock.remainTimeToLive();
             case "holders" -> redisson.getMap(lock.getName(), StringCodec.INSTANCE).readAllMap();
             case "owner" -> redisson.getId() + ":" + Thread.currentThread().getId();
+            case "sleeps" -> Driver.thread(words.get(2)).getState() == Thread.State.TIMED_WAITING;
             case "version" -> RedissonClient.class.getPackage().getImplementationVersion();
             case "turns" -> turns(lock, words);
             default -> throw new IllegalArgumentException("no such command: " + words);

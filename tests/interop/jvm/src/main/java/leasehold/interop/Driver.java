@@ -25,6 +25,8 @@ import org.redisson.config.Config;
  * thread, just before and after the call. The end of the input ends the program.
  */
 public final class Driver {
+    private static final String PREFIX = "driven ";
+
     private final RedissonClient redisson;
     private final PrintStream out = new PrintStream(System.out, true, UTF_8);
     private final Map<String, ExecutorService> threads = new HashMap<>();
@@ -49,8 +51,18 @@ public final class Driver {
     }
 
     private void accept(List<String> words) {
-        var thread = threads.computeIfAbsent(words.get(1), name -> Executors.newSingleThreadExecutor());
+        var thread = threads.computeIfAbsent(words.get(1), Driver::executor);
         thread.execute(() -> answer(words.get(0), words.subList(2, words.size())));
+    }
+
+    private static ExecutorService executor(String name) {
+        return Executors.newSingleThreadExecutor(work -> new Thread(work, PREFIX + name));
+    }
+
+    /** The one that works off the lines of that THREAD. */
+    static Thread thread(String name) {
+        var all = Thread.getAllStackTraces().keySet().stream();
+        return all.filter(thread -> thread.getName().equals(PREFIX + name)).findFirst().orElseThrow();
     }
 
     private void answer(String number, List<String> words) {
