@@ -5,6 +5,7 @@
 //! processes interleave.
 
 mod director;
+mod locks;
 mod observer;
 mod player;
 mod refusals;
@@ -41,8 +42,14 @@ const GATE: &str = "gate";
 const OVEN: &str = "oven";
 const AWAY: &str = "away";
 const ARCHIVE: &str = "archive";
-const NAMES: [&str; 13] =
-    [SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE];
+/// One of each other kind: a fenced lock, a read-write lock, a fair lock with a line of those who wait.
+const FENCED: &str = "serial";
+const SHARED: &str = "prices";
+const LINE: &str = "printer";
+const NAMES: [&str; 16] = [
+    SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE, FENCED,
+    SHARED, LINE,
+];
 
 /// Where masters come and go, also these: kept by watchdogs with a lease that outlasts a failover. Each master of a cluster
 /// has some.

@@ -10,10 +10,10 @@ use crate::{
     TWINS, clock,
     director::{CALM, SETTLE, Stage},
     history::{Failover, Seen},
-    observer::{Eye, Sight},
+    observer::{Eye, Sight, seen},
     server::{Server, version},
     support::deployment::cluster::{Cluster, Migration},
-    troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe},
+    troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe_all},
 };
 
 /// How often the observer follows a lock that has moved.
@@ -44,7 +44,7 @@ impl Scene for Realm {
         ("connections to all nodes killed", 3, |stage, _| kill_connections(stage, "normal")),
         ("subscribers' connections to all nodes killed", 3, |stage, _| kill_connections(stage, "pubsub")),
         ("SCRIPT FLUSH", 2, |stage, _| stage.ask_all(&["SCRIPT", "FLUSH"])),
-        ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
+        ("FLUSHALL", 1, wipe_all),
         ("DEL of a lock", 3, delete),
         ("lock forced open", 3, force_open),
         ("client killed", 2, |stage, random| stage.kill(random)),
@@ -282,7 +282,7 @@ impl Follower {
                 break;
             }
             match self.ask(port, name, asking) {
-                Ok(ids) => return Some(Seen { since, at: clock(), id: ids.into_iter().next() }),
+                Ok(ids) => return Some(seen((since, clock()), ids)),
                 Err(error) => match error.redirect_node().and_then(|(node, _)| node.rsplit_once(':')?.1.parse().ok()) {
                     Some(there) => {
                         asking = error.code() == Some("ASK");

@@ -3,6 +3,7 @@
 mod alone;
 mod capped;
 mod crowd;
+mod family;
 mod forced;
 mod kept;
 mod second;
@@ -21,8 +22,11 @@ pub(crate) enum Work {
     /// A name that few want, held for so many milliseconds: who misses his call is not saved by the next release.
     Now(&'static str, u64),
     LongLease,
-    Family,
+    Members,
     Moving,
+    Fenced,
+    ReadWrite,
+    Fair,
     Kept,
     Crowd,
     Forced,
@@ -38,7 +42,8 @@ impl Work {
         let mut all = vec![Work::Slow; 2];
         all.extend(vec![Work::Busy; 5]);
         all.extend([Work::Now(QUIET, 120), Work::Now(TWINS[0], 200), Work::Now(TWINS[1], 200), Work::Now(PARCEL, 120)]);
-        all.extend([Work::LongLease, Work::Family, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
+        all.extend([Work::LongLease, Work::Members, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
+        all.extend([vec![Work::Fenced; 3], vec![Work::ReadWrite; 4], vec![Work::Fair; 2]].concat());
         all.push(Work::SecondRuntime(url.to_owned()));
         all
     }
@@ -54,8 +59,11 @@ impl Work {
             Work::Busy => Box::pin(busy(player)).await,
             Work::Now(name, most) => now_and_then(player, name, *most).await,
             Work::LongLease => long_lease(player).await,
-            Work::Family => shared::family(player).await,
+            Work::Members => shared::members(player).await,
             Work::Moving => shared::moving(player).await,
+            Work::Fenced => Box::pin(family::fenced(player)).await,
+            Work::ReadWrite => Box::pin(family::read_write(player)).await,
+            Work::Fair => Box::pin(family::fair(player)).await,
             Work::Kept => kept::kept(player).await,
             Work::Crowd => crowd::crowd(player).await,
             Work::Forced => forced::forced(player).await,
