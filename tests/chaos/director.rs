@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    ARCHIVE, AWAY, LEASE, LINE, LONG_LEASE, PARCEL, SHARED, VAULT_LEASE, VAULTS, clock,
+    ARCHIVE, AWAY, LEASE, LINES, LONG_LEASE, PARCEL, SHARED, VAULT_LEASE, VAULTS, clock,
     history::{Event, Failover, History, Kind, Violation, Wipe},
     observer::Observer,
     report,
@@ -240,15 +240,16 @@ fn expectations<S: Scene>() -> History {
     for (name, more) in [(PARCEL, UNPOLLED), (AWAY, WITHOUT_RUNTIME)] {
         *slack.entry(name.to_owned()).or_default() += more;
     }
+    let (marked, lines) = (SHARED.map(|name| (name, MARK)), LINES.map(|name| (name, PLACES)));
     let vaults = VAULTS.map(|name| (name, VAULT_LEASE));
     // They are confirmed within a third of their lease.
     let beliefs = by_name(&VAULTS.map(|name| (name, VAULT_LEASE / 2)));
     History {
         longest_lease: LEASE,
-        leases: by_name(&[&[(ARCHIVE, LONG_LEASE), (SHARED, MARK), (LINE, PLACES)], &vaults[..]].concat()),
+        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &vaults[..]].concat()),
         beliefs,
         slack,
-        shared: HashSet::from([SHARED.to_owned()]),
+        shared: HashSet::from(SHARED.map(str::to_owned)),
         outage: OUTAGE,
         ..History::default()
     }

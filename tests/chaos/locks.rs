@@ -4,7 +4,7 @@ use std::{collections::HashMap, future::Future, time::Duration};
 
 use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, Result, RwLock, RwState, WriteGuard};
 
-use crate::{FENCED, LINE, SHARED, server::Server};
+use crate::{FENCED, LINES, SHARED, server::Server};
 
 /// One that is taken and given back.
 pub(crate) trait AnyLock: Clone + Send + Sync {
@@ -151,14 +151,14 @@ side!(Writing -> WriteGuard, write, try_write, try_write_for);
 
 /// Where those who wait for that fair lock stand.
 pub(crate) fn line_of(name: &str) -> Option<String> {
-    (name == LINE).then(|| format!("redisson_lock_queue:{{{name}}}"))
+    LINES.contains(&name).then(|| format!("redisson_lock_queue:{{{name}}}"))
 }
 
 /// The keys that outlive a hold: tokens, the line and its places, the mark of a writer that waits.
 pub(crate) fn keys_beside(name: &str) -> Vec<String> {
     match name {
         FENCED => vec![format!("redisson_lock_token:{{{name}}}")],
-        SHARED => vec![format!("leasehold_rwlock_waits:{{{name}}}")],
+        name if SHARED.contains(&name) => vec![format!("leasehold_rwlock_waits:{{{name}}}")],
         name => {
             line_of(name).into_iter().flat_map(|line| [format!("redisson_lock_timeout:{{{name}}}"), line]).collect()
         }
@@ -167,22 +167,19 @@ pub(crate) fn keys_beside(name: &str) -> Vec<String> {
 
 /// The keys of its holds.
 pub(crate) fn keys_of(server: &Server, name: &str) -> Vec<String> {
-    let leases = match name {
-        SHARED => server.ask(&["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
-        _ => Vec::new(),
+    let leases = match SHARED.contains(&name) {
+        true => server.ask(&["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
+        false => Vec::new(),
     };
     [leases, vec![name.to_owned()]].concat()
 }
 
 /// Where the next is told that it is free.
 pub(crate) fn channel_of(server: &Server, name: &str) -> String {
-    let line = line_of(name).map(|line| server.ask(&["LINDEX", &line, "0"]));
-    match (name, line) {
-        (SHARED, _) => format!("redisson_rwlock:{{{name}}}"),
-        (_, Some(Some(next))) => {
-            let next: String = next;
-            format!("redisson_lock__channel:{{{name}}}:{next}")
-        }
-        _ => format!("redisson_lock__channel:{{{name}}}"),
+    if SHARED.contains(&name) {
+        return format!("redisson_rwlock:{{{name}}}");
     }
+    let next: Option<String> = line_of(name).and_then(|line| server.ask(&["LINDEX", &line, "0"]));
+    let next = next.map_or_else(String::new, |next| format!(":{next}"));
+    format!("redisson_lock__channel:{{{name}}}{next}")
 }

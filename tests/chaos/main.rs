@@ -42,13 +42,14 @@ const GATE: &str = "gate";
 const OVEN: &str = "oven";
 const AWAY: &str = "away";
 const ARCHIVE: &str = "archive";
-/// One of each other kind: a fenced lock, a read-write lock, a fair lock with a line of those who wait.
+/// Of the other kinds: a fenced lock; read-write locks, and fair locks with a line of those who wait, of which everybody wants the
+/// first and few the second.
 const FENCED: &str = "serial";
-const SHARED: &str = "prices";
-const LINE: &str = "printer";
-const NAMES: [&str; 16] = [
+const SHARED: [&str; 2] = ["prices", "map"];
+const LINES: [&str; 2] = ["printer", "desk"];
+const NAMES: [&str; 18] = [
     SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE, FENCED,
-    SHARED, LINE,
+    SHARED[0], SHARED[1], LINES[0], LINES[1],
 ];
 
 /// Where masters come and go, also these: kept by watchdogs with a lease that outlasts a failover. Each master of a cluster

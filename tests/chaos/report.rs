@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    FENCED, LINE, SHARED,
+    FENCED, LINES, SHARED,
     history::{History, Losses, Violation, What},
     proxy::Proxy,
     troubles::Tally,
@@ -57,8 +57,8 @@ pub(crate) fn history(history: &History) {
     rows([
         ("turns", turns.values().sum()),
         ("of them fenced", of(FENCED)),
-        ("reading or writing", of(SHARED)),
-        ("fair", of(LINE)),
+        ("reading or writing", SHARED.map(of).iter().sum()),
+        ("fair", LINES.map(of).iter().sum()),
         ("calm times", history.calm.len() as u64),
         ("calls with a time limit", count(|what| matches!(what, What::Begun { limit: 1.., .. }))),
         (

@@ -3,7 +3,7 @@
 use tokio::time::sleep;
 
 use crate::{
-    BUSY, FENCED, LINE, QUIET, SHARED, SLOW, TOOL,
+    BUSY, FENCED, LINES, QUIET, SHARED, SLOW, TOOL,
     history::What,
     locks::{AnyLock, Reading},
     player::{Player, some},
@@ -15,8 +15,8 @@ pub(super) async fn forced(player: &mut Player) {
     sleep(pause).await;
     match player.random.u32(..11) {
         0 => row(player, &player.client.fenced_lock(FENCED)).await,
-        1 => row(player, &Reading(player.client.rw_lock(SHARED))).await,
-        2 => row(player, &player.client.fair_lock(LINE)).await,
+        1 => row(player, &Reading(player.client.rw_lock(SHARED[0]))).await,
+        2 => row(player, &player.client.fair_lock(LINES[0])).await,
         _ => {
             let lock = player.one_of(&[SLOW, SLOW, BUSY, &[TOOL, QUIET]].concat());
             row(player, &lock).await;
@@ -34,7 +34,7 @@ async fn row(player: &mut Player, lock: &impl AnyLock) {
     }
 }
 
-async fn force(player: &Player, lock: &impl AnyLock) {
+pub(super) async fn force(player: &Player, lock: &impl AnyLock) {
     player.scribe.way("forced open by a client");
     player.scribe.note(lock.name(), What::Forcing);
     let work = async { lock.force().await.map(|held| held.then_some(())) };
