@@ -1,7 +1,7 @@
 //! Starts the servers and the clients, makes trouble, and reads what came of it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     error::Error,
     fs,
     io::Read,
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    ARCHIVE, AWAY, LEASE, LONG_LEASE, PARCEL, VAULT_LEASE, VAULTS, clock,
+    ARCHIVE, AWAY, LEASE, LINES, LONG_LEASE, PARCEL, SHARED, VAULT_LEASE, VAULTS, clock,
     history::{Event, Failover, History, Kind, Violation, Wipe},
     observer::Observer,
     report,
@@ -39,6 +39,11 @@ const LAST: Duration = Duration::from_secs(30);
 const UNPOLLED: Duration = Duration::from_secs(11);
 /// What a client without a runtime has asked for ends with its lease.
 const WITHOUT_RUNTIME: Duration = Duration::from_secs(2);
+
+/// So long after its death a client can keep others waiting, beyond its lease: with the mark of a writer that waits; with its
+/// places in line, each of which has five seconds to come.
+const MARK: Duration = Duration::from_millis(3_500);
+const PLACES: Duration = Duration::from_secs(20);
 
 /// All that trouble is made with.
 pub(crate) struct Stage<S> {
@@ -183,8 +188,9 @@ impl<S: Scene> Stage<S> {
         }
         self.history.seen = self.observer.take().map(Observer::end).unwrap_or_default();
         for name in S::NAMES {
-            let left: Vec<_> = self.scene.server_of(name).lock(name).into_iter().map(|(id, _)| id).collect();
-            self.history.left.extend(left.into_iter().map(|id| ((*name).to_owned(), id, clock())));
+            let left: Vec<String> = self.scene.server_of(name).ask(&["HKEYS", name]);
+            let left = left.into_iter().filter(|field| field != "mode");
+            self.history.left.extend(left.map(|id| ((*name).to_owned(), id, clock())));
         }
         Ok(found)
     }
@@ -234,14 +240,16 @@ fn expectations<S: Scene>() -> History {
     for (name, more) in [(PARCEL, UNPOLLED), (AWAY, WITHOUT_RUNTIME)] {
         *slack.entry(name.to_owned()).or_default() += more;
     }
+    let (marked, lines) = (SHARED.map(|name| (name, MARK)), LINES.map(|name| (name, PLACES)));
     let vaults = VAULTS.map(|name| (name, VAULT_LEASE));
     // They are confirmed within a third of their lease.
     let beliefs = by_name(&VAULTS.map(|name| (name, VAULT_LEASE / 2)));
     History {
         longest_lease: LEASE,
-        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &vaults[..]].concat()),
+        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &vaults[..]].concat()),
         beliefs,
         slack,
+        shared: HashSet::from(SHARED.map(str::to_owned)),
         outage: OUTAGE,
         ..History::default()
     }

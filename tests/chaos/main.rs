@@ -5,6 +5,7 @@
 //! processes interleave.
 
 mod director;
+mod locks;
 mod observer;
 mod player;
 mod refusals;
@@ -41,8 +42,15 @@ const GATE: &str = "gate";
 const OVEN: &str = "oven";
 const AWAY: &str = "away";
 const ARCHIVE: &str = "archive";
-const NAMES: [&str; 13] =
-    [SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE];
+/// Of the other kinds: a fenced lock; read-write locks, and fair locks with a line of those who wait, of which everybody wants the
+/// first and few the second.
+const FENCED: &str = "serial";
+const SHARED: [&str; 2] = ["prices", "map"];
+const LINES: [&str; 2] = ["printer", "desk"];
+const NAMES: [&str; 18] = [
+    SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE, FENCED,
+    SHARED[0], SHARED[1], LINES[0], LINES[1],
+];
 
 /// Where masters come and go, also these: kept by watchdogs with a lease that outlasts a failover. Each master of a cluster
 /// has some.

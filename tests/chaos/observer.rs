@@ -12,7 +12,7 @@ use std::{
 
 use redis::{Connection, RedisResult};
 
-use crate::{clock, history::Seen};
+use crate::{clock, history::Seen, locks::line_of};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -84,10 +84,16 @@ impl Sight {
         let since = clock();
         let mut all = redis::pipe();
         names.iter().for_each(|name| _ = all.cmd("HKEYS").arg(name));
-        let Ok(ids) = self.ask(|raw| all.query::<Vec<Vec<String>>>(raw)) else { return Vec::new() };
+        let lines: Vec<_> = names.iter().filter_map(|name| Some((*name, line_of(name)?))).collect();
+        lines.iter().for_each(|(_, line)| _ = all.cmd("LRANGE").arg(line).arg(0).arg(-1));
+        let Ok(mut ids) = self.ask(|raw| all.query::<Vec<Vec<String>>>(raw)) else { return Vec::new() };
+        let waiting = ids.split_off(names.len());
         let at = clock();
-        let seen = |ids: Vec<String>| Seen { since, at, id: ids.into_iter().next() };
-        names.iter().copied().zip(ids.into_iter().map(seen)).collect()
+        let mut looks: Vec<_> = names.iter().copied().zip(ids.into_iter().map(|ids| seen((since, at), ids))).collect();
+        for ((name, _), line) in lines.into_iter().zip(waiting) {
+            looks.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, seen)| seen.line.clone_from(&line));
+        }
+        looks
     }
 }
 
@@ -95,6 +101,12 @@ impl Eye for Sight {
     fn look(&mut self, names: &[&'static str]) -> Vec<(&'static str, Seen)> {
         Sight::look(self, names)
     }
+}
+
+/// From the fields of a lock.
+pub(crate) fn seen((since, at): (u64, u64), mut ids: Vec<String>) -> Seen {
+    ids.retain(|field| field != "mode");
+    Seen { since, at, ids, line: Vec::new() }
 }
 
 fn connection(client: &redis::Client, patience: Duration) -> RedisResult<Connection> {

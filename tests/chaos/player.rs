@@ -1,6 +1,6 @@
 //! One task of a client process, and the steps that all its ways are made of.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use fastrand::Rng;
 use leasehold::{Client, Error, Guard, Lock};
@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     clock,
     history::What,
+    locks::{AnyGuard, AnyLock},
     scribe::{Scribe, holder_of},
     worker::{COMMAND, OUTAGE},
 };
@@ -48,44 +49,44 @@ impl Player {
         Duration::from_micros(self.random.u64(range))
     }
 
-    pub(crate) async fn take(&self, lock: &Lock) -> Option<Guard> {
+    pub(crate) async fn take<L: AnyLock>(&self, lock: &L) -> Option<L::Guard> {
         self.scribe.note(lock.name(), What::Asked);
-        let taken = self.scribe.call(lock.name(), "lock", None, lock.lock(), |_| "ok").await?;
-        self.taken(lock, taken.map(Some))
+        let taken = self.scribe.call(lock.name(), "lock", None, lock.take(), |_| "ok").await?;
+        self.taken(lock.name(), taken.map(Some))
     }
 
     /// A server that is slow for a moment can outlast a short patience: that is for the checker to judge.
-    pub(crate) async fn take_in_time(&self, lock: &Lock, patience: Duration) -> Option<Guard> {
+    pub(crate) async fn take_in_time<L: AnyLock>(&self, lock: &L, patience: Duration) -> Option<L::Guard> {
         self.scribe.note(lock.name(), What::Asked);
-        let work = lock.try_lock_for(patience);
+        let work = lock.take_in_time(patience);
         match self.scribe.call(lock.name(), "try_lock_for", Some(patience), work, some).await {
             None | Some(Err(Error::Unavailable { .. })) => {
                 self.scribe.note(lock.name(), What::Left);
                 None
             }
-            Some(taken) => self.taken(lock, taken),
+            Some(taken) => self.taken(lock.name(), taken),
         }
     }
 
-    pub(crate) async fn take_at_once(&self, lock: &Lock) -> Option<Guard> {
+    pub(crate) async fn take_at_once<L: AnyLock>(&self, lock: &L) -> Option<L::Guard> {
         self.scribe.note(lock.name(), What::Asked);
-        let taken = self.scribe.call(lock.name(), "try_lock", Some(COMMAND), lock.try_lock(), some).await;
+        let taken = self.scribe.call(lock.name(), "try_lock", Some(COMMAND), lock.take_at_once(), some).await;
         let Some(taken) = taken else {
             self.scribe.note(lock.name(), What::Left);
             return None;
         };
-        self.taken(lock, taken)
+        self.taken(lock.name(), taken)
     }
 
-    pub(crate) fn taken(&self, lock: &Lock, taken: leasehold::Result<Option<Guard>>) -> Option<Guard> {
+    pub(crate) fn taken<G: AnyGuard>(&self, name: &str, taken: leasehold::Result<Option<G>>) -> Option<G> {
         match taken {
             Ok(Some(guard)) => {
                 self.scribe.granted(&guard);
                 return Some(guard);
             }
             // An owner that had it and lost it is told so.
-            Ok(None) | Err(Error::Lost { .. }) => self.scribe.note(lock.name(), What::Left),
-            Err(error) => self.failed(lock.name(), &error),
+            Ok(None) | Err(Error::Lost { .. }) => self.scribe.note(name, What::Left),
+            Err(error) => self.failed(name, &error),
         }
         None
     }
@@ -95,7 +96,8 @@ impl Player {
     }
 
     /// Keeps it for that long, or until it is lost, and notes until when it is certain.
-    pub(crate) async fn hold(&self, guard: &Guard, time: Duration) {
+    pub(crate) async fn hold(&self, guard: &impl AnyGuard, time: Duration) {
+        let guard = guard.guard();
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -111,11 +113,11 @@ impl Player {
         }
     }
 
-    pub(crate) async fn give_back(&self, guard: Guard) {
-        let (id, name) = (holder_of(&guard), guard.name().to_owned());
-        self.scribe.look(&guard);
+    pub(crate) async fn give_back(&self, guard: impl AnyGuard) {
+        let (id, name) = (holder_of(guard.guard()), guard.guard().name().to_owned());
+        self.scribe.look(guard.guard());
         self.scribe.note(&name, What::Releasing { id: id.clone() });
-        let ended = self.scribe.call(&name, "unlock", Some(OUTAGE), guard.unlock(), |()| "ok").await;
+        let ended = self.scribe.call(&name, "unlock", Some(OUTAGE), guard.give_back(), |()| "ok").await;
         self.given_back(&name, id, ended);
     }
 
@@ -129,25 +131,26 @@ impl Player {
     }
 
     /// Given back in the background.
-    pub(crate) fn drop(&self, guard: Guard) {
-        self.scribe.look(&guard);
-        self.scribe.note(guard.name(), What::Releasing { id: holder_of(&guard) });
+    pub(crate) fn drop(&self, guard: impl AnyGuard) {
+        let guard = guard.guard();
+        self.scribe.look(guard);
+        self.scribe.note(guard.name(), What::Releasing { id: holder_of(guard) });
     }
 
     /// For a while, then gives it back.
-    pub(crate) async fn hold_and_give_back(&mut self, guard: Guard, most: u64) {
+    pub(crate) async fn hold_and_give_back(&mut self, guard: impl AnyGuard, most: u64) {
         let time = self.millis(0..=most);
         self.hold(&guard, time).await;
         self.give_back(guard).await;
     }
 
     /// Asks the server for the levels. What was cancelled may still be on its way back, so it is given time.
-    pub(crate) async fn count(&self, lock: &Lock, guard: &Guard) {
+    pub(crate) async fn count(&self, lock: &impl AnyLock, guard: &Guard) {
         let (since, id, believed) = (clock(), guard.id(), u64::from(guard.holds()));
         let ends = Instant::now() + ON_ITS_WAY_BACK;
-        while let Some(Ok(holder)) = self.scribe.call(lock.name(), "inspect", Some(OUTAGE), lock.inspect(), some).await
-        {
-            let counted = holder.filter(|holder| holder.id == id).map_or(0, |holder| holder.holds);
+        let held = |counts: &HashMap<String, u64>| if counts.is_empty() { "none" } else { "ok" };
+        while let Some(Ok(counts)) = self.scribe.call(lock.name(), "inspect", Some(OUTAGE), lock.counts(), held).await {
+            let counted = counts.get(id).copied().unwrap_or(0);
             if counted == believed || guard.is_lost() || Instant::now() >= ends {
                 let counted = What::Counted { id: holder_of(guard), since, believed, counted };
                 return self.scribe.note(lock.name(), counted);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    FENCED, LINES, SHARED,
     history::{History, Losses, Violation, What},
     proxy::Proxy,
     troubles::Tally,
@@ -51,8 +52,13 @@ pub(crate) fn history(history: &History) {
         _ => None,
     }));
     println!("| looked at | times |\n|---|---|");
+    let turns = history.turns();
+    let of = |name: &str| turns.get(name).copied().unwrap_or(0);
     rows([
-        ("turns", history.turns() as u64),
+        ("turns", turns.values().sum()),
+        ("of them fenced", of(FENCED)),
+        ("reading or writing", SHARED.map(of).iter().sum()),
+        ("fair", LINES.map(of).iter().sum()),
         ("calm times", history.calm.len() as u64),
         ("calls with a time limit", count(|what| matches!(what, What::Begun { limit: 1.., .. }))),
         (
@@ -81,9 +87,10 @@ pub(crate) fn changes(history: &History) -> String {
     for (name, all) in &history.seen {
         let mut last = None;
         for seen in all {
-            if last != Some(&seen.id) {
-                lines.push(format!("{} {} {name} {}", seen.since, seen.at, seen.id.as_deref().unwrap_or("-")));
-                last = Some(&seen.id);
+            if last != Some((&seen.ids, &seen.line)) {
+                let (ids, line) = (seen.ids.join(" "), seen.line.join(" "));
+                lines.push(format!("{} {} {name} [{ids}] [{line}]", seen.since, seen.at));
+                last = Some((&seen.ids, &seen.line));
             }
         }
     }

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use crate::{
     clock,
     history::{Event, Kind, What},
+    locks::AnyGuard,
 };
 
 /// A call that has not ended so long after its time never will.
@@ -108,8 +109,10 @@ impl Scribe {
     }
 
     /// It was granted, and until when it is certain.
-    pub(crate) fn granted(&self, guard: &Guard) {
-        self.note(guard.name(), What::Granted { id: holder_of(guard), until: certain(guard) });
+    pub(crate) fn granted<G: AnyGuard>(&self, granted: &G) {
+        let (guard, id) = (granted.guard(), holder_of(granted.guard()));
+        self.note(guard.name(), What::Granted { id: id.clone(), until: certain(guard) });
+        granted.token().into_iter().for_each(|token| self.note(guard.name(), What::Token { id: id.clone(), token }));
         self.look(guard);
     }
 
@@ -165,6 +168,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Conflict { .. } => "conflict",
         Error::Server { .. } => "server",
         Error::Closed => "closed",
+        Error::Upgrade { .. } => "upgrade",
         _ => "other",
     }
 }

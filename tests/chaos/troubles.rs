@@ -8,6 +8,7 @@ use crate::{
     LEASE, NAMES, SLOW, clock,
     director::Stage,
     history::Wipe,
+    locks::{channel_of, keys_beside, keys_of},
     proxy::{Fault, Mode, Schedule, Way, Which},
     refusals,
     scene::{Alone, Scene, Trouble},
@@ -23,7 +24,7 @@ pub(crate) const TROUBLES: [Trouble<Alone>; 23] = [
     ("SCRIPT FLUSH", 2, |stage, _| stage.ask_all(&["SCRIPT", "FLUSH"])),
     ("CLIENT KILL TYPE normal", 2, |stage, _| stage.ask_all(&["CLIENT", "KILL", "TYPE", "normal"])),
     ("CLIENT KILL TYPE pubsub", 3, |stage, _| stage.ask_all(&["CLIENT", "KILL", "TYPE", "pubsub"])),
-    ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
+    ("FLUSHALL", 1, wipe_all),
     ("DEL of a lock", 6, delete),
     ("lock forced open", 6, force_open),
     ("client killed", 3, |stage, random| stage.kill(random)),
@@ -96,28 +97,36 @@ fn restart_empty(stage: &mut Stage<Alone>, random: &mut Rng) {
     stage.pause(millis(random, 0..=500));
     stage.scene.server.forget();
     stage.scene.server.revive();
-    stage.wiped(Wipe { name: None, since, at: clock() });
+    stage.wiped(Wipe { name: None, beside: false, since, at: clock() });
 }
 
-pub(crate) fn wipe<S: Scene>(stage: &mut Stage<S>, name: Option<&str>) {
+pub(crate) fn wipe_all<S: Scene>(stage: &mut Stage<S>, _random: &mut Rng) {
     let since = clock();
-    match name {
-        Some(name) => _ = stage.scene.server_of(name).ask::<redis::Value>(&["DEL", name]),
-        None => stage.ask_all(&["FLUSHALL", "SYNC"]),
+    stage.ask_all(&["FLUSHALL", "SYNC"]);
+    stage.wiped(Wipe { name: None, beside: false, since, at: clock() });
+}
+
+/// The lock itself, or what stands beside it.
+fn wipe<S: Scene>(stage: &mut Stage<S>, name: &str, beside: bool) {
+    let (since, server) = (clock(), stage.scene.server_of(name));
+    let keys = if beside { keys_beside(name) } else { keys_of(server, name) };
+    for key in &keys {
+        let _: redis::Value = server.ask(&["DEL", key]);
     }
-    stage.wiped(Wipe { name: name.map(str::to_owned), since, at: clock() });
+    stage.wiped(Wipe { name: Some(name.to_owned()), beside, since, at: clock() });
 }
 
 pub(crate) fn delete<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
-    wipe(stage, Some(NAMES[random.usize(..NAMES.len())]));
+    let name = NAMES[random.usize(..NAMES.len())];
+    wipe(stage, name, !keys_beside(name).is_empty() && random.bool());
 }
 
 /// Deleted and announced, so that somebody else has it at once. Those that are held for long are hit most.
 pub(crate) fn force_open<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
     for name in SLOW.iter().chain([&NAMES[random.usize(..NAMES.len())]]) {
-        wipe(stage, Some(name));
-        let (server, channel) = (stage.scene.server_of(name), format!("redisson_lock__channel:{{{name}}}"));
-        let _: redis::Value = server.ask(&[stage.scene.publish(), &channel, "0"]);
+        wipe(stage, name, false);
+        let server = stage.scene.server_of(name);
+        let _: redis::Value = server.ask(&[stage.scene.publish(), &channel_of(server, name), "0"]);
         stage.pause(millis(random, 0..=500));
     }
 }

@@ -1,6 +1,9 @@
 //! The checker of histories finds what must not happen, and nothing else.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use crate::support::history::{Event, Failover, History, Kind, Seen, What, Wipe};
 
@@ -22,7 +25,7 @@ fn kinds(history: &History) -> Vec<Kind> {
 }
 
 fn wiped(name: Option<&str>, since: u64, at: u64) -> Wipe {
-    Wipe { name: name.map(str::to_owned), since, at }
+    Wipe { name: name.map(str::to_owned), beside: false, since, at }
 }
 
 const FIRST: &str = "10 0 a asked\n20 0 a granted one:1 100\n60 0 a releasing one:1\n70 0 a released one:1";
@@ -32,6 +35,7 @@ fn events_survive_their_log() {
     for what in [
         What::Asked,
         What::Granted { id: "u:1".into(), until: 7 },
+        What::Token { id: "u:1".into(), token: 7 },
         What::Sure { id: "u:1".into(), until: 7 },
         What::Counted { id: "u:1".into(), since: 1, believed: 2, counted: 3 },
         What::Releasing { id: "u:1".into() },
@@ -59,7 +63,7 @@ fn events_survive_their_log() {
 fn one_after_the_other_is_fine() {
     let history = history(FIRST, "11 0 a asked\n60 0 a granted other:1 160\n90 0 a lost other:1");
     assert_eq!(history.check(), []);
-    assert_eq!(history.turns(), 2);
+    assert_eq!(history.turns().into_values().sum::<u64>(), 2);
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn holders_of_one_id() {
     let both = "10 0 a granted one:1~a 100\n40 1 a granted one:1~b 100\n50 0 a releasing one:1~a";
     assert_eq!(kinds(&history(both, "")), [Kind::Overlap]);
     let mut seen = history(row, "");
-    seen.seen = HashMap::from([("a".to_owned(), vec![Seen { since: 52, at: 55, id: Some("one:1".to_owned()) }])]);
+    seen.seen = HashMap::from([("a".to_owned(), vec![self::seen(52, 55, Some("one:1"))])]);
     assert_eq!(kinds(&seen), []);
 }
 
@@ -188,7 +192,7 @@ fn what_one_task_gives_back_another_of_its_owner_may_still_have() {
 }
 
 fn seen(since: u64, at: u64, id: Option<&str>) -> Seen {
-    Seen { since, at, id: id.map(str::to_owned) }
+    Seen { since, at, ids: id.map(str::to_owned).into_iter().collect(), line: Vec::new() }
 }
 
 #[test]
@@ -467,4 +471,210 @@ fn who_was_killed_may_have_left_something_for_a_lease() {
 #[test]
 fn what_clients_found_by_themselves() {
     assert_eq!(kinds(&history("10 0 a wrong Hollow it has nothing", "")), [Kind::Hollow]);
+}
+
+/// Readers and writers, with their owners: `~r`, `~w`.
+fn rw(one: &str, other: &str) -> History {
+    History { shared: HashSet::from(["a".to_owned()]), ..history(one, other) }
+}
+
+#[test]
+fn readers_share_and_writers_do_not() {
+    let reads = "10 0 a asked\n20 0 a granted one:1~r 100\n60 0 a releasing one:1~r";
+    let also = "30 0 a asked\n40 0 a granted other:1~r 100\n70 0 a releasing other:1~r";
+    assert_eq!(kinds(&rw(reads, also)), []);
+    assert_eq!(kinds(&history(reads, also)), [Kind::Overlap], "of a name that is not shared");
+    let writes = "30 0 a asked\n40 0 a granted other:1:write~r 100\n70 0 a releasing other:1:write~r";
+    assert_eq!(kinds(&rw(reads, writes)), [Kind::Overlap], "one reads, another writes");
+    assert_eq!(kinds(&rw(writes, &also.replace("40", "50"))), [Kind::Overlap], "and the other way round");
+    assert_eq!(kinds(&rw(writes, &writes.replace("other:1", "one:1"))), [Kind::Overlap], "two who write");
+    assert_eq!(kinds(&rw(reads, &writes.replace("40", "60"))), [], "one after the other");
+}
+
+#[test]
+fn who_writes_may_read_and_not_the_other_way_round() {
+    let write = "20 0 a granted one:1:write~x 100\n";
+    let read = "30 0 a granted one:2~x 100\n";
+    let downgraded = format!("{write}{read}40 0 a releasing one:1:write~x\n60 0 a releasing one:2~x");
+    assert_eq!(kinds(&rw(&downgraded, "")), []);
+    assert_eq!(kinds(&rw(&downgraded.replace("2~x", "2~y"), "")), [Kind::Overlap], "another owner");
+    assert_eq!(kinds(&rw(&downgraded, "50 0 a granted other:1~x 90")), [], "others read beside it");
+    assert_eq!(kinds(&rw(&downgraded, "50 0 a granted other:1:write~x 90")), [Kind::Overlap]);
+    assert_eq!(kinds(&rw(write, "30 0 a granted other:2~x 100")), [Kind::Overlap], "an owner of another process");
+    let upgraded = "20 0 a granted one:2~x 100\n30 0 a granted one:1:write~x 100\n";
+    assert_eq!(kinds(&rw(upgraded, "")), [Kind::Overlap]);
+}
+
+#[test]
+fn all_who_read_are_seen_on_the_server() {
+    let mut both = rw("20 0 a granted one:1 100", "20 0 a granted other:1 100");
+    let ids = |all: &[&str]| all.iter().map(|id| (*id).to_owned()).collect();
+    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), line: vec![] }]);
+    assert_eq!(kinds(&both), []);
+    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), line: vec![] }]);
+    assert_eq!(kinds(&both), [Kind::Hollow]);
+}
+
+#[test]
+fn forcing_open_what_is_shared_breaks_all_who_share_it() {
+    let broken = |id| format!("10 0 a asked\n20 0 a granted {id} 900\n200 0 a removed {id}");
+    let forced = format!("{}\n150 1 a forcing\n160 1 a forced", broken("other:1"));
+    assert_eq!(kinds(&rw(&broken("one:1"), &broken("other:1"))), [Kind::Taken, Kind::Taken]);
+    assert_eq!(kinds(&rw(&broken("one:1"), &forced)), []);
+    assert_eq!(kinds(&rw(&broken("one:1"), &forced.replace("150 1", "201 1"))), [Kind::Taken, Kind::Taken]);
+}
+
+fn token(id: &str, asked: u64, granted: u64, token: u64) -> String {
+    let (end, until) = (granted + 10, granted + 900);
+    format!(
+        "{asked} 0 a asked\n{granted} 0 a granted {id} {until}\n{granted} 0 a token {id} {token}\n{end} 0 a releasing {id}"
+    )
+}
+
+#[test]
+fn tokens_grow() {
+    let tokens = |first, second| history(&token("one:1", 10, 20, first), &token("other:1", 11, 40, second));
+    assert_eq!(kinds(&tokens(7, 8)), []);
+    assert_eq!(kinds(&tokens(7, 90)), [], "others may have been granted one and not known it");
+    assert_eq!(kinds(&tokens(7, 7)), [Kind::Token]);
+    assert_eq!(kinds(&tokens(7, 6)), [Kind::Token]);
+    let mut wiped = tokens(7, 1);
+    wiped.wipes =
+        vec![wiped_beside(Some("b"), 30, 35), wiped_beside(Some("a"), 50, 55), self::wiped(Some("b"), 30, 35)];
+    assert_eq!(kinds(&wiped), [Kind::Token], "others' tokens, or later, or another lock");
+    wiped.wipes = vec![wiped_beside(Some("a"), 30, 35)];
+    assert_eq!(kinds(&wiped), []);
+    wiped.wipes = vec![self::wiped(None, 30, 35)];
+    assert_eq!(kinds(&wiped), []);
+    wiped.wipes.clear();
+    wiped.failovers = vec![failover("a", 30, 35)];
+    assert_eq!(kinds(&wiped), []);
+}
+
+/// Deleted was the lock, not its tokens.
+#[test]
+fn tokens_grow_beyond_a_lock_that_was_deleted() {
+    let mut deleted = history(&token("one:1", 10, 20, 7), &token("other:1", 36, 40, 7));
+    deleted.wipes = vec![wiped(Some("a"), 30, 35)];
+    assert_eq!(kinds(&deleted), [Kind::Token]);
+    // Granted first and told last: that was broken in between.
+    let mut late = history(&token("one:1", 10, 60, 7), &token("other:1", 36, 40, 8));
+    assert_eq!(kinds(&late), [Kind::Token]);
+    late.wipes = vec![wiped(Some("a"), 30, 35)];
+    assert_eq!(kinds(&late), []);
+    late.wipes.clear();
+    late.clients
+        .entry("one".to_owned())
+        .or_default()
+        .extend(["30 1 a forcing", "35 1 a forced"].map(|line| line.parse().expect(line)));
+    assert_eq!(kinds(&late), []);
+}
+
+#[test]
+fn a_nested_level_has_the_token_of_its_hold() {
+    let nested = |token: u64| {
+        format!("20 0 a granted one:1 100\n20 0 a token one:1 7\n30 0 a granted one:1 100\n30 0 a token one:1 {token}")
+    };
+    assert_eq!(kinds(&history(&nested(7), "")), []);
+    assert_eq!(kinds(&history(&nested(8), "")), [Kind::Token]);
+}
+
+fn wiped_beside(name: Option<&str>, since: u64, at: u64) -> Wipe {
+    Wipe { beside: true, ..wiped(name, since, at) }
+}
+
+/// One stands in line, another asks later and has the lock first; somebody else had it before.
+fn passed(line: &[&str]) -> History {
+    let before = "1 2 a granted one:0 900\n55 2 a releasing one:0\n";
+    let first = format!("{before}10 0 a asked\n90 0 a granted one:1 900\n95 0 a releasing one:1");
+    let mut passed = history(&first, "50 0 a asked\n60 0 a granted other:1 900\n70 0 a releasing other:1");
+    let line: Vec<_> = line.iter().map(|id| (*id).to_owned()).collect();
+    let looks = [(45, 48), (57, 58), (75, 76)];
+    passed
+        .seen
+        .insert("a".into(), looks.map(|(since, at)| Seen { since, at, ids: vec![], line: line.clone() }).to_vec());
+    passed.seen.get_mut("a").expect("it is there")[0].ids = vec!["one:0".to_owned()];
+    passed
+}
+
+#[test]
+fn nobody_is_passed_in_a_line() {
+    assert_eq!(kinds(&passed(&["one:1"])), [Kind::Passed]);
+    assert_eq!(kinds(&passed(&["one:2"])), [], "who was not in line was not passed");
+    assert_eq!(kinds(&passed(&[])), []);
+    let mut earlier = passed(&["one:1"]);
+    earlier.clients.insert(
+        "other".into(),
+        vec!["40 0 a asked", "60 0 a granted other:1 900", "70 0 a releasing other:1"]
+            .into_iter()
+            .map(|line| line.parse().expect(line))
+            .collect(),
+    );
+    assert_eq!(kinds(&earlier), [], "it may have come first");
+}
+
+#[test]
+fn who_was_disturbed_may_be_passed() {
+    let looks = |change: fn(&mut Vec<Seen>)| {
+        let mut changed = passed(&["one:1"]);
+        change(changed.seen.get_mut("a").expect("it is there"));
+        kinds(&changed)
+    };
+    assert_eq!(looks(|looks| looks[1].line.clear()), [], "it had left the line");
+    assert_eq!(looks(|looks| looks.truncate(1)), [Kind::Passed], "two looks near to each other");
+    assert_eq!(looks(|looks| _ = looks.remove(0)), [], "nobody looked before the other asked");
+    let mut broken = passed(&["one:1"]);
+    broken.wipes = vec![wiped_beside(Some("b"), 52, 53), wiped_beside(Some("a"), 92, 93)];
+    assert_eq!(kinds(&broken), [Kind::Passed]);
+    for wipe in [wiped_beside(Some("a"), 52, 53), wiped(Some("a"), 52, 53), wiped(None, 52, 53)] {
+        broken.wipes = vec![wipe];
+        assert_eq!(kinds(&broken), []);
+    }
+    broken.wipes.clear();
+    broken.failovers = vec![failover("a", 52, 53)];
+    assert_eq!(kinds(&broken), []);
+}
+
+/// Five seconds, and less where somebody may have believed in it for longer.
+#[test]
+fn who_did_not_come_when_called_may_be_passed() {
+    let came_at = |granted: u64| {
+        let mut late = passed(&["one:1"]);
+        let events = [
+            format!("50 0 a asked"),
+            format!("{granted} 0 a granted other:1 {}", granted + 900),
+            format!("{} 0 a releasing other:1", granted + 1),
+        ];
+        late.clients.insert("other".into(), events.iter().map(|line| line.parse().expect(line)).collect());
+        let first = late.clients.get_mut("one").expect("it is there");
+        let line = |line: String| line.parse::<Event>().expect("an event");
+        first.retain(|event| event.at < 90);
+        first.extend([
+            line(format!("{} 0 a granted one:1 {}", granted + 9, granted + 900)),
+            line(format!("{} 0 a releasing one:1", granted + 10)),
+        ]);
+        let looks = (1..granted / (SECOND / 10)).map(|tenth| tenth * SECOND / 10);
+        let looks = looks.map(|at| Seen { since: at, at, ids: vec![], line: vec!["one:1".to_owned()] });
+        let first = late.seen.get_mut("a").expect("it is there").remove(0);
+        late.seen.insert("a".into(), std::iter::once(first).chain(looks).collect());
+        kinds(&late)
+    };
+    assert_eq!(came_at(2 * SECOND), [Kind::Passed]);
+    assert_eq!(came_at(4 * SECOND), []);
+}
+
+#[test]
+fn a_line_that_was_deleted_is_not_blamed_until_all_have_looked() {
+    let waits = format!("50 0 a asked\n{} 0 a granted other:1 {}", 4 * SECOND, 5 * SECOND);
+    let mut idle = history(FIRST, &waits);
+    idle.calm = vec![(100, 3 * SECOND)];
+    idle.wipes = vec![wiped_beside(Some("a"), 90, 95)];
+    assert_eq!(kinds(&idle), [Kind::Idle]);
+    idle.seen.insert(
+        "a".into(),
+        vec![Seen { since: 30, at: 40, ids: vec!["one:1".to_owned()], line: vec!["other:1".to_owned()] }],
+    );
+    assert_eq!(kinds(&idle), []);
+    idle.wipes.clear();
+    assert_eq!(kinds(&idle), [Kind::Idle]);
 }

@@ -3,17 +3,18 @@
 use std::{collections::HashMap, time::Duration};
 
 use fastrand::Rng;
-use redis::RedisResult;
+use redis::{Cmd, RedisResult};
 
 use super::{BUSY_MACHINE, KEPT, NAMES, PATIENCE, Patience, QUIET_TIME, Scene, Trouble};
 use crate::{
     TWINS, clock,
     director::{CALM, SETTLE, Stage},
     history::{Failover, Seen},
-    observer::{Eye, Sight},
+    locks::line_of,
+    observer::{Eye, Sight, seen},
     server::{Server, version},
     support::deployment::cluster::{Cluster, Migration},
-    troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe},
+    troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe_all},
 };
 
 /// How often the observer follows a lock that has moved.
@@ -44,7 +45,7 @@ impl Scene for Realm {
         ("connections to all nodes killed", 3, |stage, _| kill_connections(stage, "normal")),
         ("subscribers' connections to all nodes killed", 3, |stage, _| kill_connections(stage, "pubsub")),
         ("SCRIPT FLUSH", 2, |stage, _| stage.ask_all(&["SCRIPT", "FLUSH"])),
-        ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
+        ("FLUSHALL", 1, wipe_all),
         ("DEL of a lock", 3, delete),
         ("lock forced open", 3, force_open),
         ("client killed", 2, |stage, random| stage.kill(random)),
@@ -281,8 +282,12 @@ impl Follower {
             if silent.contains(&port) {
                 break;
             }
-            match self.ask(port, name, asking) {
-                Ok(ids) => return Some(Seen { since, at: clock(), id: ids.into_iter().next() }),
+            match self.ask(port, redis::cmd("HKEYS").arg(name), asking) {
+                Ok(ids) => {
+                    let line = line_of(name)
+                        .and_then(|line| self.ask(port, redis::cmd("LRANGE").arg(line).arg(0).arg(-1), asking).ok());
+                    return Some(Seen { line: line.unwrap_or_default(), ..seen((since, clock()), ids) });
+                }
                 Err(error) => match error.redirect_node().and_then(|(node, _)| node.rsplit_once(':')?.1.parse().ok()) {
                     Some(there) => {
                         asking = error.code() == Some("ASK");
@@ -306,13 +311,13 @@ impl Follower {
         None
     }
 
-    fn ask(&mut self, port: u16, name: &str, asking: bool) -> RedisResult<Vec<String>> {
+    fn ask(&mut self, port: u16, what: &Cmd, asking: bool) -> RedisResult<Vec<String>> {
         let sight = self.sights.get_mut(&port).expect("one of the nodes");
         sight.ask(|raw| {
             if asking {
                 redis::cmd("ASKING").exec(raw)?;
             }
-            redis::cmd("HKEYS").arg(name).query(raw)
+            what.query(raw)
         })
     }
 }

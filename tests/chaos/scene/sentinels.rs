@@ -13,7 +13,7 @@ use crate::{
     observer::{Eye, Sight},
     server::Server,
     support::deployment::sentinels::{Passwords, Sentinels},
-    troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe},
+    troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe_all},
 };
 
 pub(crate) struct Watched {
@@ -40,7 +40,7 @@ impl Scene for Watched {
         ("connections to all servers killed", 3, |stage, _| kill_connections(stage, "normal")),
         ("subscribers' connections to all servers killed", 3, |stage, _| kill_connections(stage, "pubsub")),
         ("SCRIPT FLUSH", 2, |stage, _| stage.ask_all(&["SCRIPT", "FLUSH"])),
-        ("FLUSHALL", 1, |stage, _| wipe(stage, None)),
+        ("FLUSHALL", 1, wipe_all),
         ("DEL of a lock", 3, delete),
         ("lock forced open", 3, force_open),
         ("client killed", 2, |stage, random| stage.kill(random)),

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use leasehold::Lock;
 use tokio::time::timeout;
 
-use crate::{history::What, player::Player};
+use crate::{
+    history::What,
+    locks::{AnyGuard, AnyLock},
+    player::Player,
+};
 
 /// The longest fixed lease, in milliseconds.
 const FIXED: u64 = 1_200;
 
-pub(super) async fn any(player: &mut Player, lock: &Lock) {
+pub(super) async fn any<L: AnyLock>(player: &mut Player, lock: &L) {
     match player.random.u32(..100) {
         0..25 => plain(player, lock).await,
         25..50 => nested(player, lock).await,
@@ -22,52 +25,52 @@ pub(super) async fn any(player: &mut Player, lock: &Lock) {
     }
 }
 
-async fn plain(player: &mut Player, lock: &Lock) {
+async fn plain<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(0..=8);
     player.hold(&guard, time).await;
     if player.random.u32(..4) == 0 {
-        player.count(lock, &guard).await;
+        player.count(lock, guard.guard()).await;
     }
     player.give_back(guard).await;
 }
 
 /// Two or three levels, counted, and given back in any order.
-async fn nested(player: &mut Player, lock: &Lock) {
+async fn nested<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(outer) = player.take(lock).await else { return };
     let mut guards = vec![outer];
     for _ in 0..player.random.u32(1..=2) {
         guards.extend(player.take(lock).await);
     }
-    player.count(lock, &guards[0]).await;
+    player.count(lock, guards[0].guard()).await;
     player.random.shuffle(&mut guards);
     for guard in guards {
         player.hold_and_give_back(guard, 5).await;
     }
 }
 
-async fn in_time(player: &mut Player, lock: &Lock) {
+async fn in_time<L: AnyLock>(player: &mut Player, lock: &L) {
     let patience = player.millis(0..=300);
     let Some(guard) = player.take_in_time(lock, patience).await else { return };
     player.hold_and_give_back(guard, 10).await;
 }
 
-async fn at_once(player: &mut Player, lock: &Lock) {
+async fn at_once<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take_at_once(lock).await else { return };
     player.hold_and_give_back(guard, 10).await;
 }
 
 /// The future is dropped at some point; if it came to something before, that is given back.
-async fn cancelled(player: &mut Player, lock: &Lock) {
+async fn cancelled<L: AnyLock>(player: &mut Player, lock: &L) {
     let patience = player.micros(0..=30_000);
     let Some(guard) = asked_for(player, lock, patience).await else { return };
     player.hold_and_give_back(guard, 5).await;
 }
 
-async fn asked_for(player: &Player, lock: &Lock, patience: Duration) -> Option<leasehold::Guard> {
+async fn asked_for<L: AnyLock>(player: &Player, lock: &L, patience: Duration) -> Option<L::Guard> {
     player.scribe.note(lock.name(), What::Asked);
-    match timeout(patience, player.scribe.call(lock.name(), "lock", None, lock.lock(), |_| "ok")).await {
-        Ok(taken) => player.taken(lock, taken?.map(Some)),
+    match timeout(patience, player.scribe.call(lock.name(), "lock", None, lock.take(), |_| "ok")).await {
+        Ok(taken) => player.taken(lock.name(), taken?.map(Some)),
         Err(_) => {
             player.scribe.note(lock.name(), What::Left);
             None
@@ -76,19 +79,19 @@ async fn asked_for(player: &Player, lock: &Lock, patience: Duration) -> Option<l
 }
 
 /// A nested call is dropped while the outer level is held.
-async fn cancelled_within(player: &mut Player, lock: &Lock) {
+async fn cancelled_within<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(outer) = player.take(lock).await else { return };
     let patience = player.micros(0..=400);
-    if let Ok(Ok(inner)) = timeout(patience, lock.lock()).await {
+    if let Ok(Ok(inner)) = timeout(patience, lock.take()).await {
         drop(inner);
     }
     if player.random.bool() {
-        player.count(lock, &outer).await;
+        player.count(lock, outer.guard()).await;
     }
     player.give_back(outer).await;
 }
 
-async fn dropped(player: &mut Player, lock: &Lock) {
+async fn dropped<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(0..=10);
     player.hold(&guard, time).await;
@@ -96,7 +99,7 @@ async fn dropped(player: &mut Player, lock: &Lock) {
 }
 
 /// Longer than the lease, which the watchdog keeps.
-pub(super) async fn long(player: &mut Player, lock: &Lock) {
+pub(super) async fn long<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(500..=4_000);
     player.hold(&guard, time).await;
@@ -104,8 +107,8 @@ pub(super) async fn long(player: &mut Player, lock: &Lock) {
 }
 
 /// A lease of its own, sometimes shorter than the work.
-pub(super) async fn fixed(player: &mut Player, lock: &Lock) {
+pub(super) async fn fixed<L: AnyLock>(player: &mut Player, lock: &L) {
     let lease = player.millis(200..=FIXED);
-    let Some(guard) = player.take(&lock.clone().lease(lease)).await else { return };
+    let Some(guard) = player.take(&lock.for_lease(lease)).await else { return };
     player.hold_and_give_back(guard, 400).await;
 }

@@ -47,6 +47,6 @@ fn time(player: &mut Player) -> Duration {
 }
 
 async fn ended(player: &mut Player, lock: &leasehold::Lock, taken: Result<Guard>) {
-    let Some(guard) = player.taken(lock, taken.map(Some)) else { return };
+    let Some(guard) = player.taken(lock.name(), taken.map(Some)) else { return };
     player.hold_and_give_back(guard, 20).await;
 }

@@ -3,6 +3,7 @@
 mod alone;
 mod capped;
 mod crowd;
+mod family;
 mod forced;
 mod kept;
 mod second;
@@ -11,7 +12,7 @@ mod vault;
 
 use tokio::time::sleep;
 
-use crate::{ARCHIVE, BUSY, LONG_LEASE, PARCEL, QUIET, SLOW, TWINS, player::Player};
+use crate::{ARCHIVE, BUSY, LONG_LEASE, PARCEL, QUIET, SLOW, TWINS, locks::AnyLock, player::Player};
 
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
@@ -21,8 +22,14 @@ pub(crate) enum Work {
     /// A name that few want, held for so many milliseconds: who misses his call is not saved by the next release.
     Now(&'static str, u64),
     LongLease,
-    Family,
+    Members,
     Moving,
+    Fenced,
+    ReadWrite,
+    Fair,
+    /// The same, of names that few want.
+    QuietReadWrite,
+    QuietFair,
     Kept,
     Crowd,
     Forced,
@@ -38,7 +45,9 @@ impl Work {
         let mut all = vec![Work::Slow; 2];
         all.extend(vec![Work::Busy; 5]);
         all.extend([Work::Now(QUIET, 120), Work::Now(TWINS[0], 200), Work::Now(TWINS[1], 200), Work::Now(PARCEL, 120)]);
-        all.extend([Work::LongLease, Work::Family, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
+        all.extend([Work::LongLease, Work::Members, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
+        all.extend([vec![Work::Fenced; 3], vec![Work::ReadWrite; 4], vec![Work::Fair; 2]].concat());
+        all.extend([Work::QuietReadWrite, Work::QuietReadWrite, Work::QuietFair]);
         all.push(Work::SecondRuntime(url.to_owned()));
         all
     }
@@ -52,10 +61,18 @@ impl Work {
         match self {
             Work::Slow => Box::pin(slow(player)).await,
             Work::Busy => Box::pin(busy(player)).await,
-            Work::Now(name, most) => now_and_then(player, name, *most).await,
+            Work::Now(name, most) => {
+                let lock = player.lock(name);
+                now_and_then(player, &lock, *most).await;
+            }
             Work::LongLease => long_lease(player).await,
-            Work::Family => shared::family(player).await,
+            Work::Members => shared::members(player).await,
             Work::Moving => shared::moving(player).await,
+            Work::Fenced => Box::pin(family::fenced(player)).await,
+            Work::ReadWrite => Box::pin(family::read_write(player)).await,
+            Work::Fair => Box::pin(family::fair(player)).await,
+            Work::QuietReadWrite => Box::pin(family::read_write_now_and_then(player)).await,
+            Work::QuietFair => Box::pin(family::fair_now_and_then(player)).await,
             Work::Kept => kept::kept(player).await,
             Work::Crowd => crowd::crowd(player).await,
             Work::Forced => forced::forced(player).await,
@@ -82,10 +99,10 @@ async fn busy(player: &mut Player) {
     alone::any(player, &lock).await;
 }
 
-async fn now_and_then(player: &mut Player, name: &'static str, most: u64) {
+async fn now_and_then<L: AnyLock>(player: &mut Player, lock: &L, most: u64) {
     let pause = player.millis(0..=1_500);
     sleep(pause).await;
-    let Some(guard) = player.take(&player.lock(name)).await else { return };
+    let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(30..=most);
     player.hold(&guard, time).await;
     player.give_back(guard).await;

@@ -23,7 +23,7 @@ use crate::{TOOL, history::What, player::Player, scribe::holder_of, worker::OUTA
 const MOMENTS: u32 = 400;
 
 /// Several tasks that are one owner, and give back in whatever order.
-pub(super) async fn family(player: &mut Player) {
+pub(super) async fn members(player: &mut Player) {
     player.scribe.way("owner shared by several tasks");
     let lock = player.lock(TOOL).owner(&Owner::new());
     let members = player.random.u32(2..=4);
@@ -64,7 +64,7 @@ pub(super) async fn moving(player: &mut Player) {
             lock.lock().await
         };
         let again = player.scribe.call(TOOL, "lock", None, work, |_| "ok").await;
-        let again = again.and_then(|taken| player.taken(&lock, taken.map(Some)));
+        let again = again.and_then(|taken| player.taken(lock.name(), taken.map(Some)));
         let Some(again) = again else { continue };
         player.scribe.look(&again);
         gone.await.expect("no panic");

@@ -22,6 +22,8 @@ pub(crate) enum What {
     Asked,
     /// It was given a level, certain until that moment.
     Granted { id: String, until: u64 },
+    /// With this fencing token.
+    Token { id: String, token: u64 },
     /// It was told again until when it certainly has it.
     Sure { id: String, until: u64 },
     /// It asked the server, beginning at that moment, how many levels it has; none if it does not have the lock.
@@ -65,6 +67,7 @@ impl fmt::Display for What {
         match self {
             What::Asked => write!(f, "asked"),
             What::Granted { id, until } => write!(f, "granted {id} {until}"),
+            What::Token { id, token } => write!(f, "token {id} {token}"),
             What::Sure { id, until } => write!(f, "sure {id} {until}"),
             What::Counted { id, since, believed, counted } => write!(f, "counted {id} {since} {believed} {counted}"),
             What::Releasing { id } => write!(f, "releasing {id}"),
@@ -108,6 +111,7 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
     Ok(match words.next().ok_or(Torn)? {
         "asked" => What::Asked,
         "granted" => What::Granted { id: word(words)?, until: number(words)? },
+        "token" => What::Token { id: word(words)?, token: number(words)? },
         "sure" => What::Sure { id: word(words)?, until: number(words)? },
         "counted" => {
             What::Counted { id: word(words)?, since: number(words)?, believed: number(words)?, counted: number(words)? }

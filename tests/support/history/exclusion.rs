@@ -40,6 +40,13 @@ pub(super) struct Force {
     pub(super) at: u64,
 }
 
+impl Force {
+    /// Whether it can have broken that hold.
+    fn may_hit(&self, hold: &Hold) -> bool {
+        hold.asked < self.at && self.since < hold.end
+    }
+}
+
 impl History {
     pub(super) fn exclusion(&self, name: &str, holds: &[Hold], losses: &mut Losses) -> Vec<Violation> {
         let mut evidence = overlaps(name, holds);
@@ -48,7 +55,11 @@ impl History {
         evidence.extend(self.counts(name, holds));
         evidence.retain(|evidence| evidence.hold.wiped.is_none());
         Failovers::of(self, name).excuse(&mut evidence, losses);
-        let excused = excused(&self.forces(name), &evidence);
+        let forces = self.forces(name);
+        let excused = match self.shared.contains(name) {
+            true => hit(&forces, &evidence),
+            false => excused(&forces, &evidence),
+        };
         let stays = |evidence: &Evidence<'_>| !evidence.holds().any(|hold| excused.contains(hold.id.as_str()));
         evidence.retain(|evidence| evidence.violation.kind == Kind::Level || stays(evidence));
         evidence.into_iter().map(|evidence| evidence.violation).collect()
@@ -62,9 +73,9 @@ impl History {
             let first = holds.partition_point(|hold| hold.granted + longest < seen.since);
             let past = holds.partition_point(|hold| hold.granted <= seen.since);
             for (at, hold) in holds.iter().enumerate().take(past).skip(first) {
-                if hold.spans(seen.since, seen.at) && seen.id.as_ref() != Some(&hold.id) {
+                if hold.spans(seen.since, seen.at) && !seen.ids.contains(&hold.id) {
                     found.entry(at).or_insert_with(|| {
-                        let had = seen.id.as_deref().unwrap_or("nobody");
+                        let had = if seen.ids.is_empty() { "nobody".to_owned() } else { seen.ids.join(" ") };
                         let details = format!("{hold} was certain at {}, when the server had {had}", seen.at);
                         let violation = violation(Kind::Hollow, name, details);
                         Evidence { is_sight: true, ..Evidence::of(hold, seen.at, violation) }
@@ -108,9 +119,9 @@ impl History {
 fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
     let mut found = Vec::new();
     let mut certain: Vec<&Hold> = Vec::new();
-    for hold in holds.iter().filter(|hold| hold.wiped.is_none() && hold.end > hold.granted) {
+    for hold in holds.iter().filter(|hold| hold.wiped.is_none() && hold.was_certain()) {
         certain.retain(|first| first.end > hold.granted);
-        for first in certain.iter().filter(|first| first.holder != hold.holder) {
+        for first in certain.iter().filter(|first| !first.lets_in(hold)) {
             let both = seconds(first.end.min(hold.end) - hold.granted);
             let details = format!("{first} and {hold} had it both for {both}");
             let violation = violation(Kind::Overlap, name, details);
@@ -137,11 +148,17 @@ fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option
     (believed != counted).then(|| Evidence::of(hold, event.at, violation(kind, &event.name, details())))
 }
 
+/// The ids whose end can be put down to a forced unlock that takes the lock from all who share it.
+fn hit<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
+    let hit = |hold: &&Hold| forces.iter().any(|force| force.may_hit(hold));
+    evidence.iter().flat_map(Evidence::holds).filter(hit).map(|hold| hold.id.as_str()).collect()
+}
+
 /// The ids whose end can be put down to a forced unlock, as many as can be with one for each.
 fn excused<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
     let mut may: HashMap<&str, Vec<usize>> = HashMap::new();
     for hold in evidence.iter().flat_map(Evidence::holds) {
-        let by = forces.iter().enumerate().filter(|(_, force)| hold.asked < force.at && force.since < hold.end);
+        let by = forces.iter().enumerate().filter(|(_, force)| force.may_hit(hold));
         may.entry(&hold.id).or_default().extend(by.map(|(at, _)| at));
     }
     let mut order = most_telling_first(evidence);

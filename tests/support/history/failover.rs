@@ -47,7 +47,7 @@ impl<'a> Failovers<'a> {
         let all: Vec<_> = history.failovers.iter().filter(|failover| failover.is_of(name)).collect();
         let looks = history.seen.get(name).map_or(&[][..], Vec::as_slice);
         let seen = looks.iter().filter(|_| !all.is_empty());
-        let last = seen.filter_map(|seen| Some((seen.id.as_deref()?, seen.since))).collect();
+        let last = seen.flat_map(|seen| seen.ids.iter().map(|id| (id.as_str(), seen.since))).collect();
         Failovers { all, looks, last, told: nanos(history.longest_lease) }
     }
 

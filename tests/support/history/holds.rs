@@ -22,6 +22,10 @@ pub(crate) struct Hold {
     pub(crate) until: u64,
     /// When it was told that the server has it no more, though its time was not over.
     pub(crate) removed: Option<u64>,
+    /// Others may have it, too.
+    pub(crate) shared: bool,
+    /// What it was told at each level.
+    pub(crate) tokens: Vec<u64>,
     /// Broken by force between these moments.
     pub(crate) wiped: Option<(u64, u64)>,
 }
@@ -53,6 +57,10 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
                     holds.len() - 1
                 });
                 holds[at].1.sure(*until);
+            }
+            What::Token { id, token } => {
+                let at = by_id.get(id.as_str()).and_then(|known| known.open);
+                at.inspect(|at| holds[*at].1.tokens.push(*token));
             }
             What::Sure { id, until } => {
                 let at = by_id.get(id.as_str()).and_then(|known| known.open);
@@ -88,7 +96,8 @@ impl Hold {
     fn new(client: &str, id: &str, asked: u64, granted: u64, killed: Option<u64>) -> Hold {
         let (holder, id) = (id.to_owned(), on_server(id).to_owned());
         let (client, end) = (client.to_owned(), killed.unwrap_or(u64::MAX));
-        Hold { client, id, holder, asked, granted, end, until: 0, removed: None, wiped: None }
+        let (shared, tokens) = (false, Vec::new());
+        Hold { client, id, holder, asked, granted, end, until: 0, removed: None, shared, tokens, wiped: None }
     }
 
     fn sure(&mut self, until: u64) {
@@ -102,6 +111,19 @@ impl Hold {
     fn lost(&mut self, at: u64, removed: bool) {
         self.ends(at);
         self.removed = (removed && at < self.until).then_some(at);
+    }
+
+    /// Whether one that was granted later may be certain at the same time: another level of it, who shares it, or its owner as a
+    /// reader below its writing.
+    pub(super) fn lets_in(&self, later: &Hold) -> bool {
+        let owner = |hold: &Hold| hold.holder.split_once('~').map(|(_, owner)| owner.to_owned());
+        let is_same_owner = || self.client == later.client && owner(self).is_some() && owner(self) == owner(later);
+        self.holder == later.holder || later.shared && (self.shared || is_same_owner())
+    }
+
+    /// Whether it was certain at all.
+    pub(super) fn was_certain(&self) -> bool {
+        self.granted < self.end
     }
 
     /// Whether it was certain all this time.

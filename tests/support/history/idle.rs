@@ -15,6 +15,8 @@ use super::{
 const AT_ONCE: Duration = Duration::from_millis(500);
 /// And whatever happens: the longest sleep of a waiter, an outage ridden out, a lease, a client that was stopped.
 const AT_LAST: Duration = Duration::from_secs(13);
+/// How long those who wait in a line may sleep, and a little more.
+const LINE_UP: Duration = Duration::from_millis(5_500);
 /// How long something may be on its way back, in calm times.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
@@ -90,6 +92,7 @@ impl History {
         let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end)).collect();
         taken.extend(self.orphaned(name));
         taken.extend(self.returned(name));
+        taken.extend(self.scattered(name));
         taken.sort_unstable();
         let (mut free, mut since) = (Vec::new(), 0);
         for (granted, end) in taken {
@@ -116,6 +119,13 @@ impl History {
         failovers.map(move |failover| (failover.since, failover.until + self.lease(name)))
     }
 
+    /// Until all have looked again, those who waited in a line that was deleted do not know who is next.
+    fn scattered(&self, name: &str) -> impl Iterator<Item = (u64, u64)> {
+        let has_line = self.has_line(name);
+        let wipes = self.wipes.iter().filter(move |wipe| has_line && wipe.is_of(name, true));
+        wipes.map(|wipe| (wipe.since, wipe.at + nanos(LINE_UP)))
+    }
+
     /// What the server had in the end, with all clients gone.
     pub(super) fn left_in_the_end(&self) -> Vec<Violation> {
         let given_back = self.given_back();
@@ -138,17 +148,18 @@ impl History {
         let (mut found, mut known) = (Vec::new(), HashSet::new());
         for (name, all) in &self.seen {
             for seen in all.iter().filter(|seen| self.is_calm(seen.since)) {
-                let Some(id) = seen.id.as_deref() else { continue };
-                let Some(since) = given_back.get(id) else { continue };
-                if since + nanos(GIVEN_BACK) >= seen.since || !known.insert(id) {
-                    continue;
-                }
-                if self.came_back(name, *since) {
-                    losses.back.insert(id.to_owned());
-                } else {
-                    let late = seconds(seen.since - since);
-                    let details = format!("{id} was given back at {since}, and is there {late} later");
-                    found.push(violation(Kind::Leftover, name, details));
+                for id in &seen.ids {
+                    let Some(since) = given_back.get(id.as_str()) else { continue };
+                    if since + nanos(GIVEN_BACK) >= seen.since || !known.insert(id) {
+                        continue;
+                    }
+                    if self.came_back(name, *since) {
+                        losses.back.insert(id.clone());
+                    } else {
+                        let late = seconds(seen.since - since);
+                        let details = format!("{id} was given back at {since}, and is there {late} later");
+                        found.push(violation(Kind::Leftover, name, details));
+                    }
                 }
             }
         }

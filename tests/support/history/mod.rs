@@ -7,6 +7,9 @@
 //! Keys that were deleted under their holders (`Wipe`) break holds by force; those are excused from exclusion, but must not
 //! be believed in for longer than a lease. A client that forces a lock open may break one hold, and no other. A `Failover`
 //! may lose what was written just before: that is excused and counted.
+//!
+//! A read-write lock is *shared* by those whose ids do not end as a writer's do; tokens must grow with the grants of a name;
+//! nobody is passed in the line of a fair lock.
 
 mod calls;
 mod event;
@@ -14,9 +17,11 @@ mod exclusion;
 mod failover;
 mod holds;
 mod idle;
+mod line;
+mod tokens;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     time::Duration,
 };
@@ -46,24 +51,36 @@ pub(crate) struct History {
     pub(crate) beliefs: HashMap<String, Duration>,
     /// How much longer than others a lock of that name may lie free.
     pub(crate) slack: HashMap<String, Duration>,
+    /// Read-write locks.
+    pub(crate) shared: HashSet<String>,
     /// How long a call rides out an outage.
     pub(crate) outage: Duration,
 }
 
-/// A key was deleted, or all of them, between two moments.
+/// Keys were deleted between two moments: all of them, or of one lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Wipe {
     pub(crate) name: Option<String>,
+    /// Not the lock itself, but what stands beside it: its tokens, or the line of those who wait.
+    pub(crate) beside: bool,
     pub(crate) since: u64,
     pub(crate) at: u64,
 }
 
-/// Who had a lock on the server at some moment between these two.
-#[derive(Debug, Clone)]
+impl Wipe {
+    /// Whether it took what that name has there.
+    fn is_of(&self, name: &str, beside: bool) -> bool {
+        self.name.as_deref().is_none_or(|wiped| wiped == name && self.beside == beside)
+    }
+}
+
+/// Who had a lock on the server at some moment between these two, and who waited there, the next first.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) since: u64,
     pub(crate) at: u64,
-    pub(crate) id: Option<String>,
+    pub(crate) ids: Vec<String>,
+    pub(crate) line: Vec<String>,
 }
 
 /// What must not have happened.
@@ -102,10 +119,14 @@ pub(crate) enum Kind {
     Leftover,
     /// A client, or a call, that does not end.
     Stuck,
+    /// A fencing token that is not greater than those before.
+    Token,
+    /// Passed in the line by one who came later.
+    Passed,
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 15] = [
         Kind::Overlap,
         Kind::Belief,
         Kind::Level,
@@ -119,6 +140,8 @@ impl Kind {
         Kind::Failure,
         Kind::Leftover,
         Kind::Stuck,
+        Kind::Token,
+        Kind::Passed,
     ];
 
     fn named(name: &str) -> Option<Kind> {
@@ -142,6 +165,8 @@ impl History {
             found.extend(self.beliefs(&name, &holds));
             found.extend(self.beliefs_after_failovers(&name, &holds));
             found.extend(self.idle(&name, &holds));
+            found.extend(self.tokens(&name, &holds));
+            found.extend(self.passed(&name, &holds));
         }
         found.extend(self.calls());
         found.extend(self.stillborn());
@@ -151,9 +176,9 @@ impl History {
         (found, losses)
     }
 
-    /// How often a lock was taken by an outermost hold.
-    pub(crate) fn turns(&self) -> usize {
-        self.holds().values().map(Vec::len).sum()
+    /// How often each lock was taken by an outermost hold.
+    pub(crate) fn turns(&self) -> BTreeMap<String, u64> {
+        self.holds().into_iter().map(|(name, holds)| (name, holds.len() as u64)).collect()
     }
 
     /// How often each thing happened that the function has a word for.
@@ -178,7 +203,11 @@ impl History {
         }
         for (name, holds) in &mut by_name {
             ask_once_for_each_id(holds);
-            holds.iter_mut().for_each(|hold| self.wipe(name, hold));
+            let is_shared = self.shared.contains(name);
+            for hold in holds.iter_mut() {
+                hold.shared = is_shared && !hold.id.ends_with(":write");
+                self.wipe(name, hold);
+            }
             holds.sort_by_key(|hold| hold.granted);
         }
         by_name
@@ -189,9 +218,8 @@ impl History {
         // So long an answer can be on its way, or somebody can pass on what nobody knows to be gone.
         let unheard = nanos(ON_ITS_WAY).max(self.beliefs.get(name).copied().map_or(0, nanos));
         let hit = |wipe: &&Wipe| {
-            let is_name = wipe.name.as_deref().is_none_or(|wiped| wiped == name);
             let was_there = hold.asked < wipe.at && hold.granted < wipe.at + unheard;
-            is_name && was_there && hold.end > wipe.since
+            wipe.is_of(name, false) && was_there && hold.end > wipe.since
         };
         hold.wiped = self.wipes.iter().find(hit).map(|wipe| (wipe.since, wipe.at));
     }

@@ -1,0 +1,185 @@
+//! What the ways need of a lock, whatever its kind; what the troubles know of its keys.
+
+use std::{collections::HashMap, future::Future, time::Duration};
+
+use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, Result, RwLock, RwState, WriteGuard};
+
+use crate::{FENCED, LINES, SHARED, server::Server};
+
+/// One that is taken and given back.
+pub(crate) trait AnyLock: Clone + Send + Sync {
+    type Guard: AnyGuard;
+
+    fn name(&self) -> &str;
+    fn for_lease(&self, time: Duration) -> Self;
+    fn take(&self) -> impl Future<Output = Result<Self::Guard>> + Send;
+    fn take_at_once(&self) -> impl Future<Output = Result<Option<Self::Guard>>> + Send;
+    fn take_in_time(&self, patience: Duration) -> impl Future<Output = Result<Option<Self::Guard>>> + Send;
+    /// How many levels the server counts of each hold.
+    fn counts(&self) -> impl Future<Output = Result<HashMap<String, u64>>> + Send;
+    fn force(&self) -> impl Future<Output = Result<bool>> + Send;
+}
+
+pub(crate) trait AnyGuard: Send {
+    fn guard(&self) -> &Guard;
+    fn give_back(self) -> impl Future<Output = Result<()>> + Send;
+
+    fn token(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl AnyGuard for Guard {
+    fn guard(&self) -> &Guard {
+        self
+    }
+
+    async fn give_back(self) -> Result<()> {
+        self.unlock().await
+    }
+}
+
+impl AnyGuard for FencedGuard {
+    fn guard(&self) -> &Guard {
+        self
+    }
+
+    async fn give_back(self) -> Result<()> {
+        self.unlock().await
+    }
+
+    fn token(&self) -> Option<u64> {
+        Some(FencedGuard::token(self))
+    }
+}
+
+impl AnyGuard for WriteGuard {
+    fn guard(&self) -> &Guard {
+        self
+    }
+
+    async fn give_back(self) -> Result<()> {
+        self.unlock().await
+    }
+}
+
+macro_rules! one_at_a_time {
+    ($($lock:ident -> $guard:ident),*) => {$(
+        impl AnyLock for $lock {
+            type Guard = $guard;
+
+            fn name(&self) -> &str {
+                self.name()
+            }
+
+            fn for_lease(&self, time: Duration) -> $lock {
+                self.clone().lease(time)
+            }
+
+            async fn take(&self) -> Result<$guard> {
+                self.lock().await
+            }
+
+            async fn take_at_once(&self) -> Result<Option<$guard>> {
+                self.try_lock().await
+            }
+
+            async fn take_in_time(&self, patience: Duration) -> Result<Option<$guard>> {
+                self.try_lock_for(patience).await
+            }
+
+            async fn counts(&self) -> Result<HashMap<String, u64>> {
+                Ok(self.inspect().await?.into_iter().map(|holder| (holder.id, holder.holds)).collect())
+            }
+
+            async fn force(&self) -> Result<bool> {
+                self.force_unlock().await
+            }
+        }
+    )*};
+}
+one_at_a_time!(Lock -> Guard, FencedLock -> FencedGuard, FairLock -> Guard);
+
+/// One side of a read-write lock.
+#[derive(Debug, Clone)]
+pub(crate) struct Reading(pub(crate) RwLock);
+#[derive(Debug, Clone)]
+pub(crate) struct Writing(pub(crate) RwLock);
+
+macro_rules! side {
+    ($side:ident -> $guard:ident, $take:ident, $at_once:ident, $in_time:ident) => {
+        impl AnyLock for $side {
+            type Guard = $guard;
+
+            fn name(&self) -> &str {
+                self.0.name()
+            }
+
+            fn for_lease(&self, time: Duration) -> $side {
+                $side(self.0.clone().lease(time))
+            }
+
+            async fn take(&self) -> Result<$guard> {
+                self.0.$take().await
+            }
+
+            async fn take_at_once(&self) -> Result<Option<$guard>> {
+                self.0.$at_once().await
+            }
+
+            async fn take_in_time(&self, patience: Duration) -> Result<Option<$guard>> {
+                self.0.$in_time(patience).await
+            }
+
+            async fn counts(&self) -> Result<HashMap<String, u64>> {
+                let all = match self.0.inspect().await? {
+                    RwState::Free => Vec::new(),
+                    RwState::Read(readers) => readers,
+                    RwState::Write { writer, readers } => [vec![writer], readers].concat(),
+                };
+                Ok(all.into_iter().map(|holder| (holder.id, holder.holds)).collect())
+            }
+
+            async fn force(&self) -> Result<bool> {
+                self.0.force_unlock().await
+            }
+        }
+    };
+}
+side!(Reading -> Guard, read, try_read, try_read_for);
+side!(Writing -> WriteGuard, write, try_write, try_write_for);
+
+/// Where those who wait for that fair lock stand.
+pub(crate) fn line_of(name: &str) -> Option<String> {
+    LINES.contains(&name).then(|| format!("redisson_lock_queue:{{{name}}}"))
+}
+
+/// The keys that outlive a hold: tokens, the line and its places, the mark of a writer that waits.
+pub(crate) fn keys_beside(name: &str) -> Vec<String> {
+    match name {
+        FENCED => vec![format!("redisson_lock_token:{{{name}}}")],
+        name if SHARED.contains(&name) => vec![format!("leasehold_rwlock_waits:{{{name}}}")],
+        name => {
+            line_of(name).into_iter().flat_map(|line| [format!("redisson_lock_timeout:{{{name}}}"), line]).collect()
+        }
+    }
+}
+
+/// The keys of its holds.
+pub(crate) fn keys_of(server: &Server, name: &str) -> Vec<String> {
+    let leases = match SHARED.contains(&name) {
+        true => server.ask(&["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
+        false => Vec::new(),
+    };
+    [leases, vec![name.to_owned()]].concat()
+}
+
+/// Where the next is told that it is free.
+pub(crate) fn channel_of(server: &Server, name: &str) -> String {
+    if SHARED.contains(&name) {
+        return format!("redisson_rwlock:{{{name}}}");
+    }
+    let next: Option<String> = line_of(name).and_then(|line| server.ask(&["LINDEX", &line, "0"]));
+    let next = next.map_or_else(String::new, |next| format!(":{next}"));
+    format!("redisson_lock__channel:{{{name}}}{next}")
+}

@@ -1,0 +1,130 @@
+//! The other kinds of locks: fenced, read-write, fair.
+
+use leasehold::{Error, RwLock};
+use tokio::time::sleep;
+
+use super::{alone, forced, now_and_then};
+use crate::{
+    FENCED, LINES, SHARED,
+    history::{Kind, What},
+    locks::{AnyLock, Reading, Writing},
+    player::{Player, some},
+    scribe::holder_of,
+    worker::{COMMAND, OUTAGE},
+};
+
+pub(super) async fn fenced(player: &mut Player) {
+    let lock = player.client.fenced_lock(FENCED);
+    any_or_long(player, &lock, 3).await;
+}
+
+pub(super) async fn fair(player: &mut Player) {
+    let lock = player.client.fair_lock(LINES[0]);
+    any_or_long(player, &lock, 3).await;
+}
+
+pub(super) async fn read_write(player: &mut Player) {
+    let lock = player.client.rw_lock(SHARED[0]);
+    match player.random.u32(..100) {
+        0..45 => any_or_long(player, &Reading(lock), 12).await,
+        45..50 => alone::fixed(player, &Reading(lock)).await,
+        50..75 => any_or_long(player, &Writing(lock), 3).await,
+        75..85 => downgraded(player, &lock).await,
+        85..95 => below(player, &lock).await,
+        _ => upgraded(player, &lock).await,
+    }
+}
+
+pub(super) async fn fair_now_and_then(player: &mut Player) {
+    let lock = player.client.fair_lock(LINES[1]);
+    now_and_then(player, &lock, 200).await;
+}
+
+/// Often forced open by its own holder.
+pub(super) async fn read_write_now_and_then(player: &mut Player) {
+    let lock = player.client.rw_lock(SHARED[1]);
+    if player.random.bool() {
+        now_and_forced(player, &Reading(lock)).await;
+    } else {
+        now_and_forced(player, &Writing(lock)).await;
+    }
+}
+
+async fn now_and_forced<L: AnyLock>(player: &mut Player, lock: &L) {
+    if player.random.bool() {
+        return now_and_then(player, lock, 200).await;
+    }
+    let pause = player.millis(0..=1_500);
+    sleep(pause).await;
+    let Some(guard) = player.take(lock).await else { return };
+    let time = player.millis(30..=200);
+    player.hold(&guard, time).await;
+    forced::force(player, lock).await;
+    player.give_back(guard).await;
+}
+
+/// In so many of a hundred for longer than the lease.
+async fn any_or_long<L: AnyLock>(player: &mut Player, lock: &L, long: u32) {
+    if player.random.u32(..100) < long {
+        alone::long(player, lock).await;
+    } else {
+        alone::any(player, lock).await;
+    }
+}
+
+async fn downgraded(player: &mut Player, lock: &RwLock) {
+    let Some(writing) = player.take(&Writing(lock.clone())).await else { return };
+    player.scribe.way("downgraded");
+    let (id, time) = (holder_of(&writing), player.millis(0..=8));
+    player.hold(&writing, time).await;
+    player.scribe.note(SHARED[0], What::Releasing { id: id.clone() });
+    match player.scribe.call(SHARED[0], "downgrade", Some(OUTAGE), writing.downgrade(), |_| "ok").await {
+        Some(Ok(reading)) => {
+            player.scribe.granted(&reading);
+            player.hold_and_give_back(reading, 8).await;
+        }
+        Some(Err(error)) => player.given_back(SHARED[0], id, Some(Err(error))),
+        None => {}
+    }
+}
+
+/// Reads below its own writing, and gives back one of the two first.
+async fn below(player: &mut Player, lock: &RwLock) {
+    let Some(writing) = player.take(&Writing(lock.clone())).await else { return };
+    let reading = player.take(&Reading(lock.clone())).await;
+    player.scribe.way("read below its own writing");
+    if let Some(reading) = reading {
+        player.count(&Reading(lock.clone()), &reading).await;
+        if player.random.bool() {
+            player.hold_and_give_back(writing, 8).await;
+            return player.hold_and_give_back(reading, 8).await;
+        }
+        player.hold_and_give_back(reading, 8).await;
+    }
+    player.hold_and_give_back(writing, 8).await;
+}
+
+/// Who reads is not let in to write: it would wait for itself.
+async fn upgraded(player: &mut Player, lock: &RwLock) {
+    let Some(reading) = player.take(&Reading(lock.clone())).await else { return };
+    player.scribe.way("upgrade refused");
+    player.scribe.note(SHARED[0], What::Asked);
+    let writing = player.scribe.call(SHARED[0], "try_write", Some(COMMAND), lock.try_write(), some).await;
+    match writing {
+        Some(Err(Error::Upgrade { .. })) => player.scribe.note(SHARED[0], What::Left),
+        writing => {
+            if !reading.is_lost() {
+                let said = writing.as_ref().map(|writing| writing.as_ref().map(Option::is_some));
+                player.scribe.wrong(
+                    SHARED[0],
+                    Kind::Untrue,
+                    format!("who reads was not refused to write, but told {said:?}"),
+                );
+            }
+            if let Some(writing) = writing.and_then(|writing| player.taken(SHARED[0], writing)) {
+                player.give_back(writing).await;
+            }
+        }
+    }
+    player.hold_and_give_back(reading, 5).await;
+}

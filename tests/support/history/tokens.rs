@@ -1,0 +1,70 @@
+//! Fencing tokens grow with the grants of a name, and all levels of one hold have the same.
+
+use super::{History, Hold, Kind, Violation, violation};
+
+/// A token that is too small is too small beside one of those just before it.
+const NEAR: usize = 64;
+
+/// Something happened between these moments.
+pub(super) type Span = (u64, u64);
+
+impl History {
+    pub(super) fn tokens(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let known: Vec<(&Hold, u64)> = holds.iter().filter_map(|hold| Some((hold, *hold.tokens.first()?))).collect();
+        if known.is_empty() {
+            return Vec::new();
+        }
+        let (breaks, resets) = (self.breaks(name), self.resets(name));
+        let mut found: Vec<_> = known.iter().filter_map(|(hold, _)| changed(name, hold)).collect();
+        for (at, (hold, token)) in known.iter().enumerate() {
+            let whole = whole_since(&breaks, hold.granted);
+            let before = known[at.saturating_sub(NEAR)..at].iter().filter(|(first, _)| {
+                first.id != hold.id && is_before(first, hold, whole) && !overlaps(&resets, first.asked, hold.granted)
+            });
+            if let Some((first, least)) = before.max_by_key(|(_, token)| *token).filter(|(_, least)| token <= least) {
+                let details = format!("{hold} has {token}, and {first} had {least} before");
+                found.push(violation(Kind::Token, name, details));
+            }
+        }
+        found
+    }
+
+    /// The times in which holds of that name may have been broken.
+    pub(super) fn breaks(&self, name: &str) -> Vec<Span> {
+        let wipes = self.wipes.iter().filter(|wipe| wipe.is_of(name, false)).map(|wipe| (wipe.since, wipe.at));
+        let forces = self.forces(name).into_iter().map(|force| (force.since, force.at));
+        wipes.chain(self.replaced(name)).chain(forces).collect()
+    }
+
+    /// The times in which what stands beside the lock may have been lost.
+    pub(super) fn resets(&self, name: &str) -> Vec<Span> {
+        let wipes = self.wipes.iter().filter(|wipe| wipe.is_of(name, true)).map(|wipe| (wipe.since, wipe.at));
+        wipes.chain(self.replaced(name)).collect()
+    }
+
+    fn replaced(&self, name: &str) -> impl Iterator<Item = Span> {
+        let failovers = self.failovers.iter().filter(move |failover| failover.is_of(name));
+        failovers.map(|failover| (failover.since, failover.until))
+    }
+}
+
+pub(super) fn overlaps(spans: &[Span], since: u64, until: u64) -> bool {
+    spans.iter().any(|(from, to)| *from < until && since < *to)
+}
+
+fn changed(name: &str, hold: &Hold) -> Option<Violation> {
+    let is_another = hold.tokens.windows(2).any(|two| two[0] != two[1]);
+    is_another.then(|| violation(Kind::Token, name, format!("{hold} has one after the other {:?}", hold.tokens)))
+}
+
+/// Who asks later and is certain then was not broken before.
+fn whole_since(breaks: &[Span], granted: u64) -> u64 {
+    breaks.iter().filter(|(since, _)| *since <= granted).map(|(_, at)| *at).max().unwrap_or(0)
+}
+
+/// Whether the server granted the first one first: that was known before the second asked; or both were certain, which shows
+/// the order of two that nobody has broken.
+fn is_before(first: &Hold, second: &Hold, whole: u64) -> bool {
+    let is_whole = |hold: &Hold| hold.was_certain() && hold.asked > whole;
+    first.granted < second.asked || is_whole(first) && is_whole(second)
+}
