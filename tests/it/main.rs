@@ -28,6 +28,7 @@ mod forced;
 mod forgotten;
 mod frozen;
 mod guarantees;
+mod half_way;
 mod history;
 mod links;
 mod listeners;
