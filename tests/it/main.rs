@@ -18,6 +18,7 @@ mod drops;
 mod dying;
 mod errors;
 mod fair;
+mod fair_processes;
 mod family;
 mod family_cluster;
 mod family_faults;
@@ -55,6 +56,7 @@ mod slow_release;
 mod starting;
 #[cfg(feature = "tls")]
 mod tls;
+mod tokens;
 mod unheard;
 mod unpolled;
 mod urls;
