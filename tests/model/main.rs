@@ -2,6 +2,7 @@
 //!
 //! `cargo test --test model -- --nocapture` prints how many worlds there are.
 
+mod family;
 mod hold;
 mod lua;
 mod mutations;

@@ -6,6 +6,8 @@ pub(crate) mod deployment;
 // Each of these is used whole by scripts/chaos, in part here.
 #[allow(dead_code)]
 pub(crate) mod history;
+#[allow(dead_code)]
+pub(crate) mod process;
 pub(crate) mod proxy;
 #[allow(dead_code)]
 pub(crate) mod server;

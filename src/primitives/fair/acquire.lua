@@ -35,9 +35,13 @@ return serve(function(k, a)
     local first, till = call_next(queue, places, ARGV[a + 7], channel, id, false)
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
-      redis.call('PEXPIRE', lock, lease)
-      redis.call('LREM', queue, 1, id)
+      local ends = redis.pcall('PEXPIRE', lock, lease)
+      if ends ~= 1 then -- not allowed: a lock without end would stay for ever if its client went away now
+        redis.call('DEL', lock)
+        error(ends)
+      end
       redis.call('ZREM', places, id)
+      redis.call('LREM', queue, 1, id)
       return 'granted ' .. wanted
     end
     left = till - clock() + 1
@@ -48,15 +52,22 @@ return serve(function(k, a)
     return string.format('busy %.0f ', left) .. theirs
   end
   local place = redis.call('LPOS', queue, id)
-  place = place or redis.call('RPUSH', queue, id) - 1
   -- A JVM before us takes off its wait when it gets the lock, so have that much more for each; but no more of them than can
   -- have their turn before we look again, for the line may be long.
   local stay = PLACE
-  if place > 0 then
-    for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place, 256) - 1)) do
+  if place ~= 0 then
+    for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place or 256, 256) - 1)) do
       stay = stay + (ours(other) and 0 or JVM)
     end
   end
-  redis.call('ZADD', places, string.format('%.0f', clock() + stay), id)
+  local joins, till = not place, string.format('%.0f', clock() + stay)
+  place = place or redis.call('RPUSH', queue, id) - 1
+  local kept = redis.pcall('ZADD', places, till, id)
+  if type(kept) == 'table' then -- not allowed: one without a place is passed over
+    if joins then
+      redis.call('LREM', queue, -1, id)
+    end
+    error(kept)
+  end
   return string.format('queued %.0f %d ', left, place + 1) .. theirs
 end)

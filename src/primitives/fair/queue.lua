@@ -45,7 +45,8 @@ local function call_next(queue, places, command, channel, me, fresh)
         return first, turn, heard
       end
     end
-    redis.call('LPOP', queue)
+    -- In this order, as everywhere: one in line without a place costs nothing, a place that nobody stands at stays for ever.
     redis.call('ZREM', places, first)
+    redis.call('LPOP', queue)
   end
 end

@@ -14,8 +14,8 @@ return serve(function(k, a)
   if not count then
     local was = wanted == '0' and redis.call('LPOS', queue, id)
     if was then
-      redis.call('LREM', queue, 0, id)
       redis.call('ZREM', places, id)
+      redis.call('LREM', queue, 0, id)
     end
     if wanted == '0' and redis.call('EXISTS', lock) == 0 then
       return called('gone', call_next(queue, places, command, channel, nil, was == 0))

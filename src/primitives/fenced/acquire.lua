@@ -17,10 +17,17 @@ return serve(function(k, a)
       end
       return string.format('busy %.0f ', redis.call('PTTL', lock)) .. theirs
     end
-    -- First, since it alone can fail: the token is no number, or its last one.
+    -- First: it may fail, since the token is no number, or its last one.
     redis.call('INCR', token)
     redis.call('HINCRBY', lock, id, wanted)
-  elseif wanted ~= count then
+    local ends = redis.pcall('PEXPIRE', lock, lease)
+    if ends ~= 1 then -- not allowed: a lock without end would stay for ever if its client went away now
+      redis.call('DEL', lock)
+      error(ends)
+    end
+    return 'granted ' .. token_of(token)
+  end
+  if wanted ~= count then
     redis.call('HINCRBY', lock, id, wanted - count)
   end
   -- Written even where it changes nothing, so that WAIT has something of this connection to wait for.

@@ -31,13 +31,21 @@ return serve(function(k, a)
         return string.format('busy %.0f ', waits) .. redis.call('GET', mark)
       end
     end
-    if mode == 'free' then
-      redis.call('HSET', lock, 'mode', 'read')
-    end
   end
-  redis.call('HSET', lock, id, wanted)
+  -- First what has an end of its own: without the field it means nothing.
   local left = redis.call('PTTL', lives)
   redis.call('SET', lives, '1', 'PX', math.max(left, tonumber(lease)))
-  lasts(lock, redis.call('PTTL', lives))
+  if mode == 'free' then
+    redis.call('HSET', lock, 'mode', 'read')
+  end
+  redis.call('HSET', lock, id, wanted)
+  local lasting, why = pcall(lasts, lock, redis.call('PTTL', lives))
+  if not lasting then
+    -- Not allowed: a lock without end would stay for ever if its client went away now.
+    if mode == 'free' then
+      redis.call('DEL', lock)
+    end
+    error(why, 0)
+  end
   return 'granted ' .. wanted
 end)

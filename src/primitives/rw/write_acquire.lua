@@ -23,7 +23,14 @@ return serve(function(k, a)
       return string.format('busy %.0f ', redis.call('PTTL', lock)) .. someone(lock)
     end
     redis.call('HSET', lock, 'mode', 'write')
+    redis.call('HSET', lock, id, wanted)
+    local ends = redis.pcall('PEXPIRE', lock, ARGV[a + 3])
+    if ends ~= 1 then -- not allowed: a lock without end would stay for ever if its client went away now
+      redis.call('DEL', lock)
+      error(ends)
+    end
     redis.call('DEL', mark)
+    return 'granted ' .. wanted
   end
   redis.call('HSET', lock, id, wanted)
   -- Written even where it changes nothing, so that WAIT has something of this connection to wait for.

@@ -1,0 +1,149 @@
+//! A script is not rolled back: what it did before it came to a command that is not allowed it takes back by itself. Each command
+//! is taken away in turn from each script that grants something, and nothing without a lease stays on the server.
+
+use redis::Connection;
+
+use crate::{
+    family_scripts::{HEIR, ME, OTHER},
+    support::{Server, server::version},
+};
+
+const FRAME: &str = include_str!("../../src/redis/frame.lua");
+const CHANNEL: &str = "redisson_lock__channel:{x}";
+const TOKEN: &str = "redisson_lock_token:{x}";
+const QUEUE: &str = "redisson_lock_queue:{x}";
+const PLACES: &str = "redisson_lock_timeout:{x}";
+const LIVES: &str = "{x}:6b1c7d3e-0000-8000-8000-000000000001:1:rwlock_timeout:1";
+const MARK: &str = "leasehold_rwlock_waits:{x}";
+
+type Words = &'static [&'static str];
+
+/// One script with its arguments, and what is there before it.
+struct Scene {
+    name: &'static str,
+    source: String,
+    keys: Words,
+    args: Words,
+    before: &'static [Words],
+    /// A command without which it would leave half of it, had it not taken that back.
+    trap: &'static str,
+}
+
+macro_rules! source {
+    ($($file:literal),+) => {
+        [FRAME, $(include_str!(concat!("../../src/primitives/", $file, ".lua"))),+].concat()
+    };
+}
+
+const FREE: &[Words] = &[];
+const MINE: &[Words] = &[&["HSET", "x", ME, "1"], &["PEXPIRE", "x", "60000"]];
+const TAKEN: &[Words] = &[&["HSET", "x", OTHER, "1"], &["PEXPIRE", "x", "60000"]];
+const I_WRITE: &[Words] = &[&["HSET", "x", "mode", "write", ME, "1"], &["PEXPIRE", "x", "60000"]];
+const OTHER_READS: &[Words] = &[&["HSET", "x", "mode", "read", OTHER, "1"], &["PEXPIRE", "x", "1000"]];
+/// Free, and the head of the line did not come when it was called.
+const SECOND_IN_LINE: &[Words] = &[&["RPUSH", QUEUE, OTHER, ME], &["ZADD", PLACES, "1", OTHER, "99999999999999", ME]];
+
+const TAKE: Words = &[ME, "30000", "1", "first", CHANNEL];
+const READ: Words = &[ME, "30000", "1", "first", CHANNEL, ""];
+const STAND_IN_LINE: Words = &[ME, "30000", "1", "join", CHANNEL, "PUBLISH"];
+const TO_HEIR: Words = &[ME, "30000", "0", HEIR, CHANNEL];
+
+fn scene(name: &'static str, source: String, keys: Words, args: Words, before: &'static [Words]) -> Scene {
+    Scene { name, source, keys, args, before, trap: "PEXPIRE" }
+}
+
+fn scenes() -> Vec<Scene> {
+    let lock = source!("lock/holder", "lock/acquire");
+    let fenced = source!("lock/holder", "fenced/token", "fenced/acquire");
+    let read = || source!("rw/rwlock", "rw/read_acquire");
+    let write = source!("rw/rwlock", "rw/write_acquire");
+    let fair = || source!("lock/holder", "fair/queue", "fair/acquire");
+    let fair_keys = &["x", QUEUE, PLACES];
+    let granted = [
+        scene("lock", lock, &["x"], TAKE, FREE),
+        scene("fenced", fenced, &["x", TOKEN], TAKE, FREE),
+        scene("read", read(), &["x", LIVES, MARK], READ, FREE),
+        scene("read beside another", read(), &["x", LIVES, MARK], READ, OTHER_READS),
+        scene("write", write, &["x", MARK], TAKE, FREE),
+        scene("fair", fair(), fair_keys, STAND_IN_LINE, FREE),
+        scene("fair, by the next in line", fair(), fair_keys, STAND_IN_LINE, SECOND_IN_LINE),
+        Scene { trap: "ZADD", ..scene("a place in line", fair(), fair_keys, STAND_IN_LINE, TAKEN) },
+    ];
+    let handed = [
+        scene("lock, to the next", source!("lock/hand_over"), &["x"], TO_HEIR, MINE),
+        scene("fenced, to the next", source!("fenced/token", "fenced/hand_over"), &["x", TOKEN], TO_HEIR, MINE),
+        scene("write, to the next", source!("rw/rwlock", "rw/write_hand_over"), &["x"], TO_HEIR, I_WRITE),
+    ];
+    let unmoved = handed.map(|scene| Scene { trap: "HDEL", ..scene });
+    granted.into_iter().chain(unmoved).collect()
+}
+
+/// A user `u` who may do all but that, on a server that has what is there before.
+fn without(command: &str, server: &Server, scene: &Scene) -> Connection {
+    let _: String = server.ask(&["FLUSHALL"]);
+    scene.before.iter().for_each(|words| _ = server.ask::<redis::Value>(words));
+    let taken_away = format!("-{}", command.to_lowercase());
+    let channels = if version() >= (6, 2) { "&*" } else { "~*" };
+    let _: String = server.ask(&["ACL", "SETUSER", "u", "reset", "on", ">p", "~*", channels, "+@all", &taken_away]);
+    let client = redis::Client::open(server.url_as("u", "p")).expect("a good address");
+    client.get_connection().expect("let in")
+}
+
+fn run(raw: &mut Connection, scene: &Scene) -> String {
+    let script = redis::Script::new(&scene.source);
+    let mut call = script.prepare_invoke();
+    scene.keys.iter().for_each(|key| _ = call.key(*key));
+    call.arg(1).arg("nonce");
+    scene.args.iter().for_each(|arg| _ = call.arg(*arg));
+    let answer: String = call.invoke(raw).expect("it runs");
+    answer.strip_prefix("nonce ").expect("the nonce first").to_owned()
+}
+
+/// All commands that any script calls, as the frame lists them.
+fn commands() -> Vec<&'static str> {
+    let listed = FRAME.split_once("[[").and_then(|(_, rest)| rest.split_once("]]")).expect("the list").0;
+    listed.split_whitespace().filter(|name| version() >= (7, 0) || *name != "SPUBLISH").collect()
+}
+
+/// What has no lease; places that nobody stands at; and us, if we stand in line without a place.
+fn left_behind(server: &Server) -> Vec<String> {
+    let keys: Vec<String> = server.ask(&["KEYS", "*"]);
+    let has_no_lease = |key: &String| ![TOKEN, QUEUE, PLACES].contains(&&**key) && server.pttl(key) == -1;
+    let line: Vec<String> = server.ask(&["LRANGE", QUEUE, "0", "-1"]);
+    let places: Vec<String> = server.ask(&["ZRANGE", PLACES, "0", "-1"]);
+    let is_idle = line.iter().any(|id| id == ME)
+        && !places.iter().any(|id| id == ME)
+        && !server.ask::<bool>(&["HEXISTS", "x", ME]);
+    let left = keys.into_iter().filter(has_no_lease);
+    let left = left.chain(places.into_iter().filter(|id| !line.contains(id)));
+    left.chain(is_idle.then(|| ME.to_owned())).collect()
+}
+
+/// Two holds beside each other: none is sure whose it is.
+fn is_torn(server: &Server) -> bool {
+    let mode: Option<String> = server.ask(&["HGET", "x", "mode"]);
+    let holds: usize = server.ask(&["HLEN", "x"]);
+    match mode.as_deref() {
+        Some("read") => false,
+        Some(_) => holds > 2,
+        None => holds > 1,
+    }
+}
+
+#[test]
+fn nothing_without_a_lease_stays() {
+    let server = Server::start();
+    for scene in scenes() {
+        let mut refused = Vec::new();
+        for command in commands() {
+            let answer = run(&mut without(command, &server, &scene), &scene);
+            let what = format!("{} without {command}: {answer}", scene.name);
+            assert_eq!(left_behind(&server), [""; 0], "{what}");
+            assert!(!is_torn(&server), "{what}: {:?}", server.lock("x"));
+            if answer.starts_with("error ") {
+                refused.push(command);
+            }
+        }
+        assert!(refused.contains(&scene.trap), "{}: {refused:?}", scene.name);
+    }
+}

@@ -1,0 +1,409 @@
+//! The read-write lock.
+
+use std::collections::BTreeMap;
+
+use redis::Pipeline;
+
+use super::{Hash, IDS, Real, Request, Rules, TICK, assert_seen, later, one_of, ours, sources, walk};
+
+const MARK: &str = "leasehold_rwlock_waits:{x}";
+/// For how long a waiting writer keeps readers away: three seconds.
+const MARKED: i64 = 1;
+/// Those of ours that write, and a JVM's.
+const WRITERS: [&str; 3] = [
+    "6b1c7d3e-0000-8000-8000-000000000001:3:write",
+    "77777777-0000-8000-8000-000000000003:2:write",
+    "ffffffff-0000-4000-8000-000000000002:9:write",
+];
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct ReadWrite {
+    lock: Option<Hash>,
+    /// The expiry keys of readers, by id and number.
+    lives: BTreeMap<(String, u64), i64>,
+    mark: Option<(String, i64)>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Free,
+    Read,
+    Write,
+    Conflict,
+}
+
+fn writes(id: &str) -> bool {
+    id.ends_with(":write")
+}
+
+fn life(id: &str) -> (String, u64) {
+    (id.to_owned(), 1)
+}
+
+impl ReadWrite {
+    fn mode(&self) -> Mode {
+        match self.lock.as_ref().map(|lock| lock.mode.as_deref()) {
+            None => Mode::Free,
+            Some(Some("read")) => Mode::Read,
+            Some(Some("write")) => Mode::Write,
+            Some(_) => Mode::Conflict,
+        }
+    }
+
+    fn count(&self, id: &str) -> Option<u64> {
+        self.lock.as_ref()?.count(id)
+    }
+
+    /// What is there while somebody has it.
+    fn held(&mut self) -> &mut Hash {
+        self.lock.as_mut().expect("it is held")
+    }
+
+    fn busy(&self) -> String {
+        let lock = self.lock.as_ref().expect("somebody has it");
+        let writer = lock.fields.iter().find(|(id, _)| writes(id));
+        let (someone, _) = writer.or(lock.fields.last()).expect("a field");
+        format!("busy {} {someone}", lock.left)
+    }
+
+    /// How long a reader has left, not above 0 if its lease is over.
+    fn left_of(&self, id: &str, count: u64) -> i64 {
+        let levels = 1..=if ours(id) { 1 } else { count };
+        levels.filter_map(|level| self.lives.get(&(id.to_owned(), level))).copied().max().unwrap_or(-2)
+    }
+
+    /// The longest that a reader but `skip` has left; dead ones of ours are swept away.
+    fn longest_reader(&mut self, skip: &str) -> i64 {
+        let mut longest = -2;
+        for (id, count) in self.held().fields.clone() {
+            if id == skip || writes(&id) {
+                continue;
+            }
+            let left = self.left_of(&id, count);
+            if left < 0 && ours(&id) {
+                self.held().remove(&id);
+            }
+            longest = longest.max(left);
+        }
+        longest
+    }
+
+    fn read_acquire(&mut self, id: &str, lease: i64, level: u64, again: bool, writer: &str) -> String {
+        let mode = self.mode();
+        let is_held = mode != Mode::Conflict && self.count(id).is_some() && self.lives.contains_key(&life(id));
+        if let Some(refused) = self.keeps_out(mode, again, writer).filter(|_| !is_held) {
+            return refused;
+        }
+        let left = lease.max(self.lives.get(&life(id)).copied().unwrap_or(-2));
+        self.lives.insert(life(id), left);
+        match &mut self.lock {
+            Some(lock) => lock.set(id, level),
+            None => self.lock = Some(Hash::of(Some("read"), id, level, -1)),
+        }
+        self.held().lasts(left);
+        format!("granted {level}")
+    }
+
+    /// Why somebody cannot begin to read.
+    fn keeps_out(&self, mode: Mode, again: bool, writer: &str) -> Option<String> {
+        match (mode, &self.mark) {
+            _ if again => Some("lost".to_owned()),
+            (Mode::Conflict, _) => Some("conflict".to_owned()),
+            _ if !writer.is_empty() => self.count(writer).is_none().then(|| "lost".to_owned()),
+            (Mode::Write, _) => Some(self.busy()),
+            (_, mark) => mark.as_ref().map(|(waits, left)| format!("busy {left} {waits}")),
+        }
+    }
+
+    fn read_release(&mut self, id: &str, level: u64) -> (String, u64) {
+        if self.count(id).is_none() {
+            self.lives.remove(&life(id));
+            return ("gone".to_owned(), 0);
+        }
+        let over = !self.lives.contains_key(&life(id));
+        if level > 0 && !over {
+            self.held().set(id, level);
+            return ("released 0".to_owned(), 0);
+        }
+        let longest = (self.mode() == Mode::Read).then(|| self.longest_reader(id));
+        let published = u64::from(longest.is_some_and(|longest| longest <= 0));
+        if published > 0 {
+            self.lock = None;
+        } else {
+            let lock = self.held();
+            lock.remove(id);
+            lock.left = longest.unwrap_or(lock.left);
+            self.lock.take_if(|lock| lock.is_empty());
+        }
+        self.lives.remove(&life(id));
+        (if over { "gone" } else { "released 0" }.to_owned(), published)
+    }
+
+    fn read_renew(&mut self, id: &str, lease: i64) -> String {
+        let is_held = self.count(id).is_some();
+        match self.lives.get_mut(&life(id)).filter(|_| is_held) {
+            None => "gone".to_owned(),
+            Some(left) => {
+                *left = lease.max(*left);
+                let left = *left;
+                self.held().lasts(left);
+                format!("kept {left}")
+            }
+        }
+    }
+
+    fn write_acquire(&mut self, id: &str, lease: i64, level: u64, how: &str) -> String {
+        let mode = self.mode();
+        if !matches!(mode, Mode::Free | Mode::Conflict) && self.count(id).is_some() {
+            self.held().set(id, level);
+            self.held().lasts(lease);
+            return format!("granted {level}");
+        }
+        match mode {
+            _ if how == "again" => "lost".to_owned(),
+            Mode::Conflict => "conflict".to_owned(),
+            Mode::Free => {
+                self.lock = Some(Hash::of(Some("write"), id, level, lease));
+                self.mark = None;
+                format!("granted {level}")
+            }
+            Mode::Read | Mode::Write => {
+                if mode == Mode::Read && how != "first" {
+                    self.mark = Some((id.to_owned(), MARKED));
+                }
+                self.busy()
+            }
+        }
+    }
+
+    fn write_hand_over(&mut self, id: &str, lease: i64, heir: &str) -> String {
+        let Some(lock) = &mut self.lock else { return "gone".to_owned() };
+        if lock.count(heir).is_some() {
+            lock.lasts(lease);
+            return "handed before".to_owned();
+        }
+        let fields = lock.fields.len() + usize::from(lock.mode.is_some());
+        match lock.count(id) {
+            None => "gone".to_owned(),
+            Some(1) if fields == 2 => {
+                lock.set(heir, 1);
+                lock.remove(id);
+                lock.left = lease;
+                "handed".to_owned()
+            }
+            Some(count) => format!("deeper {count}"),
+        }
+    }
+
+    fn write_release(&mut self, id: &str, level: u64) -> (String, u64) {
+        let waited = level == 0 && self.mark.take_if(|(waits, _)| waits == id).is_some();
+        let told = u64::from(waited);
+        if self.count(id).is_none() {
+            return ("gone".to_owned(), told);
+        }
+        if level > 0 {
+            self.held().set(id, level);
+            return ("released 0".to_owned(), told);
+        }
+        let longest = self.longest_reader("");
+        if longest > 0 {
+            let lock = self.held();
+            lock.mode = Some("read".to_owned());
+            lock.remove(id);
+            lock.left = longest;
+        } else {
+            self.lock = None;
+        }
+        ("released 0".to_owned(), told + 1)
+    }
+
+    fn force_unlock(&mut self, meant: &str) -> (String, u64) {
+        let is_meant = |id: &str| meant.lines().any(|line| line == id);
+        let Some(lock) = &mut self.lock else { return ("gone".to_owned(), 0) };
+        let (gone, rest): (Vec<_>, Vec<_>) = lock.fields.drain(..).partition(|(id, _)| is_meant(id));
+        lock.fields = rest;
+        if gone.is_empty() {
+            return ("gone".to_owned(), 0);
+        }
+        let is_gone = |id: &str, level| gone.iter().any(|(known, count)| known == id && level <= *count);
+        self.lives.retain(|(id, level), _| !is_gone(id, *level));
+        if lock.fields.is_empty() {
+            self.lock = None;
+        } else if !lock.fields.iter().any(|(id, _)| writes(id)) {
+            lock.mode = Some("read".to_owned());
+        }
+        ("released".to_owned(), 1)
+    }
+
+    fn inspect(&self) -> String {
+        let lock = match (self.mode(), &self.lock) {
+            (Mode::Read | Mode::Write, Some(lock)) => lock,
+            (Mode::Free, _) => return "free".to_owned(),
+            _ => return "conflict".to_owned(),
+        };
+        let line = |(id, count): &(String, u64)| match self.left_of(id, *count) {
+            _ if writes(id) => Some(format!("{count} {} {id}", lock.left)),
+            -2 if ours(id) => None,
+            -2 => Some(format!("{count} {} {id}", lock.left)),
+            left => Some(format!("{count} {left} {id}")),
+        };
+        let lines: Vec<_> = lock.fields.iter().filter_map(line).collect();
+        if lines.is_empty() { "free".to_owned() } else { format!("held {}", lines.join("\n")) }
+    }
+
+    fn pass(&mut self, time: i64) {
+        self.lock = self.lock.take().and_then(|lock| lock.later(time));
+        self.mark = self.mark.take().and_then(|(id, left)| Some((id, later(left, time)?)));
+        self.lives = std::mem::take(&mut self.lives)
+            .into_iter()
+            .filter_map(|(life, left)| Some((life, later(left, time)?)))
+            .collect();
+    }
+
+    /// As Redisson's script does it: an expiry key for each level. Its multi-lock has a lease on the hash only.
+    fn jvm_reads(&mut self, lease: i64, has_lives: bool) {
+        let jvm = IDS[3];
+        if self.mode() == Mode::Free {
+            self.lock = Some(Hash::of(Some("read"), jvm, 0, -1));
+        }
+        if self.mode() == Mode::Read {
+            let level = self.count(jvm).unwrap_or(0) + 1;
+            self.held().set(jvm, level);
+            self.held().lasts(lease);
+            if has_lives {
+                self.lives.insert((jvm.to_owned(), level), lease);
+            }
+        }
+    }
+}
+
+impl Rules for ReadWrite {
+    const CHANNEL: &'static str = "redisson_rwlock:{x}";
+
+    fn run(&mut self, request: &Request) -> (String, u64) {
+        let Request { script, id, lease, level, more, last } = request;
+        match *script {
+            "read_acquire" => {
+                (self.read_acquire(id, *lease, *level, more == "again", last.as_deref().unwrap_or_default()), 0)
+            }
+            "read_release" => self.read_release(id, *level),
+            "read_renew" => (self.read_renew(id, *lease), 0),
+            "write_acquire" => (self.write_acquire(id, *lease, *level, more), 0),
+            "write_hand_over" => (self.write_hand_over(id, *lease, more), 0),
+            "write_release" => self.write_release(id, *level),
+            "force_unlock" => self.force_unlock(id),
+            _ => (self.inspect(), 0),
+        }
+    }
+
+    fn source(script: &str) -> String {
+        sources! { script;
+            "read_acquire": "rw/rwlock", "rw/read_acquire";
+            "read_release": "rw/rwlock", "rw/read_release";
+            "read_renew": "rw/rwlock", "rw/read_renew";
+            "write_acquire": "rw/rwlock", "rw/write_acquire";
+            "write_hand_over": "rw/write_hand_over";
+            "write_release": "rw/rwlock", "rw/write_release";
+            "force_unlock": "rw/rwlock", "rw/force_unlock";
+            "inspect": "rw/rwlock", "rw/inspect";
+        }
+    }
+
+    fn keys(request: &Request) -> Vec<String> {
+        let lives = format!("{{x}}:{}:rwlock_timeout:1", request.id);
+        let beside = match request.script {
+            "read_acquire" => vec![lives, MARK.to_owned()],
+            "read_release" | "read_renew" => vec![lives],
+            "write_acquire" | "write_release" => vec![MARK.to_owned()],
+            _ => vec![],
+        };
+        [vec!["x".to_owned()], beside].concat()
+    }
+
+    fn any(rng: &mut fastrand::Rng) -> Request {
+        let scripts =
+            ["read_acquire", "read_release", "read_renew", "write_acquire", "write_hand_over", "write_release"];
+        let script = if rng.u8(..8) == 0 { one_of(rng, &["force_unlock", "inspect"]) } else { one_of(rng, &scripts) };
+        let more = match script {
+            "read_acquire" => one_of(rng, &["first", "first", "again"]),
+            "write_acquire" => one_of(rng, &["first", "join", "stay", "again"]),
+            "write_hand_over" => one_of(rng, &WRITERS[..2]),
+            _ => "PUBLISH",
+        };
+        let id = match script {
+            "force_unlock" => [one_of(rng, &IDS), one_of(rng, &WRITERS), one_of(rng, &IDS)].join("\n"),
+            _ if script.starts_with("read") => one_of(rng, &IDS[..3]).to_owned(),
+            _ => WRITERS[usize::from(rng.u8(..4) == 0)].to_owned(),
+        };
+        let level = if script.ends_with("release") { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
+        let lease = if script == "read_renew" { rng.i64(0..=8) } else { rng.i64(1..=8) };
+        let below = one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]).to_owned();
+        let last = (script == "read_acquire").then_some(below);
+        Request { script, id, lease, level, more: more.to_owned(), last }
+    }
+
+    fn disturb(&mut self, rng: &mut fastrand::Rng) {
+        match rng.u8(..16) {
+            0 => self.lock = Some(Hash::of(None, one_of(rng, &IDS), 1, 3)),
+            1 => self.lock = None,
+            2 => self.lives.clear(),
+            3 => self.lock.iter_mut().for_each(|lock| lock.left = rng.i64(1..=2)),
+            4 | 5 => self.lives.retain(|(id, _), _| ours(id)),
+            6 => self.lock = Some(Hash::of(Some("write"), WRITERS[2], 1, 3)),
+            7..11 => self.jvm_reads(rng.i64(1..=4), rng.bool()),
+            _ => self.pass(rng.i64(1..=2)),
+        }
+    }
+
+    fn put(&self, commands: &mut Pipeline, _: i64) {
+        self.lock.iter().for_each(|lock| lock.put(commands, "x"));
+        for ((id, level), left) in &self.lives {
+            let key = format!("{{x}}:{id}:rwlock_timeout:{level}");
+            commands.cmd("SET").arg(key).arg("1").arg("PX").arg(left * TICK);
+        }
+        self.mark.iter().for_each(|(id, left)| _ = commands.cmd("SET").arg(MARK).arg(id).arg("PX").arg(left * TICK));
+    }
+
+    fn look(real: &mut Real) -> ReadWrite {
+        let mut found = ReadWrite { lock: Hash::look(real, "x"), ..ReadWrite::default() };
+        for key in real.ask::<Vec<String>>(&["KEYS", "*"]) {
+            let Some(left) = real.left(&key).filter(|_| key != "x") else { continue };
+            match key.strip_prefix("{x}:").and_then(|rest| rest.split_once(":rwlock_timeout:")) {
+                Some((id, level)) => _ = found.lives.insert((id.to_owned(), level.parse().expect("a number")), left),
+                None => found.mark = Some((real.ask(&["GET", MARK]), left)),
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn random_sequences() {
+    let mut real = Real::start();
+    (1..=6).for_each(|seed| walk::<ReadWrite>(&mut real, seed, 1_000));
+    let answers = [
+        "force_unlock: gone",
+        "force_unlock: released",
+        "inspect: conflict",
+        "inspect: free",
+        "inspect: held",
+        "read_acquire: busy",
+        "read_acquire: conflict",
+        "read_acquire: granted",
+        "read_acquire: lost",
+        "read_release: gone",
+        "read_release: released",
+        "read_renew: gone",
+        "read_renew: kept",
+        "write_acquire: busy",
+        "write_acquire: conflict",
+        "write_acquire: granted",
+        "write_acquire: lost",
+        "write_hand_over: deeper",
+        "write_hand_over: gone",
+        "write_hand_over: handed",
+        "write_release: gone",
+        "write_release: released",
+    ];
+    assert_seen(&real, &answers);
+}
