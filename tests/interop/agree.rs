@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serial_test::serial;
+use serial_test::parallel;
 
 use crate::{
     both,
@@ -17,7 +17,7 @@ fn is_fresh(left: i64) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[serial(cores)]
+#[parallel(cores)]
 async fn about_redissons() {
     let server = Server::start();
     let (jvm, client) = both(&server).await;
@@ -38,7 +38,7 @@ async fn about_redissons() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[serial(cores)]
+#[parallel(cores)]
 async fn about_ours() {
     let server = Server::start();
     let (jvm, client) = both(&server).await;

@@ -78,7 +78,7 @@ impl Behind<'_> {
         let over: Vec<_> = self.0.iter().map(|(name, _)| ends(&scene.server, name)).collect();
         let come = self.0.into_iter().zip(over).map(async |((name, waiting), over)| {
             let held = waiting.granted(&name, 3 * SHORT).await;
-            in_time(&name, over, held.granted);
+            in_time(&name, over, held.granted, SOON);
             assert!(held.token.is_none_or(|token| token == 2), "the second, after the dead one's: {:?}", held.token);
             held.release().await;
         });

@@ -1,6 +1,6 @@
 //! Locks taken several times: each side reads the other's count, and gets the lock after the last level only.
 
-use serial_test::serial;
+use serial_test::parallel;
 
 use crate::{asleep, both, jvm::Jvm, soon, support::Server, wait_for};
 
@@ -9,7 +9,7 @@ async fn holders(jvm: &Jvm) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[serial(cores)]
+#[parallel(cores)]
 async fn redisson_three_levels_deep() {
     let server = Server::start();
     let (jvm, client) = both(&server).await;
@@ -34,7 +34,7 @@ async fn redisson_three_levels_deep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[serial(cores)]
+#[parallel(cores)]
 async fn leasehold_three_levels_deep() {
     let server = Server::start();
     let (jvm, client) = both(&server).await;
