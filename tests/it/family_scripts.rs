@@ -355,6 +355,7 @@ mod fair {
         assert_eq!(bench.twice(FORCE_UNLOCK, &KEYS, &force(OTHER)).0, "gone");
         let forced = bench.twice(FORCE_UNLOCK, &KEYS, &force(ME));
         assert_eq!(forced, ("released".to_owned(), "gone".to_owned()));
+        assert_eq!(bench.place(HEIR), 5, "it was called, and its time to come runs");
         assert_eq!(bench.asks(HEIR, "1", "stay").0, "granted 1");
     }
 }
