@@ -261,6 +261,7 @@ mod rw {
         assert!(!bench.server.exists(&lives(ME)) && bench.server.exists("x"), "the other was not meant");
         assert_eq!(force(&mut bench, &format!("{ME}\n{OTHER}")), once("released", "gone"));
         assert!(bench.state().is_empty());
+        assert_eq!(bench.server.calls("publish"), 2, "who waits is told, once each time");
     }
 }
 
