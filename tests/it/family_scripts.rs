@@ -263,6 +263,7 @@ mod rw {
         assert!(!bench.server.exists(&lives(ME)) && bench.server.exists("x"), "the other was not meant");
         assert_eq!(force(&mut bench, &format!("{ME}\n{OTHER}")), once("released", "gone"));
         assert!(bench.state().is_empty());
+        assert_eq!(bench.server.calls("publish"), 2, "who waits is told, once each time");
     }
 }
 
@@ -357,6 +358,7 @@ mod fair {
         assert_eq!(bench.twice(FORCE_UNLOCK, &KEYS, &force(OTHER)).0, "gone");
         let forced = bench.twice(FORCE_UNLOCK, &KEYS, &force(ME));
         assert_eq!(forced, ("released".to_owned(), "gone".to_owned()));
+        assert_eq!(bench.place(HEIR), 5, "it was called, and its time to come runs");
         assert_eq!(bench.asks(HEIR, "1", "stay").0, "granted 1");
     }
 }

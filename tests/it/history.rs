@@ -88,6 +88,11 @@ fn certainty_ends_by_itself_with_loss_and_with_death() {
     assert_eq!(kinds(&history("20 0 a granted one:1 100", late)), [Kind::Overlap]);
     assert_eq!(kinds(&history("20 0 a granted one:1 100\n80 0 a lost one:1", late)), []);
     assert_eq!(kinds(&history("20 0 a granted one:1 50\n40 0 a sure one:1 100", late)), [Kind::Overlap]);
+    assert_eq!(
+        kinds(&history("20 0 a granted one:1 50\n99 0 a sure one:1 98", late)),
+        [],
+        "it was over when it looked"
+    );
     killed.clients.insert("other".into(), vec![late.parse().expect("an event")]);
     killed.killed = HashMap::from([("one".to_owned(), 80)]);
     assert_eq!(kinds(&killed), []);

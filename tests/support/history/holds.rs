@@ -56,7 +56,7 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
                     holds.push((event.name.clone(), Hold::new(client, id, known.asked, event.at, killed)));
                     holds.len() - 1
                 });
-                holds[at].1.sure(*until);
+                holds[at].1.sure(event.at, *until);
             }
             What::Token { id, token } => {
                 let at = by_id.get(id.as_str()).and_then(|known| known.open);
@@ -64,7 +64,7 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
             }
             What::Sure { id, until } => {
                 let at = by_id.get(id.as_str()).and_then(|known| known.open);
-                at.inspect(|at| holds[*at].1.sure(*until));
+                at.inspect(|at| holds[*at].1.sure(event.at, *until));
             }
             What::Releasing { id } => {
                 let Some(known) = by_id.get_mut(id.as_str()) else { continue };
@@ -100,8 +100,11 @@ impl Hold {
         Hold { client, id, holder, asked, granted, end, until: 0, removed: None, shared, tokens, wiped: None }
     }
 
-    fn sure(&mut self, until: u64) {
-        self.until = self.until.max(until);
+    /// Who has nothing left says so with a time that is over: that adds nothing, however late it is said.
+    fn sure(&mut self, at: u64, until: u64) {
+        if until > at {
+            self.until = self.until.max(until);
+        }
     }
 
     fn ends(&mut self, at: u64) {
