@@ -7,18 +7,18 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use leasehold::Client;
+use leasehold::{Client, FairLock, Guard, Lock, RwLock};
 
 use crate::{
     report::{Outcome, Report, calls, clock, median, micros, nanos, raw_round_trip},
     support::Server,
 };
 
-const PROCESSES: usize = 8;
-const TASKS: usize = 8;
+pub(crate) const PROCESSES: usize = 8;
+pub(crate) const TASKS: usize = 8;
 /// Who asked at least this long before the release was waiting when it came, in nanoseconds.
 const ASKED_BEFORE: u64 = 1_000_000;
-const RUN: Duration = Duration::from_secs(10);
+pub(crate) const RUN: Duration = Duration::from_secs(10);
 
 pub(crate) async fn all(server: &Server, report: &mut Report) -> Outcome<()> {
     for work in [0, 1] {
@@ -28,11 +28,11 @@ pub(crate) async fn all(server: &Server, report: &mut Report) -> Outcome<()> {
     killed(server, report, "pass", "process killed that hands over within").await
 }
 
-/// `worker share URL WORK_MS`, `worker turns URL`, `worker hold URL`, `worker pass URL`.
+/// `worker share URL WORK_MS KIND TASKS`, `worker turns URL`, `worker hold URL`, `worker pass URL`.
 pub(crate) async fn worker(args: &[String]) -> Outcome<()> {
     let [kind, url, rest @ ..] = args else { return Err("worker KIND URL".into()) };
     match (kind.as_str(), rest) {
-        ("share", [work]) => shared(url, Duration::from_millis(work.parse()?)).await,
+        ("share", [work, kind, tasks]) => shared(url, Duration::from_millis(work.parse()?), kind, tasks.parse()?).await,
         ("turns", []) => turns(url).await,
         ("hold", []) => hold(url).await,
         ("pass", []) => pass(url).await,
@@ -51,30 +51,61 @@ fn lines(mut child: Child) -> Outcome<Vec<String>> {
     if child.wait()?.success() { Ok(lines) } else { Err("a worker failed".into()) }
 }
 
-/// Eight processes of eight tasks for ten seconds.
+/// What workers of one kind came to.
+#[derive(Default)]
+pub(crate) struct Shares {
+    turns: Vec<f64>,
+    /// With work, in nanoseconds.
+    spent: f64,
+}
+
+impl Shares {
+    /// Of workers that run already, when they have ended.
+    pub(crate) fn of(workers: Vec<Child>) -> Outcome<Shares> {
+        let mut shares = Shares::default();
+        for worker in workers {
+            let said = lines(worker)?;
+            let (taken, worked) = said.last().and_then(|line| line.split_once(' ')).ok_or("two numbers")?;
+            shares.turns.push(taken.parse()?);
+            shares.spent += worked.parse::<f64>()?;
+        }
+        Ok(shares)
+    }
+
+    fn total(&self) -> f64 {
+        self.turns.iter().sum()
+    }
+
+    pub(crate) fn a_second(&self) -> f64 {
+        self.total() / RUN.as_secs_f64()
+    }
+
+    /// Of the process that had the fewest turns, beside an even share.
+    pub(crate) fn least(&self) -> f64 {
+        self.turns.iter().copied().fold(f64::MAX, f64::min) / (self.total() / self.turns.len() as f64)
+    }
+}
+
+/// Eight processes that share so many tasks, each of which takes turns for ten seconds.
+pub(crate) fn sharing(server: &Server, kind: &str, work: u64, tasks: usize) -> Outcome<Vec<Child>> {
+    let of = |n| (tasks + n) / PROCESSES;
+    (0..PROCESSES).map(|n| spawn(&["share", &server.url(), &work.to_string(), kind, &of(n).to_string()])).collect()
+}
+
 async fn share(server: &Server, report: &mut Report, work: u64) -> Outcome<()> {
     let client = Client::connect(&server.url()).await?;
     let raw = raw_round_trip(&client).await?;
     let before: u64 = calls(server).values().sum();
-    let workers = (0..PROCESSES).map(|_| spawn(&["share", &server.url(), &work.to_string()]));
-    let workers = workers.collect::<Outcome<Vec<_>>>()?;
-    let (mut turns, mut spent) = (Vec::new(), 0.0);
-    for worker in workers {
-        let said = lines(worker)?;
-        let (taken, worked) = said.last().and_then(|line| line.split_once(' ')).ok_or("two numbers")?;
-        turns.push(taken.parse::<f64>()?);
-        spent += worked.parse::<f64>()?;
-    }
+    let shares = Shares::of(sharing(server, "lock", work, PROCESSES * TASKS)?)?;
     let commands = calls(server).values().sum::<u64>() - before;
-    let total: f64 = turns.iter().sum();
-    let least = turns.iter().copied().fold(f64::MAX, f64::min) / (total / PROCESSES as f64);
+    let (total, spent, least) = (shares.total(), shares.spent, shares.least());
     // What is asked to take a millisecond takes as long as tokio's timer makes it.
     let ideal = 1e6 / (raw + if work == 0 { 0.0 } else { spent / total / 1e3 });
     let name = format!("8 processes of 8 tasks, {work} ms of work");
     let met = least >= 0.5;
     let measured = format!("{least:.2} of its fair share");
     report.row(format!("{name}: the least lucky process"), measured, Some(raw), Some(("at least 0.5", met)));
-    let a_second = total / RUN.as_secs_f64();
+    let a_second = shares.a_second();
     let measured = format!("{a_second:.0}, {:.2} of 1 / (work + raw round trip)", a_second / ideal);
     report.row(format!("{name}: turns a second"), measured, Some(raw), None);
     // What scripts call counts too: an acquire is four commands, a hand-over five.
@@ -87,16 +118,42 @@ async fn share(server: &Server, report: &mut Report, work: u64) -> Outcome<()> {
     Ok(())
 }
 
-async fn shared(url: &str, work: Duration) -> Outcome<()> {
+/// What the workers want.
+enum Wanted {
+    Lock(Lock),
+    Fair(FairLock),
+    Reading(RwLock),
+}
+
+impl Wanted {
+    fn of(client: &Client, kind: &str) -> Outcome<Wanted> {
+        Ok(match kind {
+            "lock" => Wanted::Lock(client.lock("shared")),
+            "fair" => Wanted::Fair(client.fair_lock("shared-fairly")),
+            "read" => Wanted::Reading(client.rw_lock("read-and-written")),
+            _ => return Err("no such kind".into()),
+        })
+    }
+
+    async fn take(&self, limit: Duration) -> leasehold::Result<Option<Guard>> {
+        match self {
+            Wanted::Lock(lock) => lock.try_lock_for(limit).await,
+            Wanted::Fair(lock) => lock.try_lock_for(limit).await,
+            Wanted::Reading(lock) => lock.try_read_for(limit).await,
+        }
+    }
+}
+
+async fn shared(url: &str, work: Duration, kind: &str, tasks: usize) -> Outcome<()> {
     let client = Client::connect(url).await?;
     let end = Instant::now() + RUN;
-    let tasks: Vec<_> = (0..TASKS)
+    let tasks = (0..tasks)
         .map(|_| {
-            let lock = client.lock("shared");
-            tokio::spawn(async move {
+            let wanted = Wanted::of(&client, kind)?;
+            Ok(tokio::spawn(async move {
                 let (mut turns, mut spent) = (0_u64, 0);
                 while let Some(left) = end.checked_duration_since(Instant::now()) {
-                    let Some(guard) = lock.try_lock_for(left).await? else { break };
+                    let Some(guard) = wanted.take(left).await? else { break };
                     if !work.is_zero() {
                         let begun = Instant::now();
                         tokio::time::sleep(work).await;
@@ -106,9 +163,9 @@ async fn shared(url: &str, work: Duration) -> Outcome<()> {
                     turns += 1;
                 }
                 Outcome::Ok((turns, spent))
-            })
+            }))
         })
-        .collect();
+        .collect::<Outcome<Vec<_>>>()?;
     let (mut turns, mut spent) = (0, 0);
     for task in tasks {
         let done = task.await??;
