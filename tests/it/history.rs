@@ -646,7 +646,7 @@ fn who_did_not_come_when_called_may_be_passed() {
     let came_at = |granted: u64| {
         let mut late = passed(&["one:1"]);
         let events = [
-            format!("50 0 a asked"),
+            "50 0 a asked".to_owned(),
             format!("{granted} 0 a granted other:1 {}", granted + 900),
             format!("{} 0 a releasing other:1", granted + 1),
         ];
