@@ -89,7 +89,10 @@ async fn grow_through_cuts_hand_overs_and_kills() {
     let grants = || server.ask::<Option<u64>>(&["GET", GRANTS]).unwrap_or(0);
     let mut kills = 0;
     while (kills + 1) * BETWEEN_KILLS <= aim() {
-        let enough = || grants() >= (kills + 1) * BETWEEN_KILLS;
+        let enough = || {
+            children.iter_mut().for_each(|child| _ = child.is_done()); // panics if one has failed
+            grants() >= (kills + 1) * BETWEEN_KILLS
+        };
         until("grants", ms(120_000), enough).await;
         let child = &mut children[kills as usize % PROCESSES];
         child.kill();

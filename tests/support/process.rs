@@ -14,7 +14,7 @@ impl Process {
     /// Begins that test, `file::name`, in a process of its own.
     pub(crate) fn start(test: &str, url: &str) -> Process {
         let mut command = Command::new(env::current_exe().expect("this test binary"));
-        command.args(["--exact", test, "--ignored"]).env(URL, url).stdout(Stdio::null());
+        command.args(["--exact", test, "--ignored", "--nocapture"]).env(URL, url).stdout(Stdio::null());
         Process(command.spawn().expect("it runs already"))
     }
 
