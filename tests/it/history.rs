@@ -167,6 +167,15 @@ fn waiting_while_it_is_free() {
     stood_still.calm = vec![(SECOND, 2 * SECOND)];
     assert_eq!(kinds(&stood_still), []);
 
+    // Whoever had to wake it may have stood still.
+    let first = |since: u64, until: u64| format!("{FIRST}\n{until} 9 - paused {since}");
+    let mut other_stood_still = history(&first(SECOND + SECOND / 4, SECOND + SECOND / 2), &waits);
+    other_stood_still.calm = vec![(SECOND, 2 * SECOND)];
+    assert_eq!(kinds(&other_stood_still), []);
+    let mut long_after = history(&first(SECOND / 4, SECOND / 2), &waits);
+    long_after.calm = vec![(SECOND, 2 * SECOND)];
+    assert_eq!(kinds(&long_after), [Kind::Idle]);
+
     let mut for_ever = history(FIRST, "50 0 a asked");
     for_ever.calm = vec![(SECOND, 2 * SECOND)];
     assert_eq!(kinds(&for_ever), [Kind::Idle]);

@@ -35,6 +35,7 @@ impl History {
         let at_once = nanos(AT_ONCE + slack);
         let mut windows: Vec<_> = self.calm.iter().map(|(calm, over)| (*calm, *over, at_once)).collect();
         windows.push((0, u64::MAX, nanos(AT_LAST + slack)));
+        let overloaded = self.overloaded();
         let waits = self.waits(name);
         let mut found = Vec::new();
         // First what is rare, else the three lists would be gone through for each other.
@@ -44,7 +45,12 @@ impl History {
                 let stuck = waits.iter().find(|wait| {
                     let (from, to) = (since.max(*calm).max(wait.since), until.min(*over).min(wait.until));
                     let waited = to.saturating_sub(from);
-                    waited > *most && waited - self.stood_still(&wait.client, from, to) > *most
+                    let excused = if *most == at_once {
+                        overlap(&overloaded, from, to)
+                    } else {
+                        self.stood_still(&wait.client, from, to)
+                    };
+                    waited > *most && waited - excused > *most
                 });
                 if let Some(wait) = stuck {
                     let free = seconds(until.min(wait.until) - since.max(wait.since));
@@ -54,6 +60,21 @@ impl History {
             }
         }
         found
+    }
+
+    /// When any process stood still, and the moment after: in calm times nobody is stopped, so the machine could not keep up, and
+    /// whoever should have woken the others may have been the one.
+    fn overloaded(&self) -> Vec<(u64, u64)> {
+        let mut all: Vec<_> = self.clients.values().flat_map(|events| pauses(events)).collect();
+        all.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (since, until) in all.into_iter().map(|(since, until)| (since, until + nanos(AT_ONCE))) {
+            match merged.last_mut() {
+                Some((_, end)) if since <= *end => *end = until.max(*end),
+                _ => merged.push((since, until)),
+            }
+        }
+        merged
     }
 
     /// For how long a client stood still meanwhile.
