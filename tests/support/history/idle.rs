@@ -45,12 +45,11 @@ impl History {
                 let stuck = waits.iter().find(|wait| {
                     let (from, to) = (since.max(*calm).max(wait.since), until.min(*over).min(wait.until));
                     let waited = to.saturating_sub(from);
-                    let excused = if *most == at_once {
-                        overlap(&overloaded, from, to)
-                    } else {
-                        self.stood_still(&wait.client, from, to)
+                    let excused = || match *most == at_once {
+                        true => overlap(&overloaded, from, to),
+                        false => self.stood_still(&wait.client, from, to),
                     };
-                    waited > *most && waited - excused > *most
+                    waited > *most && waited - excused() > *most
                 });
                 if let Some(wait) = stuck {
                     let free = seconds(until.min(wait.until) - since.max(wait.since));
