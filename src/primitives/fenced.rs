@@ -16,7 +16,7 @@ static FENCED: Kind = Kind {
     acquire: script!("lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua"; TOKEN),
     release: script!("lock/holder.lua", "lock/release.lua"),
     renew: script!("lock/holder.lua", "lock/renew.lua"),
-    hand_over: Some(script!("fenced/token.lua", "fenced/hand_over.lua"; TOKEN)),
+    hand_over: Some(script!("lock/move.lua", "fenced/token.lua", "fenced/hand_over.lua"; TOKEN)),
     inspect: script!("lock/holder.lua", "lock/inspect.lua"),
     force_unlock: script!("lock/holder.lua", "lock/force_unlock.lua"),
     beside: None,

@@ -17,7 +17,7 @@ static LOCK: Kind = Kind {
     acquire: script!("lock/holder.lua", "lock/acquire.lua"),
     release: script!("lock/holder.lua", "lock/release.lua"),
     renew: script!("lock/holder.lua", "lock/renew.lua"),
-    hand_over: Some(script!("lock/holder.lua", "lock/hand_over.lua")),
+    hand_over: Some(script!("lock/move.lua", "lock/hand_over.lua")),
     inspect: script!("lock/holder.lua", "lock/inspect.lua"),
     force_unlock: script!("lock/holder.lua", "lock/force_unlock.lua"),
     beside: None,

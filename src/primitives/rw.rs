@@ -34,7 +34,7 @@ static WRITE: Kind = Kind {
     acquire: script!("rw/rwlock.lua", "rw/write_acquire.lua"; MARK),
     release: script!("rw/rwlock.lua", "rw/write_release.lua"; MARK),
     renew: script!("lock/renew.lua"),
-    hand_over: Some(script!("rw/write_hand_over.lua")),
+    hand_over: Some(script!("lock/move.lua", "rw/write_hand_over.lua")),
     inspect: script!("rw/rwlock.lua", "rw/inspect.lua"),
     force_unlock: script!("rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: None,

@@ -78,7 +78,7 @@ mod fenced {
     const KEYS: [&str; 2] = ["x", "redisson_lock_token:{x}"];
     const CHANNEL: &str = "redisson_lock__channel:{x}";
     const ACQUIRE: &str = source!("lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua");
-    const HAND_OVER: &str = source!("fenced/token.lua", "fenced/hand_over.lua");
+    const HAND_OVER: &str = source!("lock/move.lua", "fenced/token.lua", "fenced/hand_over.lua");
     const WRITE: &str = source!("fenced/write.lua");
 
     #[test]
@@ -134,7 +134,7 @@ mod rw {
     const READ_RENEW: &str = source!("rw/rwlock.lua", "rw/read_renew.lua");
     const WRITE_ACQUIRE: &str = source!("rw/rwlock.lua", "rw/write_acquire.lua");
     const WRITE_RELEASE: &str = source!("rw/rwlock.lua", "rw/write_release.lua");
-    const WRITE_HAND_OVER: &str = source!("rw/write_hand_over.lua");
+    const WRITE_HAND_OVER: &str = source!("lock/move.lua", "rw/write_hand_over.lua");
     const INSPECT: &str = source!("rw/rwlock.lua", "rw/inspect.lua");
     const FORCE_UNLOCK: &str = source!("rw/rwlock.lua", "rw/force_unlock.lua");
     const WRITER: &str = "6b1c7d3e-0000-8000-8000-000000000001:3:write";

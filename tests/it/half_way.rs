@@ -70,9 +70,15 @@ fn scenes() -> Vec<Scene> {
         Scene { trap: "ZADD", ..scene("a place in line", fair(), fair_keys, STAND_IN_LINE, TAKEN) },
     ];
     let handed = [
-        scene("lock, to the next", source!("lock/hand_over"), &["x"], TO_HEIR, MINE),
-        scene("fenced, to the next", source!("fenced/token", "fenced/hand_over"), &["x", TOKEN], TO_HEIR, MINE),
-        scene("write, to the next", source!("rw/rwlock", "rw/write_hand_over"), &["x"], TO_HEIR, I_WRITE),
+        scene("lock, to the next", source!("lock/move", "lock/hand_over"), &["x"], TO_HEIR, MINE),
+        scene(
+            "fenced, to the next",
+            source!("lock/move", "fenced/token", "fenced/hand_over"),
+            &["x", TOKEN],
+            TO_HEIR,
+            MINE,
+        ),
+        scene("write, to the next", source!("lock/move", "rw/write_hand_over"), &["x"], TO_HEIR, I_WRITE),
     ];
     let unmoved = handed.map(|scene| Scene { trap: "HDEL", ..scene });
     granted.into_iter().chain(unmoved).collect()

@@ -7,7 +7,8 @@ use redis::Connection;
 use crate::support::Server;
 
 const FRAME: &str = include_str!("../../src/redis/frame.lua");
-const HOLDER: &str = include_str!("../../src/primitives/lock/holder.lua");
+const BEFORE: &str =
+    concat!(include_str!("../../src/primitives/lock/holder.lua"), include_str!("../../src/primitives/lock/move.lua"));
 const ME: &str = "6b1c7d3e-0000-4000-8000-000000000001:1";
 const HEIR: &str = "6b1c7d3e-0000-4000-8000-000000000001:2";
 const OTHER: &str = "ffffffff-0000-4000-8000-000000000002:9";
@@ -41,7 +42,7 @@ impl Reply {
 impl Bench {
     /// Runs it once for one part: lease 30 s, and the level and last argument given.
     fn run(&self, raw: &mut Connection, level: u32, more: &str) -> Reply {
-        let script = redis::Script::new(&[FRAME, HOLDER, self.source].concat());
+        let script = redis::Script::new(&[FRAME, BEFORE, self.source].concat());
         let mut call = script.prepare_invoke();
         call.key("lock")
             .arg(1)
@@ -215,7 +216,7 @@ fn force_unlock() {
 fn a_failing_part_leaves_the_others_alone() {
     let server = Server::start();
     let _: String = server.ask(&["SET", "wrong", "x"]);
-    let script = redis::Script::new(&[FRAME, HOLDER, ACQUIRE.source].concat());
+    let script = redis::Script::new(&[FRAME, BEFORE, ACQUIRE.source].concat());
     let mut call = script.prepare_invoke();
     for key in ["a", "wrong", "b"] {
         call.key(key);

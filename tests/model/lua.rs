@@ -32,6 +32,7 @@ macro_rules! script {
         concat!(
             include_str!("../../src/redis/frame.lua"),
             include_str!("../../src/primitives/lock/holder.lua"),
+            include_str!("../../src/primitives/lock/move.lua"),
             include_str!(concat!("../../src/primitives/lock/", $name, ".lua"))
         )
     };

@@ -6,34 +6,11 @@
 --        nothing changed | gone: there is no such hold
 return serve(function(k, a)
   local lock, token, id, lease, heir = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 3], ARGV[a + 5]
-  if redis.call('HEXISTS', lock, heir) == 1 then
-    -- A late second run finds a hold that may have been given a longer lease meanwhile.
-    local left = redis.call('PTTL', lock)
-    redis.call('PEXPIRE', lock, left > tonumber(lease) and left or lease)
-    return 'handed before ' .. token_of(token)
+  local answer = stays(lock, id, lease, heir)
+  if not answer then
+    redis.call('INCR', token)
+    move(lock, id, lease, heir)
+    answer = 'handed'
   end
-  local count = redis.call('HGET', lock, id)
-  if not count then
-    return 'gone'
-  end
-  if count ~= '1' then
-    return 'deeper ' .. count
-  end
-  -- In this order: should one of the first two be refused, the lock is still where it was. So it is where one of the others is not
-  -- allowed; with two fields it would be no lock, and the heir would take it for its own.
-  redis.call('INCR', token)
-  redis.call('HINCRBY', lock, heir, '1')
-  local done = redis.pcall('PEXPIRE', lock, lease)
-  if done ~= 1 then
-    redis.call('HDEL', lock, heir)
-    error(done)
-  end
-  done = redis.pcall('HDEL', lock, id)
-  if done ~= 1 then
-    redis.call('DEL', lock)
-    redis.call('HINCRBY', lock, id, '1')
-    redis.call('PEXPIRE', lock, lease)
-    error(done)
-  end
-  return 'handed ' .. token_of(token)
+  return string.sub(answer, 1, 6) == 'handed' and answer .. ' ' .. token_of(token) or answer
 end)

@@ -82,7 +82,7 @@ impl Rules for Fenced {
     fn source(script: &str) -> String {
         sources! { script;
             "acquire": "lock/holder", "fenced/token", "fenced/acquire";
-            "hand_over": "fenced/token", "fenced/hand_over";
+            "hand_over": "lock/move", "fenced/token", "fenced/hand_over";
             "write": "fenced/write";
         }
     }

@@ -302,7 +302,7 @@ impl Rules for ReadWrite {
             "read_release": "rw/rwlock", "rw/read_release";
             "read_renew": "rw/rwlock", "rw/read_renew";
             "write_acquire": "rw/rwlock", "rw/write_acquire";
-            "write_hand_over": "rw/write_hand_over";
+            "write_hand_over": "lock/move", "rw/write_hand_over";
             "write_release": "rw/rwlock", "rw/write_release";
             "force_unlock": "rw/rwlock", "rw/force_unlock";
             "inspect": "rw/rwlock", "rw/inspect";
