@@ -126,7 +126,8 @@ struct State {
 /// What goes on with an id that is passed on in memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Inheritance {
-    pub(super) until: Moment,
+    until: Moment,
+    sure: Moment,
     bound: Moment,
     every: Duration,
     confirm_at: Moment,
@@ -254,11 +255,28 @@ impl Hold {
         if !state.may_pass_on() || left < *self.watchdog / 2 || left > *self.watchdog {
             return None;
         }
-        (state.phase, state.count, state.renewed, state.counted) = (Phase::Over, 0, 0, true);
-        state.caps.clear();
+        state.end_here();
         self.changed.notify_waiters();
-        let State { until, bound, every, confirm_at, .. } = *state;
-        Some(Inheritance { until, bound, every, confirm_at })
+        Some(state.bequest())
+    }
+
+    /// What another hold that joins it begins with; on the same terms as [`Hold::pass_on`].
+    pub(super) fn bequest(&self) -> Option<Inheritance> {
+        let state = self.state();
+        let left = state.until.left();
+        let is_sure = state.may_pass_on() && left >= *self.watchdog / 2 && left <= *self.watchdog;
+        is_sure.then(|| state.bequest())
+    }
+
+    /// Gives up its only acquisition: others have its id. False, and nothing is done, if it is lost or has inner ones.
+    pub(super) fn step_out(&self) -> bool {
+        let mut state = self.state();
+        let steps = state.phase == Phase::Held && state.count == 1;
+        if steps {
+            state.end_here();
+            self.changed.notify_waiters();
+        }
+        steps
     }
 
     /// Takes over an id with what is known of it. Its asker has it when it looks.
@@ -467,7 +485,8 @@ impl Hold {
         state.caps.extend(terms.cap);
         match state.inherited.take() {
             Some(inherited) => {
-                (state.until, state.every, state.confirm_at) = (inherited.until, inherited.every, inherited.confirm_at);
+                (state.until, state.sure) = (inherited.until, inherited.sure);
+                (state.every, state.confirm_at) = (inherited.every, inherited.confirm_at);
             }
             None => {
                 state.every = state.every.max(self.looks_every(lease));
@@ -482,7 +501,7 @@ impl Hold {
     pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>) {
         let mut state = self.state();
         if let (Some(inherited), Some(lease)) = (&mut state.inherited, lease) {
-            inherited.until = inherited.until.max(sent + lease.certain()); // its asker has not looked yet
+            inherited.confirmed(sent, lease, self.kind.rules.sure); // its asker has not looked yet
         }
         state.seen(sent, self.kind.rules.sure);
         match lease {
@@ -725,7 +744,25 @@ async fn pass(time: Duration) {
     sleep(time).await;
 }
 
+impl Inheritance {
+    pub(super) fn confirmed(&mut self, sent: Moment, lease: Lease, sure: Option<Duration>) {
+        self.until = self.until.max(sent + lease.certain());
+        self.sure = sure.map_or(self.sure, |sure| sent + sure);
+    }
+}
+
 impl State {
+    /// Its last acquisition is given up, and the server is not asked for that.
+    fn end_here(&mut self) {
+        (self.phase, self.count, self.renewed, self.counted) = (Phase::Over, 0, 0, true);
+        self.caps.clear();
+    }
+
+    fn bequest(&self) -> Inheritance {
+        let State { until, sure, bound, every, confirm_at, .. } = *self;
+        Inheritance { until, sure, bound, every, confirm_at }
+    }
+
     fn may_pass_on(&self) -> bool {
         let is_kept = self.phase == Phase::Held && (self.count, self.renewed) == (1, 1);
         is_kept && self.clean && !self.doomed

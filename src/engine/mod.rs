@@ -12,6 +12,7 @@ mod queue;
 mod queue_state;
 mod registry;
 mod releaser;
+mod sharing;
 mod task_runtime;
 mod tenure;
 mod wait;

@@ -24,6 +24,7 @@ use super::{
     kind::{Kind, Waits},
     queue_state::QueueState,
     releaser::ReleaseJob,
+    sharing::Sharing,
     tenure::Tenure,
     waiter::{Offer, Waiter},
     yielding::Yielding,
@@ -46,6 +47,7 @@ pub(crate) struct Queues {
     by_key: DashMap<(LineKey, u64), Arc<Queue>>,
     /// How many times in a row a lock may be handed over.
     handovers: u32,
+    sharing: Sharing,
     yielding: Arc<Yielding>,
     counters: Arc<Counters>,
 }
@@ -110,7 +112,8 @@ pub(crate) const INSPECTION: Duration = Duration::from_secs(1);
 impl Queues {
     pub(crate) fn new(handovers: u32, counters: Arc<Counters>) -> Queues {
         let yielding = Arc::new(Yielding::new(Arc::clone(&counters)));
-        Queues { by_key: DashMap::new(), handovers, yielding, counters }
+        let sharing = Sharing::new(Arc::clone(&counters));
+        Queues { by_key: DashMap::new(), handovers, sharing, yielding, counters }
     }
 
     /// Goes to the end of the queue for what `hold` asks for.
@@ -136,9 +139,21 @@ impl Queues {
         offered.then_some(head)
     }
 
-    /// Passes the lock on in memory to the head of the queue, unless it is time for other processes or the server must be asked.
-    /// Where nobody waits it rests for a moment if others are about to come; else `release` is what is to be done in the end.
+    /// The server granted it, by a request sent then, as it would have granted it to anybody who can hold it as well.
+    pub(super) fn open(&self, hold: &Arc<Hold>, sent: Moment) {
+        if self.handovers > 0 {
+            self.sharing.open(hold, sent);
+        }
+    }
+
+    /// Gives it back in memory: leaves it to those who have it as well, or passes it on to the head of the queue, unless it is time
+    /// for other processes or the server must be asked. Where nobody waits it rests for a moment if others are about to come; else
+    /// `release` is what is to be done in the end.
     pub(super) fn pass_on(&self, hold: &Arc<Hold>, release: impl FnOnce() -> ReleaseJob) -> Option<Arc<Tenure>> {
+        if hold.kind.rules.shared {
+            let called = self.get(&hold.queue()).is_some_and(|queue| queue.is_waited_in());
+            return hold.tenure().filter(|tenure| tenure.leave(hold, called, release)).map(Arc::clone);
+        }
         if !hold.may_pass_on() {
             return None;
         }
@@ -160,8 +175,12 @@ impl Queues {
         passed.then(|| Arc::clone(tenure))
     }
 
-    /// Takes a lock that rests in this process. Who waits has come too late for it, and hears of it when it is given back.
+    /// Takes what is in this process already: what others have that may have it as well, or a lock that rests. Who waits has come
+    /// too late for that, and hears of it when it is given back.
     pub(super) fn resume(&self, hold: &Arc<Hold>) -> bool {
+        if hold.kind.rules.shared {
+            return self.sharing.join(hold);
+        }
         let Some(queue) = self.get(&hold.queue()) else { return false };
         let resting = queue.state().resting.take();
         resting.is_some_and(|tenure| tenure.resume(hold))
@@ -196,6 +215,7 @@ impl Queues {
         let passed_over = self.by_key.iter().flat_map(|queue| queue.inspect(now)).collect();
         self.by_key.retain(|_, queue| !queue.state().is_done());
         self.yielding.sweep();
+        self.sharing.sweep();
         passed_over
     }
 
@@ -351,6 +371,18 @@ impl QueueEntry<'_> {
         (state.holder, state.place) = (Some(holder).filter(|holder| !holder.is_empty()).map(Box::from), place);
         drop(state);
         self.yields().inspect(|yielding| yielding.refused(&self.queue.key));
+    }
+
+    /// Joins others of this process that have it, where several may, instead of asking. Not if something of it is in doubt.
+    pub(crate) fn joins_others(&self) -> bool {
+        let Waiter { hold, renewed, .. } = &*self.waiter;
+        let mut offer = self.waiter.offer();
+        let may_join = self.is_shared() && *renewed && *offer == Offer::None && hold.is_clean();
+        let joins = may_join && self.queues.resume(hold);
+        if joins {
+            *offer = Offer::Had;
+        }
+        joins
     }
 
     /// An attempt begins, unless the waiter has been given the lock.

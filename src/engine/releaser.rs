@@ -405,6 +405,9 @@ impl ReleaseWorker {
             if count == 0 && hold.is_returned() {
                 return Ok(JobProgress { was_ours: true, is_last: true, unheard: None }); // another guard's job has done it
             }
+            if count == 0 && hold.kind.rules.shared && hold.tenure().is_some_and(|tenure| tenure.leave_lost(&hold)) {
+                return Ok(JobProgress { was_ours: false, is_last: true, unheard: None }); // others have its id
+            }
             let hand_over = hold.kind.hand_over.as_ref();
             if hand_over.is_some() && job.heir.is_none() && job.pass_on && count == 0 {
                 job.heir = self.queues.heir(&hold);

@@ -5,9 +5,12 @@
 //! that is sent after that: a confirmation, of which one at a time is under way for all who wait, as a database commits in
 //! groups; or the request that gives the lock back. If that finds the id, it was there all the time: an id that is gone never
 //! comes back, since nothing that passes on has a request in doubt ([`Hold::pass_on`]).
+//!
+//! One hold has it at a time, or, where several may hold the lock at once, all that have joined the first ([`Tenure::join`]):
+//! then the last of them gives it back.
 
 use std::{
-    mem,
+    mem, ptr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -55,7 +58,10 @@ pub(crate) struct Tenure {
 /// | `ending`     | the request that gives the lock back  |
 #[derive(Debug)]
 struct TenureState {
-    holder: Weak<Hold>,
+    /// Never empty; some may be over.
+    holders: Vec<Weak<Hold>>,
+    /// Until when others may join.
+    open_until: Option<Moment>,
     waiting: Waiting,
     asked: Waiting,
     /// `None` as long as nobody gives the lock back.
@@ -85,7 +91,8 @@ impl Tenure {
     /// Begins with the first that passes it on.
     pub(super) fn of(hold: &Arc<Hold>, lease: Lease, counters: &Arc<Counters>) -> Tenure {
         let state = TenureState {
-            holder: Arc::downgrade(hold),
+            holders: vec![Arc::downgrade(hold)],
+            open_until: None,
             waiting: Vec::new(),
             asked: Vec::new(),
             ending: None,
@@ -114,16 +121,68 @@ impl Tenure {
     fn move_to(self: &Arc<Tenure>, state: &mut TenureState, from: &Hold, to: &Arc<Hold>, inheritance: Inheritance) {
         from.passed_on();
         to.inherit(self, inheritance);
-        state.holder = Arc::downgrade(to);
+        state.holders = vec![Arc::downgrade(to)];
+    }
+
+    /// Others may join until then.
+    pub(super) fn open(&self, until: Moment) {
+        self.state().open_until = Some(until);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state().is_open()
+    }
+
+    /// Has a part in what others have, or what rests. False if it is not open, or none of those who have it is sure of it.
+    pub(super) fn join(self: &Arc<Tenure>, to: &Arc<Hold>) -> bool {
+        let mut state = self.state();
+        if !state.is_open() {
+            return false;
+        }
+        let bequest = state.holders().iter().find_map(|holder| holder.bequest());
+        let Some(inheritance) = bequest else { return self.resumes(&mut state, to) };
+        to.inherit(self, inheritance);
+        state.holders.push(Arc::downgrade(to));
+        true
+    }
+
+    /// One of several has done with it. The last lets it rest if some are `called` here, or about to be told. False if a request must
+    /// give it back, or take back an inner acquisition: then nobody joins any more.
+    pub(super) fn leave(&self, from: &Arc<Hold>, called: bool, release: impl FnOnce() -> ReleaseJob) -> bool {
+        let mut state = self.state();
+        if state.is_alone(from) {
+            let rests = state.is_open() && (called || state.tells()) && self.rests(&mut state, from, release);
+            state.unconfirmed |= rests && !state.tells(); // until one is answered it rests
+            state.open_until = state.open_until.filter(|_| rests);
+            return rests;
+        }
+        let left = from.step_out();
+        if left {
+            state.remove(from);
+        }
+        left
+    }
+
+    /// One of several is given up, lost. False if it was the last: its id is to be given back.
+    pub(super) fn leave_lost(&self, from: &Arc<Hold>) -> bool {
+        let mut state = self.state();
+        let stays = state.resting.is_some() || !state.is_alone(from);
+        if stays {
+            state.remove(from);
+        } else {
+            state.open_until = None;
+        }
+        stays
     }
 
     /// Lets it rest until the next confirmation is answered: those it tells may come for the lock again, and save giving it back
     /// and asking for it. False if nobody would come.
     pub(super) fn rest(&self, from: &Hold, release: impl FnOnce() -> ReleaseJob) -> bool {
         let mut state = self.state();
-        if state.waiting.is_empty() && state.asked.is_empty() {
-            return false;
-        }
+        state.tells() && self.rests(&mut state, from, release)
+    }
+
+    fn rests(&self, state: &mut TenureState, from: &Hold, release: impl FnOnce() -> ReleaseJob) -> bool {
         let Some(inheritance) = from.pass_on() else { return false };
         state.resting = Some(Resting { release: release(), inheritance, waiting: Vec::new() });
         true
@@ -131,10 +190,13 @@ impl Tenure {
 
     /// Takes what rests. False if it has been given back, or is about to be.
     pub(super) fn resume(self: &Arc<Tenure>, to: &Arc<Hold>) -> bool {
-        let mut state = self.state();
+        self.resumes(&mut self.state(), to)
+    }
+
+    fn resumes(self: &Arc<Tenure>, state: &mut TenureState, to: &Arc<Hold>) -> bool {
         let Some(Resting { release, inheritance, waiting }) = state.resting.take() else { return false };
         state.waiting.extend(waiting);
-        self.move_to(&mut state, release.hold(), to, inheritance);
+        self.move_to(state, release.hold(), to, inheritance);
         true
     }
 
@@ -147,7 +209,7 @@ impl Tenure {
             (None, Some(ending)) => ending.push(tell),
             (None, None) => state.not_asked_yet().push(tell),
         }
-        let is_first = !state.waiting.is_empty() && !mem::replace(&mut state.confirming, true);
+        let is_first = (!state.waiting.is_empty() || state.unconfirmed) && !mem::replace(&mut state.confirming, true);
         (word, is_first)
     }
 
@@ -204,10 +266,11 @@ impl Tenure {
     }
 
     async fn ask(&self, redis: &Redis) -> Result<Reply> {
-        let holder = self.state().holder.upgrade();
+        let holders = self.state().holders();
+        holders.iter().skip(1).for_each(|holder| holder.asking(self.lease));
         ScriptRequest {
             name: &self.name,
-            hold: holder.as_deref().map(|holder| (holder, self.lease)),
+            hold: holders.first().map(|holder| (&**holder, self.lease)),
             script: &self.kind.renew.script,
             part: self.part(),
             replicas: 0,
@@ -258,11 +321,9 @@ impl Tenure {
 
     fn kept(&self, sent: Moment) {
         let mut state = self.state();
-        if let Some(holder) = state.holder.upgrade() {
-            holder.confirmed(sent, Some(self.lease));
-        }
+        state.holders().iter().for_each(|holder| holder.confirmed(sent, Some(self.lease)));
         if let Some(resting) = &mut state.resting {
-            resting.inheritance.until = resting.inheritance.until.max(sent + self.lease.certain());
+            resting.inheritance.confirmed(sent, self.lease, self.kind.rules.sure);
         }
         self.answer(mem::take(&mut state.asked), &Ok(true));
     }
@@ -275,10 +336,10 @@ impl Tenure {
             (Some(was_ours), _) => self.answer(asked, &Ok(was_ours)),
             (None, Some(ending)) => ending.extend(asked),
             (None, None) => {
-                let (holder, release) = (state.holder.upgrade(), state.give_up_rest());
+                let (holders, release) = (state.holders(), state.give_up_rest());
                 drop(state);
                 drop(release); // there is nothing to give back
-                if let Some(holder) = holder {
+                for holder in holders {
                     holder.found_gone();
                     holder.lose(Lost::Removed, &self.counters);
                     queues.wake_head(&holder);
@@ -333,6 +394,29 @@ impl Tenure {
 }
 
 impl TenureState {
+    fn holders(&self) -> Vec<Arc<Hold>> {
+        self.holders.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn is_alone(&self, hold: &Arc<Hold>) -> bool {
+        let is_other = |holder: &Arc<Hold>| !Arc::ptr_eq(holder, hold) && !holder.is_over();
+        !self.holders.iter().filter_map(Weak::upgrade).any(|holder| is_other(&holder))
+    }
+
+    fn remove(&mut self, hold: &Hold) {
+        self.holders.retain(|holder| !ptr::eq(holder.as_ptr(), hold));
+        hold.passed_on();
+    }
+
+    fn is_open(&self) -> bool {
+        self.open_until.is_some_and(|until| Moment::now() < until)
+    }
+
+    /// Some wait to be told by a confirmation.
+    fn tells(&self) -> bool {
+        !self.waiting.is_empty() || !self.asked.is_empty()
+    }
+
     /// Where whoever has just let go waits.
     fn not_asked_yet(&mut self) -> &mut Waiting {
         match &mut self.resting {

@@ -292,12 +292,14 @@ impl Engine {
     async fn enter_first(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Entered> {
         let started = Instant::now();
         let hold = Arc::clone(guard.hold());
-        if request.lease.is_none() && self.queues.resume(&hold) {
+        let has_beside =
+            request.kind.beside.is_some_and(|kind| self.registry.granted(&request.hold_key_of(kind)).is_some());
+        if !has_beside && request.lease.is_none() && self.queues.resume(&hold) {
             self.granted(&mut guard, request, Moment::now());
             self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
             return Ok(Entered::Ours(guard));
         }
-        if request.kind.beside.is_some_and(|kind| self.registry.granted(&request.hold_key_of(kind)).is_some()) {
+        if has_beside {
             // What its owner has lets it in, past all who wait for that.
             let give_up = self.give_up(request.wait_limit);
             let entered = Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, give_up))).await?;
@@ -409,6 +411,10 @@ impl Engine {
                     return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
                 }
                 Signal::PassedOver => return Ok(WaitOutcome::PassedOver),
+                Signal::Try | Signal::Wait if entry.joins_others() => {
+                    self.granted(guard, request, Moment::now());
+                    return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
+                }
                 Signal::Wait if woken.needs_nothing(entry) => _ = entry.outage_ends(self.config.outage_timeout)?,
                 Signal::Try | Signal::Wait => {
                     let asking = match woken {
@@ -623,6 +629,10 @@ impl Engine {
             }
             Code::Granted => {
                 hold.take_fence(reply.answer.number());
+                let is_as_anybodys = beside.is_none() && asked != Asked::Again && !reply.again;
+                if is_as_anybodys && request.kind.rules.shared && request.lease.is_none() {
+                    self.queues.open(&hold, reply.sent);
+                }
                 Ok(Attempt::Granted(reply.sent))
             }
             Code::Out => Box::pin(self.attempt(guard, request, Asked::ToJoin, (since, give_up))).await,

@@ -52,6 +52,7 @@ mod rw;
 mod scripts;
 mod sentinels;
 mod shared_owner;
+mod shared_readers;
 mod slow_release;
 mod starting;
 #[cfg(feature = "tls")]
