@@ -54,7 +54,18 @@ pub(crate) struct ScriptRequest<'a> {
     pub(crate) give_up: Instant,
 }
 
-impl ScriptRequest<'_> {
+impl<'a> ScriptRequest<'a> {
+    /// Of no hold, for one server, and taking a refusal for an answer.
+    pub(crate) fn new(
+        what: &'static str,
+        name: &'a str,
+        (script, part): (&'static Script, Part),
+        (since, give_up): (Instant, Instant),
+    ) -> ScriptRequest<'a> {
+        let pauses = Pauses::default();
+        ScriptRequest { name, hold: None, script, part, replicas: 0, what, pauses, insists: false, since, give_up }
+    }
+
     /// A large future: callers that users hold box it together with what they do around it.
     pub(crate) async fn ask(mut self, redis: &Redis) -> Result<Reply> {
         let (mut again, mut last) = (false, None);

@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use super::{
     Engine,
-    ask::{Pauses, ScriptRequest, unexpected},
+    ask::{ScriptRequest, unexpected},
     hold::{Hold, LeaseTerms},
     releaser::ReleaseJob,
     tenure::Tenure,
@@ -288,25 +288,11 @@ impl Guard {
     }
 
     /// Asks about the hold. When the request was sent that found it.
-    async fn ask(
-        &self,
-        what: &'static str,
-        (script, part): (&'static Script, Part),
-        lease: Option<Lease>,
-    ) -> Result<Moment> {
+    async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Moment> {
         self.hold.check()?;
-        let request = ScriptRequest {
-            name: &self.hold.name,
-            hold: lease.map(|lease| (&*self.hold, lease)),
-            script,
-            part,
-            replicas: 0,
-            what,
-            pauses: Pauses::default(),
-            insists: false,
-            since: Instant::now(),
-            give_up: self.engine.outage_ends(),
-        };
+        let time = (Instant::now(), self.engine.outage_ends());
+        let hold = lease.map(|lease| (&*self.hold, lease));
+        let request = ScriptRequest { hold, ..ScriptRequest::new(what, &self.hold.name, request, time) };
         let reply = Box::pin(request.ask(&self.engine.redis)).await?;
         match reply.answer.code {
             Code::Kept => Ok(reply.sent),
@@ -405,8 +391,8 @@ impl Guard {
         self.hold.hold_count()
     }
 
-    /// The hash field in Redis, `clientUUID:n`: the same for nested acquisitions, and for those to whom the lock goes in this
-    /// process without the server being asked; else new for every outermost hold.
+    /// The hash field in Redis, `clientUUID:n`: the same for nested acquisitions, and for those who get the lock in this process
+    /// without the server being asked, one after the other or, for reading, beside each other; else new for every outermost hold.
     #[must_use]
     pub fn id(&self) -> &str {
         self.hold.id()

@@ -106,6 +106,8 @@ struct State {
     bound: Moment,
     /// `max_hold` of each guard that has one; the earliest ends the hold.
     caps: Vec<Moment>,
+    /// Whoever gets it after us, gets it no earlier than this.
+    not_before: Moment,
     /// The client closes: whatever is granted from now on is lost at once.
     doomed: bool,
     /// Its loss has been told and counted.
@@ -140,6 +142,8 @@ pub(crate) struct LeaseTerms {
     pub(crate) renewed: bool,
     /// When it must be over.
     pub(crate) cap: Option<Moment>,
+    /// Given back before this, nobody else gets it until then.
+    pub(crate) not_before: Option<Moment>,
 }
 
 /// What came of claiming an acquisition.
@@ -196,6 +200,7 @@ impl Hold {
             sure: Moment::FAR,
             bound: Moment::now(),
             caps: Vec::new(),
+            not_before: Moment::now(),
             doomed: false,
             told: false,
             returning: false,
@@ -449,6 +454,11 @@ impl Hold {
         state.bound = state.bound.max(Moment::now() + (*lease).max(self.kind.rules.waits.trace()));
     }
 
+    /// For so long nobody else may have it, even if it is given back now.
+    pub(super) fn rest(&self) -> Duration {
+        self.facts().not_before.left()
+    }
+
     /// After this, nothing of it can be left on the server.
     pub(crate) fn bound(&self) -> Moment {
         self.facts().bound
@@ -483,6 +493,7 @@ impl Hold {
         }
         state.renewed += u32::from(terms.renewed);
         state.caps.extend(terms.cap);
+        state.not_before = terms.not_before.map_or(state.not_before, |moment| moment.max(state.not_before));
         match state.inherited.take() {
             Some(inherited) => {
                 (state.until, state.sure) = (inherited.until, inherited.sure);
@@ -765,7 +776,7 @@ impl State {
 
     fn may_pass_on(&self) -> bool {
         let is_kept = self.phase == Phase::Held && (self.count, self.renewed) == (1, 1);
-        is_kept && self.clean && !self.doomed
+        is_kept && self.clean && !self.doomed && self.not_before.left().is_zero()
     }
 
     /// What is past its end is lost for good.
@@ -889,7 +900,7 @@ mod tests {
     fn a_cap_that_is_past_stays_past_when_its_guard_goes_first() {
         let hold = granted(Moment::now());
         hold.claim();
-        let capped = LeaseTerms { renewed: false, cap: Some(Moment::now()) };
+        let capped = LeaseTerms { cap: Some(Moment::now()), ..LeaseTerms::default() };
         hold.granted(Moment::now(), lease(30_000), capped);
         hold.let_go(capped);
         assert_eq!((hold.loss(), hold.remaining()), (Some(Lost::MaxHold), Duration::ZERO));

@@ -312,24 +312,13 @@ impl Engine {
         &self,
         what: &'static str,
         name: &Name,
-        (script, part): (&'static Script, Part),
+        request: (&'static Script, Part),
         give_up: Instant,
     ) -> Result<(Answer, bool)> {
         if self.is_closed() {
             return Err(self.closed(what, name));
         }
-        let request = ScriptRequest {
-            name,
-            hold: None,
-            script,
-            part,
-            replicas: 0,
-            what,
-            pauses: Pauses::default(),
-            insists: false,
-            since: Instant::now(),
-            give_up,
-        };
+        let request = ScriptRequest::new(what, name, request, (Instant::now(), give_up));
         let reply = Box::pin(request.ask(&self.redis)).await?;
         Ok((reply.answer, reply.again))
     }

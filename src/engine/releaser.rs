@@ -99,6 +99,11 @@ fn handed(answer: &Answer) -> (bool, Option<u64>) {
     }
 }
 
+/// As Redis counts it, and no less.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).expect("a year at most")
+}
+
 /// What a job in the background leaves to be done.
 #[derive(Debug)]
 enum Leftover {
@@ -409,7 +414,7 @@ impl ReleaseWorker {
                 return Ok(JobProgress { was_ours: false, is_last: true, unheard: None }); // others have its id
             }
             let hand_over = hold.kind.hand_over.as_ref();
-            if hand_over.is_some() && job.heir.is_none() && job.pass_on && count == 0 {
+            if hand_over.is_some() && job.heir.is_none() && job.pass_on && count == 0 && hold.rest().is_zero() {
                 job.heir = self.queues.heir(&hold);
             }
             let Some((script, heir)) = hand_over.zip(job.heir.clone()) else {
@@ -466,43 +471,18 @@ impl ReleaseWorker {
         &self,
         (hold, script): (&Hold, &'static KindScript),
         heir: &Waiter,
-        (since, give_up): (Instant, Instant),
+        time: (Instant, Instant),
     ) -> Result<Reply> {
         let part = hold.part(script, heir.lease.millis(), 0, heir.hold.id());
-        ScriptRequest {
-            name: &hold.name,
-            hold: Some((&heir.hold, heir.lease)),
-            script: &script.script,
-            part,
-            replicas: 0,
-            what: "handing over the lock",
-            pauses: Pauses::default(),
-            insists: false,
-            since,
-            give_up,
-        }
-        .ask(&self.redis)
-        .await
+        let request = ScriptRequest::new("handing over the lock", &hold.name, (&script.script, part), time);
+        ScriptRequest { hold: Some((&heir.hold, heir.lease)), ..request }.ask(&self.redis).await
     }
 
-    fn release_request<'a>(
-        &self,
-        hold: &'a Hold,
-        count: u32,
-        (since, give_up): (Instant, Instant),
-    ) -> ScriptRequest<'a> {
-        ScriptRequest {
-            name: &hold.name,
-            hold: None,
-            script: &hold.kind.release.script,
-            part: hold.part(&hold.kind.release, 0, count, self.redis.publish()),
-            replicas: 0,
-            what: "giving back the lock",
-            pauses: Pauses::default(),
-            insists: false,
-            since,
-            give_up,
-        }
+    fn release_request<'a>(&self, hold: &'a Hold, count: u32, time: (Instant, Instant)) -> ScriptRequest<'a> {
+        let script = &hold.kind.release;
+        let rest = if count == 0 { millis(hold.rest()) } else { 0 };
+        let part = hold.part(script, rest, count, self.redis.publish());
+        ScriptRequest::new("giving back the lock", &hold.name, (&script.script, part), time)
     }
 
     async fn release(&self, job: &ReleaseJob, count: u32, time: (Instant, Instant)) -> Result<JobProgress> {

@@ -268,20 +268,11 @@ impl Tenure {
     async fn ask(&self, redis: &Redis) -> Result<Reply> {
         let holders = self.state().holders();
         holders.iter().skip(1).for_each(|holder| holder.asking(self.lease));
-        ScriptRequest {
-            name: &self.name,
-            hold: holders.first().map(|holder| (&**holder, self.lease)),
-            script: &self.kind.renew.script,
-            part: self.part(),
-            replicas: 0,
-            what: "confirming the lock",
-            pauses: Pauses::default(),
-            insists: false,
-            since: Instant::now(),
-            give_up: Instant::now() + redis.command_timeout(),
-        }
-        .ask(redis)
-        .await
+        let hold = holders.first().map(|holder| (&**holder, self.lease));
+        let time = (Instant::now(), Instant::now() + redis.command_timeout());
+        let request =
+            ScriptRequest::new("confirming the lock", &self.name, (&self.kind.renew.script, self.part()), time);
+        ScriptRequest { hold, ..request }.ask(redis).await
     }
 
     fn part(&self) -> Part {

@@ -47,6 +47,8 @@ pub(crate) struct AcquireRequest {
     /// A fixed lease instead of the watchdog's.
     pub(crate) lease: Option<Lease>,
     pub(crate) max_hold: Option<Duration>,
+    /// For so long nobody else gets it, however soon it is given back.
+    pub(crate) min_hold: Option<Lease>,
     pub(crate) wait_limit: WaitLimit,
 }
 
@@ -551,7 +553,9 @@ impl Engine {
 
     /// Counts the guard's acquisition as held since `sent`.
     fn granted(&self, guard: &mut Guard, request: &AcquireRequest, sent: Moment) {
-        let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
+        let cap = request.max_hold.map(|max| sent + max);
+        let not_before = request.min_hold.map(|min| sent + *min);
+        let terms = LeaseTerms { renewed: request.lease.is_none(), cap, not_before };
         guard.granted(sent, self.lease(request), terms);
     }
 
@@ -605,21 +609,10 @@ impl Engine {
         let id = beside.as_ref().map_or("", |beside| beside.id());
         let last = if waits == Waits::InLine { self.redis.publish() } else { id };
         guard.asked();
-        let reply = ScriptRequest {
-            name: &hold.name,
-            hold: Some((&hold, lease)),
-            script: &hold.kind.acquire.script,
-            part: hold.ask_part((lease.millis(), hold.hold_count()), asked.word(waits), last),
-            replicas,
-            what: ASKING,
-            pauses: Pauses::default(),
-            insists: false,
-            since,
-            give_up,
-        }
-        .ask(&self.redis)
-        .await
-        .inspect_err(|_| hold.in_doubt())?;
+        let part = hold.ask_part((lease.millis(), hold.hold_count()), asked.word(waits), last);
+        let question = ScriptRequest::new(ASKING, &hold.name, (&hold.kind.acquire.script, part), (since, give_up));
+        let question = ScriptRequest { hold: Some((&hold, lease)), replicas, ..question };
+        let reply = question.ask(&self.redis).await.inspect_err(|_| hold.in_doubt())?;
         if reply.again {
             hold.in_doubt();
         }

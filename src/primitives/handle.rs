@@ -23,6 +23,7 @@ pub(super) struct Handle {
     name: Setting<Name>,
     lease: Setting<Option<Lease>>,
     max_hold: Setting<Option<Duration>>,
+    min_hold: Setting<Option<Lease>>,
     acts_for: ActsFor,
 }
 
@@ -73,6 +74,7 @@ impl Handle {
             name: Name::new(client.prefix(), name).map_err(Arc::new),
             lease: Ok(None),
             max_hold: Ok(None),
+            min_hold: Ok(None),
             acts_for,
         }
     }
@@ -84,6 +86,10 @@ impl Handle {
     pub(super) fn max_hold(self, d: Duration) -> Self {
         let zero = || Error::config("max_hold", "a hold of no time is none");
         Handle { max_hold: if d.is_zero() { Err(Arc::new(zero())) } else { Ok(Some(d)) }, ..self }
+    }
+
+    pub(super) fn min_hold(self, d: Duration) -> Self {
+        Handle { min_hold: Lease::new("min_hold", d).map(Some).map_err(Arc::new), ..self }
     }
 
     pub(super) fn owner(self, o: &Owner) -> Self {
@@ -101,12 +107,17 @@ impl Handle {
         what: &'static str,
         wait_limit: WaitLimit,
     ) -> Result<Option<Guard>> {
+        let (lease, min_hold) = (valid(&self.lease)?, valid(&self.min_hold)?);
+        if lease.is_some_and(|lease| Some(lease) < min_hold) {
+            return Err(Error::config("min_hold", "it is longer than the lease"));
+        }
         let request = AcquireRequest {
             name: valid(&self.name)?,
             owner: self.acts_for.owner(),
             kind,
-            lease: valid(&self.lease)?,
+            lease,
             max_hold: valid(&self.max_hold)?,
+            min_hold,
             wait_limit,
         };
         let span = tracing::debug_span!(target: "leasehold::lock", "take", how = what, name = self.name());
@@ -164,6 +175,7 @@ impl Handle {
             .field("name", &self.given)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)
+            .field("min_hold", &self.min_hold)
             .field("acts_for", &self.acts_for)
             .finish_non_exhaustive()
     }
@@ -237,6 +249,12 @@ pub(super) use settings;
 macro_rules! exclusive {
     ($lock:ident -> $guard:ident, $kind:ident, $wrap:path) => {
         impl $lock {
+            /// For so long nobody else gets it, as [`Lock::min_hold`](crate::Lock::min_hold).
+            #[must_use]
+            pub fn min_hold(self, d: std::time::Duration) -> Self {
+                $lock(self.0.min_hold(d))
+            }
+
             /// Waits until it is ours, as [`Lock::lock`](crate::Lock::lock).
             ///
             /// # Errors

@@ -96,6 +96,31 @@ pub struct Lock(Handle);
 settings!(Lock);
 
 impl Lock {
+    /// For so long nobody else gets it, counted from its grant, however soon it is given back: what takes no time is not done
+    /// again by a machine whose clock is a little behind.
+    ///
+    /// Given back earlier, it stays on the server for the rest of that time, and ends by itself; `unlock` does not wait for that.
+    /// Must be between a millisecond and a year, and no longer than a [`lease`](Lock::lease); anything else is reported when the
+    /// lock is taken. Where it is taken several times by one owner, the latest of these moments counts.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let nightly = client.mutex("nightly").min_hold(Duration::from_secs(300));
+    /// if let Some(guard) = nightly.try_lock().await? {
+    ///     // a second's work
+    ///     guard.unlock().await?;
+    /// }
+    /// assert!(nightly.try_lock().await?.is_none()); // for five minutes
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn min_hold(self, d: Duration) -> Self {
+        Lock(self.0.min_hold(d))
+    }
+
     /// Waits until the lock is ours. An owner that has it already re-enters at once: its hold count grows by one.
     ///
     /// ```

@@ -66,11 +66,12 @@ impl Client {
 /// * **Reentrant on both sides.** An owner that writes may read as well, past all who wait, and keeps reading when it gives back the
 ///   writing: [`WriteGuard::downgrade`] does both. One that reads and asks to write would wait for itself: that is
 ///   [`Error::Upgrade`], at once.
-/// * **A reader's lease is its own**: one that dies keeps nobody from writing for longer than that, however many go on reading.
+/// * **A reader's lease is its client's own**: one that dies keeps nobody from writing for longer than that, however many go on reading.
 /// * **Writers are not starved.** One that waits leaves a mark on the server, and readers that come later wait until it has had its
 ///   turn. JVMs do not know the mark: behind readers of theirs that never leave a gap a writer waits as it does in Redisson, and
 ///   keeps ours out for no longer than one lease.
-/// * **Readers go together**: when one of those who wait here is granted, all others ask in one call.
+/// * **Readers go together**: those of one client who come soon after each other share one hold on the server, and one
+///   [`id`](Guard::id); a turn of theirs costs the server next to nothing. Each is given back by itself all the same.
 ///
 /// A name is one kind of lock: a [`Lock`](crate::Lock) of the same name is not excluded in Redisson's layout.
 #[derive(Clone)]

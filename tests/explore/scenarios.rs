@@ -87,7 +87,8 @@ async fn take_for(
     wait_limit: WaitLimit,
     (lease, max_hold): (Option<Lease>, Option<Duration>),
 ) -> Result<Option<Held>> {
-    let request = AcquireRequest { name: name(), owner: owner.clone(), kind: &KIND, lease, max_hold, wait_limit };
+    let (owner, min_hold) = (owner.clone(), None);
+    let request = AcquireRequest { name: name(), owner, kind: &KIND, lease, max_hold, min_hold, wait_limit };
     let taken = engine.take(&request).await;
     world::tell(|| format!("take {wait_limit:?} -> {taken:?}"));
     if taken.is_err() && !world::is_hasty() && !world::is_rough() {

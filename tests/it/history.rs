@@ -468,6 +468,23 @@ fn waiting_for_ever_outside_of_calm_times() {
     assert_eq!(kinds(&idle), []);
 }
 
+/// Each that died in a line costs the others a grace; for the first of them the slack is there.
+#[test]
+fn two_that_died_in_a_line_cost_two_graces() {
+    let dead = "50 0 a asked\n50 1 a asked";
+    let waits = format!("{SECOND} 0 a asked\n{} 0 a granted other:1 {}", 11 * SECOND, 12 * SECOND);
+    let mut killed = history(dead, &waits);
+    killed.calm = vec![(SECOND, 20 * SECOND)];
+    killed.killed.insert("one".into(), SECOND);
+    killed.slack.insert("a".into(), Duration::from_millis(5_500));
+    assert_eq!(kinds(&killed), [Kind::Idle], "no line");
+    let line = vec!["other:1".to_owned()];
+    killed.seen.insert("a".into(), vec![Seen { since: 60, at: 70, ids: vec![], line }]);
+    assert_eq!(kinds(&killed), []);
+    killed.clients.insert("one".into(), vec!["50 0 a asked".parse().expect("an event")]);
+    assert_eq!(kinds(&killed), [Kind::Idle], "one of them only");
+}
+
 #[test]
 fn who_was_killed_may_have_left_something_for_a_lease() {
     let calm = (SECOND, 2 * SECOND + SECOND / 4);
@@ -490,6 +507,15 @@ fn what_clients_found_by_themselves() {
 /// Readers and writers, with their owners: `~r`, `~w`.
 fn rw(one: &str, other: &str) -> History {
     History { shared: HashSet::from(["a".to_owned()]), ..history(one, other) }
+}
+
+#[test]
+fn levels_of_an_id_that_readers_share_are_those_of_any_of_them() {
+    let reads = "10 0 a asked\n20 0 a granted one:1~r 100\n50 0 a counted one:1~r 40 1 2";
+    let joins = "\n25 1 a asked\n30 1 a granted one:1~other 100\n80 1 a releasing one:1~other";
+    assert_eq!(kinds(&rw(reads, "")), [Kind::Level]);
+    assert_eq!(kinds(&rw(&format!("{reads}{joins}"), "")), []);
+    assert_eq!(kinds(&rw(&reads.replace("1 2", "1 0"), "")), [Kind::Hollow], "and never none");
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod links;
 mod listeners;
 mod lost;
 mod max_hold;
+mod min_hold;
 mod misplaced;
 mod mutex;
 mod nested;

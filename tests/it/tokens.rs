@@ -18,8 +18,6 @@ const PROCESSES: usize = 4;
 const TASKS: usize = 8;
 /// Short, for a child that is killed while it holds the lock keeps the others waiting for so long.
 const LEASE: Duration = ms(1_500);
-/// How many grants there are between two kills, at least.
-const BETWEEN_KILLS: u64 = 2_000;
 const AIM: &str = "LEASEHOLD_TEST_GRANTS";
 /// How many grants, and how many of them came with a token that was not greater than the one before.
 const GRANTS: &str = "grants";
@@ -35,6 +33,11 @@ const WRITE: &str = "
 
 fn aim() -> u64 {
     env::var(AIM).map_or(20_000, |aim| aim.parse().expect("a number"))
+}
+
+/// How many grants there are between two kills, at least: each costs the others a lease.
+fn between_kills() -> u64 {
+    (aim() / 100).max(2_000)
 }
 
 /// Writes with that token, and says how many have. One that came late is refused; if it still has the lock, that is wrong.
@@ -88,10 +91,10 @@ async fn grow_through_cuts_hand_overs_and_kills() {
     let mut children: Vec<_> = (0..PROCESSES).map(|_| begin()).collect();
     let grants = || server.ask::<Option<u64>>(&["GET", GRANTS]).unwrap_or(0);
     let mut kills = 0;
-    while (kills + 1) * BETWEEN_KILLS <= aim() {
+    while (kills + 1) * between_kills() <= aim() {
         let enough = || {
             children.iter_mut().for_each(|child| _ = child.is_done()); // panics if one has failed
-            grants() >= (kills + 1) * BETWEEN_KILLS
+            grants() >= (kills + 1) * between_kills()
         };
         until("grants", ms(120_000), enough).await;
         let child = &mut children[kills as usize % PROCESSES];

@@ -1,7 +1,7 @@
 -- Moves the count to the count wanted; at zero calls the next and deletes the lock, in this order: should PUBLISH be refused, the
--- lock must not be gone with nobody woken. One that does not have the lock gives its place back. Safe to run twice.
+-- lock must not be gone with nobody woken. Or it leaves the lock there for so long: then the next looks when that is. One that does not have the lock gives its place back. Safe to run twice.
 -- KEYS   lock, queue, places
--- ARGV   nonce, hold id, (unused), count wanted, publish command, channel
+-- ARGV   nonce, hold id, ms for which nobody gets it yet or 0, count wanted, publish command, channel
 -- Reply  released | gone: there was no hold, but perhaps a place; each with the clients that were told, and the ms that the one
 --        called has to come (0: nobody was). If nobody was told, send this again then: that calls the one behind it.
 return serve(function(k, a)
@@ -27,6 +27,12 @@ return serve(function(k, a)
       redis.call('HINCRBY', lock, id, wanted - count)
     end
     return 'released 0 0'
+  end
+  if ARGV[a + 3] ~= '0' then
+    local head = redis.call('LINDEX', queue, 0)
+    local heard = head and publish(command, channel .. ':' .. head) or 0
+    redis.call('PEXPIRE', lock, ARGV[a + 3])
+    return 'released ' .. heard .. ' 0'
   end
   local first, till, told = call_next(queue, places, command, channel, nil, true)
   redis.call('DEL', lock)

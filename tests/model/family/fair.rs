@@ -126,7 +126,7 @@ impl Fair {
         before + 1
     }
 
-    fn release(&mut self, id: &str, level: u64) -> (String, u64) {
+    fn release(&mut self, id: &str, rest: i64, level: u64) -> (String, u64) {
         match (self.count(id), level) {
             (None, 0) => {
                 let was = self.place(id);
@@ -139,6 +139,10 @@ impl Fair {
                 self.call_next("", was == Some(0)).answer("gone")
             }
             (None, _) => ("gone 0 0".to_owned(), 0),
+            (Some(_), 0) if rest > 0 => {
+                self.lock.iter_mut().for_each(|lock| lock.left = rest);
+                ("released 0 0".to_owned(), u64::from(!self.line.is_empty()))
+            }
             (Some(_), 0) => {
                 self.lock = None;
                 self.call_next("", true).answer("released")
@@ -190,7 +194,7 @@ impl Rules for Fair {
         let Request { script, id, lease, level, more, .. } = request;
         match *script {
             "acquire" => self.acquire(id, *lease, *level, more),
-            "release" => self.release(id, *level),
+            "release" => self.release(id, *lease, *level),
             "force_unlock" => self.force_unlock(id),
             _ => self.waiters(),
         }
@@ -219,7 +223,8 @@ impl Rules for Fair {
         };
         let level = if script == "release" { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
         let last = (script == "acquire").then(|| "PUBLISH".to_owned());
-        Request { script, id: id.to_owned(), lease: rng.i64(1..=4), level, more: more.to_owned(), last }
+        let lease = if script == "release" { one_of(rng, &[0, 0, 0, 2]) } else { rng.i64(1..=4) };
+        Request { script, id: id.to_owned(), lease, level, more: more.to_owned(), last }
     }
 
     fn disturb(&mut self, rng: &mut fastrand::Rng) {

@@ -17,6 +17,9 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 const AT_LAST: Duration = Duration::from_secs(13);
 /// How long those who wait in a line may sleep, and a little more.
 const LINE_UP: Duration = Duration::from_millis(5_500);
+/// What each who died in a line costs the others beyond the first, and for how long after its death.
+const GRACE: Duration = Duration::from_secs(5);
+const PLACE: Duration = Duration::from_secs(30);
 /// How long something may be on its way back, in calm times.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
@@ -41,6 +44,7 @@ impl History {
         // First what is rare, else the three lists would be gone through for each other.
         let long = |(since, until): &(u64, u64)| until - since > at_once;
         for (since, until) in self.free(name, holds).into_iter().filter(long) {
+            let more = nanos(GRACE) * self.dead_in_line(name, &waits, since, until).saturating_sub(1);
             for (calm, over, most) in windows.iter().filter(|(calm, over, _)| *calm < until && *over > since) {
                 let stuck = waits.iter().find(|wait| {
                     let (from, to) = (since.max(*calm).max(wait.since), until.min(*over).min(wait.until));
@@ -49,7 +53,7 @@ impl History {
                         true => overlap(&overloaded, from, to),
                         false => self.stood_still(&wait.client, from, to),
                     };
-                    waited > *most && waited - excused() > *most
+                    waited > *most + more && waited - excused() > *most + more
                 });
                 if let Some(wait) = stuck {
                     let free = seconds(until.min(wait.until) - since.max(wait.since));
@@ -79,6 +83,15 @@ impl History {
     /// For how long a client stood still meanwhile.
     pub(super) fn stood_still(&self, client: &str, since: u64, until: u64) -> u64 {
         self.clients.get(client).map_or(0, |events| overlap(&pauses(events), since, until))
+    }
+
+    /// How many stand in its line then that were killed waiting: each is called when it is its turn, and given time to come.
+    fn dead_in_line(&self, name: &str, waits: &[Wait], since: u64, until: u64) -> u64 {
+        let stands = |wait: &&Wait| {
+            let killed = self.killed.get(&wait.client).filter(|killed| **killed == wait.until);
+            killed.is_some_and(|killed| *killed < until && killed + nanos(PLACE) > since)
+        };
+        if self.has_line(name) { waits.iter().filter(stands).count() as u64 } else { 0 }
     }
 
     fn waits(&self, name: &str) -> Vec<Wait> {
