@@ -141,7 +141,8 @@ impl Fair {
             (None, _) => ("gone 0 0".to_owned(), 0),
             (Some(_), 0) if rest > 0 => {
                 self.lock.iter_mut().for_each(|lock| lock.left = rest);
-                ("released 0 0".to_owned(), u64::from(!self.line.is_empty()))
+                let hears = self.line.first().is_some_and(|head| self.listening.contains(head));
+                (format!("released {} 0", u8::from(hears)), u64::from(!self.line.is_empty()))
             }
             (Some(_), 0) => {
                 self.lock = None;
