@@ -36,7 +36,7 @@ impl Sharing {
     /// Others may join it for a moment: it was granted by a request sent then, and so would they have been. Where there is such a
     /// one already, that stays the one.
     pub(super) fn open(&self, hold: &Arc<Hold>, sent: Moment) {
-        let mut shared = self.by_line.entry(hold.line()).or_default();
+        let mut shared = self.by_line.entry(hold.line()).or_insert_with(Weak::new);
         if !shared.upgrade().is_some_and(|tenure| tenure.is_open()) {
             let tenure = hold.begin_tenure(&self.counters);
             tenure.open(sent + OPEN.max(self.counters.round_trip.get() * OPEN_ROUND_TRIPS));
