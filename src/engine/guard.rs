@@ -10,7 +10,7 @@ use super::{
     Engine,
     ask::{ScriptRequest, unexpected},
     hold::{Hold, LeaseTerms},
-    releaser::ReleaseJob,
+    releaser::{GivenBack, ReleaseJob},
     tenure::Tenure,
 };
 use crate::{
@@ -177,19 +177,26 @@ impl Guard {
             return Err(Error::lost(&self.hold.name, reason));
         }
         let engine = Arc::clone(&self.engine);
-        if let Some(tenure) = self.pass_on() {
-            let word = Box::pin(engine.word(&tenure, self.name())); // few need the room for it
-            return if word.await? { Ok(()) } else { Err(self.gone()) };
+        if self.pass_on().is_some() {
+            return Box::pin(self.told()).await; // few need the room for it
         }
         let begun = engine.releaser.begin();
         let last = self.step_down();
         let give_up = engine.outage_ends();
-        let was_ours = begun.run(ReleaseJob::new(&self.hold, true), give_up).await?;
-        if was_ours {
-            return Ok(());
+        match begun.run(ReleaseJob::new(&self.hold, true), give_up).await? {
+            GivenBack::WasOurs => Ok(()),
+            GivenBack::ToOthers => Box::pin(self.told()).await,
+            GivenBack::WasGone => {
+                engine.counters.lost.add(u64::from(last));
+                Err(self.gone())
+            }
         }
-        engine.counters.lost.add(u64::from(last));
-        Err(self.gone())
+    }
+
+    /// By the next request about its id, which others have.
+    async fn told(&self) -> Result<()> {
+        let tenure = self.hold.tenure().expect("it has left its id to others");
+        if self.engine.word(tenure, self.name()).await? { Ok(()) } else { Err(self.gone()) }
     }
 
     fn gone(&self) -> Error {

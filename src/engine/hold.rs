@@ -142,8 +142,6 @@ pub(crate) struct LeaseTerms {
     pub(crate) renewed: bool,
     /// When it must be over.
     pub(crate) cap: Option<Moment>,
-    /// Given back before this, nobody else gets it until then.
-    pub(crate) not_before: Option<Moment>,
 }
 
 /// What came of claiming an acquisition.
@@ -273,8 +271,10 @@ impl Hold {
         is_sure.then(|| state.bequest())
     }
 
-    /// Gives up its only acquisition: others have its id. False, and nothing is done, if it is lost or has inner ones.
+    /// Gives up its only acquisition: others have its id. False, and nothing is done, if it is lost or has inner ones, or anything
+    /// of it is under way.
     pub(super) fn step_out(&self) -> bool {
+        let Ok(_turn) = self.turn.try_lock() else { return false };
         let mut state = self.state();
         let steps = state.phase == Phase::Held && state.count == 1;
         if steps {
@@ -454,6 +454,12 @@ impl Hold {
         state.bound = state.bound.max(Moment::now() + (*lease).max(self.kind.rules.waits.trace()));
     }
 
+    /// Given back before this moment, nobody else gets it until then.
+    pub(super) fn not_before(&self, moment: Moment) {
+        let mut state = self.facts();
+        state.not_before = state.not_before.max(moment);
+    }
+
     /// For so long nobody else may have it, even if it is given back now.
     pub(super) fn rest(&self) -> Duration {
         self.facts().not_before.left()
@@ -493,7 +499,6 @@ impl Hold {
         }
         state.renewed += u32::from(terms.renewed);
         state.caps.extend(terms.cap);
-        state.not_before = terms.not_before.map_or(state.not_before, |moment| moment.max(state.not_before));
         match state.inherited.take() {
             Some(inherited) => {
                 (state.until, state.sure) = (inherited.until, inherited.sure);
@@ -568,6 +573,18 @@ impl Hold {
             Phase::Over => Some(Lost::Removed),
             Phase::Asked | Phase::Held => None,
         }
+    }
+
+    /// The server has it no more: its holder is told, and all who share its id.
+    pub(super) fn removed(&self, counters: &Counters) {
+        self.lose(Lost::Removed, counters);
+        self.tenure().filter(|_| self.kind.rules.shared).inspect(|tenure| tenure.found_gone());
+    }
+
+    /// It was lost, and by itself it would have nothing on the server any more.
+    pub(super) fn is_spent(&self) -> bool {
+        let state = self.state();
+        matches!(state.phase, Phase::Lost(_)) && state.bound <= Moment::now()
     }
 
     /// `Err` if it is lost.
@@ -900,7 +917,7 @@ mod tests {
     fn a_cap_that_is_past_stays_past_when_its_guard_goes_first() {
         let hold = granted(Moment::now());
         hold.claim();
-        let capped = LeaseTerms { cap: Some(Moment::now()), ..LeaseTerms::default() };
+        let capped = LeaseTerms { renewed: false, cap: Some(Moment::now()) };
         hold.granted(Moment::now(), lease(30_000), capped);
         hold.let_go(capped);
         assert_eq!((hold.loss(), hold.remaining()), (Some(Lost::MaxHold), Duration::ZERO));

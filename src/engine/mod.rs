@@ -282,7 +282,10 @@ impl Engine {
     /// A request found the hold gone: its holder is told, and whoever waits here looks.
     fn found_lost(&self, hold: &Hold) -> Error {
         let reason = hold.loss().unwrap_or(Lost::Removed);
-        hold.lose(reason, &self.counters);
+        match reason {
+            Lost::Removed => hold.removed(&self.counters),
+            Lost::Expired | Lost::MaxHold | Lost::Closed => hold.lose(reason, &self.counters),
+        }
         hold.tell_token();
         self.queues.wake_head(hold);
         Error::lost(&hold.name, reason)
@@ -334,6 +337,11 @@ impl Engine {
             Ok(answered) => answered.map_err(|fault| ask::error(fault, PING, since.elapsed(), "")),
             Err(_) => Err(Error::silent(PING, "", since.elapsed(), None)),
         }
+    }
+
+    /// It was forced open: who comes now asks the server.
+    pub(crate) fn forced(&self, name: &Name, kind: &'static Kind) {
+        self.queues.close(&(Arc::clone(name.key()), kind));
     }
 
     /// All that is held or asked for.

@@ -146,6 +146,11 @@ impl Queues {
         }
     }
 
+    /// What is there now is not to be joined any more.
+    pub(super) fn close(&self, line: &LineKey) {
+        self.sharing.close(line);
+    }
+
     /// Gives it back in memory: leaves it to those who have it as well, or passes it on to the head of the queue, unless it is time
     /// for other processes or the server must be asked. Where nobody waits it rests for a moment if others are about to come; else
     /// `release` is what is to be done in the end.

@@ -19,7 +19,7 @@ use super::{
     hold::Hold,
     kind::KindScript,
     queue::{LineKey, Queues},
-    tenure::Tenure,
+    tenure::{Leaving, Tenure},
     waiter::Waiter,
 };
 use crate::{
@@ -125,8 +125,31 @@ fn not_heard(answer: &Answer) -> Option<Duration> {
 struct JobProgress {
     was_ours: bool,
     is_last: bool,
+    /// It was left to those here who have its id, too.
+    to_others: bool,
     /// Somebody in a line of the server's was called and did not hear; it has so long to come.
     unheard: Option<Duration>,
+}
+
+impl JobProgress {
+    fn done(was_ours: bool) -> JobProgress {
+        JobProgress { was_ours, is_last: true, to_others: false, unheard: None }
+    }
+}
+
+/// What came of giving back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum GivenBack {
+    WasOurs,
+    WasGone,
+    /// Others here have its id, and are told whether it is there.
+    ToOthers,
+}
+
+/// Where others may have its id, whoever is not the last leaves it to them.
+fn leave(hold: &Arc<Hold>, count: u32) -> Leaving {
+    let shared = hold.tenure().filter(|_| count == 0 && hold.kind.rules.shared);
+    shared.map_or(Leaving::IsLast, |tenure| tenure.leave_late(hold))
 }
 
 /// The sending end. Sending neither spawns nor blocks, so guards can be dropped anywhere.
@@ -167,7 +190,8 @@ impl ReleaseJob {
     /// After this, nothing of it can be left on the server, nor of the heir to which it may have been handed.
     fn bound(&self) -> Moment {
         let heirs = self.heir.as_ref().map(|heir| heir.hold.bound());
-        heirs.unwrap_or(self.hold.bound()).max(self.hold.bound())
+        let shared = self.hold.tenure().map(|tenure| tenure.bound());
+        heirs.into_iter().chain(shared).fold(self.hold.bound(), Moment::max)
     }
 
     /// The right to ask about the hold, or `None` for going ahead although somebody else has it: that was passed over, or
@@ -232,7 +256,7 @@ impl Drop for ForegroundRelease<'_> {
 impl ReleaseUnderWay<'_> {
     /// Runs a job now and waits for the answer: whether it was ours until then. Without an answer, or without
     /// somebody to wait for it, it goes on in the background.
-    pub(crate) async fn run(self, job: ReleaseJob, give_up: Instant) -> Result<bool> {
+    pub(crate) async fn run(self, job: ReleaseJob, give_up: Instant) -> Result<GivenBack> {
         let mut running = ForegroundRelease { job: Some(job), begun: self };
         let job = running.job.as_mut().expect("just put there");
         let progress = Box::pin(running.begun.0.worker.bring(job, give_up)).await?;
@@ -242,7 +266,11 @@ impl ReleaseUnderWay<'_> {
         if progress.is_last {
             running.job = None;
         }
-        Ok(progress.was_ours)
+        Ok(match progress.was_ours {
+            _ if progress.to_others => GivenBack::ToOthers,
+            true => GivenBack::WasOurs,
+            false => GivenBack::WasGone,
+        })
     }
 }
 
@@ -286,7 +314,9 @@ impl Releaser {
 
     /// Asks whether an id is there for as long as somebody waits to be told.
     pub(super) fn confirm(&self, tenure: &Arc<Tenure>) {
-        let _ = self.work.send(Work::Confirm(Arc::clone(tenure))); // once stopped, who waits is told that the client is closed
+        if self.work.send(Work::Confirm(Arc::clone(tenure))).is_err() {
+            tenure.abandon(); // once stopped, who waits is told that the client is closed
+        }
     }
 
     /// Resolves when nothing of this line is on its way back: who dropped a guard and asks again finds it free.
@@ -396,6 +426,7 @@ impl ReleaseWorker {
         if let Some(heir) = &job.heir {
             heir.withdraw();
         }
+        leave(&job.hold, 0); // nobody is to wait for it
         self.queues.wake_head(&job.hold);
     }
 
@@ -408,10 +439,17 @@ impl ReleaseWorker {
         loop {
             let count = hold.wanted();
             if count == 0 && hold.is_returned() {
-                return Ok(JobProgress { was_ours: true, is_last: true, unheard: None }); // another guard's job has done it
+                return Ok(JobProgress::done(true)); // another guard's job has done it
             }
-            if count == 0 && hold.kind.rules.shared && hold.tenure().is_some_and(|tenure| tenure.leave_lost(&hold)) {
-                return Ok(JobProgress { was_ours: false, is_last: true, unheard: None }); // others have its id
+            match leave(&hold, count) {
+                Leaving::IsLast => {}
+                Leaving::HadLeft => return Ok(JobProgress::done(true)),
+                Leaving::ToOthers => {
+                    if job.counted.is_some() {
+                        self.note_released(&hold); // nobody waits to be told
+                    }
+                    return Ok(JobProgress { to_others: true, ..JobProgress::done(true) });
+                }
             }
             let hand_over = hold.kind.hand_over.as_ref();
             if hand_over.is_some() && job.heir.is_none() && job.pass_on && count == 0 && hold.rest().is_zero() {
@@ -448,7 +486,7 @@ impl ReleaseWorker {
                     if !is_last {
                         job.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
                     }
-                    return Ok(JobProgress { was_ours, is_last, unheard: None });
+                    return Ok(JobProgress { is_last, ..JobProgress::done(was_ours) });
                 }
                 Code::Deeper => {
                     hold.not_returned();
@@ -461,7 +499,7 @@ impl ReleaseWorker {
                     let may_be_done = reply.again || asked.before;
                     let was_ours = self.outcome(&hold, &reply, may_be_done)?;
                     hold.tenure().inspect(|tenure| tenure.ended(was_ours));
-                    return Ok(JobProgress { was_ours, is_last: true, unheard: None });
+                    return Ok(JobProgress::done(was_ours));
                 }
             }
         }
@@ -511,7 +549,7 @@ impl ReleaseWorker {
         let may_be_done = asked.is_some_and(|asked| reply.again || asked.before); // an inner acquisition leaves the hold there
         let was_ours = self.outcome(hold, &reply, may_be_done)?;
         hold.tenure().filter(|_| count == 0).inspect(|tenure| tenure.ended(was_ours));
-        Ok(JobProgress { was_ours, is_last: true, unheard: not_heard(&reply.answer) })
+        Ok(JobProgress { unheard: not_heard(&reply.answer), ..JobProgress::done(was_ours) })
     }
 
     /// How many of those who were told are not ourselves.

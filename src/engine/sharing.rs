@@ -21,6 +21,7 @@ use crate::{
 const OPEN: Duration = Duration::from_millis(10);
 /// Where an answer takes longer than that: for so many round trips.
 const OPEN_ROUND_TRIPS: u32 = 4;
+const LONGEST_OPEN: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Sharing {
@@ -36,18 +37,27 @@ impl Sharing {
     /// Others may join it for a moment: it was granted by a request sent then, and so would they have been. Where there is such a
     /// one already, that stays the one.
     pub(super) fn open(&self, hold: &Arc<Hold>, sent: Moment) {
-        let mut shared = self.by_line.entry(hold.line()).or_insert_with(Weak::new);
+        let mut shared = self.by_line.entry(hold.line()).or_default();
         if !shared.upgrade().is_some_and(|tenure| tenure.is_open()) {
             let tenure = hold.begin_tenure(&self.counters);
-            tenure.open(sent + OPEN.max(self.counters.round_trip.get() * OPEN_ROUND_TRIPS));
+            let open = (self.counters.round_trip.get() * OPEN_ROUND_TRIPS).clamp(OPEN, LONGEST_OPEN);
+            tenure.open(sent + open);
             *shared = Arc::downgrade(tenure);
         }
     }
 
     /// Joins what somebody else here has, or what rests.
     pub(super) fn join(&self, hold: &Arc<Hold>) -> bool {
-        let shared = self.by_line.get(&hold.line()).and_then(|shared| shared.upgrade());
-        shared.is_some_and(|tenure| tenure.join(hold))
+        self.get(&hold.line()).is_some_and(|tenure| tenure.join(hold))
+    }
+
+    /// Nobody joins what is there now.
+    pub(super) fn close(&self, line: &LineKey) {
+        self.get(line).inspect(|tenure| tenure.close());
+    }
+
+    fn get(&self, line: &LineKey) -> Option<Arc<Tenure>> {
+        self.by_line.get(line).and_then(|shared| shared.upgrade())
     }
 
     /// Forgets what nobody has any more.

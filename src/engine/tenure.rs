@@ -10,7 +10,8 @@
 //! then the last of them gives it back.
 
 use std::{
-    mem, ptr,
+    collections::BTreeMap,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -58,8 +59,10 @@ pub(crate) struct Tenure {
 /// | `ending`     | the request that gives the lock back  |
 #[derive(Debug)]
 struct TenureState {
-    /// Never empty; some may be over.
-    holders: Vec<Weak<Hold>>,
+    /// All that have not left, by number, also one that is being given back.
+    holders: BTreeMap<u64, Weak<Hold>>,
+    /// After this, nothing of those who have left can be left on the server.
+    bound: Moment,
     /// Until when others may join.
     open_until: Option<Moment>,
     waiting: Waiting,
@@ -84,6 +87,17 @@ struct Resting {
     waiting: Waiting,
 }
 
+/// What one of several leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// Its id, for it to give back.
+    IsLast,
+    /// Nothing: others have the id.
+    ToOthers,
+    /// Nothing: another guard of it has left before.
+    HadLeft,
+}
+
 /// How often the task that has told others lets them run before it takes the lock for unwanted.
 const YIELDS: u32 = 2;
 
@@ -91,7 +105,8 @@ impl Tenure {
     /// Begins with the first that passes it on.
     pub(super) fn of(hold: &Arc<Hold>, lease: Lease, counters: &Arc<Counters>) -> Tenure {
         let state = TenureState {
-            holders: vec![Arc::downgrade(hold)],
+            holders: BTreeMap::from([(hold.number, Arc::downgrade(hold))]),
+            bound: Moment::now(),
             open_until: None,
             waiting: Vec::new(),
             asked: Vec::new(),
@@ -121,7 +136,8 @@ impl Tenure {
     fn move_to(self: &Arc<Tenure>, state: &mut TenureState, from: &Hold, to: &Arc<Hold>, inheritance: Inheritance) {
         from.passed_on();
         to.inherit(self, inheritance);
-        state.holders = vec![Arc::downgrade(to)];
+        state.holders.remove(&from.number);
+        state.holders.insert(to.number, Arc::downgrade(to));
     }
 
     /// Others may join until then.
@@ -139,11 +155,22 @@ impl Tenure {
         if !state.is_open() {
             return false;
         }
-        let bequest = state.holders().iter().find_map(|holder| holder.bequest());
+        let bequest = state.live_holders().find_map(|holder| holder.bequest());
         let Some(inheritance) = bequest else { return self.resumes(&mut state, to) };
         to.inherit(self, inheritance);
-        state.holders.push(Arc::downgrade(to));
+        state.holders.insert(to.number, Arc::downgrade(to));
         true
+    }
+
+    /// After this, nothing of the id can be left on the server.
+    pub(super) fn bound(&self) -> Moment {
+        let state = self.state();
+        state.live_holders().map(|holder| holder.bound()).fold(state.bound, Moment::max)
+    }
+
+    /// Nobody joins any more.
+    pub(super) fn close(&self) {
+        self.state().open_until = None;
     }
 
     /// One of several has done with it. The last lets it rest if some are `called` here, or about to be told. False if a request must
@@ -163,16 +190,18 @@ impl Tenure {
         left
     }
 
-    /// One of several is given up, lost. False if it was the last: its id is to be given back.
-    pub(super) fn leave_lost(&self, from: &Arc<Hold>) -> bool {
+    /// One of several has been given up by its guards, lost or with something of it still under way then.
+    pub(super) fn leave_late(&self, from: &Arc<Hold>) -> Leaving {
         let mut state = self.state();
-        let stays = state.resting.is_some() || !state.is_alone(from);
-        if stays {
-            state.remove(from);
-        } else {
+        if !state.holders.contains_key(&from.number) {
+            Leaving::HadLeft
+        } else if state.resting.is_none() && state.is_alone(from) {
             state.open_until = None;
+            Leaving::IsLast
+        } else {
+            state.remove(from);
+            Leaving::ToOthers
         }
-        stays
     }
 
     /// Lets it rest until the next confirmation is answered: those it tells may come for the lock again, and save giving it back
@@ -266,7 +295,7 @@ impl Tenure {
     }
 
     async fn ask(&self, redis: &Redis) -> Result<Reply> {
-        let holders = self.state().holders();
+        let holders: Vec<_> = self.state().live_holders().filter(|holder| holder.loss().is_none()).collect();
         holders.iter().skip(1).for_each(|holder| holder.asking(self.lease));
         let hold = holders.first().map(|holder| (&**holder, self.lease));
         let time = (Instant::now(), Instant::now() + redis.command_timeout());
@@ -312,7 +341,7 @@ impl Tenure {
 
     fn kept(&self, sent: Moment) {
         let mut state = self.state();
-        state.holders().iter().for_each(|holder| holder.confirmed(sent, Some(self.lease)));
+        state.live_holders().for_each(|holder| holder.confirmed(sent, Some(self.lease)));
         if let Some(resting) = &mut state.resting {
             resting.inheritance.confirmed(sent, self.lease, self.kind.rules.sure);
         }
@@ -327,17 +356,25 @@ impl Tenure {
             (Some(was_ours), _) => self.answer(asked, &Ok(was_ours)),
             (None, Some(ending)) => ending.extend(asked),
             (None, None) => {
-                let (holders, release) = (state.holders(), state.give_up_rest());
+                let release = state.give_up_rest();
+                let holders = state.found_gone();
                 drop(state);
                 drop(release); // there is nothing to give back
-                for holder in holders {
-                    holder.found_gone();
-                    holder.lose(Lost::Removed, &self.counters);
-                    queues.wake_head(&holder);
-                }
+                self.tell(&holders);
+                holders.first().inspect(|holder| queues.wake_head(holder));
                 self.answer(asked, &Ok(false));
             }
         }
+    }
+
+    /// The server has it no more: all who have it are told, and nobody joins them.
+    pub(super) fn found_gone(&self) {
+        let holders = self.state().found_gone();
+        self.tell(&holders);
+    }
+
+    fn tell(&self, holders: &[Arc<Hold>]) {
+        holders.iter().for_each(|holder| holder.lose(Lost::Removed, &self.counters));
     }
 
     /// Whoever has it is about to ask for its return, which tells all who wait now.
@@ -372,7 +409,7 @@ impl Tenure {
     }
 
     /// Nobody confirms any more, nor gives back what rests: the runtime ends.
-    fn abandon(&self) {
+    pub(super) fn abandon(&self) {
         let mut state = self.state();
         let left = (state.give_up_rest(), mem::take(&mut state.waiting), mem::take(&mut state.asked));
         drop(state);
@@ -385,17 +422,26 @@ impl Tenure {
 }
 
 impl TenureState {
-    fn holders(&self) -> Vec<Arc<Hold>> {
-        self.holders.iter().filter_map(Weak::upgrade).collect()
+    fn live_holders(&self) -> impl Iterator<Item = Arc<Hold>> {
+        self.holders.values().filter_map(Weak::upgrade)
     }
 
-    fn is_alone(&self, hold: &Arc<Hold>) -> bool {
-        let is_other = |holder: &Arc<Hold>| !Arc::ptr_eq(holder, hold) && !holder.is_over();
-        !self.holders.iter().filter_map(Weak::upgrade).any(|holder| is_other(&holder))
+    /// Beside those who were lost for so long that they would have nothing by themselves.
+    fn is_alone(&self, hold: &Hold) -> bool {
+        !self.live_holders().any(|holder| holder.number != hold.number && !holder.is_spent())
+    }
+
+    /// Who is to be told so, now that nobody can join any more.
+    fn found_gone(&mut self) -> Vec<Arc<Hold>> {
+        self.open_until = None;
+        let holders: Vec<_> = self.live_holders().collect();
+        holders.iter().for_each(|holder| holder.found_gone());
+        holders
     }
 
     fn remove(&mut self, hold: &Hold) {
-        self.holders.retain(|holder| !ptr::eq(holder.as_ptr(), hold));
+        self.holders.remove(&hold.number);
+        self.bound = self.bound.max(hold.bound());
         hold.passed_on();
     }
 

@@ -10,6 +10,7 @@ use std::{
 
 use tokio::{
     sync::MutexGuard,
+    task::consume_budget,
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -296,6 +297,9 @@ impl Engine {
         let hold = Arc::clone(guard.hold());
         let has_beside =
             request.kind.beside.is_some_and(|kind| self.registry.granted(&request.hold_key_of(kind)).is_some());
+        if request.kind.rules.shared {
+            consume_budget().await; // who asks nobody would else never let others run
+        }
         if !has_beside && request.lease.is_none() && self.queues.resume(&hold) {
             self.granted(&mut guard, request, Moment::now());
             self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
@@ -553,9 +557,8 @@ impl Engine {
 
     /// Counts the guard's acquisition as held since `sent`.
     fn granted(&self, guard: &mut Guard, request: &AcquireRequest, sent: Moment) {
-        let cap = request.max_hold.map(|max| sent + max);
-        let not_before = request.min_hold.map(|min| sent + *min);
-        let terms = LeaseTerms { renewed: request.lease.is_none(), cap, not_before };
+        let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
+        request.min_hold.inspect(|min| guard.hold().not_before(sent + **min));
         guard.granted(sent, self.lease(request), terms);
     }
 

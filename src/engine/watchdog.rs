@@ -184,7 +184,10 @@ impl Watchdog {
                 self.counters.renewals.up();
                 hold.confirmed(sent, lease);
             }
-            Ok(_) | Err(Fault::Conflict) => self.lost(hold, Lost::Removed),
+            Ok(_) | Err(Fault::Conflict) => {
+                hold.removed(&self.counters);
+                self.queues.wake_head(hold);
+            }
             Err(fault) => {
                 tracing::debug!(target: "leasehold::lock", name = &*hold.name, ?fault, "not confirmed yet");
                 hold.confirm_later();

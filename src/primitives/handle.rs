@@ -166,6 +166,12 @@ impl Handle {
         self.engine.tell(what, &name, (&script.script, part), give_up).instrument(span).await
     }
 
+    /// Whoever comes now asks the server, whatever is known here.
+    pub(super) fn forced(&self, kind: &'static Kind) -> Result<()> {
+        self.engine.forced(&valid(&self.name)?, kind);
+        Ok(())
+    }
+
     pub(super) fn conflict(&self) -> Error {
         Error::Conflict { name: self.name().to_owned() }
     }

@@ -217,7 +217,7 @@ impl RwLock {
 
     async fn take(&self, what: &'static str, limit: WaitLimit) -> Result<Option<WriteGuard>> {
         let taken = self.0.take(&WRITE, what, limit).await?;
-        Ok(taken.map(|guard| WriteGuard { lock: self.0.clone().owner(guard.owner()), guard }))
+        Ok(taken.map(|guard| WriteGuard { lock: Box::new(self.0.clone().owner(guard.owner())), guard }))
     }
 
     /// Who holds it, and how.
@@ -252,8 +252,10 @@ impl RwLock {
             return Ok(false);
         }
         let give_up = self.0.engine.outage_ends();
-        let (answer, again) =
-            self.0.tell("force_unlock", (&READ, &READ.force_unlock), (&ids, self.0.engine.publish()), give_up).await?;
+        let request = (&ids[..], self.0.engine.publish());
+        let answered = self.0.tell("force_unlock", (&READ, &READ.force_unlock), request, give_up).await;
+        self.0.forced(&READ)?;
+        let (answer, again) = answered?;
         Ok(answer.code == Code::Released || again) // if it was asked twice, the first time may have done it
     }
 }
@@ -263,8 +265,8 @@ impl RwLock {
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct WriteGuard {
     guard: Guard,
-    /// Of the same owner.
-    lock: Handle,
+    /// Of the same owner. Out of line, for few need it.
+    lock: Box<Handle>,
 }
 
 guarding!(WriteGuard);

@@ -116,6 +116,13 @@ pub(crate) enum Entry<'a, K, V> {
 }
 
 impl<'a, K, V> Entry<'a, K, V> {
+    pub(crate) fn or_default(self) -> Ref<'a, K, V>
+    where
+        V: Default,
+    {
+        self.or_insert_with(V::default)
+    }
+
     pub(crate) fn or_insert(self, value: V) -> Ref<'a, K, V> {
         self.or_insert_with(|| value)
     }

@@ -28,7 +28,7 @@ pub(crate) mod tokio {
 
     pub(crate) mod task {
         pub(crate) use crate::explore::tasks::{JoinHandle, JoinSet};
-        pub(crate) use ::tokio::task::AbortHandle;
+        pub(crate) use ::tokio::task::{AbortHandle, consume_budget};
         pub(crate) use shuttle::future::yield_now;
     }
 

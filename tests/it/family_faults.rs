@@ -36,7 +36,7 @@ fn files(kind: Kind, script: &str) -> Vec<String> {
 }
 
 /// Loads a script, so that no call of it is answered with NOSCRIPT, and says which it is.
-fn script(server: &Server, kind: Kind, script: &str) -> Which {
+pub(crate) fn script(server: &Server, kind: Kind, script: &str) -> Which {
     let files = [vec!["../redis/frame".to_owned()], files(kind, script)].concat();
     let path = |file: String| format!("{}/src/primitives/{file}.lua", env!("CARGO_MANIFEST_DIR"));
     let source: String =

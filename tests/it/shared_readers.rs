@@ -1,12 +1,23 @@
 //! Readers of one client that come soon after each other share one hold on the server.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
 
 use crate::{
-    family::{clean, idle},
-    support::{Server, client, ms, plain, until, within},
+    family::{Way as Kind, clean, idle},
+    family_faults,
+    support::{
+        Server, before, behind, client, ms, plain,
+        proxy::{Fault, Mode, Rule, Way, Which},
+        until, within,
+    },
 };
 
 const SOON: Duration = ms(2_000);
@@ -14,6 +25,10 @@ const SOON: Duration = ms(2_000);
 /// For somebody else each time.
 fn lock(client: &Client) -> RwLock {
     client.rw_lock("x").owner(&Owner::new())
+}
+
+fn script(server: &Server, name: &str) -> Which {
+    family_faults::script(server, Kind::Read, name)
 }
 
 /// Two that share, the first of them with these settings: the second must come in time, which a busy machine may not let it.
@@ -203,4 +218,200 @@ async fn closing_gives_back_what_they_share() {
     assert!(!server.exists("x"));
     drop(guards);
     clean(&server, &other).await;
+}
+
+/// The outer guard is given back while an inner acquisition is under way, which is cancelled then.
+#[tokio::test]
+async fn an_inner_acquisition_that_is_cancelled_ends_nothing() {
+    let server = Server::start();
+    let (acquire, proxy) = (script(&server, "acquire"), before(&server));
+    let one = behind(&proxy, |builder| builder).await;
+    let owner = Owner::new();
+    let (first, second) = two(&one, |lock| lock.owner(&owner)).await;
+    proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
+    let inner = tokio::spawn({
+        let lock = one.rw_lock("x").owner(&owner);
+        async move { lock.read().await }
+    });
+    until("it to be under way", SOON, || first.holds() == 2).await;
+    let unlocking = tokio::spawn(first.unlock());
+    until("it to wait", SOON, || one.stats().now.releasing == 1).await;
+    inner.abort();
+    within("the answer", ms(5_000), unlocking).await.0.expect("no panic").expect("it was there all the time");
+    second.check().await.expect("still ours");
+    second.unlock().await.expect("ours to the end");
+    idle(&one).await;
+    clean(&server, &plain(&server).await).await;
+}
+
+/// Gives back both at the same moment, from two threads.
+async fn at_once(one: Guard, other: Guard) -> [Result<(), Error>; 2] {
+    let barrier = Arc::new(Barrier::new(2));
+    let unlocking = [one, other].map(|guard| {
+        let barrier = Arc::clone(&barrier);
+        tokio::spawn(async move {
+            barrier.wait();
+            guard.unlock().await
+        })
+    });
+    let [one, other] = unlocking;
+    [one.await.expect("no panic"), other.await.expect("no panic")]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guards_of_one_owner_given_back_at_once_were_both_its_own() {
+    let server = Server::start();
+    let one = plain(&server).await;
+    for _ in 0..300 {
+        let owner = Owner::new();
+        let (outer, other) = two(&one, |lock| lock.owner(&owner)).await;
+        let inner = one.rw_lock("x").owner(&owner).read().await.expect("nested");
+        for answer in at_once(outer, inner).await {
+            answer.expect("ours to the end");
+        }
+        other.unlock().await.expect("ours to the end");
+    }
+    idle(&one).await;
+    let total = one.stats().total;
+    assert_eq!((total.lost, total.released), (0, total.acquired));
+    clean(&server, &one).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_lost_and_goes_at_the_same_moment_takes_nothing_along() {
+    let server = Server::start();
+    let one = plain(&server).await;
+    for _ in 0..100 {
+        let (lost, other) = two(&one, |lock| lock.max_hold(ms(8))).await;
+        lost.lost().await;
+        let [lost, other] = at_once(lost, other).await;
+        assert!(lost.is_err());
+        other.expect("ours to the end");
+    }
+    idle(&one).await;
+    clean(&server, &one).await;
+}
+
+/// The reply about an inner acquisition, or the request, is lost; all others are given back meanwhile.
+#[tokio::test]
+async fn an_inner_release_that_is_lost_is_still_of_something_that_was_there() {
+    for fault in [Fault::Cut(Way::There), Fault::Cut(Way::Back), Fault::Swallow(Way::There)] {
+        let server = Server::start();
+        let (release, proxy) = (script(&server, "release"), before(&server));
+        let one = behind(&proxy, |builder| builder.command_timeout(ms(500))).await;
+        let owner = Owner::new();
+        let (outer, other) = two(&one, |lock| lock.owner(&owner)).await;
+        let inner = one.rw_lock("x").owner(&owner).read().await.expect("nested");
+        proxy.rule(Rule::new(release, fault));
+        let mut unlocking = Vec::new();
+        for guard in [inner, outer, other] {
+            unlocking.push(tokio::spawn(guard.unlock()));
+            tokio::task::yield_now().await;
+        }
+        for unlocking in unlocking {
+            let answer = within("the answer", ms(10_000), unlocking).await.0.expect("no panic");
+            answer.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+        }
+        idle(&one).await;
+        assert!(!server.exists("x"));
+    }
+}
+
+/// What this client knows to be gone is not had by anybody who comes later.
+#[tokio::test]
+async fn nobody_joins_what_is_known_to_be_gone() {
+    let server = Server::start();
+    let (one, other) = (plain(&server).await, plain(&server).await);
+    for by_force in [true, false] {
+        let (first, second) = two(&one, |lock| lock).await;
+        if by_force {
+            assert!(lock(&one).force_unlock().await.expect("answered"));
+        } else {
+            let _: u32 = server.ask(&["DEL", "x"]);
+            assert!(matches!(first.check().await, Err(Error::Lost { .. })));
+            assert!(second.is_lost(), "all are told by what one has found");
+        }
+        let third = lock(&one).read().await.expect("free");
+        assert!(third.id() != first.id() && third.check().await.is_ok());
+        assert!(lock(&other).try_write().await.expect("answered").is_none());
+        third.unlock().await.expect("ours to the end");
+        drop((first, second));
+        idle(&one).await;
+    }
+    server.ask::<()>(&["FLUSHALL"]);
+    clean(&server, &one).await;
+}
+
+/// One has asked for a long lease and left; the last of them tries to give it back for as long as that.
+#[tokio::test]
+async fn a_long_lease_of_one_is_given_back_by_the_last() {
+    let server = Server::start();
+    script(&server, "release");
+    let proxy = before(&server);
+    let one = behind(&proxy, |builder| builder.watchdog(ms(1_000)).command_timeout(ms(200))).await;
+    let (first, second) = two(&one, |lock| lock).await;
+    first.extend(ms(600_000)).await.expect("ours");
+    first.unlock().await.expect("ours to the end");
+    proxy.set(Mode::Swallow);
+    drop(second);
+    tokio::time::sleep(ms(2_000)).await; // a watchdog's lease itself
+    assert_eq!(one.stats().now.releasing, 1, "it tries on");
+    proxy.set(Mode::Pass);
+    proxy.cut_all();
+    until("it to be given back", ms(5_000), || !server.exists("x")).await;
+    idle(&one).await;
+}
+
+/// One is lost by its `max_hold` and keeps its guard: it counts for as long as it would have had the lock by itself.
+#[tokio::test]
+async fn a_lost_one_that_stays_keeps_it_for_no_longer_than_its_own_lease() {
+    let server = Server::start();
+    let one = client(&server, |builder| builder.watchdog(ms(1_500))).await;
+    let (lost, other) = two(&one, |lock| lock.max_hold(ms(100))).await;
+    tokio::time::sleep(ms(2_500)).await; // its lease itself, and a renewal of the other
+    assert!(lost.is_lost());
+    other.unlock().await.expect("ours to the end");
+    assert!(!server.exists("x"), "nobody has it");
+    drop(lost);
+    idle(&one).await;
+}
+
+/// Who asks nobody lets others run all the same.
+#[tokio::test]
+async fn a_loop_of_readers_lets_others_run() {
+    let server = Server::start();
+    let one = plain(&server).await;
+    let has_run = Arc::new(AtomicBool::new(false));
+    let first = lock(&one).read().await.expect("free");
+    let others = tokio::spawn({
+        let has_run = Arc::clone(&has_run);
+        async move { has_run.store(true, Ordering::Relaxed) }
+    });
+    let mut turns = 0;
+    while !has_run.load(Ordering::Relaxed) {
+        drop(lock(&one).read().await.expect("shared"));
+        turns += 1;
+        assert!(turns < 1_000, "nobody else runs");
+    }
+    others.await.expect("no panic");
+    drop(first);
+    idle(&one).await;
+    clean(&server, &one).await;
+}
+
+#[test]
+fn nothing_is_left_where_the_runtime_has_ended() {
+    let server = Server::start();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (ends, stays) = (runtime(), runtime());
+    let one = ends.block_on(client(&server, |builder| builder.watchdog(ms(1_500))));
+    let (first, second) = ends.block_on(two(&one, |lock| lock));
+    ends.shutdown_timeout(ms(500));
+    stays.block_on(async {
+        for guard in [first, second] {
+            assert!(within("the answer", SOON, guard.unlock()).await.0.is_err());
+        }
+        assert_eq!(one.stats().now.releasing, 0);
+    });
 }
