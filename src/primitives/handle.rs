@@ -60,7 +60,7 @@ impl ActsFor {
 pub struct Holder {
     /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`.
     pub id: String,
-    /// Its hold count.
+    /// Its hold count. Readers of one client may share an entry: then that of one of them.
     pub holds: u64,
     /// How long the lease still lasts; `None` if it has no end, which no client leaves behind on purpose.
     pub remaining: Option<Duration>,

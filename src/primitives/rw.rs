@@ -84,7 +84,7 @@ settings!(RwLock);
 pub enum RwState {
     /// Nobody.
     Free,
-    /// Readers only.
+    /// Readers only. Those of one client that came soon after each other share an entry.
     Read(Vec<Holder>),
     /// A writer, and its owner as a reader perhaps.
     Write {

@@ -30,6 +30,9 @@ pub(crate) struct Hold {
     pub(crate) wiped: Option<(u64, u64)>,
 }
 
+/// The call that brings a hold without asking for one.
+const DOWNGRADE: &str = "downgrade";
+
 /// What is known of one id.
 struct Known {
     asked: u64,
@@ -47,6 +50,8 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
         let key = (event.task, event.name.as_str());
         match &event.what {
             What::Asked => _ = asked.entry(key).or_insert(event.at), // and not when it goes on asking
+            What::Begun { call, .. } if call == DOWNGRADE => _ = asked.insert(key, event.at),
+            What::Ended { call, how } if call == DOWNGRADE && how != "ok" => _ = asked.remove(&key),
             What::Left | What::Failed { .. } => _ = asked.remove(&key),
             What::Granted { id, until } => {
                 let asked = asked.remove(&key).unwrap_or(event.at);

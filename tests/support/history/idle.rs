@@ -17,9 +17,9 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 const AT_LAST: Duration = Duration::from_secs(13);
 /// How long those who wait in a line may sleep, and a little more.
 const LINE_UP: Duration = Duration::from_millis(5_500);
-/// What each who died in a line costs the others beyond the first, and for how long after its death.
+/// What each costs the others, beyond the first, who is next in a line and does not come: it died, or had left the line that a
+/// failover has brought back.
 const GRACE: Duration = Duration::from_secs(5);
-const PLACE: Duration = Duration::from_secs(30);
 /// How long something may be on its way back, in calm times.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
@@ -44,7 +44,7 @@ impl History {
         // First what is rare, else the three lists would be gone through for each other.
         let long = |(since, until): &(u64, u64)| until - since > at_once;
         for (since, until) in self.free(name, holds).into_iter().filter(long) {
-            let more = nanos(GRACE) * self.dead_in_line(name, &waits, since, until).saturating_sub(1);
+            let more = nanos(GRACE) * self.absent(name, since, until).saturating_sub(1);
             for (calm, over, most) in windows.iter().filter(|(calm, over, _)| *calm < until && *over > since) {
                 let stuck = waits.iter().find(|wait| {
                     let (from, to) = (since.max(*calm).max(wait.since), until.min(*over).min(wait.until));
@@ -85,13 +85,16 @@ impl History {
         self.clients.get(client).map_or(0, |events| overlap(&pauses(events), since, until))
     }
 
-    /// How many stand in its line then that were killed waiting: each is called when it is its turn, and given time to come.
-    fn dead_in_line(&self, name: &str, waits: &[Wait], since: u64, until: u64) -> u64 {
-        let stands = |wait: &&Wait| {
-            let killed = self.killed.get(&wait.client).filter(|killed| **killed == wait.until);
-            killed.is_some_and(|killed| *killed < until && killed + nanos(PLACE) > since)
-        };
-        if self.has_line(name) { waits.iter().filter(stands).count() as u64 } else { 0 }
+    /// How many were seen at the head of its line then and never had it.
+    fn absent(&self, name: &str, since: u64, until: u64) -> u64 {
+        let looks = self.seen.get(name).into_iter().flatten().filter(|seen| seen.since >= since && seen.at <= until);
+        let mut heads: HashSet<&str> = looks.filter_map(|seen| seen.line.first()).map(String::as_str).collect();
+        for event in self.clients.values().flatten().filter(|event| event.at >= since && event.name == name) {
+            if let What::Granted { id, .. } = &event.what {
+                heads.remove(id.split('~').next().unwrap_or(id));
+            }
+        }
+        heads.len() as u64
     }
 
     fn waits(&self, name: &str) -> Vec<Wait> {
