@@ -5,6 +5,7 @@ mod scene;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold::Owner;
 use serial_test::parallel;
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     jvm::{clock, version},
     leases::{ends, in_time},
     sides::{Held, Kind, Side, Taking},
-    support::ms,
+    support::{ms, within},
     workers::Worker,
 };
 use scene::{LIVING, SHORT, Scene, Victim};
@@ -232,6 +233,11 @@ async fn ours_that_has_left_its_mark() {
         let writer = || Worker::start(&["hold", "write", &scene.server.url(), &name, "30000"]);
         let writer = Kind::Write.one_more_waits(&scene.server, &name, writer).await;
         theirs.has(Kind::Read, &name).await.release().await;
+        if let Side::Leasehold(client) = ours {
+            let another = client.rw_lock(&name).owner(&Owner::new());
+            let shares = async { while another.try_read().await.expect("answered").is_some() {} };
+            within("the moment in which it shares what it has", SOON, shares).await;
+        }
         let waiting = ours.waits(&scene.server, Kind::Read, &name).await;
         assert!(!waiting.is_over(), "a writer was there before");
         drop(writer);
