@@ -254,21 +254,15 @@ impl Hold {
     pub(super) fn pass_on(&self) -> Option<Inheritance> {
         let _turn = self.turn.try_lock().ok()?;
         let mut state = self.state();
-        let left = state.until.left();
-        if !state.may_pass_on() || left < *self.watchdog / 2 || left > *self.watchdog {
-            return None;
-        }
+        let inheritance = state.inheritance(self.watchdog)?;
         state.end_here();
         self.changed.notify_waiters();
-        Some(state.bequest())
+        Some(inheritance)
     }
 
     /// What another hold that joins it begins with; on the same terms as [`Hold::pass_on`].
     pub(super) fn bequest(&self) -> Option<Inheritance> {
-        let state = self.state();
-        let left = state.until.left();
-        let is_sure = state.may_pass_on() && left >= *self.watchdog / 2 && left <= *self.watchdog;
-        is_sure.then(|| state.bequest())
+        self.state().inheritance(self.watchdog)
     }
 
     /// Gives up its only acquisition: others have its id. False, and nothing is done, if it is lost or has inner ones, or anything
@@ -786,9 +780,11 @@ impl State {
         self.caps.clear();
     }
 
-    fn bequest(&self) -> Inheritance {
+    /// What another hold can have of it, while it is sure for long enough, and no longer than the watchdog made it.
+    fn inheritance(&self, watchdog: Lease) -> Option<Inheritance> {
         let State { until, sure, bound, every, confirm_at, .. } = *self;
-        Inheritance { until, sure, bound, every, confirm_at }
+        let is_sure = self.may_pass_on() && (*watchdog / 2..=*watchdog).contains(&until.left());
+        is_sure.then_some(Inheritance { until, sure, bound, every, confirm_at })
     }
 
     fn may_pass_on(&self) -> bool {

@@ -121,7 +121,8 @@ async fn waiting_readers_are_not_starved() {
         .collect();
     until("hand-overs", SOON, || one.stats().total.handed_over > 10).await;
     for reader in [&one, &two, &one, &two] {
-        let (guard, _) = within("its turn", SOON, lock(reader).read()).await;
+        let (guard, took) = within("its turn", SOON, lock(reader).read()).await;
+        assert!(took < ms(500), "{took:?}");
         guard.expect("granted").unlock().await.expect("ours");
     }
     stop.cancel();
