@@ -1,5 +1,6 @@
 -- Moves the count to the count wanted; at zero calls the next and deletes the lock, in this order: should PUBLISH be refused, the
--- lock must not be gone with nobody woken. Or it leaves the lock there for so long: then the next looks when that is. One that does not have the lock gives its place back. Safe to run twice.
+-- lock must not be gone with nobody woken. Or it leaves the lock there for so long: then the next looks when that is. One that
+-- does not have the lock gives its place back. Safe to run twice.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, ms for which nobody gets it yet or 0, count wanted, publish command, channel
 -- Reply  released | gone: there was no hold, but perhaps a place; each with the clients that were told, and the ms that the one
