@@ -1,7 +1,7 @@
 //! One question to the server, sent until it is answered or there is no more time. Sending twice is safe: every
 //! script moves to a state instead of by a step.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -44,6 +44,8 @@ pub(crate) struct ScriptRequest<'a> {
     pub(crate) hold: Option<(&'a Hold, Lease)>,
     pub(crate) script: &'static Script,
     pub(crate) part: Part,
+    /// Makes it anew for each further try, where it depends on the time.
+    pub(crate) anew: Option<Anew<'a>>,
     pub(crate) replicas: u8,
     pub(crate) what: &'static str,
     pub(crate) pauses: Pauses,
@@ -52,6 +54,15 @@ pub(crate) struct ScriptRequest<'a> {
     /// Since when the caller has tried, which an error says.
     pub(crate) since: Instant,
     pub(crate) give_up: Instant,
+}
+
+/// How a request that depends on the time is made.
+pub(crate) struct Anew<'a>(pub(crate) &'a (dyn Fn() -> Part + Sync));
+
+impl fmt::Debug for Anew<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Anew")
+    }
 }
 
 impl<'a> ScriptRequest<'a> {
@@ -63,7 +74,8 @@ impl<'a> ScriptRequest<'a> {
         (since, give_up): (Instant, Instant),
     ) -> ScriptRequest<'a> {
         let pauses = Pauses::default();
-        ScriptRequest { name, hold: None, script, part, replicas: 0, what, pauses, insists: false, since, give_up }
+        let (hold, anew, replicas, insists) = (None, None, 0, false);
+        ScriptRequest { name, hold, script, part, anew, replicas, what, pauses, insists, since, give_up }
     }
 
     /// A large future: callers that users hold box it together with what they do around it.
@@ -97,6 +109,9 @@ impl<'a> ScriptRequest<'a> {
                 Err(fault) => return Err(error(fault, self.what, self.since.elapsed(), self.name)),
             };
             sleep_until(self.give_up.min(Instant::now() + pause)).await;
+            if let Some(anew) = &self.anew {
+                self.part = anew.0();
+            }
         }
     }
 

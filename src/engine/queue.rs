@@ -117,8 +117,8 @@ impl Queues {
     }
 
     /// Goes to the end of the queue for what `hold` asks for.
-    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease, renewed: bool) -> QueueEntry<'_> {
-        let (waiter, joined) = (Arc::new(Waiter::new(Arc::clone(hold), (lease, renewed))), Instant::now());
+    pub(crate) fn join(&self, hold: &Arc<Hold>, lease: Lease, inherits: bool) -> QueueEntry<'_> {
+        let (waiter, joined) = (Arc::new(Waiter::new(Arc::clone(hold), (lease, inherits))), Instant::now());
         let fresh = || Arc::new(Queue::new(hold.name.key(), &self.yielding, joined));
         let queue = self.by_key.entry(hold.queue()).or_insert_with(fresh).join(&waiter);
         self.counters.waiting.up();
@@ -380,9 +380,9 @@ impl QueueEntry<'_> {
 
     /// Joins others of this process that have it, where several may, instead of asking. Not if something of it is in doubt.
     pub(crate) fn joins_others(&self) -> bool {
-        let Waiter { hold, renewed, .. } = &*self.waiter;
+        let Waiter { hold, inherits, .. } = &*self.waiter;
         let mut offer = self.waiter.offer();
-        let may_join = self.is_shared() && *renewed && *offer == Offer::None && hold.is_clean();
+        let may_join = self.is_shared() && *inherits && *offer == Offer::None && hold.is_clean();
         let joins = may_join && self.queues.resume(hold);
         if joins {
             *offer = Offer::Had;

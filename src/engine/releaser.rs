@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::{Pauses, Reply, ScriptRequest, unexpected},
+    ask::{Anew, Pauses, Reply, ScriptRequest, unexpected},
     hold::Hold,
     kind::KindScript,
     queue::{LineKey, Queues},
@@ -25,7 +25,7 @@ use super::{
 use crate::{
     clock::Moment,
     error::{Error, Result},
-    redis::{Answer, Code, Redis},
+    redis::{Answer, Code, Part, Redis},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -517,15 +517,21 @@ impl ReleaseWorker {
     }
 
     fn release_request<'a>(&self, hold: &'a Hold, count: u32, time: (Instant, Instant)) -> ScriptRequest<'a> {
-        let script = &hold.kind.release;
+        let part = self.release_part(hold, count);
+        ScriptRequest::new("giving back the lock", &hold.name, (&hold.kind.release.script, part), time)
+    }
+
+    /// With what is left now of the time for which nobody else may have the lock.
+    fn release_part(&self, hold: &Hold, count: u32) -> Part {
         let rest = if count == 0 { millis(hold.rest()) } else { 0 };
-        let part = hold.part(script, rest, count, self.redis.publish());
-        ScriptRequest::new("giving back the lock", &hold.name, (&script.script, part), time)
+        hold.part(&hold.kind.release, rest, count, self.redis.publish())
     }
 
     async fn release(&self, job: &ReleaseJob, count: u32, time: (Instant, Instant)) -> Result<JobProgress> {
         let hold = &job.hold;
+        let part = || self.release_part(hold, count);
         let request = ScriptRequest {
+            anew: Some(Anew(&part)),
             pauses: if job.tried { Pauses::last() } else { Pauses::default() },
             insists: job.counted.is_none(), // in the background it rests elsewhere
             ..self.release_request(hold, count, time)

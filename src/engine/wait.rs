@@ -54,6 +54,12 @@ pub(crate) struct AcquireRequest {
 }
 
 impl AcquireRequest {
+    /// Whether an id that another hold passes on in memory will do. What is left of its lease is not known to be enough for a fixed
+    /// lease, or for the time for which nobody else may have the lock: the server must be asked for those.
+    fn may_inherit(&self) -> bool {
+        self.lease.is_none() && self.min_hold.is_none()
+    }
+
     fn hold_key(&self) -> HoldKey {
         self.hold_key_of(self.kind)
     }
@@ -300,7 +306,7 @@ impl Engine {
         if request.kind.rules.shared {
             consume_budget().await; // who asks nobody would else never let others run
         }
-        if !has_beside && request.lease.is_none() && self.queues.resume(&hold) {
+        if !has_beside && request.may_inherit() && self.queues.resume(&hold) {
             self.granted(&mut guard, request, Moment::now());
             self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
             return Ok(Entered::Ours(guard));
@@ -363,7 +369,7 @@ impl Engine {
     ) -> Result<WaitOutcome> {
         let hold = Arc::clone(guard.hold());
         let _crowd = request.wait_limit.end().map(|end| self.crowd.join(end));
-        let entry = self.queues.join(&hold, self.lease(request), request.lease.is_none());
+        let entry = self.queues.join(&hold, self.lease(request), request.may_inherit());
         let mut reports = Reports::new(started, self.config.slow_wait);
         let outcome = {
             let mut wait = pin!(self.wait(&entry, guard, request, &mut reports));
@@ -551,8 +557,10 @@ impl Engine {
         round_trips.max(LAST_ATTEMPT).max(all).min(self.config.command_timeout)
     }
 
+    /// What the server is asked for: no less than the time for which nobody else may have it, for its holder may die now.
     fn lease(&self, request: &AcquireRequest) -> Lease {
-        request.lease.unwrap_or(self.config.watchdog)
+        let lease = request.lease.unwrap_or(self.config.watchdog);
+        request.min_hold.map_or(lease, |min| lease.max(min))
     }
 
     /// Counts the guard's acquisition as held since `sent`.

@@ -23,8 +23,8 @@ const UNATTENDED: u32 = 6;
 pub(super) struct Waiter {
     pub(super) hold: Arc<Hold>,
     pub(super) lease: Lease,
-    /// It wants to be kept by the watchdog.
-    pub(super) renewed: bool,
+    /// The lock may be passed to it in memory, with what is left of its lease.
+    pub(super) inherits: bool,
     /// Its place in the queue. Changed under the queue's lock only.
     pub(super) ticket: AtomicU64,
     pub(super) woken: Notify,
@@ -62,13 +62,13 @@ pub(super) enum Offer {
 }
 
 impl Waiter {
-    pub(super) fn new(hold: Arc<Hold>, (lease, renewed): (Lease, bool)) -> Waiter {
+    pub(super) fn new(hold: Arc<Hold>, (lease, inherits): (Lease, bool)) -> Waiter {
         let (woken, wake_pending, offer) = (Notify::new(), AtomicBool::new(false), Mutex::new(Offer::None));
         let (ticket, unseen) = (AtomicU64::new(0), AtomicU32::new(0));
         Waiter {
             hold,
             lease,
-            renewed,
+            inherits,
             ticket,
             woken,
             wake_pending,
@@ -84,7 +84,7 @@ impl Waiter {
     pub(super) fn pass(&self, tenure: &Arc<Tenure>, from: &Hold) -> bool {
         let mut offer = self.offer();
         let only_waits = *offer == Offer::None && !self.asks.load(Ordering::Relaxed);
-        let passed = only_waits && self.renewed && self.hold.is_clean() && tenure.pass(from, &self.hold);
+        let passed = only_waits && self.inherits && self.hold.is_clean() && tenure.pass(from, &self.hold);
         if passed {
             *offer = Offer::Given(Moment::now());
             self.woken.notify_one();

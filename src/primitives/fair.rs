@@ -14,7 +14,7 @@ const PLACES: ExtraKey = ExtraKey::Prefixed("redisson_lock_timeout");
 static FAIR: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!("lock/holder.lua", "fair/queue.lua", "fair/acquire.lua"; QUEUE, PLACES),
-    release: script!("fair/queue.lua", "fair/release.lua"; QUEUE, PLACES),
+    release: script!("lock/rest.lua", "fair/queue.lua", "fair/release.lua"; QUEUE, PLACES),
     renew: script!("lock/renew.lua"),
     hand_over: None,
     inspect: script!("lock/holder.lua", "lock/inspect.lua"),

@@ -14,7 +14,7 @@ const TOKEN: ExtraKey = ExtraKey::Prefixed("redisson_lock_token");
 static FENCED: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!("lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua"; TOKEN),
-    release: script!("lock/holder.lua", "lock/release.lua"),
+    release: script!("lock/rest.lua", "lock/release.lua"),
     renew: script!("lock/holder.lua", "lock/renew.lua"),
     hand_over: Some(script!("lock/move.lua", "fenced/token.lua", "fenced/hand_over.lua"; TOKEN)),
     inspect: script!("lock/holder.lua", "lock/inspect.lua"),

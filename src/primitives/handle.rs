@@ -58,7 +58,8 @@ impl ActsFor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`.
+    /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`. A lock that was released before its
+    /// [`min_hold`](crate::Lock::min_hold) has `:rest` after the id of its last holder.
     pub id: String,
     /// Its hold count. Readers of one client may share an entry: then that of one of them.
     pub holds: u64,

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 static LOCK: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!("lock/holder.lua", "lock/acquire.lua"),
-    release: script!("lock/holder.lua", "lock/release.lua"),
+    release: script!("lock/rest.lua", "lock/release.lua"),
     renew: script!("lock/holder.lua", "lock/renew.lua"),
     hand_over: Some(script!("lock/move.lua", "lock/hand_over.lua")),
     inspect: script!("lock/holder.lua", "lock/inspect.lua"),
@@ -96,12 +96,16 @@ pub struct Lock(Handle);
 settings!(Lock);
 
 impl Lock {
-    /// For so long nobody else gets it, counted from its grant, however soon it is given back: what takes no time is not done
-    /// again by a machine whose clock is a little behind.
+    /// The lock stays held for at least this time after it was acquired, however soon it is released: a machine whose clock is a
+    /// little behind does not repeat work that takes no time.
     ///
-    /// Given back earlier, it stays on the server for the rest of that time, and ends by itself; `unlock` does not wait for that.
+    /// If the lock is released earlier, it stays on the server for the rest of this time and then expires; `unlock` does not wait
+    /// for that. The lock also stays held for this time if the process of its holder dies, or if a shorter
+    /// [`max_hold`](Lock::max_hold) ends the hold: the client acquires it for at least this time, even if the
+    /// [watchdog](crate::Builder::watchdog)'s lease is shorter.
+    ///
     /// Must be between a millisecond and a year, and no longer than a [`lease`](Lock::lease); anything else is reported when the
-    /// lock is taken. Where it is taken several times by one owner, the latest of these moments counts.
+    /// lock is acquired. If one owner acquires the lock several times, the latest of these moments counts.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

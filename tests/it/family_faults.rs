@@ -28,20 +28,26 @@ fn files(kind: Kind, script: &str) -> Vec<String> {
         (Kind::Write, "hand_over") => vec!["lock/move".to_owned(), "rw/write_hand_over".to_owned()],
         (Kind::Write, _) => vec!["rw/rwlock".to_owned(), format!("rw/write_{script}")],
         (Kind::Fair, "acquire") => own("fair", &["lock/holder", "fair/queue"]),
-        (Kind::Fair, "release") => own("fair", &["fair/queue"]),
+        (Kind::Fair, "release") => own("fair", &["lock/rest", "fair/queue"]),
         (Kind::Fair, _) => vec![format!("lock/{script}")],
         (Kind::Plain, "hand_over") => own("lock", &["lock/move"]),
+        (Kind::Plain | Kind::Fenced, "release") => own("lock", &["lock/rest"]),
         (Kind::Plain | Kind::Fenced, _) => own("lock", &["lock/holder"]),
     }
 }
 
 /// Loads a script, so that no call of it is answered with NOSCRIPT, and says which it is.
 pub(crate) fn script(server: &Server, kind: Kind, script: &str) -> Which {
+    Which::Script(sha(server, kind, script))
+}
+
+/// The same, by its name on the server.
+pub(crate) fn sha(server: &Server, kind: Kind, script: &str) -> String {
     let files = [vec!["../redis/frame".to_owned()], files(kind, script)].concat();
     let path = |file: String| format!("{}/src/primitives/{file}.lua", env!("CARGO_MANIFEST_DIR"));
     let source: String =
         files.into_iter().map(|file| fs::read_to_string(path(file)).expect("a script of ours")).collect();
-    Which::Script(server.ask(&["SCRIPT", "LOAD", &source]))
+    server.ask(&["SCRIPT", "LOAD", &source])
 }
 
 struct Scene {

@@ -273,7 +273,7 @@ mod fair {
     const KEYS: [&str; 3] = ["x", "redisson_lock_queue:{x}", "redisson_lock_timeout:{x}"];
     const CHANNEL: &str = "redisson_lock__channel:{x}";
     const ACQUIRE: &str = source!("lock/holder.lua", "fair/queue.lua", "fair/acquire.lua");
-    const RELEASE: &str = source!("fair/queue.lua", "fair/release.lua");
+    const RELEASE: &str = source!("lock/rest.lua", "fair/queue.lua", "fair/release.lua");
     const FORCE_UNLOCK: &str = source!("fair/queue.lua", "fair/force_unlock.lua");
     const WAITERS: &str = source!("fair/waiters.lua");
 

@@ -5,8 +5,13 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, Owner};
 
 use crate::{
-    family::{clean, idle},
-    support::{Server, ms, plain, script, until, within},
+    family::{Way as Kind, clean, idle},
+    family_faults,
+    support::{
+        Server, before, behind, ms, plain,
+        proxy::{Fault, Mode, Rule, Way},
+        script, until, within,
+    },
 };
 
 const SOON: Duration = ms(3_000);
@@ -116,10 +121,6 @@ async fn of_nested_ones_the_latest_counts() {
 /// The script may run twice: the second run finds the lock as the first has left it.
 #[tokio::test]
 async fn a_lost_reply_changes_nothing() {
-    use crate::support::{
-        before, behind,
-        proxy::{Fault, Rule, Way},
-    };
     let server = Server::start();
     let release = script(&server, "release");
     let proxy = before(&server);
@@ -146,4 +147,205 @@ async fn what_cannot_be_is_refused() {
         assert!(matches!(error, Error::InvalidConfig { .. }) && error.to_string().contains("min_hold"), "{error}");
     }
     one.lock("x").lease(ms(100)).min_hold(ms(100)).lock().await.expect("good").unlock().await.expect("ours");
+}
+
+/// The holder's client falls silent, as if its process were killed. The lock stays for the whole time, although the watchdog asks for
+/// far less.
+macro_rules! holder_that_dies {
+    ($make:ident) => {{
+        let server = Server::start();
+        let proxy = before(&server);
+        let (one, other) = (behind(&proxy, |builder| builder.watchdog(ms(300))).await, plain(&server).await);
+        let asked = Instant::now();
+        let guard = one.$make("x").min_hold(LEAST).lock().await.expect("free");
+        proxy.set(Mode::Swallow);
+        let next = within("its end", SOON, other.$make("x").lock()).await.0.expect("in the end");
+        assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+        next.unlock().await.expect("ours");
+        drop(guard);
+    }};
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_keeps_a_lock_as_long() {
+    holder_that_dies!(lock);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_keeps_a_fenced_lock_as_long() {
+    holder_that_dies!(fenced_lock);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_keeps_a_fair_lock_as_long() {
+    holder_that_dies!(fair_lock);
+}
+
+/// The one before had it without a `min_hold`, and passes it on.
+#[tokio::test]
+async fn a_waiter_that_was_passed_the_lock_and_dies_keeps_it_as_long() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let (one, other) = (behind(&proxy, |builder| builder.watchdog(ms(300))).await, plain(&server).await);
+    let first = one.mutex("x").lock().await.expect("free");
+    let waiting = tokio::spawn({
+        let lock = one.mutex("x").min_hold(LEAST);
+        async move { lock.lock().await.expect("in the end") }
+    });
+    until("it to wait", SOON, || one.stats().now.waiting == 1).await;
+    let passed = Instant::now();
+    first.unlock().await.expect("ours");
+    let second = within("its turn", SOON, waiting).await.0.expect("no panic");
+    proxy.set(Mode::Swallow);
+    let next = within("its end", SOON, other.mutex("x").lock()).await.0.expect("in the end");
+    assert!(passed.elapsed() >= LEAST, "{:?}", passed.elapsed());
+    next.unlock().await.expect("ours");
+    drop(second);
+}
+
+/// The holder must stop after `max_hold`; the others wait for `min_hold` all the same.
+#[tokio::test]
+async fn a_shorter_max_hold_does_not_end_it() {
+    let server = Server::start();
+    let one = crate::support::client(&server, |builder| builder.watchdog(ms(300))).await;
+    for keeps_the_guard in [true, false] {
+        let (other, asked) = (plain(&server).await, Instant::now());
+        let guard = one.mutex("x").max_hold(ms(100)).min_hold(LEAST).lock().await.expect("free");
+        assert_eq!(within("its cap", SOON, guard.lost()).await.0, leasehold::Lost::MaxHold);
+        let kept = keeps_the_guard.then_some(guard);
+        let next = within("its end", SOON, other.mutex("x").lock()).await.0.expect("in the end");
+        assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+        next.unlock().await.expect("ours");
+        drop(kept);
+        idle(&one).await;
+    }
+}
+
+/// Each lock is passed on in this process and then released early: what confirms that the first had it must not renew the rest.
+#[tokio::test]
+async fn a_late_confirmation_does_not_make_it_longer() {
+    let server = Server::start();
+    let one = plain(&server).await;
+    let name = |n: u32| format!("x{n}");
+    let pairs: Vec<_> = (0..500)
+        .map(|n| {
+            let one = one.clone();
+            tokio::spawn(async move {
+                let first = one.mutex(&name(n)).lock().await.expect("free");
+                let next = one.mutex(&name(n)).min_hold(ms(300));
+                let (first, next) = tokio::join!(
+                    async {
+                        tokio::task::yield_now().await;
+                        first.unlock().await
+                    },
+                    async { next.lock().await.expect("in the end").unlock().await }
+                );
+                first.expect("ours to the end");
+                next.expect("ours to the end");
+            })
+        })
+        .collect();
+    for pair in pairs {
+        pair.await.expect("no panic");
+    }
+    let longest = (0..500).map(|n| server.pttl(&name(n))).max().expect("some");
+    assert!(longest <= 300, "one stays for {longest} ms");
+    until("their end", SOON, || (0..500).all(|n| !server.exists(&name(n)))).await;
+    idle(&one).await;
+}
+
+/// Whatever of the hold comes late does not find it any more: a renewal, a second release, an acquisition of its own.
+macro_rules! what_rests {
+    ($make:ident, $kind:expr) => {{
+        let server = Server::start();
+        let scripts = ["renew", "release", "acquire"].map(|name| family_faults::sha(&server, $kind, name));
+        let (one, other) = (plain(&server).await, plain(&server).await);
+        let guard = one.$make("x").min_hold(ms(1_000)).lock().await.expect("free");
+        let id = guard.id().to_owned();
+        guard.unlock().await.expect("ours to the end");
+        let late = |script: &str, lease: &str, count: &str, more: &str| -> String {
+            let (queue, places) = ("redisson_lock_queue:{x}", "redisson_lock_timeout:{x}");
+            let keys = ["x", if $kind == Kind::Fenced { "redisson_lock_token:{x}" } else { queue }, places];
+            let channel = "redisson_lock__channel:{x}";
+            let begin =
+                ["EVALSHA", script, "3", keys[0], keys[1], keys[2], "1", "nonce", &id, lease, count, more, channel];
+            server.ask(&[&begin[..], &["PUBLISH"]].concat())
+        };
+        assert_eq!(late(&scripts[0], "30000", "0", ""), "nonce gone");
+        assert!(late(&scripts[1], "60000", "0", "PUBLISH").starts_with("nonce released"), "as the first time");
+        assert!(late(&scripts[2], "30000", "1", "first").starts_with("nonce busy"), "nobody has it again");
+        assert!((1..=1_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
+        let rests = other.$make("x").inspect().await.expect("answered").expect("it rests");
+        assert_eq!((rests.id, rests.holds), (format!("{id}:rest"), 1));
+        assert!(other.$make("x").is_locked().await.expect("answered"));
+        assert!(other.$make("x").try_lock().await.expect("answered").is_none());
+        assert!(other.$make("x").force_unlock().await.expect("answered"), "it can be forced open");
+        other.$make("x").try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
+        idle(&one).await;
+        clean(&server, &other).await;
+    }};
+}
+
+#[tokio::test]
+async fn what_rests_of_a_lock_cannot_be_renewed() {
+    what_rests!(mutex, Kind::Plain);
+}
+
+#[tokio::test]
+async fn what_rests_of_a_fenced_lock_cannot_be_renewed() {
+    what_rests!(fenced_lock, Kind::Fenced);
+}
+
+#[tokio::test]
+async fn what_rests_of_a_fair_lock_cannot_be_renewed() {
+    what_rests!(fair_lock, Kind::Fair);
+}
+
+/// The release is sent twice, since the request or its reply is lost. The rest counts from the grant all the same.
+macro_rules! released_twice {
+    ($make:ident, $kind:expr) => {{
+        for way in [Way::There, Way::Back] {
+            let server = Server::start();
+            let release = family_faults::script(&server, $kind, "release");
+            let proxy = before(&server);
+            let client = behind(&proxy, |builder| builder.command_timeout(ms(800))).await;
+            let guard = client.$make("x").min_hold(LEAST).lock().await.expect("free");
+            let granted = Instant::now();
+            proxy.rule(Rule::new(release, Fault::Swallow(way)));
+            guard.unlock().await.expect("ours to the end");
+            assert!(proxy.is_spent());
+            until("its end", SOON, || !server.exists("x")).await;
+            assert!(granted.elapsed() < LEAST + ms(400), "{way:?}: {:?}", granted.elapsed());
+            clean(&server, &client).await;
+        }
+    }};
+}
+
+#[tokio::test]
+async fn a_second_release_of_a_lock_does_not_make_it_longer() {
+    released_twice!(mutex, Kind::Plain);
+}
+
+#[tokio::test]
+async fn a_second_release_of_a_fair_lock_does_not_make_it_longer() {
+    released_twice!(fair_lock, Kind::Fair);
+}
+
+/// What stays takes no more memory than a lock that is there, and the first thing that is done is never refused.
+#[tokio::test]
+async fn it_is_released_early_although_the_memory_is_full() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guards = (
+        client.mutex("a lock").min_hold(LEAST).lock().await.expect("free"),
+        client.fair_lock("a fair lock").min_hold(LEAST).lock().await.expect("free"),
+    );
+    let _: String = server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    let (_, took) = within("the release", SOON, guards.0.unlock()).await;
+    within("the release", SOON, guards.1.unlock()).await.0.expect("ours to the end");
+    assert!(took < ms(1_000), "{took:?}");
+    for name in ["a lock", "a fair lock"] {
+        assert!(server.lock(name)[0].0.ends_with(":rest"), "{:?}", server.lock(name));
+        assert!((1..=1_500).contains(&server.pttl(name)));
+    }
 }

@@ -7,8 +7,11 @@ use redis::Connection;
 use crate::support::Server;
 
 const FRAME: &str = include_str!("../../src/redis/frame.lua");
-const BEFORE: &str =
-    concat!(include_str!("../../src/primitives/lock/holder.lua"), include_str!("../../src/primitives/lock/move.lua"));
+const BEFORE: &str = concat!(
+    include_str!("../../src/primitives/lock/holder.lua"),
+    include_str!("../../src/primitives/lock/move.lua"),
+    include_str!("../../src/primitives/lock/rest.lua")
+);
 const ME: &str = "6b1c7d3e-0000-4000-8000-000000000001:1";
 const HEIR: &str = "6b1c7d3e-0000-4000-8000-000000000001:2";
 const OTHER: &str = "ffffffff-0000-4000-8000-000000000002:9";

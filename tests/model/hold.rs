@@ -309,7 +309,7 @@ impl Ask {
     fn lease(&self) -> Ticks {
         match self.what {
             What::Acquire { lease, .. } | What::Renew { lease } | What::HandOver { lease, .. } => lease,
-            What::Release { .. } | What::ForceUnlock | What::Inspect => 0,
+            What::Release { .. } | What::ReleaseEarly { .. } | What::ForceUnlock | What::Inspect => 0,
         }
     }
 

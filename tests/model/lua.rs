@@ -11,7 +11,7 @@ use std::{
 use redis::{Connection, FromRedisValue};
 
 use crate::{
-    rules::{Id, Lock, Reply, Request, Ticks, What, run},
+    rules::{Id, Lock, RESTING, Reply, Request, Ticks, What, resting, run},
     server::Server,
 };
 
@@ -23,6 +23,12 @@ const IDS: [&str; 3] = [
     "6b1c7d3e-0000-4000-8000-000000000001:2",
     "ffffffff-0000-4000-8000-000000000002:1",
 ];
+/// What stays of each that is released early.
+const RESTS: [&str; 3] = [
+    "6b1c7d3e-0000-4000-8000-000000000001:1:rest",
+    "6b1c7d3e-0000-4000-8000-000000000001:2:rest",
+    "ffffffff-0000-4000-8000-000000000002:1:rest",
+];
 
 const LEVELS: std::ops::RangeInclusive<u8> = 1..=3;
 const LEASES: std::ops::RangeInclusive<Ticks> = 1..=3;
@@ -33,6 +39,7 @@ macro_rules! script {
             include_str!("../../src/redis/frame.lua"),
             include_str!("../../src/primitives/lock/holder.lua"),
             include_str!("../../src/primitives/lock/move.lua"),
+            include_str!("../../src/primitives/lock/rest.lua"),
             include_str!(concat!("../../src/primitives/lock/", $name, ".lua"))
         )
     };
@@ -64,7 +71,7 @@ impl Real {
     fn put(&mut self, lock: Option<Lock>) {
         let _: u32 = self.ask(&["DEL", "lock"]);
         let Some(Lock { id, count, left }) = lock else { return };
-        let _: u32 = self.ask(&["HSET", "lock", IDS[usize::from(id)], &count.to_string()]);
+        let _: u32 = self.ask(&["HSET", "lock", text(id), &count.to_string()]);
         if let Some(left) = left {
             let _: u32 = self.ask(&["PEXPIRE", "lock", &millis(left).to_string()]);
         }
@@ -85,14 +92,15 @@ impl Real {
             }
             What::Renew { lease } => (script!("renew"), lease, 0, ""),
             What::Release { level } => (script!("release"), 0, level, "PUBLISH"),
-            What::HandOver { heir, lease } => (script!("hand_over"), lease, 0, IDS[usize::from(heir)]),
+            What::ReleaseEarly { rest } => (script!("release"), rest, 0, "PUBLISH"),
+            What::HandOver { heir, lease } => (script!("hand_over"), lease, 0, text(heir)),
             What::ForceUnlock => (script!("force_unlock"), 0, 0, "PUBLISH"),
             What::Inspect => (script!("inspect"), 0, 0, ""),
         };
         let script = redis::Script::new(source);
         let mut call = script.prepare_invoke();
         call.key("lock").arg(1).arg("nonce");
-        call.arg(IDS[usize::from(id)]).arg(millis(lease)).arg(level).arg(more).arg("redisson_lock__channel:{lock}");
+        call.arg(text(id)).arg(millis(lease)).arg(level).arg(more).arg("redisson_lock__channel:{lock}");
         let answer: String = call.invoke(&mut self.raw).expect("it runs");
         reply(answer.strip_prefix("nonce ").expect("the nonce first"))
     }
@@ -132,9 +140,14 @@ fn ticks(left: i64) -> Option<Ticks> {
     (left >= 0).then(|| Ticks::try_from((left + TICK - 1) / TICK).expect("a few ticks"))
 }
 
+fn text(id: Id) -> &'static str {
+    let at = usize::from(id % RESTING);
+    if id < RESTING { IDS[at] } else { RESTS[at] }
+}
+
 fn number(id: &str) -> Id {
-    let at = IDS.iter().position(|known| *known == id).expect("an id of this test");
-    Id::try_from(at).expect("a handful")
+    let at = |ids: &[&str; 3]| ids.iter().position(|known| *known == id).map(|at| Id::try_from(at).expect("a handful"));
+    at(&IDS).or_else(|| at(&RESTS).map(resting)).expect("an id of this test")
 }
 
 fn reply(answer: &str) -> Reply {
@@ -162,6 +175,7 @@ fn ids() -> impl Iterator<Item = Id> {
 
 fn all_locks() -> Vec<Option<Lock>> {
     let mut all = vec![None];
+    all.extend(ids().map(|id| Some(Lock { id: resting(id), count: 1, left: Some(1) })));
     for id in ids() {
         for count in LEVELS {
             let lefts = LEASES.map(Some).chain([None]);
@@ -175,13 +189,14 @@ fn all_requests() -> Vec<Request> {
     let mut all = vec![What::ForceUnlock, What::Inspect, What::Renew { lease: 0 }, What::Release { level: 0 }];
     all.extend(LEVELS.map(|level| What::Release { level }));
     for lease in LEASES {
-        all.push(What::Renew { lease });
+        all.extend([What::Renew { lease }, What::ReleaseEarly { rest: lease }]);
         all.extend(ids().map(|heir| What::HandOver { heir, lease }));
         for level in LEVELS {
             all.extend([true, false].map(|again| What::Acquire { level, lease, again }));
         }
     }
-    all.iter().flat_map(|what| ids().map(|id| Request { id, what: *what })).collect()
+    let rests = ids().map(|id| Request { id: resting(id), what: What::ForceUnlock });
+    all.iter().flat_map(|what| ids().map(|id| Request { id, what: *what })).chain(rests).collect()
 }
 
 #[test]

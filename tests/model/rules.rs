@@ -3,6 +3,8 @@
 
 /// Which hold.
 pub(crate) type Id = u8;
+/// Added to the id of a hold: what stays of it when it is released early.
+pub(crate) const RESTING: Id = 100;
 /// Time in the model's own unit.
 pub(crate) type Ticks = u8;
 
@@ -34,6 +36,10 @@ pub(crate) enum What {
     },
     Release {
         level: u8,
+    },
+    /// The last acquisition, before the time for which nobody else may have the lock. Not used by the clients of the model.
+    ReleaseEarly {
+        rest: Ticks,
     },
     HandOver {
         heir: Id,
@@ -84,6 +90,11 @@ pub(crate) fn run(lock: Option<Lock>, Request { id, what }: Request) -> After {
         }
         (What::Release { level: 0 } | What::ForceUnlock, Some(_)) => freed(),
         (What::Release { level }, Some(lock)) => quietly(Some(Lock { count: level, ..lock }), Reply::Released),
+        (What::ReleaseEarly { rest }, Some(_)) => rests(Lock { id: resting(id), count: 1, left: Some(rest) }),
+        (What::Release { level: 0 } | What::ReleaseEarly { .. }, None) => match lock {
+            Some(lock) if lock.id == resting(id) => rests(lock),
+            _ => quietly(lock, Reply::Gone),
+        },
         (What::Renew { .. } | What::Release { .. } | What::ForceUnlock, None) => quietly(lock, Reply::Gone),
         (What::Inspect, _) => {
             quietly(lock, lock.map_or(Reply::Free, |lock| Reply::Held(lock.id, lock.count, lock.left)))
@@ -112,6 +123,15 @@ fn hand_over(lock: Option<Lock>, id: Id, heir: Lock) -> After {
 
 fn quietly(lock: Option<Lock>, reply: Reply) -> After {
     After { lock, reply, published: false }
+}
+
+/// The waiters look when its time is over.
+fn rests(lock: Lock) -> After {
+    After { lock: Some(lock), reply: Reply::Released, published: true }
+}
+
+pub(crate) fn resting(id: Id) -> Id {
+    RESTING + id
 }
 
 fn freed() -> After {

@@ -71,7 +71,11 @@ pub(crate) async fn behind(proxy: &Proxy, settings: impl FnOnce(Builder) -> Buil
 
 /// Loads a script of the lock into the server, so that no call of it is answered with NOSCRIPT, and says which it is.
 pub(crate) fn script(server: &Server, name: &str) -> Which {
-    let before = if name == "hand_over" { "move" } else { "holder" };
+    let before = match name {
+        "hand_over" => "move",
+        "release" => "rest",
+        _ => "holder",
+    };
     let files = ["redis/frame", &format!("primitives/lock/{before}"), &format!("primitives/lock/{name}")];
     let parts = files.map(|file| format!("{}/src/{file}.lua", env!("CARGO_MANIFEST_DIR")));
     let source = parts.map(|path| fs::read_to_string(path).expect("a script of the lock")).concat();

@@ -1,6 +1,7 @@
 -- Moves the count to the count wanted; at zero calls the next and deletes the lock, in this order: should PUBLISH be refused, the
--- lock must not be gone with nobody woken. Or it leaves the lock there for so long: then the next looks when that is. One that
--- does not have the lock gives its place back. Safe to run twice.
+-- lock must not be gone with nobody woken. Or it leaves the lock there for so long, under another field: then the next looks when that
+-- is. One that does not have the lock gives its place back. Safe to run twice: the second run finds that field, and leaves its end
+-- as it is.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, ms for which nobody gets it yet or 0, count wanted, publish command, channel
 -- Reply  released | gone: there was no hold, but perhaps a place; each with the clients that were told, and the ms that the one
@@ -11,7 +12,14 @@ return serve(function(k, a)
   local function called(code, first, till, told)
     return string.format('%s %d %.0f', code, told or 0, first and math.max(till - clock(), 1) or 0)
   end
+  local function told_head()
+    local head = redis.call('LINDEX', queue, 0)
+    return head and publish(command, channel .. ':' .. head) or 0
+  end
   local count = redis.call('HGET', lock, id)
+  if not count and wanted == '0' and redis.call('HEXISTS', lock, rest_of(id)) == 1 then
+    return 'released ' .. told_head() .. ' 0'
+  end
   if not count then
     local was = wanted == '0' and redis.call('LPOS', queue, id)
     if was then
@@ -30,10 +38,9 @@ return serve(function(k, a)
     return 'released 0 0'
   end
   if ARGV[a + 3] ~= '0' then
-    local head = redis.call('LINDEX', queue, 0)
-    local heard = head and publish(command, channel .. ':' .. head) or 0
-    redis.call('PEXPIRE', lock, ARGV[a + 3])
-    return 'released ' .. heard .. ' 0'
+    local told = told_head()
+    rests(lock, id, ARGV[a + 3])
+    return 'released ' .. told .. ' 0'
   end
   local first, till, told = call_next(queue, places, command, channel, nil, true)
   redis.call('DEL', lock)

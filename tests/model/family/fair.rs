@@ -128,6 +128,7 @@ impl Fair {
 
     fn release(&mut self, id: &str, rest: i64, level: u64) -> (String, u64) {
         match (self.count(id), level) {
+            (None, 0) if self.count(&rest_of(id)).is_some() => self.told_head(),
             (None, 0) => {
                 let was = self.place(id);
                 if was.is_some() {
@@ -140,9 +141,8 @@ impl Fair {
             }
             (None, _) => ("gone 0 0".to_owned(), 0),
             (Some(_), 0) if rest > 0 => {
-                self.lock.iter_mut().for_each(|lock| lock.left = rest);
-                let hears = self.line.first().is_some_and(|head| self.listening.contains(head));
-                (format!("released {} 0", u8::from(hears)), u64::from(!self.line.is_empty()))
+                self.lock = Some(Hash::of(None, &rest_of(id), 1, rest));
+                self.told_head()
             }
             (Some(_), 0) => {
                 self.lock = None;
@@ -153,6 +153,12 @@ impl Fair {
                 ("released 0 0".to_owned(), 0)
             }
         }
+    }
+
+    /// It is told to look when the time of the one that was released early is over.
+    fn told_head(&self) -> (String, u64) {
+        let hears = self.line.first().is_some_and(|head| self.listening.contains(head));
+        (format!("released {} 0", u8::from(hears)), u64::from(!self.line.is_empty()))
     }
 
     fn force_unlock(&mut self, id: &str) -> (String, u64) {
@@ -180,6 +186,11 @@ impl Fair {
     }
 }
 
+/// What stays of a hold that is released early.
+fn rest_of(id: &str) -> String {
+    format!("{id}:rest")
+}
+
 /// The turn of one that is called: one whose place is over has it only if it listens.
 fn turn(till: i64, listens: bool) -> Option<i64> {
     match listens {
@@ -204,7 +215,7 @@ impl Rules for Fair {
     fn source(script: &str) -> String {
         sources! { script;
             "acquire": "lock/holder", "fair/queue", "fair/acquire";
-            "release": "fair/queue", "fair/release";
+            "release": "lock/rest", "fair/queue", "fair/release";
             "force_unlock": "fair/queue", "fair/force_unlock";
             "waiters": "fair/waiters";
         }
