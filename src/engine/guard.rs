@@ -298,7 +298,7 @@ impl Guard {
     async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Moment> {
         self.hold.check()?;
         let time = (Instant::now(), self.engine.outage_ends());
-        let hold = lease.map(|lease| (&*self.hold, lease));
+        let hold = lease.inspect(|lease| self.hold.lengthening(*lease)).map(|lease| (&*self.hold, lease));
         let request = ScriptRequest { hold, ..ScriptRequest::new(what, &self.hold.name, request, time) };
         let reply = Box::pin(request.ask(&self.engine.redis)).await?;
         match reply.answer.code {

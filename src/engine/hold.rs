@@ -112,6 +112,8 @@ struct State {
     doomed: bool,
     /// Its loss has been told and counted.
     told: bool,
+    /// It was lost, and its lease is over since: nothing of it may be left on the server, whatever guards there are.
+    spent: bool,
     /// The server was asked to give back its last acquisition, or to hand it over, and has not answered.
     returning: bool,
     /// The server has confirmed that its last acquisition was given back or handed over.
@@ -171,6 +173,8 @@ pub(crate) enum WatchdogStep {
     Ended(Lost),
     /// Ask the server to keep it for this long, or just whether it is there.
     Confirm(Option<Lease>),
+    /// It was lost, its lease is over, and yet the server may have it: it must be given back.
+    Spent,
     Sleep,
 }
 
@@ -201,6 +205,7 @@ impl Hold {
             not_before: Moment::now(),
             doomed: false,
             told: false,
+            spent: false,
             returning: false,
             returned: false,
             visits: 0,
@@ -315,6 +320,14 @@ impl Hold {
         self.facts().clean = false;
     }
 
+    /// A request for this lease is about to be sent, and its caller may leave at any moment: if that is longer than what the watchdog
+    /// asks for, the next holder must not have the id.
+    pub(crate) fn lengthening(&self, lease: Lease) {
+        if lease > self.watchdog {
+            self.in_doubt();
+        }
+    }
+
     /// Where it waits: in a line of the server's each has a queue of its own here.
     pub(super) fn queue(&self) -> (LineKey, u64) {
         (self.line(), if self.kind.rules.waits == Waits::InLine { self.number } else { 0 })
@@ -371,12 +384,12 @@ impl Hold {
         self.facts().count
     }
 
-    /// The count the server should have. A hold that is lost keeps what its guards have: its holder needs the rest of the
-    /// lease to stop, and an inner guard that goes must not let somebody else in.
+    /// The count the server should have. A hold that is lost keeps what its guards have until its lease is over: its holder needs
+    /// the rest of the lease to stop, and an inner guard that goes must not let somebody else in.
     pub(crate) fn wanted(&self) -> u32 {
         let state = self.state();
         match state.phase {
-            Phase::Held | Phase::Lost(_) if !state.doomed => state.count,
+            Phase::Held | Phase::Lost(_) if !state.doomed && !state.spent => state.count,
             _ => 0,
         }
     }
@@ -665,9 +678,13 @@ impl Hold {
     }
 
     pub(crate) fn step(&self, now: Moment) -> WatchdogStep {
-        let state = self.state();
+        let mut state = self.state();
         match state.phase {
             Phase::Lost(reason) if !state.told => WatchdogStep::Ended(reason),
+            Phase::Lost(_) if self.kind.may_outlast_its_lease() && !state.spent && now >= state.until => {
+                state.spent = true;
+                WatchdogStep::Spent
+            }
             Phase::Held if now >= state.confirm_at => {
                 WatchdogStep::Confirm((state.renewed > 0).then_some(self.watchdog))
             }
@@ -682,6 +699,7 @@ impl Hold {
             Phase::Held if confirming => Some(state.end()),
             Phase::Held => Some(state.end().min(state.confirm_at)),
             Phase::Lost(_) if !state.told => Some(Moment::now()),
+            Phase::Lost(_) if self.kind.may_outlast_its_lease() && !state.spent => Some(state.until),
             _ => None,
         }
     }

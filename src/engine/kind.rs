@@ -147,6 +147,11 @@ impl Kind {
         self.beside.is_some() || self.rules.waits == Waits::InLine
     }
 
+    /// On the server it has the lease of another kind too, which its owner may hold beside it and keep.
+    pub(super) fn may_outlast_its_lease(&self) -> bool {
+        self.barred_by.is_some()
+    }
+
     /// Where releases of this key are published.
     pub(crate) fn channel(&self, key: &str) -> String {
         prefixed(self.channel, key).to_string()

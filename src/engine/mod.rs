@@ -189,9 +189,15 @@ impl Engine {
         // A hand-over is not confirmed by replicas, so where they must confirm there is none.
         let handovers = if config.replicas == 0 { config.handovers } else { 0 };
         let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
-        let watchdog = Watchdog::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters), closing.clone());
         let (releaser, releasing) = Releaser::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters));
         let (releaser, abandoned) = (Arc::new(releaser), Arc::new(AtomicBool::new(false)));
+        let watchdog = Watchdog::start(
+            Arc::clone(&redis),
+            Arc::clone(&queues),
+            Arc::clone(&releaser),
+            Arc::clone(&counters),
+            closing.clone(),
+        );
         let inspector = QueueInspector {
             queues: Arc::clone(&queues),
             releaser: Arc::clone(&releaser),

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     hold::{Hold, WatchdogStep},
     queue::Queues,
+    releaser::{ReleaseJob, Releaser},
 };
 use crate::{
     clock::Moment,
@@ -39,6 +40,7 @@ pub(crate) struct Watchdog {
     wake: Notify,
     redis: Arc<Redis>,
     queues: Arc<Queues>,
+    releaser: Arc<Releaser>,
     counters: Arc<Counters>,
 }
 
@@ -56,12 +58,13 @@ impl Watchdog {
     pub(crate) fn start(
         redis: Arc<Redis>,
         queues: Arc<Queues>,
+        releaser: Arc<Releaser>,
         counters: Arc<Counters>,
         closing: CancellationToken,
     ) -> Arc<Watchdog> {
         let list = Mutex::new(List { due: BTreeMap::new(), asleep_until: Moment::FAR });
         let changes = redis.changes();
-        let watchdog = Arc::new(Watchdog { list, wake: Notify::new(), redis, queues, counters });
+        let watchdog = Arc::new(Watchdog { list, wake: Notify::new(), redis, queues, releaser, counters });
         tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(changes)));
         watchdog
     }
@@ -145,8 +148,10 @@ impl Watchdog {
         let mut confirm = Due::new();
         for hold in holds {
             let step = hold.step(now);
-            if let WatchdogStep::Ended(reason) = step {
-                self.lost(&hold, reason);
+            match step {
+                WatchdogStep::Ended(reason) => self.lost(&hold, reason),
+                WatchdogStep::Spent => self.releaser.send(ReleaseJob::for_all(&hold)),
+                WatchdogStep::Confirm(_) | WatchdogStep::Sleep => {}
             }
             self.list_by(&hold, matches!(step, WatchdogStep::Confirm(_)));
             if let WatchdogStep::Confirm(lease) = step {

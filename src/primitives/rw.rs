@@ -66,6 +66,7 @@ impl Client {
 /// * **Reentrant on both sides.** An owner that writes may read as well, past all who wait, and keeps reading when it gives back the
 ///   writing: [`WriteGuard::downgrade`] does both. One that reads and asks to write would wait for itself: that is
 ///   [`Error::Upgrade`], at once.
+/// * **A lost write hold ends with its lease**, also if its guard is kept and the owner still reads: other readers are admitted then.
 /// * **A reader's lease is its client's own**: one that dies keeps nobody from writing for longer than that, however many go on reading.
 /// * **Writers are not starved.** One that waits leaves a mark on the server, and readers that come later wait until it has had its
 ///   turn. JVMs do not know the mark: behind readers of theirs that never leave a gap a writer waits as it does in Redisson, and

@@ -33,6 +33,7 @@ mod half_way;
 mod history;
 mod links;
 mod listeners;
+mod long_leases;
 mod lost;
 mod max_hold;
 mod min_hold;
