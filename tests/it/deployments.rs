@@ -6,7 +6,6 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
 };
 
 use redis::RedisResult;
@@ -17,7 +16,7 @@ use rustls::{
 };
 
 use crate::support::{
-    Server,
+    Server, Stopwatch,
     deployment::{
         cluster::Cluster,
         sentinels::{Passwords, Sentinels},
@@ -34,7 +33,7 @@ fn said(server: &Server, words: &[&str]) -> String {
 
 #[tokio::test]
 async fn a_cluster_is_soon_there_and_sends_each_key_to_its_owner() {
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let cluster = Cluster::start().await;
     assert!(started.elapsed() < ms(10_000), "{:?}, and 3 s as a rule", started.elapsed());
     assert_eq!(cluster.masters(), [0, 1, 2]);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::{Server, ms, plain, until};
+use crate::support::{Server, Stopwatch, ms, plain, until};
 
 const SOON: Duration = ms(100);
 
 /// Waits on the test's own clock, without any runtime's help.
 fn free_soon(server: &Server, name: &str) {
-    let started = std::time::Instant::now();
+    let started = Stopwatch::start();
     while server.exists(name) {
         assert!(started.elapsed() < SOON, "{name} is still locked");
     }

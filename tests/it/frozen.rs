@@ -12,7 +12,7 @@ use leasehold::{Client, Error, Guard, Lost};
 use serial_test::serial;
 use tokio::{task::JoinHandle, time::sleep};
 
-use crate::support::{Server, client, ms, until, within};
+use crate::support::{Server, Stopwatch, client, ms, until, within};
 
 const LEASE: Duration = ms(3_000);
 const FROZEN: Duration = ms(10_000);
@@ -72,29 +72,24 @@ async fn work(client: Client, name: usize, watch: Arc<Watch>) {
 }
 
 /// When a holder is told, and how.
-fn told(guard: Guard) -> JoinHandle<(Guard, Lost, Instant)> {
+fn told(guard: Guard) -> JoinHandle<(Guard, Lost, Stopwatch)> {
     tokio::spawn(async move {
         let lost = guard.lost().await;
-        (guard, lost, Instant::now())
+        (guard, lost, Stopwatch::start())
     })
 }
 
-/// Freezes the server at a moment between renewals. With the ends of the held leases as the server has them.
-async fn freeze(server: &Server, clients: &[Client]) -> Vec<Instant> {
-    let renewals = || clients.iter().map(|client| client.stats().total.renewals).sum::<u64>();
-    for _ in 0..20 {
-        let before = renewals();
-        let end = |n| Instant::now() + ms(server.pttl(&format!("held-{n}")).try_into().expect("held"));
-        let ends = (0..HELD).map(end).collect();
-        server.freeze();
-        sleep(ms(50)).await; // replies under way arrive
-        if renewals() == before {
-            return ends;
-        }
-        server.thaw();
-        sleep(ms(50)).await;
-    }
-    panic!("renewals all the time");
+/// Freezes the server. With the ends of the held leases as the server has them: from the moment they are read on it answers
+/// nobody, so nothing is renewed in between.
+async fn freeze(server: &Server) -> Vec<Instant> {
+    let (mut raw, mut look) = (server.raw(), redis::pipe());
+    look.atomic().cmd("CLIENT").arg("PAUSE").arg(FROZEN.as_millis() as u64 / 2).ignore();
+    (0..HELD).for_each(|n| _ = look.cmd("PTTL").arg(format!("held-{n}")));
+    let left: Vec<u64> = look.query(&mut raw).expect("held");
+    let now = Instant::now(); // later than they were read, so no end is too early
+    server.freeze();
+    sleep(ms(50)).await; // replies under way arrive
+    left.into_iter().map(|left| now + ms(left)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,8 +106,8 @@ async fn for_ten_seconds_with_a_lease_of_three() {
     }
     until("work in all names", ms(5_000), || watch.turns().iter().all(|turns| *turns > 20)).await;
 
-    let ends = freeze(&server, &clients).await;
-    let frozen = Instant::now();
+    let ends = freeze(&server).await;
+    let (frozen, then) = (Instant::now(), Stopwatch::start());
     let before = watch.turns();
     for (guard, end) in guards.iter().zip(&ends) {
         let now = Instant::now();
@@ -123,7 +118,12 @@ async fn for_ten_seconds_with_a_lease_of_three() {
         let (told, _) = within("a holder to be told", LEASE, holder).await;
         let (guard, lost, when) = told.expect("no panic");
         assert_eq!(lost, Lost::Expired);
-        assert!(when <= end + LATE, "{} was told {:?} too late", guard.name(), when - end);
+        let (took, least) = (when.since(&then), end.saturating_duration_since(frozen));
+        assert!(
+            took <= least + LATE,
+            "{} was told {took} after the server froze, and had it for {least:?}",
+            guard.name()
+        );
         assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Expired, .. })));
     }
     sleep(FROZEN.saturating_sub(frozen.elapsed())).await;
@@ -131,8 +131,8 @@ async fn for_ten_seconds_with_a_lease_of_three() {
     assert!(granted <= NAMES as u64, "{granted} grants from a server that stands still");
 
     server.thaw();
-    let then = watch.turns();
-    let all_on = || watch.turns().iter().zip(then).all(|(now, then)| *now > then + 20);
+    let thawed = watch.turns();
+    let all_on = || watch.turns().iter().zip(thawed).all(|(now, then)| *now > then + 20);
     until("all to go on", ms(5_000), all_on).await;
     assert!(workers.iter().all(|worker| !worker.is_finished()), "nobody gave up");
     workers.iter().for_each(JoinHandle::abort);

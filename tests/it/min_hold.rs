@@ -1,6 +1,6 @@
 //! A lock that is given back early and had by nobody before its time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{Client, Error, Owner};
 
@@ -8,7 +8,7 @@ use crate::{
     family::{Way as Kind, clean, idle},
     family_faults,
     support::{
-        Server, before, behind, ms, plain,
+        Server, Stopwatch, before, behind, ms, plain,
         proxy::{Fault, Mode, Rule, Way},
         script, until, within,
     },
@@ -22,14 +22,14 @@ macro_rules! given_back_early {
     ($make:ident) => {{
         let server = Server::start();
         let (one, other) = (plain(&server).await, plain(&server).await);
-        let asked = Instant::now();
+        let asked = Stopwatch::start();
         let guard = one.$make("x").min_hold(LEAST).lock().await.expect("free");
-        let granted = Instant::now();
+        let granted = Stopwatch::start();
         let waiting = [&one, &other].map(|client| {
             let lock = client.$make("x").owner(&Owner::new());
             tokio::spawn(async move {
                 let guard = lock.lock().await.expect("in the end");
-                let got = Instant::now();
+                let got = Stopwatch::start();
                 guard.unlock().await.expect("ours");
                 got
             })
@@ -41,8 +41,8 @@ macro_rules! given_back_early {
         assert!(one.$make("x").try_lock().await.expect("answered").is_none());
         for waiting in waiting {
             let got = within("its turn", SOON, waiting).await.0.expect("no panic");
-            assert!(got - asked >= LEAST, "{:?}", got - asked);
-            assert!(got - granted < LEAST + ms(1_000), "{:?}", got - granted);
+            assert!(got.since(&asked) >= LEAST, "{}", got.since(&asked));
+            assert!(got.since(&granted) < LEAST + ms(1_000), "{}", got.since(&granted));
         }
         idle(&one).await;
         clean(&server, &other).await;

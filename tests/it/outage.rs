@@ -8,7 +8,9 @@ use tokio::{task::JoinHandle, time::sleep};
 use crate::support::{
     Server, before, behind, client, ms, plain,
     proxy::{Fault, Mode, Proxy, Rule, Way, Which},
-    script, until, within,
+    script,
+    stall::Took,
+    until, within,
 };
 
 /// The longest sleep of a waiter whom nobody tells, and what a busy machine adds.
@@ -217,7 +219,7 @@ async fn what_is_on_its_way_back_does_not_double_the_wait() {
 }
 
 /// Waits elsewhere with that fault on its subscriber, for a lock that is given back; with how long it takes from there.
-async fn deaf(fault: Rule) -> Duration {
+async fn deaf(fault: Rule) -> Took {
     let server = Server::start();
     let (proxy, (_holder, guard)) = (before(&server), held_elsewhere(&server, ms(30_000)).await);
     proxy.rule(fault);

@@ -204,7 +204,8 @@ async fn an_unlock_that_nobody_awaits() {
     let (server, client) = scene().await;
     let (held, waiting) = row(&client, 3).await;
     let mut kept = vec![Box::pin(held.unlock())];
-    assert!(poll_once(kept[0].as_mut()).is_pending());
+    let polled = poll_once(kept[0].as_mut());
+    assert!(polled.is_pending(), "{polled:?}");
     for waiting in waiting {
         let mut unlock = Box::pin(taken(waiting).await.unlock());
         let _ = poll_once(unlock.as_mut());

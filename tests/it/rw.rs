@@ -1,13 +1,13 @@
 //! The read-write lock: many readers or one writer.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
 use tokio::task::JoinHandle;
 
 use crate::{
     family::{clean, counted, idle},
-    support::{Server, client, ms, plain, until, within},
+    support::{Server, Stopwatch, client, ms, plain, until, within},
 };
 
 const SOON: Duration = ms(2_000);
@@ -60,7 +60,7 @@ async fn readers_in_line_go_together() {
         until("one to ask", SOON, || !server.channels().is_empty()).await;
         guard.unlock().await.expect("ours");
         let mut held = Vec::new();
-        let started = Instant::now();
+        let started = Stopwatch::start();
         for waiting in waiting {
             held.push(within("its turn", SOON, waiting).await.0.expect("no panic"));
         }

@@ -6,6 +6,7 @@ use leasehold::{Client, Error, Lost};
 use tokio::time::sleep;
 
 use crate::support::{
+    Stopwatch,
     deployment::sentinels::{Passwords, Sentinels},
     ms, until, within,
 };
@@ -167,7 +168,7 @@ async fn nobody_gets_what_no_replica_has() {
 
 /// A lock is confirmed by a replica, soon: one that has just come back may need a second.
 async fn confirmed(client: &Client) {
-    let since = Instant::now();
+    let since = Stopwatch::start();
     loop {
         match client.lock("x").try_lock().await {
             Ok(Some(guard)) => return guard.unlock().await.expect("ours"),

@@ -11,20 +11,24 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 #[allow(dead_code)]
 pub(crate) mod server;
+#[allow(dead_code)]
+pub(crate) mod stall;
 
 use std::{
     env, fs,
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     process::{Command, Output},
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use leasehold::{Builder, Client};
 
 use proxy::{Proxy, Which};
 pub(crate) use server::Server;
+pub(crate) use stall::Stopwatch;
+use stall::Took;
 
 /// A client of that server with the settings of the test.
 pub(crate) async fn client(server: &Server, settings: impl FnOnce(Builder) -> Builder) -> Client {
@@ -82,21 +86,26 @@ pub(crate) fn script(server: &Server, name: &str) -> Which {
     Which::Script(server.ask(&["SCRIPT", "LOAD", &source]))
 }
 
-/// Waits for a condition, and fails the test when it does not come true in time.
+/// Waits for a condition, and fails the test when it does not come true in time, as far as the machine ran.
 pub(crate) async fn until(what: &str, patience: Duration, mut is_true: impl FnMut() -> bool) {
-    let started = Instant::now();
+    let started = Stopwatch::start();
     while !is_true() {
-        assert!(started.elapsed() < patience, "not within {patience:?}: {what}");
+        let took = started.elapsed();
+        assert!(took < patience, "not within {patience:?}, but {took}: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Waits for a future, and fails the test when it does not end in time; with how long it took.
-pub(crate) async fn within<T>(what: &str, patience: Duration, work: impl Future<Output = T>) -> (T, Duration) {
-    let started = Instant::now();
-    match tokio::time::timeout(patience, work).await {
-        Ok(done) => (done, started.elapsed()),
-        Err(_) => panic!("not within {patience:?}: {what}"),
+/// Waits for a future, and fails the test when it does not end in time, as far as the machine ran; with how long it took.
+pub(crate) async fn within<T>(what: &str, patience: Duration, work: impl Future<Output = T>) -> (T, Took) {
+    let (started, mut work, mut left) = (Stopwatch::start(), pin!(work), patience);
+    loop {
+        if let Ok(done) = tokio::time::timeout(left, work.as_mut()).await {
+            return (done, started.elapsed());
+        }
+        let took = started.elapsed();
+        assert!(took < patience, "not within {patience:?}, but {took}: {what}");
+        left = took.stalled + patience - took.elapsed;
     }
 }
 
