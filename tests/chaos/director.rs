@@ -16,11 +16,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    ARCHIVE, AWAY, LEASE, LINES, LONG_LEASE, PARCEL, SHARED, VAULT_LEASE, VAULTS, clock,
-    history::{Event, Failover, History, Kind, Violation, Wipe},
+    ARCHIVE, ATLAS, AWAY, CELLAR, CELLAR_LEASE, LEASE, LINES, LONG_LEASE, PARCEL, REST, SHARED, VAULT_LEASE, VAULTS,
+    clock,
+    history::{Event, Failover, Far, History, Kind, Left, Spared, Violation, Wipe},
+    locks::kind_of,
     observer::Observer,
     report,
     scene::Scene,
+    server::Server,
     troubles::Deck,
     worker::OUTAGE,
 };
@@ -75,6 +78,9 @@ pub(crate) fn run<S: Scene>(time: Duration, seed: u64) -> Outcome<bool> {
     let in_a_row = if time < SHORT { S::IN_A_ROW.1 } else { S::IN_A_ROW.0 };
     while started.elapsed() < time {
         for _ in 0..in_a_row {
+            if started.elapsed() >= time {
+                break;
+            }
             let since = clock();
             let name = deck.trouble(&mut stage, &mut random);
             stage.diary.push(format!("{since} {} {name}", clock()));
@@ -135,7 +141,7 @@ impl<S: Scene> Stage<S> {
     /// Says something to all servers that can be written to.
     pub(crate) fn ask_all(&self, words: &[&str]) {
         for server in self.scene.masters() {
-            let _: redis::Value = server.ask(words);
+            let _: redis::RedisResult<redis::Value> = server.try_ask(words); // it may be master no more
         }
     }
 
@@ -146,6 +152,16 @@ impl<S: Scene> Stage<S> {
     /// What its master had not passed on is gone.
     pub(crate) fn failed_over(&mut self, failover: Failover) {
         self.history.failovers.push(failover);
+    }
+
+    /// That client was farther away than the others.
+    pub(crate) fn far(&mut self, slot: usize, (since, until): (u64, u64)) {
+        self.history.far.push(Far { client: self.clients[slot].name.clone(), since, until });
+    }
+
+    /// What went on elsewhere was none of these locks' business.
+    pub(crate) fn spared(&mut self, names: Vec<String>, (since, until): (u64, u64)) {
+        self.history.spared.push(Spared { names, since, until });
     }
 
     /// Kills a client and starts another in its place.
@@ -186,13 +202,23 @@ impl<S: Scene> Stage<S> {
             };
             found.push(Violation { kind: Kind::Stuck, name: "-".to_owned(), details });
         }
+        self.wait_for_rests();
         self.history.seen = self.observer.take().map(Observer::end).unwrap_or_default();
         for name in S::NAMES {
-            let left: Vec<String> = self.scene.server_of(name).ask(&["HKEYS", name]);
+            let left: Vec<String> = self.scene.ask(name, &["HKEYS", name]);
             let left = left.into_iter().filter(|field| field != "mode");
             self.history.left.extend(left.map(|id| ((*name).to_owned(), id, clock())));
         }
+        self.history.keys = self.scene.masters().into_iter().flat_map(keys_left).collect();
         Ok(found)
+    }
+
+    /// Given back, and not to be had for a while.
+    fn wait_for_rests(&self) {
+        let ends = Instant::now() + REST;
+        while Instant::now() < ends && !self.scene.ask::<Vec<String>>(CELLAR, &["HKEYS", CELLAR]).is_empty() {
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn read_logs(&mut self) -> Outcome<()> {
@@ -232,6 +258,16 @@ impl<S: Scene> Stage<S> {
     }
 }
 
+fn keys_left(server: &Server) -> Vec<Left> {
+    let keys: Vec<String> = server.ask(&["KEYS", "*"]);
+    let left = |key: String| {
+        let time: i64 = server.pttl(&key);
+        // One that has gone meanwhile had no time left.
+        Left { kind: kind_of(&key), time: if time == -1 { None } else { Some(time.max(0).unsigned_abs()) }, key }
+    };
+    keys.into_iter().map(left).collect()
+}
+
 /// What the checker must know of the names and the settings.
 fn expectations<S: Scene>() -> History {
     let by_name = |times: &[(&str, Duration)]| times.iter().map(|(name, time)| ((*name).to_owned(), *time)).collect();
@@ -242,13 +278,16 @@ fn expectations<S: Scene>() -> History {
     }
     let (marked, lines) = (SHARED.map(|name| (name, MARK)), LINES.map(|name| (name, PLACES)));
     let vaults = VAULTS.map(|name| (name, VAULT_LEASE));
+    let kept = [(ATLAS, LONG_LEASE), (CELLAR, CELLAR_LEASE + REST)];
     // They are confirmed within a third of their lease.
-    let beliefs = by_name(&VAULTS.map(|name| (name, VAULT_LEASE / 2)));
+    let mut beliefs = by_name(&VAULTS.map(|name| (name, VAULT_LEASE / 2)));
+    beliefs.insert(CELLAR.to_owned(), CELLAR_LEASE / 2);
     History {
         longest_lease: LEASE,
-        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &vaults[..]].concat()),
+        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &vaults[..], &kept[..]].concat()),
         beliefs,
         slack,
+        rests: by_name(&[(CELLAR, REST)]),
         shared: HashSet::from(SHARED.map(str::to_owned)),
         outage: OUTAGE,
         ..History::default()

@@ -4,7 +4,7 @@ use std::{collections::HashMap, future::Future, time::Duration};
 
 use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, Result, RwLock, RwState, WriteGuard};
 
-use crate::{FENCED, LINES, SHARED, server::Server};
+use crate::{FENCED, LINES, SHARED, history::TOKENS, scene::Scene, server::beside};
 
 /// One that is taken and given back.
 pub(crate) trait AnyLock: Clone + Send + Sync {
@@ -151,35 +151,50 @@ side!(Writing -> WriteGuard, write, try_write, try_write_for);
 
 /// Where those who wait for that fair lock stand.
 pub(crate) fn line_of(name: &str) -> Option<String> {
-    LINES.contains(&name).then(|| format!("redisson_lock_queue:{{{name}}}"))
+    LINES.contains(&name).then(|| beside("redisson_lock_queue", name))
+}
+
+/// Where the tokens of that lock are counted.
+pub(crate) fn tokens_of(name: &str) -> Option<String> {
+    (name == FENCED).then(|| beside("redisson_lock_token", name))
+}
+
+/// What a key is for.
+pub(crate) fn kind_of(key: &str) -> &'static str {
+    let kinds = [
+        ("redisson_lock_token:", TOKENS),
+        ("redisson_lock_queue:", "line"),
+        ("redisson_lock_timeout:", "places in line"),
+        ("leasehold_rwlock_waits:", "marks of writers"),
+    ];
+    let by_start = kinds.iter().find(|(start, _)| key.starts_with(start)).map(|(_, kind)| *kind);
+    by_start.unwrap_or(if key.contains(":rwlock_timeout:") { "lease of a reader" } else { "lock" })
 }
 
 /// The keys that outlive a hold: tokens, the line and its places, the mark of a writer that waits.
 pub(crate) fn keys_beside(name: &str) -> Vec<String> {
     match name {
-        FENCED => vec![format!("redisson_lock_token:{{{name}}}")],
-        name if SHARED.contains(&name) => vec![format!("leasehold_rwlock_waits:{{{name}}}")],
-        name => {
-            line_of(name).into_iter().flat_map(|line| [format!("redisson_lock_timeout:{{{name}}}"), line]).collect()
-        }
+        FENCED => tokens_of(name).into_iter().collect(),
+        name if SHARED.contains(&name) => vec![beside("leasehold_rwlock_waits", name)],
+        name => line_of(name).into_iter().flat_map(|line| [beside("redisson_lock_timeout", name), line]).collect(),
     }
 }
 
 /// The keys of its holds.
-pub(crate) fn keys_of(server: &Server, name: &str) -> Vec<String> {
+pub(crate) fn keys_of(scene: &impl Scene, name: &str) -> Vec<String> {
     let leases = match SHARED.contains(&name) {
-        true => server.ask(&["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
+        true => scene.ask(name, &["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
         false => Vec::new(),
     };
     [leases, vec![name.to_owned()]].concat()
 }
 
 /// Where the next is told that it is free.
-pub(crate) fn channel_of(server: &Server, name: &str) -> String {
+pub(crate) fn channel_of(scene: &impl Scene, name: &str) -> String {
     if SHARED.contains(&name) {
-        return format!("redisson_rwlock:{{{name}}}");
+        return beside("redisson_rwlock", name);
     }
-    let next: Option<String> = line_of(name).and_then(|line| server.ask(&["LINDEX", &line, "0"]));
+    let next: Option<String> = line_of(name).and_then(|line| scene.ask(name, &["LINDEX", &line, "0"]));
     let next = next.map_or_else(String::new, |next| format!(":{next}"));
-    format!("redisson_lock__channel:{{{name}}}{next}")
+    beside("redisson_lock__channel", name) + &next
 }

@@ -45,11 +45,19 @@ const ARCHIVE: &str = "archive";
 /// Of the other kinds: a fenced lock; read-write locks, and fair locks with a line of those who wait, of which everybody wants the
 /// first and few the second.
 const FENCED: &str = "serial";
-const SHARED: [&str; 2] = ["prices", "map"];
+const SHARED: [&str; 3] = ["prices", "map", ATLAS];
+/// One that is read with leases of any length, and written now and then.
+const ATLAS: &str = "atlas";
 const LINES: [&str; 2] = ["printer", "desk"];
-const NAMES: [&str; 18] = [
+/// The tag of many that are given back at once, on one master of a cluster.
+const HEAP: &str = "heap";
+/// One that must rest, kept with a lease of its own; and for how long at the most.
+const CELLAR: &str = "cellar";
+const CELLAR_LEASE: Duration = Duration::from_secs(6);
+const REST: Duration = Duration::from_millis(2_500);
+const NAMES: [&str; 20] = [
     SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE, FENCED,
-    SHARED[0], SHARED[1], LINES[0], LINES[1],
+    SHARED[0], SHARED[1], SHARED[2], LINES[0], LINES[1], CELLAR,
 ];
 
 /// Where masters come and go, also these: kept by watchdogs with a lease that outlasts a failover. Each master of a cluster

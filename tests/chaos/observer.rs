@@ -12,7 +12,11 @@ use std::{
 
 use redis::{Connection, RedisResult};
 
-use crate::{clock, history::Seen, locks::line_of};
+use crate::{
+    clock,
+    history::Seen,
+    locks::{line_of, tokens_of},
+};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -86,15 +90,27 @@ impl Sight {
         names.iter().for_each(|name| _ = all.cmd("HKEYS").arg(name));
         let lines: Vec<_> = names.iter().filter_map(|name| Some((*name, line_of(name)?))).collect();
         lines.iter().for_each(|(_, line)| _ = all.cmd("LRANGE").arg(line).arg(0).arg(-1));
-        let Ok(mut ids) = self.ask(|raw| all.query::<Vec<Vec<String>>>(raw)) else { return Vec::new() };
+        let counts: Vec<_> = names.iter().filter_map(|name| Some((*name, tokens_of(name)?))).collect();
+        counts.iter().for_each(|(_, count)| _ = all.cmd("MGET").arg(count));
+        let Ok(mut ids) = self.ask(|raw| all.query::<Vec<Vec<Option<String>>>>(raw)) else { return Vec::new() };
+        let tokens = ids.split_off(names.len() + lines.len());
         let waiting = ids.split_off(names.len());
+        let [ids, waiting, tokens] = [ids, waiting, tokens].map(|all| all.into_iter().map(there).collect::<Vec<_>>());
         let at = clock();
         let mut looks: Vec<_> = names.iter().copied().zip(ids.into_iter().map(|ids| seen((since, at), ids))).collect();
         for ((name, _), line) in lines.into_iter().zip(waiting) {
             looks.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, seen)| seen.line.clone_from(&line));
         }
+        for ((name, _), token) in counts.into_iter().zip(tokens) {
+            let token = token.first().and_then(|token| token.parse().ok());
+            looks.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, seen)| seen.token = token);
+        }
         looks
     }
+}
+
+fn there(all: Vec<Option<String>>) -> Vec<String> {
+    all.into_iter().flatten().collect()
 }
 
 impl Eye for Sight {
@@ -106,7 +122,7 @@ impl Eye for Sight {
 /// From the fields of a lock.
 pub(crate) fn seen((since, at): (u64, u64), mut ids: Vec<String>) -> Seen {
     ids.retain(|field| field != "mode");
-    Seen { since, at, ids, line: Vec::new() }
+    Seen { since, at, ids, line: Vec::new(), token: None }
 }
 
 fn connection(client: &redis::Client, patience: Duration) -> RedisResult<Connection> {

@@ -117,8 +117,13 @@ impl Player {
         let (id, name) = (holder_of(guard.guard()), guard.guard().name().to_owned());
         self.scribe.look(guard.guard());
         self.scribe.note(&name, What::Releasing { id: id.clone() });
+        let way = Way::of(&self.client);
         let ended = self.scribe.call(&name, "unlock", Some(OUTAGE), guard.give_back(), |()| "ok").await;
-        self.given_back(&name, id, ended);
+        let is_sure = matches!(ended, Some(Ok(()))) && way.is_whole(&self.client);
+        self.given_back(&name, id.clone(), ended);
+        if is_sure {
+            self.scribe.note(&name, What::Confirmed { id });
+        }
     }
 
     pub(crate) fn given_back(&self, name: &str, id: String, ended: Option<leasehold::Result<()>>) {
@@ -158,6 +163,24 @@ impl Player {
             self.scribe.sure(guard);
             sleep(NOTE).await;
         }
+    }
+}
+
+/// Whether a call can have been sent twice, because its first answer was lost.
+#[derive(Debug)]
+pub(crate) struct Way {
+    since: Instant,
+    reconnects: u64,
+}
+
+impl Way {
+    pub(crate) fn of(client: &Client) -> Way {
+        Way { since: Instant::now(), reconnects: client.stats().total.reconnects }
+    }
+
+    /// Nothing was cut, and there was no time to wait for an answer in vain.
+    pub(crate) fn is_whole(&self, client: &Client) -> bool {
+        self.since.elapsed() < COMMAND / 2 && client.stats().total.reconnects == self.reconnects
     }
 }
 

@@ -51,6 +51,10 @@ pub(crate) fn history(history: &History) {
         What::Ended { call, how } => Some(format!("{call}: {how}")),
         _ => None,
     }));
+    println!("| left in the end | keys |\n|---|---|");
+    let mut left = BTreeMap::new();
+    history.keys.iter().for_each(|key| *left.entry(key.kind).or_insert(0) += 1);
+    rows(left);
     println!("| looked at | times |\n|---|---|");
     let turns = history.turns();
     let of = |name: &str| turns.get(name).copied().unwrap_or(0);
@@ -65,6 +69,8 @@ pub(crate) fn history(history: &History) {
             "guards, for what they say",
             count(|what| matches!(what, What::Granted { .. } | What::Sure { .. } | What::Releasing { .. })),
         ),
+        ("given back for sure", count(|what| matches!(what, What::Confirmed { .. }))),
+        ("tokens of the server", history.seen.values().flatten().filter(|seen| seen.token.is_some()).count() as u64),
         ("levels counted", count(|what| matches!(what, What::Counted { .. }))),
         ("looks at the server, each at all names", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
         ("clients that stood still", count(|what| matches!(what, What::Paused { .. }))),

@@ -14,10 +14,15 @@ use crate::{
     scene::{Alone, Scene, Trouble},
 };
 
+/// By how much a client is farther away, for how long, and from when on that is looked at.
+const FARTHER: Duration = Duration::from_millis(10);
+const FAR_AWAY: Duration = Duration::from_millis(3_000);
+const BEFORE_IT_COUNTS: Duration = Duration::from_millis(500);
+
 /// How often each kind happened.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
-pub(crate) const TROUBLES: [Trouble<Alone>; 23] = [
+pub(crate) const TROUBLES: [Trouble<Alone>; 24] = [
     ("server frozen", 3, freeze),
     ("server crashed, data kept", 2, restart),
     ("server crashed, data lost", 1, restart_empty),
@@ -34,6 +39,7 @@ pub(crate) const TROUBLES: [Trouble<Alone>; 23] = [
     ("not read", 2, |stage, random| silent(stage, random, Mode::Stall)),
     ("swallowed", 2, |stage, random| silent(stage, random, Mode::Swallow)),
     ("refused", 2, refuse),
+    ("client farther away", 3, farther_away),
     ("slow, then silent", 4, slow_then_silent),
     ("requests hit at random", 4, at_random),
     ("replies lost", 4, replies_lost),
@@ -108,10 +114,10 @@ pub(crate) fn wipe_all<S: Scene>(stage: &mut Stage<S>, _random: &mut Rng) {
 
 /// The lock itself, or what stands beside it.
 fn wipe<S: Scene>(stage: &mut Stage<S>, name: &str, beside: bool) {
-    let (since, server) = (clock(), stage.scene.server_of(name));
-    let keys = if beside { keys_beside(name) } else { keys_of(server, name) };
+    let since = clock();
+    let keys = if beside { keys_beside(name) } else { keys_of(&stage.scene, name) };
     for key in &keys {
-        let _: redis::Value = server.ask(&["DEL", key]);
+        let _: redis::Value = stage.scene.ask(name, &["DEL", key]);
     }
     stage.wiped(Wipe { name: Some(name.to_owned()), beside, since, at: clock() });
 }
@@ -125,8 +131,8 @@ pub(crate) fn delete<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
 pub(crate) fn force_open<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
     for name in SLOW.iter().chain([&NAMES[random.usize(..NAMES.len())]]) {
         wipe(stage, name, false);
-        let server = stage.scene.server_of(name);
-        let _: redis::Value = server.ask(&[stage.scene.publish(), &channel_of(server, name), "0"]);
+        let channel = channel_of(&stage.scene, name);
+        let _: redis::Value = stage.scene.ask(name, &[stage.scene.publish(), &channel, "0"]);
         stage.pause(millis(random, 0..=500));
     }
 }
@@ -154,6 +160,19 @@ fn refuse(stage: &mut Stage<Alone>, random: &mut Rng) {
     stage.scene.proxies[slot].cut_all();
     stage.pause(time);
     stage.scene.proxies[slot].accept();
+}
+
+/// Everything takes longer for one client than for the others: it must have its turns all the same.
+fn farther_away(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let slot = stage.scene.slot(random);
+    let late = Fault::Delay(Way::Back, FARTHER);
+    let schedule = Schedule { seed: random.u64(..), which: Which::Command("EVALSHA"), chances: vec![(1.0, late)] };
+    stage.scene.proxies[slot].schedule(schedule);
+    stage.pause(BEFORE_IT_COUNTS);
+    let since = clock();
+    stage.pause(FAR_AWAY);
+    stage.far(slot, (since, clock()));
+    stage.scene.proxies[slot].calm();
 }
 
 /// Every answer is late, then none comes: who counts his lease from the answers believes in it for too long.

@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{LEASE, VAULT_LEASE, player::Player, scribe::Scribe, ways::Work};
+use crate::{CELLAR_LEASE, LEASE, VAULT_LEASE, player::Player, scribe::Scribe, ways::Work};
 
 /// How long the client rides out an outage.
 pub(crate) const OUTAGE: Duration = Duration::from_secs(3);
@@ -44,12 +44,20 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
     let mut first = Player { client: client.clone(), scribe: scribe.clone(), random };
     let over = Arc::new(AtomicBool::new(false));
     let mut tasks = start(&mut first, Work::of_a_client(url), &over);
-    let mut patient = None;
+    let mut clients = vec![client.clone()];
+    let mut others = vec![(CELLAR_LEASE, Work::of_a_resting_client())];
     if !is_single(url) {
-        let client = connect_with(url, VAULT_LEASE).await?;
-        let mut second = Player { client: client.clone(), ..first.other() };
-        tasks.extend(start(&mut second, Work::of_a_patient_client(), &over));
-        patient = Some(client);
+        others.push((VAULT_LEASE, Work::of_a_patient_client()));
+    }
+    // One of the clients at the start.
+    if url.starts_with("redis-cluster") && seed.is_multiple_of(4) {
+        others.push((VAULT_LEASE, vec![Work::Heap]));
+    }
+    for (lease, works) in others {
+        let client = connect_with(url, lease).await?;
+        let mut other = Player { client: client.clone(), ..first.other() };
+        tasks.extend(start(&mut other, works, &over));
+        clients.push(client);
     }
     drop(first);
     tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().for_each(drop)).await?;
@@ -58,7 +66,7 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
         task.await?;
     }
     println!("{}", numbers(&client));
-    for client in [Some(client), patient].into_iter().flatten() {
+    for client in clients {
         match scribe.call("-", "close", Some(CLOSING), client.close(), |()| "ok").await {
             Some(closed) => closed?,
             None => return Err("closing does not end".into()),

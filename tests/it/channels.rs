@@ -5,7 +5,11 @@ use std::time::Duration;
 use leasehold::{Client, Guard, Owner};
 use tokio::{task::JoinHandle, time::sleep};
 
-use crate::support::{Server, ms, plain, server::version, until, with_rights, within};
+use crate::support::{
+    Server, ms, plain,
+    server::{beside, version},
+    until, with_rights, within,
+};
 
 /// By message, not by a timer.
 const AT_ONCE: Duration = ms(1_000);
@@ -38,6 +42,7 @@ impl Scene {
                 && self.client.stats().total.refused >= before.total.refused + 2
         };
         until("it to wait", ms(2_000), asleep).await;
+        assert_eq!(self.server.channels(), [beside("redisson_lock__channel", name)], "as scripts/chaos calls it, too");
         assert_eq!(self.server.channels(), ["redisson_lock__channel:{a}"]);
         waiting
     }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::history::{Event, Failover, History, Kind, Seen, What, Wipe};
+use crate::support::history::{Event, Failover, Far, History, Kind, Left, Seen, TOKENS, What, Wipe};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -36,10 +36,12 @@ fn events_survive_their_log() {
         What::Asked,
         What::Granted { id: "u:1".into(), until: 7 },
         What::Token { id: "u:1".into(), token: 7 },
+        What::Rests { id: "u:1".into(), least: 7 },
         What::Sure { id: "u:1".into(), until: 7 },
         What::Counted { id: "u:1".into(), since: 1, believed: 2, counted: 3 },
         What::Releasing { id: "u:1".into() },
         What::Released { id: "u:1".into() },
+        What::Confirmed { id: "u:1".into() },
         What::Lost { id: "u:1".into(), removed: true },
         What::Lost { id: "u:1".into(), removed: false },
         What::Kept,
@@ -49,6 +51,7 @@ fn events_survive_their_log() {
         What::Ended { call: "lock".into(), how: "ok".into() },
         What::Forcing,
         What::Forced,
+        What::Spared,
         What::Paused { since: 3 },
         What::Way { way: "on foot".into() },
         What::Wrong { kind: Kind::Hollow, details: "it has nothing".into() },
@@ -206,7 +209,7 @@ fn what_one_task_gives_back_another_of_its_owner_may_still_have() {
 }
 
 fn seen(since: u64, at: u64, id: Option<&str>) -> Seen {
-    Seen { since, at, ids: id.map(str::to_owned).into_iter().collect(), line: Vec::new() }
+    Seen { since, at, ids: id.map(str::to_owned).into_iter().collect(), line: Vec::new(), token: None }
 }
 
 #[test]
@@ -482,6 +485,7 @@ fn two_that_are_gone_from_a_line_cost_two_graces() {
         at: second * SECOND + 1,
         ids: vec![],
         line: vec![head.to_owned()],
+        token: None,
     };
     idle.seen.insert("a".into(), vec![look(2, "one:1"), look(7, "one:2"), look(10, "other:1")]);
     assert_eq!(kinds(&idle), []);
@@ -566,9 +570,12 @@ fn who_writes_may_read_and_not_the_other_way_round() {
 fn all_who_read_are_seen_on_the_server() {
     let mut both = rw("20 0 a granted one:1 100", "20 0 a granted other:1 100");
     let ids = |all: &[&str]| all.iter().map(|id| (*id).to_owned()).collect();
-    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), line: vec![] }]);
+    both.seen.insert(
+        "a".into(),
+        vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), line: vec![], token: None }],
+    );
     assert_eq!(kinds(&both), []);
-    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), line: vec![] }]);
+    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), line: vec![], token: None }]);
     assert_eq!(kinds(&both), [Kind::Hollow]);
 }
 
@@ -647,9 +654,10 @@ fn passed(line: &[&str]) -> History {
     let mut passed = history(&first, "50 0 a asked\n60 0 a granted other:1 900\n70 0 a releasing other:1");
     let line: Vec<_> = line.iter().map(|id| (*id).to_owned()).collect();
     let looks = [(45, 48), (57, 58), (75, 76)];
-    passed
-        .seen
-        .insert("a".into(), looks.map(|(since, at)| Seen { since, at, ids: vec![], line: line.clone() }).to_vec());
+    passed.seen.insert(
+        "a".into(),
+        looks.map(|(since, at)| Seen { since, at, ids: vec![], line: line.clone(), token: None }).to_vec(),
+    );
     passed.seen.get_mut("a").expect("it is there")[0].ids = vec!["one:0".to_owned()];
     passed
 }
@@ -711,7 +719,7 @@ fn who_did_not_come_when_called_may_be_passed() {
             line(format!("{} 0 a releasing one:1", granted + 10)),
         ]);
         let looks = (1..granted / (SECOND / 10)).map(|tenth| tenth * SECOND / 10);
-        let looks = looks.map(|at| Seen { since: at, at, ids: vec![], line: vec!["one:1".to_owned()] });
+        let looks = looks.map(|at| Seen { since: at, at, ids: vec![], line: vec!["one:1".to_owned()], token: None });
         let first = late.seen.get_mut("a").expect("it is there").remove(0);
         late.seen.insert("a".into(), std::iter::once(first).chain(looks).collect());
         kinds(&late)
@@ -729,9 +737,133 @@ fn a_line_that_was_deleted_is_not_blamed_until_all_have_looked() {
     assert_eq!(kinds(&idle), [Kind::Idle]);
     idle.seen.insert(
         "a".into(),
-        vec![Seen { since: 30, at: 40, ids: vec!["one:1".to_owned()], line: vec!["other:1".to_owned()] }],
+        vec![Seen { since: 30, at: 40, ids: vec!["one:1".to_owned()], line: vec!["other:1".to_owned()], token: None }],
     );
     assert_eq!(kinds(&idle), []);
     idle.wipes.clear();
     assert_eq!(kinds(&idle), [Kind::Idle]);
+}
+
+#[test]
+fn a_lock_that_rests_is_nobody_elses() {
+    let first = "10 0 a asked\n20 0 a granted one:1 100\n20 0 a rests one:1 80\n40 0 a releasing one:1";
+    let next = |at: u64| {
+        history(first, &format!("11 0 a asked\n{at} 0 a granted other:1 160\n{} 0 a releasing other:1", at + 1))
+    };
+    assert_eq!(kinds(&next(89)), [Kind::Early]);
+    assert_eq!(kinds(&next(90)), []);
+    let mut broken = next(89);
+    broken.wipes = vec![wiped(Some("a"), 50, 55)];
+    assert_eq!(kinds(&broken), [], "what was deleted rests no more");
+    let again = format!("{first}\n50 0 a asked\n60 0 a granted one:1 100\n70 0 a releasing one:1");
+    assert_eq!(kinds(&history(&again, "")), [], "it may come back to it");
+}
+
+#[test]
+fn a_lock_that_rests_lies_not_idle_and_may_stay_as_long() {
+    let rest = SECOND;
+    let first =
+        format!("10 0 a asked\n20 0 a granted one:1 {SECOND}\n20 0 a rests one:1 {rest}\n40 0 a releasing one:1");
+    let waits = format!("50 0 a asked\n{} 0 a granted other:1~o {}", SECOND + 30, 2 * SECOND);
+    let mut idle = history(&first, &waits);
+    idle.calm = vec![(30, 3 * SECOND)];
+    assert_eq!(kinds(&idle), []);
+    idle.clients.get_mut("one").expect("it is there").retain(|event| !matches!(event.what, What::Rests { .. }));
+    assert_eq!(kinds(&idle), [Kind::Idle]);
+    let mut left = history(FIRST, "");
+    left.calm = vec![(0, 9 * SECOND)];
+    left.seen.insert("a".into(), vec![seen(60 + 5 * SECOND / 2, 3 * SECOND, Some("one:1"))]);
+    assert_eq!(kinds(&left), [Kind::Leftover]);
+    left.rests.insert("a".into(), Duration::from_secs(1));
+    assert_eq!(kinds(&left), []);
+}
+
+#[test]
+fn a_token_is_the_last_one_that_the_server_gave_out() {
+    let hold = "10 0 a asked\n20 0 a granted one:1 100\n20 0 a token one:1 7\n60 0 a releasing one:1";
+    let with = |since: u64, token: u64| {
+        let mut history = history(hold, "");
+        let look = Seen { since, at: since + 5, ids: vec!["one:1".to_owned()], line: vec![], token: Some(token) };
+        history.seen.insert("a".into(), vec![look]);
+        history
+    };
+    assert_eq!(kinds(&with(30, 7)), []);
+    assert_eq!(kinds(&with(30, 8)), [Kind::Token]);
+    assert_eq!(kinds(&with(15, 6)), [], "not granted yet, for all one knows");
+    assert_eq!(kinds(&with(58, 8)), [], "given back meanwhile");
+    let mut forgotten = with(30, 1);
+    forgotten.wipes = vec![wiped_beside(Some("a"), 25, 28)];
+    assert_eq!(kinds(&forgotten), []);
+}
+
+#[test]
+fn ok_of_a_lock_that_was_deleted() {
+    let log = |how: &str| {
+        let mut history =
+            history(&format!("10 0 a asked\n20 0 a granted one:1 100\n60 0 a releasing one:1\n70 0 a {how} one:1"), "");
+        history.wipes = vec![wiped(Some("a"), 30, 35)];
+        history
+    };
+    assert_eq!(kinds(&log("confirmed")), [Kind::Untrue]);
+    assert_eq!(kinds(&log("released")), [], "an answer was lost, so nobody can tell");
+    assert_eq!(kinds(&log("lost")), []);
+    let mut late = log("confirmed");
+    late.wipes = vec![wiped(Some("a"), 30, 65)];
+    assert_eq!(kinds(&late), [], "it may have been deleted after it was given back");
+    let mut back = log("confirmed");
+    back.failovers = vec![Failover { names: vec!["a".to_owned()], since: 40, until: 45 }];
+    assert_eq!(kinds(&back), [], "the new master may not have heard of the deletion");
+}
+
+#[test]
+fn a_time_that_is_not_over() {
+    let told = |at: u64, how: &str| {
+        kinds(&history(&format!("10 0 a asked\n20 0 a granted one:1 {SECOND}\n{at} 0 a {how} one:1"), ""))
+    };
+    assert_eq!(told(SECOND / 2, "lost"), [Kind::Untrue]);
+    assert_eq!(told(SECOND - 1_000_000, "lost"), [], "timers have milliseconds");
+    assert_eq!(told(SECOND / 2, "removed"), [Kind::Taken]);
+}
+
+#[test]
+fn a_client_that_is_far_away_has_its_turns() {
+    let turn = |n: u64| {
+        format!(
+            "{} 0 a asked\n{} 0 a granted other:{n} {}\n{} 0 a releasing other:{n}",
+            n * 10,
+            n * 10 + 1,
+            n * 10 + 9,
+            n * 10 + 5
+        )
+    };
+    let turns: Vec<_> = (10..=120).map(turn).collect();
+    let with = |one: &str, turns: &[String]| {
+        let mut history = history(one, &turns.join("\n"));
+        history.far = vec![Far { client: "one".to_owned(), since: 95, until: 1_205 }];
+        kinds(&history)
+    };
+    assert_eq!(with("50 0 a asked\n1300 0 a left", &turns), [Kind::Starved]);
+    assert_eq!(with("50 0 a asked\n1200 0 a left", &turns), [], "it did not wait for all this time");
+    assert_eq!(with("50 0 a asked\n1300 0 a left", &turns[..50]), [], "the others had it for long");
+    let other_task = "50 0 a asked\n50 1 a asked\n107 1 a granted one:1 109\n108 1 a releasing one:1\n1300 0 a left";
+    assert_eq!(with(other_task, &turns), [], "it had a turn");
+}
+
+#[test]
+fn what_stays_for_ever() {
+    let left = |kind: &'static str, time| {
+        let mut history = history("", "");
+        history.keys = vec![Left { key: "a".to_owned(), kind, time }];
+        kinds(&history)
+    };
+    assert_eq!(left("line", None), [Kind::Leftover]);
+    assert_eq!(left("line", Some(5)), []);
+    assert_eq!(left(TOKENS, None), []);
+}
+
+#[test]
+fn a_forced_unlock_that_found_nobody_is_no_excuse() {
+    let gone = format!("10 0 a asked\n20 0 a granted one:1 {SECOND}\n60 0 a removed one:1");
+    assert_eq!(kinds(&history(&gone, "30 0 a forcing\n40 0 a forced")), []);
+    assert_eq!(kinds(&history(&gone, "30 0 a forcing\n40 0 a spared")), [Kind::Taken]);
 }

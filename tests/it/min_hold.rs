@@ -1,6 +1,6 @@
 //! A lock that is given back early and had by nobody before its time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Owner};
 
@@ -310,7 +310,7 @@ macro_rules! released_twice {
             let proxy = before(&server);
             let client = behind(&proxy, |builder| builder.command_timeout(ms(800))).await;
             let guard = client.$make("x").min_hold(LEAST).lock().await.expect("free");
-            let granted = Instant::now();
+            let granted = Stopwatch::start();
             proxy.rule(Rule::new(release, Fault::Swallow(way)));
             guard.unlock().await.expect("ours to the end");
             assert!(proxy.is_spent());

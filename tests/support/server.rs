@@ -65,6 +65,15 @@ impl Server {
         panic!("no private server could be started");
     }
 
+    /// On a port that another server had before.
+    pub(crate) fn at(port: u16, args: impl Fn(&Path) -> Vec<String>) -> Server {
+        let dir = TempDir::new().expect("a temporary folder");
+        let (args, look) = (args(dir.path()), Look::default());
+        let mut child = spawn(&args);
+        assert!(answers(&mut child, dir.path()), "the port {port} is not free any more");
+        Server { child, port, dir, args, look, is_down: false, is_frozen: AtomicBool::new(false) }
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -247,6 +256,11 @@ fn spawn(args: &[String]) -> Child {
 fn is_on_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
+/// What Redisson calls a key or a channel that goes with this lock: it shares the slot of the lock, whose name may have a tag.
+pub(crate) fn beside(prefix: &str, name: &str) -> String {
+    if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
 pub(crate) fn free_port() -> u16 {

@@ -34,7 +34,7 @@ pub(crate) struct Alone {
 impl Scene for Alone {
     const NAMES: &'static [&'static str] = &NAMES;
     const TROUBLES: &'static [Trouble<Alone>] = &troubles::TROUBLES;
-    const IN_A_ROW: (u32, u32) = (3, 7);
+    const IN_A_ROW: (u32, u32) = (3, 10);
     const SLACK: Duration = Duration::ZERO;
 
     fn set() -> Alone {

@@ -1,16 +1,23 @@
 //! A cluster of three masters with a replica each.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
 
 use fastrand::Rng;
 use redis::{Cmd, RedisResult};
 
 use super::{BUSY_MACHINE, KEPT, NAMES, PATIENCE, Patience, QUIET_TIME, Scene, Trouble};
 use crate::{
-    TWINS, clock,
+    HEAP, TWINS, clock,
     director::{CALM, SETTLE, Stage},
     history::{Failover, Seen},
-    locks::line_of,
+    locks::{line_of, tokens_of},
     observer::{Eye, Sight, seen},
     server::{Server, version},
     support::deployment::cluster::{Cluster, Migration},
@@ -29,6 +36,8 @@ pub(crate) struct Realm {
     unmeant: u64,
     /// Slots that were given to another master.
     moved: u64,
+    /// The port at which a server of another cluster answers, or none.
+    stranger: Arc<AtomicU16>,
 }
 
 impl Scene for Realm {
@@ -39,6 +48,8 @@ impl Scene for Realm {
         ("master restarted at once", 2, restart_master),
         ("master frozen until another takes over", 3, freeze_master),
         ("master frozen for a moment", 2, freeze_for_a_moment),
+        ("master of five thousand releases frozen", 3, freeze_the_heap),
+        ("master killed, its address another cluster's", 3, kill_and_replace),
         ("ordered failover", 4, fail_over),
         ("slot migrated", 8, migrate),
         ("replica killed", 2, kill_replica),
@@ -59,7 +70,7 @@ impl Scene for Realm {
         let patience = Patience::new();
         let cluster = patience.wait(Cluster::with(&KEPT));
         let known = (cluster.masters(), clock());
-        let realm = Realm { cluster, patience, known, unmeant: 0, moved: 0 };
+        let realm = Realm { cluster, patience, known, unmeant: 0, moved: 0, stranger: Arc::default() };
         let has_some = |master: &usize| NAMES.iter().any(|name| realm.master_of(name) == *master);
         assert!(realm.cluster.masters().iter().all(has_some), "each master has some of the locks");
         realm
@@ -73,7 +84,7 @@ impl Scene for Realm {
         let ports: Vec<_> = self.cluster.nodes().iter().map(Server::port).collect();
         let sights =
             ports.iter().map(|port| (*port, Sight::of(&format!("redis://127.0.0.1:{port}"), PATIENCE))).collect();
-        Box::new(Follower { ports, sights, places: HashMap::new() })
+        Box::new(Follower { ports, sights, places: HashMap::new(), stranger: Arc::clone(&self.stranger) })
     }
 
     fn masters(&self) -> Vec<&Server> {
@@ -193,14 +204,46 @@ fn restart_master(stage: &mut Stage<Realm>, random: &mut Rng) {
 /// Until it knows better, the old master may go on as such when it wakes.
 fn freeze_master(stage: &mut Stage<Realm>, random: &mut Rng) {
     let master = any_master(stage, random);
-    let (names, since) = (stage.scene.names_of(master), clock());
-    let realm = &stage.scene;
+    let names = stage.scene.names_of(master);
+    freeze_until_another_takes_over(stage, random, master, names);
+}
+
+fn freeze_until_another_takes_over(stage: &mut Stage<Realm>, random: &mut Rng, master: usize, names: Vec<String>) {
+    let (realm, since) = (&stage.scene, clock());
     realm.cluster.nodes()[master].freeze();
     realm.patience.wait(realm.cluster.heir_of(master));
     stage.pause(millis(random, 0..=1_500));
     stage.scene.cluster.nodes()[master].thaw();
     well_again(stage);
     taken_over(stage, names, since);
+}
+
+/// The one that has the heap, most likely while one client holds it: what that gives back meanwhile must not keep others.
+fn freeze_the_heap(stage: &mut Stage<Realm>, random: &mut Rng) {
+    ready(stage);
+    let master = stage.scene.master_of(HEAP);
+    let (names, begun) = (stage.scene.names_of(master), clock());
+    let spared = NAMES.iter().map(|name| (*name).to_owned()).filter(|name| !names.contains(name)).collect();
+    freeze_until_another_takes_over(stage, random, master, names);
+    stage.spared(spared, (begun, clock()));
+}
+
+/// As where addresses are given out again: a node of another cluster, which has all slots of its own, answers at that of a dead
+/// master.
+fn kill_and_replace(stage: &mut Stage<Realm>, random: &mut Rng) {
+    let master = any_master(stage, random);
+    let (names, since) = (stage.scene.names_of(master), clock());
+    let port = stage.scene.cluster.nodes()[master].port();
+    stage.scene.stranger.store(port, Ordering::SeqCst);
+    stage.scene.cluster.node_mut(master).crash();
+    let stranger = Cluster::stranger_at(port);
+    stage.scene.patience.wait(stage.scene.cluster.heir_of(master));
+    stage.pause(millis(random, 500..=2_000));
+    drop(stranger);
+    taken_over(stage, names, since);
+    stage.scene.cluster.node_mut(master).revive();
+    stage.scene.stranger.store(0, Ordering::SeqCst);
+    well_again(stage);
 }
 
 fn freeze_for_a_moment(stage: &mut Stage<Realm>, random: &mut Rng) {
@@ -264,6 +307,8 @@ struct Follower {
     sights: HashMap<u16, Sight>,
     /// Where each lock was last.
     places: HashMap<&'static str, u16>,
+    /// The port at which somebody answers that has nothing to do with it.
+    stranger: Arc<AtomicU16>,
 }
 
 impl Eye for Follower {
@@ -279,14 +324,17 @@ impl Follower {
         let since = clock();
         let (mut port, mut asking) = (*self.places.entry(name).or_insert(self.ports[0]), false);
         for _ in 0..=REDIRECTIONS {
-            if silent.contains(&port) {
+            if silent.contains(&port) || self.stranger.load(Ordering::SeqCst) == port {
                 break;
             }
             match self.ask(port, redis::cmd("HKEYS").arg(name), asking) {
                 Ok(ids) => {
                     let line = line_of(name)
                         .and_then(|line| self.ask(port, redis::cmd("LRANGE").arg(line).arg(0).arg(-1), asking).ok());
-                    return Some(Seen { line: line.unwrap_or_default(), ..seen((since, clock()), ids) });
+                    let token =
+                        tokens_of(name).and_then(|count| self.ask(port, redis::cmd("MGET").arg(count), asking).ok());
+                    let token = token.and_then(|count| count.first()?.parse().ok());
+                    return Some(Seen { line: line.unwrap_or_default(), token, ..seen((since, clock()), ids) });
                 }
                 Err(error) => match error.redirect_node().and_then(|(node, _)| node.rsplit_once(':')?.1.parse().ok()) {
                     Some(there) => {

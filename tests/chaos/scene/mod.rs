@@ -4,9 +4,14 @@ mod alone;
 mod cluster;
 mod sentinels;
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    thread,
+    time::{Duration, Instant},
+};
 
 use fastrand::Rng;
+use redis::{FromRedisValue, RedisError};
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use alone::Alone;
@@ -35,6 +40,17 @@ pub(crate) trait Scene: Sized + 'static {
     fn masters(&self) -> Vec<&Server>;
     /// The one that has this lock.
     fn server_of(&self, name: &str) -> &Server;
+    /// Asks the master that has this lock. Another may take over at any time, which the director did not mean or has not heard of
+    /// yet: then it asks again.
+    fn ask<T: FromRedisValue>(&self, name: &str, words: &[&str]) -> T {
+        let begun = Instant::now();
+        loop {
+            match self.server_of(name).try_ask(words) {
+                Err(error) if is_elsewhere(&error) && begun.elapsed() < ELSEWHERE => thread::sleep(AGAIN),
+                answer => return answer.unwrap_or_else(|error| panic!("{words:?}: {error}")),
+            }
+        }
+    }
     /// How releases are published.
     fn publish(&self) -> &'static str;
     /// Passes a time in which nothing is wrong: from when to when.
@@ -61,8 +77,17 @@ const KEPT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
 const BUSY_MACHINE: Duration = Duration::from_millis(500);
 /// After a failover holders are told, with nothing else going on.
 const QUIET_TIME: Duration = Duration::from_millis(1_800);
+/// How long the director looks for the master of a lock, and how often.
+const ELSEWHERE: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_millis(20);
 /// How long an observer waits for one server of several.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Whether another server has taken over, or is about to.
+fn is_elsewhere(error: &RedisError) -> bool {
+    let moves = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING"];
+    error.code().is_none_or(|code| moves.contains(&code))
+}
 
 /// What is asked of a deployment is asked in tasks; the director has none.
 struct Patience(Runtime);

@@ -36,6 +36,7 @@ impl Scene for Watched {
         ("SENTINEL FAILOVER", 4, fail_over),
         ("sentinel killed", 3, kill_sentinel),
         ("master killed while a sentinel is down", 2, kill_both),
+        ("sentinel killed, its address another service's", 3, replace_sentinel),
         ("replica killed", 2, kill_replica),
         ("connections to all servers killed", 3, |stage, _| kill_connections(stage, "normal")),
         ("subscribers' connections to all servers killed", 3, |stage, _| kill_connections(stage, "pubsub")),
@@ -194,6 +195,19 @@ fn kill_sentinel(stage: &mut Stage<Watched>, random: &mut Rng) {
     ready(stage);
     let sentinel = crash_a_sentinel(stage, random);
     stage.pause(millis(random, 500..=2_500));
+    stage.scene.all.revive_sentinel(sentinel);
+}
+
+/// As where addresses are given out again: a sentinel that watches over somebody else's master answers at that of a dead one.
+fn replace_sentinel(stage: &mut Stage<Watched>, random: &mut Rng) {
+    ready(stage);
+    let sentinel = crash_a_sentinel(stage, random);
+    let master = Server::start();
+    let stranger = Sentinels::stranger_at(stage.scene.all.sentinels()[sentinel].port(), &master);
+    // Who reconnects asks where the master is.
+    kill_connections(stage, "normal");
+    stage.pause(millis(random, 1_000..=2_500));
+    drop((stranger, master));
     stage.scene.all.revive_sentinel(sentinel);
 }
 

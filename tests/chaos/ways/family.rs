@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 use super::{alone, forced, now_and_then};
 use crate::{
-    FENCED, LINES, SHARED,
+    ATLAS, FENCED, LINES, LONG_LEASE, SHARED,
     history::{Kind, What},
     locks::{AnyLock, Reading, Writing},
     player::{Player, some},
@@ -15,7 +15,18 @@ use crate::{
 
 pub(super) async fn fenced(player: &mut Player) {
     let lock = player.client.fenced_lock(FENCED);
+    if player.random.u32(..5) == 0 {
+        return for_a_look(player, &lock).await;
+    }
     any_or_long(player, &lock, 3).await;
+}
+
+/// For so long that the observer can compare its token with the server's.
+async fn for_a_look(player: &mut Player, lock: &impl AnyLock) {
+    let Some(guard) = player.take(lock).await else { return };
+    let time = player.millis(40..=80);
+    player.hold(&guard, time).await;
+    player.give_back(guard).await;
 }
 
 pub(super) async fn fair(player: &mut Player) {
@@ -33,6 +44,34 @@ pub(super) async fn read_write(player: &mut Player) {
         85..95 => below(player, &lock).await,
         _ => upgraded(player, &lock).await,
     }
+}
+
+/// Read for a moment with a lease that is long from the start or made so, and with the usual one: what is given back keeps nobody
+/// out, however long its lease was.
+pub(super) async fn long_and_short(player: &mut Player) {
+    let pause = player.millis(0..=150);
+    sleep(pause).await;
+    let lock = player.client.rw_lock(ATLAS);
+    let (time, drawn) = (player.millis(0..=60), player.random.u32(..10));
+    if drawn < 3 {
+        let Some(writing) = player.take(&Writing(lock)).await else { return };
+        player.hold(&writing, time).await;
+        return player.give_back(writing).await;
+    }
+    let long = if drawn == 3 { lock.clone().lease(LONG_LEASE) } else { lock };
+    let Some(reading) = player.take(&Reading(long)).await else { return };
+    if drawn == 4 {
+        player.scribe.way("a reader's lease made long");
+        let made_long = player.scribe.call(ATLAS, "extend", Some(OUTAGE), reading.extend(LONG_LEASE), |()| "ok").await;
+        if let Some(Err(error @ (Error::Unavailable { .. } | Error::Server { .. }))) = &made_long {
+            player.failed(ATLAS, error);
+        }
+    }
+    player.hold(&reading, time).await;
+    if player.random.u32(..4) == 0 {
+        return player.drop(reading);
+    }
+    player.give_back(reading).await;
 }
 
 pub(super) async fn fair_now_and_then(player: &mut Player) {

@@ -6,7 +6,7 @@ use crate::{
     BUSY, FENCED, LINES, QUIET, SHARED, SLOW, TOOL,
     history::What,
     locks::{AnyLock, Reading},
-    player::{Player, some},
+    player::{Player, Way, some},
     worker::OUTAGE,
 };
 
@@ -38,9 +38,11 @@ pub(super) async fn force(player: &Player, lock: &impl AnyLock) {
     player.scribe.way("forced open by a client");
     player.scribe.note(lock.name(), What::Forcing);
     let work = async { lock.force().await.map(|held| held.then_some(())) };
+    let way = Way::of(&player.client);
     let outcome = player.scribe.call(lock.name(), "force_unlock", Some(OUTAGE), work, some).await;
-    if let Some(Err(error)) = outcome {
-        player.failed(lock.name(), &error);
+    if let Some(Err(error)) = &outcome {
+        player.failed(lock.name(), error);
     }
-    player.scribe.note(lock.name(), What::Forced);
+    let found_nobody = matches!(outcome, Some(Ok(None))) && way.is_whole(&player.client);
+    player.scribe.note(lock.name(), if found_nobody { What::Spared } else { What::Forced });
 }

@@ -5,7 +5,9 @@ mod capped;
 mod crowd;
 mod family;
 mod forced;
+mod heap;
 mod kept;
+mod rested;
 mod second;
 mod shared;
 mod vault;
@@ -36,6 +38,9 @@ pub(crate) enum Work {
     Capped,
     SecondRuntime(String),
     Vault,
+    Rested,
+    LongAndShort,
+    Heap,
     Ping,
 }
 
@@ -47,9 +52,15 @@ impl Work {
         all.extend([Work::Now(QUIET, 120), Work::Now(TWINS[0], 200), Work::Now(TWINS[1], 200), Work::Now(PARCEL, 120)]);
         all.extend([Work::LongLease, Work::Members, Work::Moving, Work::Kept, Work::Crowd, Work::Forced, Work::Capped]);
         all.extend([vec![Work::Fenced; 3], vec![Work::ReadWrite; 4], vec![Work::Fair; 2]].concat());
+        all.extend([Work::LongAndShort, Work::LongAndShort]);
         all.extend([Work::QuietReadWrite, Work::QuietReadWrite, Work::QuietFair]);
         all.push(Work::SecondRuntime(url.to_owned()));
         all
+    }
+
+    /// Beside it in the same process, with a lease that outlasts a stop.
+    pub(crate) fn of_a_resting_client() -> Vec<Work> {
+        vec![Work::Rested; 3]
     }
 
     /// Beside it in the same process, where masters come and go.
@@ -78,6 +89,9 @@ impl Work {
             Work::Forced => forced::forced(player).await,
             Work::Capped => capped::capped(player).await,
             Work::SecondRuntime(url) => Box::pin(second::second_runtime(player, url)).await,
+            Work::Rested => rested::rested(player).await,
+            Work::LongAndShort => Box::pin(family::long_and_short(player)).await,
+            Work::Heap => heap::heap(player).await,
             Work::Vault => vault::vault(player).await,
             Work::Ping => vault::ping(&player.client).await,
         }

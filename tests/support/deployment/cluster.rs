@@ -1,6 +1,6 @@
 //! A cluster: masters with a replica each, and slots that move between them.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use super::{
     addresses, follows, start_all,
@@ -65,6 +65,15 @@ impl Cluster {
         }
         cluster.settled().await;
         cluster
+    }
+
+    /// A node of another cluster at that port of somebody who is gone: it has all slots, and knows nobody.
+    pub(crate) fn stranger_at(port: u16) -> Server {
+        let stranger = Server::at(port, |dir| arguments(port, dir, &[], None));
+        let slots: Vec<_> = (0..SLOTS).map(|slot| slot.to_string()).collect();
+        let slots: Vec<_> = slots.iter().map(String::as_str).collect();
+        let _: String = stranger.ask(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
+        stranger
     }
 
     /// Names all nodes, replicas too.
@@ -296,17 +305,18 @@ fn shares() -> impl Iterator<Item = RangeInclusive<u16>> {
 
 fn node(more: &[&str], certificates: Option<&Certificates>) -> Server {
     let look = if certificates.is_some() { LOOK } else { Look::default() };
-    Server::made(look, |port, dir| {
-        let bus = if chooses_its_bus() { owned(&["--cluster-port", &free_port().to_string()]) } else { Vec::new() };
-        let cluster = owned(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT]);
-        // One master less must not stop the others.
-        let partly = owned(&["--cluster-require-full-coverage", "no", "--cluster-announce-ip", "127.0.0.1"]);
-        // Before 6.0.13 a replica whose master has never said anything does not take over when told.
-        let soon = owned(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
-        let tls =
-            certificates.map(|certificates| [certificates.only_tls(port), owned(&["--tls-cluster", "yes"])].concat());
-        [usual(port, dir), cluster, partly, soon, bus, tls.unwrap_or_default(), owned(more)].concat()
-    })
+    Server::made(look, |port, dir| arguments(port, dir, more, certificates))
+}
+
+fn arguments(port: u16, dir: &Path, more: &[&str], certificates: Option<&Certificates>) -> Vec<String> {
+    let bus = if chooses_its_bus() { owned(&["--cluster-port", &free_port().to_string()]) } else { Vec::new() };
+    let cluster = owned(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT]);
+    // One master less must not stop the others.
+    let partly = owned(&["--cluster-require-full-coverage", "no", "--cluster-announce-ip", "127.0.0.1"]);
+    // Before 6.0.13 a replica whose master has never said anything does not take over when told.
+    let soon = owned(&["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
+    let tls = certificates.map(|certificates| [certificates.only_tls(port), owned(&["--tls-cluster", "yes"])].concat());
+    [usual(port, dir), cluster, partly, soon, bus, tls.unwrap_or_default(), owned(more)].concat()
 }
 
 /// Before 7.0 nodes talk to each other 10,000 ports above. A port for which that is taken, or is none, is tried in vain.

@@ -64,6 +64,17 @@ impl Sentinels {
         all
     }
 
+    /// A sentinel of others at the port of one that is gone: its service has the same name, a master of its own, and was changed
+    /// more often.
+    pub(crate) fn stranger_at(port: u16, master: &Server) -> Server {
+        Server::at(port, |dir| {
+            let file = dir.join("sentinel.conf");
+            let settings = settings(&Passwords::default(), &master.port().to_string(), port, dir);
+            fs::write(&file, format!("{settings}\nsentinel config-epoch {SERVICE} 1000")).expect("our own folder");
+            owned(&[&file.display().to_string(), "--sentinel"])
+        })
+    }
+
     /// With the servers' password, if they have one; the sentinels' is not said.
     pub(crate) fn url(&self) -> String {
         let password = self.passwords.servers.as_ref().map_or(String::new(), |password| format!(":{password}@"));

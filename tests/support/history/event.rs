@@ -24,14 +24,18 @@ pub(crate) enum What {
     Granted { id: String, until: u64 },
     /// With this fencing token.
     Token { id: String, token: u64 },
+    /// Nobody else may have it before so many nanoseconds have passed since it was granted.
+    Rests { id: String, least: u64 },
     /// It was told again until when it certainly has it.
     Sure { id: String, until: u64 },
     /// It asked the server, beginning at that moment, how many levels it has; none if it does not have the lock.
     Counted { id: String, since: u64, believed: u64, counted: u64 },
     /// It is about to give back a level.
     Releasing { id: String },
-    /// The server confirmed that.
+    /// It was told that it had it to the end.
     Released { id: String },
+    /// The same, in one request whose answer came at once: nothing was lost on the way.
+    Confirmed { id: String },
     /// It was told that the lock is gone; `removed`: that the server has it no more.
     Lost { id: String, removed: bool },
     /// It no longer polls what it asked with: it does not wait, but may still be granted something.
@@ -48,6 +52,8 @@ pub(crate) enum What {
     Forcing,
     /// It has done so, as far as it was told.
     Forced,
+    /// It was told that nobody had it, so it took it from nobody.
+    Spared,
     /// The whole process stood still, or nearly, from that moment to this.
     Paused { since: u64 },
     /// One of the ways to use a lock is begun.
@@ -68,10 +74,12 @@ impl fmt::Display for What {
             What::Asked => write!(f, "asked"),
             What::Granted { id, until } => write!(f, "granted {id} {until}"),
             What::Token { id, token } => write!(f, "token {id} {token}"),
+            What::Rests { id, least } => write!(f, "rests {id} {least}"),
             What::Sure { id, until } => write!(f, "sure {id} {until}"),
             What::Counted { id, since, believed, counted } => write!(f, "counted {id} {since} {believed} {counted}"),
             What::Releasing { id } => write!(f, "releasing {id}"),
             What::Released { id } => write!(f, "released {id}"),
+            What::Confirmed { id } => write!(f, "confirmed {id}"),
             What::Lost { id, removed: true } => write!(f, "removed {id}"),
             What::Lost { id, removed: false } => write!(f, "lost {id}"),
             What::Kept => write!(f, "kept"),
@@ -81,6 +89,7 @@ impl fmt::Display for What {
             What::Ended { call, how } => write!(f, "ended {call} {how}"),
             What::Forcing => write!(f, "forcing"),
             What::Forced => write!(f, "forced"),
+            What::Spared => write!(f, "spared"),
             What::Paused { since } => write!(f, "paused {since}"),
             What::Way { way } => write!(f, "way {}", one_line(way)),
             What::Wrong { kind, details } => write!(f, "wrong {kind:?} {}", one_line(details)),
@@ -112,12 +121,14 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
         "asked" => What::Asked,
         "granted" => What::Granted { id: word(words)?, until: number(words)? },
         "token" => What::Token { id: word(words)?, token: number(words)? },
+        "rests" => What::Rests { id: word(words)?, least: number(words)? },
         "sure" => What::Sure { id: word(words)?, until: number(words)? },
         "counted" => {
             What::Counted { id: word(words)?, since: number(words)?, believed: number(words)?, counted: number(words)? }
         }
         "releasing" => What::Releasing { id: word(words)? },
         "released" => What::Released { id: word(words)? },
+        "confirmed" => What::Confirmed { id: word(words)? },
         "removed" => What::Lost { id: word(words)?, removed: true },
         "lost" => What::Lost { id: word(words)?, removed: false },
         "kept" => What::Kept,
@@ -127,6 +138,7 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
         "ended" => What::Ended { call: word(words)?, how: word(words)? },
         "forcing" => What::Forcing,
         "forced" => What::Forced,
+        "spared" => What::Spared,
         "paused" => What::Paused { since: number(words)? },
         "way" => What::Way { way: rest(words) },
         "wrong" => What::Wrong { kind: Kind::named(&word(words)?).ok_or(Torn)?, details: rest(words) },

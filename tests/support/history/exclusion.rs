@@ -104,6 +104,7 @@ impl History {
             for event in events.iter().filter(|event| event.name == name) {
                 match event.what {
                     What::Forcing => _ = begun.insert(event.task, event.at),
+                    What::Spared => _ = begun.remove(&event.task),
                     What::Forced => {
                         let since = begun.remove(&event.task);
                         forces.extend(since.map(|since| Force { since, at: event.at }));

@@ -22,6 +22,14 @@ pub(crate) struct Hold {
     pub(crate) until: u64,
     /// When it was told that the server has it no more, though its time was not over.
     pub(crate) removed: Option<u64>,
+    /// When it was told that its time is over, though it was not.
+    pub(crate) hasty: Option<u64>,
+    /// When it was told that it had it to the end, by a request that was sent and answered after it noted that.
+    pub(crate) confirmed: Option<u64>,
+    /// Nobody else may have it before.
+    pub(crate) rests: u64,
+    /// How many levels it was granted.
+    pub(crate) levels: u32,
     /// Others may have it, too.
     pub(crate) shared: bool,
     /// What it was told at each level.
@@ -30,6 +38,8 @@ pub(crate) struct Hold {
     pub(crate) wiped: Option<(u64, u64)>,
 }
 
+/// So much sooner a time may seem to be over: timers have milliseconds.
+const GRAIN: u64 = 5_000_000;
 /// The call that brings a hold without asking for one.
 const DOWNGRADE: &str = "downgrade";
 
@@ -62,6 +72,15 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
                     holds.len() - 1
                 });
                 holds[at].1.sure(event.at, *until);
+                holds[at].1.levels += 1;
+            }
+            What::Rests { id, least } => {
+                let at = by_id.get(id.as_str()).and_then(|known| known.open);
+                at.inspect(|at| holds[*at].1.rests = holds[*at].1.asked + least);
+            }
+            What::Confirmed { id } => {
+                let ended = holds.iter_mut().rev().map(|(_, hold)| hold).find(|hold| hold.holder == *id);
+                ended.into_iter().for_each(|hold| hold.confirmed = Some(hold.end));
             }
             What::Token { id, token } => {
                 let at = by_id.get(id.as_str()).and_then(|known| known.open);
@@ -102,7 +121,25 @@ impl Hold {
         let (holder, id) = (id.to_owned(), on_server(id).to_owned());
         let (client, end) = (client.to_owned(), killed.unwrap_or(u64::MAX));
         let (shared, tokens) = (false, Vec::new());
-        Hold { client, id, holder, asked, granted, end, until: 0, removed: None, shared, tokens, wiped: None }
+        let (removed, hasty, confirmed, wiped) = (None, None, None, None);
+        let (until, rests, levels) = (0, 0, 0);
+        Hold {
+            client,
+            id,
+            holder,
+            asked,
+            granted,
+            end,
+            until,
+            removed,
+            hasty,
+            confirmed,
+            rests,
+            levels,
+            shared,
+            tokens,
+            wiped,
+        }
     }
 
     /// Who has nothing left says so with a time that is over: that adds nothing, however late it is said.
@@ -119,6 +156,7 @@ impl Hold {
     fn lost(&mut self, at: u64, removed: bool) {
         self.ends(at);
         self.removed = (removed && at < self.until).then_some(at);
+        self.hasty = (!removed && at + GRAIN < self.until).then_some(at);
     }
 
     /// Whether one that was granted later may be certain at the same time: another level of it, who shares it, or its owner as a

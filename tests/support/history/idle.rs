@@ -25,10 +25,10 @@ const GIVEN_BACK: Duration = Duration::from_secs(2);
 
 /// Somebody waits.
 #[derive(Debug)]
-struct Wait {
-    client: String,
-    since: u64,
-    until: u64,
+pub(super) struct Wait {
+    pub(super) client: String,
+    pub(super) since: u64,
+    pub(super) until: u64,
 }
 
 impl History {
@@ -37,6 +37,8 @@ impl History {
         let slack = self.slack.get(name).copied().unwrap_or_default();
         let at_once = nanos(AT_ONCE + slack);
         let mut windows: Vec<_> = self.calm.iter().map(|(calm, over)| (*calm, *over, at_once)).collect();
+        let spared = self.spared.iter().filter(|spared| spared.names.iter().any(|of| of == name));
+        windows.extend(spared.map(|spared| (spared.since, spared.until, at_once)));
         windows.push((0, u64::MAX, nanos(AT_LAST + slack)));
         let overloaded = self.overloaded();
         let waits = self.waits(name);
@@ -97,7 +99,7 @@ impl History {
         heads.len() as u64
     }
 
-    fn waits(&self, name: &str) -> Vec<Wait> {
+    pub(super) fn waits(&self, name: &str) -> Vec<Wait> {
         let mut waits = Vec::new();
         for (client, events) in &self.clients {
             let mut asked = HashMap::new();
@@ -126,6 +128,9 @@ impl History {
     /// The times in which nobody had it, as far as anybody knows.
     fn free(&self, name: &str, holds: &[Hold]) -> Vec<(u64, u64)> {
         let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end)).collect();
+        // It may have been granted just before that was noted.
+        let rests = holds.iter().filter(|hold| hold.rests > 0);
+        taken.extend(rests.map(|hold| (hold.granted, hold.granted + (hold.rests - hold.asked))));
         taken.extend(self.orphaned(name));
         taken.extend(self.returned(name));
         taken.extend(self.scattered(name));
@@ -186,7 +191,7 @@ impl History {
             for seen in all.iter().filter(|seen| self.is_calm(seen.since)) {
                 for id in &seen.ids {
                     let Some(since) = given_back.get(id.as_str()) else { continue };
-                    if since + nanos(GIVEN_BACK) >= seen.since || !known.insert(id) {
+                    if since + nanos(GIVEN_BACK) + self.rest(name) >= seen.since || !known.insert(id) {
                         continue;
                     }
                     if self.came_back(name, *since) {

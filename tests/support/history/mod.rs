@@ -9,7 +9,8 @@
 //! may lose what was written just before: that is excused and counted.
 //!
 //! A read-write lock is *shared* by those whose ids do not end as a writer's do; tokens must grow with the grants of a name;
-//! nobody is passed in the line of a fair lock.
+//! nobody is passed in the line of a fair lock. A lock that must rest is not had by another before; a client that is farther away
+//! has its turns; no key stays for ever but those that count tokens.
 
 mod calls;
 mod event;
@@ -17,8 +18,12 @@ mod exclusion;
 mod failover;
 mod holds;
 mod idle;
+mod left;
 mod line;
+mod rests;
 mod tokens;
+mod truth;
+mod turns;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -29,6 +34,8 @@ use std::{
 pub(crate) use event::{Event, What};
 pub(crate) use failover::{Failover, Losses};
 use holds::{Hold, holds_of, on_server};
+pub(crate) use left::{Left, TOKENS};
+pub(crate) use turns::Far;
 
 /// All that is known of one run.
 #[derive(Debug, Default)]
@@ -40,6 +47,12 @@ pub(crate) struct History {
     pub(crate) seen: HashMap<String, Vec<Seen>>,
     /// What was left on the server in the end: names, ids, and when that was.
     pub(crate) left: Vec<(String, String, u64)>,
+    /// What keys were left then.
+    pub(crate) keys: Vec<Left>,
+    /// Times in which a client was farther away than the others.
+    pub(crate) far: Vec<Far>,
+    /// Times in which nothing was wrong with some of the names.
+    pub(crate) spared: Vec<Spared>,
     /// When clients were killed: certain of nothing any more.
     pub(crate) killed: HashMap<String, u64>,
     /// Times without faults, in which the lock must go on at once: begin and end.
@@ -49,6 +62,8 @@ pub(crate) struct History {
     pub(crate) leases: HashMap<String, Duration>,
     /// How long somebody may believe in a lock that was deleted, for names where that is longer than the longest lease.
     pub(crate) beliefs: HashMap<String, Duration>,
+    /// How long a lock of that name may stay when it was given back.
+    pub(crate) rests: HashMap<String, Duration>,
     /// How much longer than others a lock of that name may lie free.
     pub(crate) slack: HashMap<String, Duration>,
     /// Read-write locks.
@@ -74,6 +89,14 @@ impl Wipe {
     }
 }
 
+/// What went wrong between two moments was none of these names' business: they must go on at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Spared {
+    pub(crate) names: Vec<String>,
+    pub(crate) since: u64,
+    pub(crate) until: u64,
+}
+
 /// Who had a lock on the server at some moment between these two, and who waited there, the next first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
@@ -81,6 +104,8 @@ pub(crate) struct Seen {
     pub(crate) at: u64,
     pub(crate) ids: Vec<String>,
     pub(crate) line: Vec<String>,
+    /// The last token that was given out, where it counts them.
+    pub(crate) token: Option<u64>,
 }
 
 /// What must not have happened.
@@ -123,10 +148,14 @@ pub(crate) enum Kind {
     Token,
     /// Passed in the line by one who came later.
     Passed,
+    /// Had by another before it was to be.
+    Early,
+    /// Never had, while others had it again and again.
+    Starved,
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 17] = [
         Kind::Overlap,
         Kind::Belief,
         Kind::Level,
@@ -142,6 +171,8 @@ impl Kind {
         Kind::Stuck,
         Kind::Token,
         Kind::Passed,
+        Kind::Early,
+        Kind::Starved,
     ];
 
     fn named(name: &str) -> Option<Kind> {
@@ -166,12 +197,18 @@ impl History {
             found.extend(self.beliefs_after_failovers(&name, &holds));
             found.extend(self.idle(&name, &holds));
             found.extend(self.tokens(&name, &holds));
+            found.extend(self.tokens_seen(&name, &holds));
             found.extend(self.passed(&name, &holds));
+            found.extend(self.woken(&name, &holds));
+            found.extend(self.untrue_releases(&name, &holds));
+            found.extend(self.hasty_ends(&name, &holds));
+            found.extend(self.starved(&name, &holds));
         }
         found.extend(self.calls());
         found.extend(self.stillborn());
         found.extend(self.leftovers(&mut losses));
         found.extend(self.left_in_the_end());
+        found.extend(self.left_for_ever());
         found.extend(self.told());
         (found, losses)
     }
@@ -260,6 +297,11 @@ impl History {
 
     fn is_calm(&self, at: u64) -> bool {
         self.calm.iter().any(|(since, until)| (*since..*until).contains(&at))
+    }
+
+    /// How long a lock of that name may rest when it was given back.
+    fn rest(&self, name: &str) -> u64 {
+        nanos(self.rests.get(name).copied().unwrap_or_default())
     }
 
     fn lease(&self, name: &str) -> u64 {

@@ -29,6 +29,26 @@ impl History {
         found
     }
 
+    /// Those that were certain with another token than the last that the server had given out: nobody is granted it meanwhile.
+    pub(super) fn tokens_seen(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let looks: Vec<_> =
+            self.seen.get(name).into_iter().flatten().filter_map(|seen| Some((seen, seen.token?))).collect();
+        let disturbed = [self.breaks(name), self.resets(name)].concat();
+        let mut found = Vec::new();
+        for hold in holds.iter().filter(|hold| hold.wiped.is_none()) {
+            let Some(token) = hold.tokens.first() else { continue };
+            let from = looks.partition_point(|(seen, _)| seen.since < hold.granted);
+            let looks = looks[from..].iter().take_while(|(seen, _)| hold.spans(seen.since, seen.at));
+            let differs = looks.copied().find(|(_, last)| last != token);
+            let Some((seen, last)) = differs.filter(|(seen, _)| !overlaps(&disturbed, hold.asked, seen.at)) else {
+                continue;
+            };
+            let details = format!("{hold} has {token}, and the server had given out {last} at {}", seen.at);
+            found.push(violation(Kind::Token, name, details));
+        }
+        found
+    }
+
     /// The times in which holds of that name may have been broken.
     pub(super) fn breaks(&self, name: &str) -> Vec<Span> {
         let wipes = self.wipes.iter().filter(|wipe| wipe.is_of(name, false)).map(|wipe| (wipe.since, wipe.at));
@@ -42,7 +62,7 @@ impl History {
         wipes.chain(self.replaced(name)).collect()
     }
 
-    fn replaced(&self, name: &str) -> impl Iterator<Item = Span> {
+    pub(super) fn replaced(&self, name: &str) -> impl Iterator<Item = Span> {
         let failovers = self.failovers.iter().filter(move |failover| failover.is_of(name));
         failovers.map(|failover| (failover.since, failover.until))
     }

@@ -1,0 +1,22 @@
+//! A lock that must rest: nobody else has it before, however soon it was given back, and though its holder died.
+
+use super::{History, Hold, Kind, Violation, seconds, tokens::overlaps, violation};
+
+impl History {
+    pub(super) fn woken(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        if holds.iter().all(|hold| hold.rests == 0) {
+            return Vec::new();
+        }
+        let breaks = self.breaks(name);
+        let mut found = Vec::new();
+        for (at, first) in holds.iter().enumerate().filter(|(_, hold)| hold.rests > 0 && hold.was_certain()) {
+            let next = holds[at + 1..].iter().find(|next| next.holder != first.holder && next.was_certain());
+            let Some(next) = next.filter(|next| next.granted < first.rests) else { continue };
+            if !overlaps(&breaks, first.asked, next.granted) {
+                let early = seconds(first.rests - next.granted);
+                found.push(violation(Kind::Early, name, format!("{next} has it {early} before {first} lets it go")));
+            }
+        }
+        found
+    }
+}
