@@ -67,6 +67,9 @@ pub enum Error {
     /// in the background. After a failed `unlock` the lock is given back in the background, and is free at the latest
     /// when its lease ends.
     ///
+    /// A failed `unlock` that says that the release could not be confirmed means: the server was silent until the lease ran out, so
+    /// nobody can know whether the lock was held to the end.
+    ///
     /// Also where the runtime that the client was connected on has ended, which the text says: then nothing happens in the
     /// background any more, what is held ends with its lease, and a new client is needed.
     #[error("the server is not available: {tried}")]
@@ -178,6 +181,12 @@ impl Error {
     /// An empty `name` for what is about no lock.
     pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
         Error::Unavailable { name: if_any(name), tried: format!("{what} for {waited:.1?}"), source }
+    }
+
+    /// The lock was gone when the server answered, but its lease had run out by then.
+    pub(crate) fn unconfirmed(name: &str) -> Error {
+        let tried = "the release could not be confirmed before the lease ran out".to_owned();
+        Error::Unavailable { name: if_any(name), tried, source: None }
     }
 
     /// Nobody is left to talk to the server.

@@ -68,9 +68,9 @@ pub struct Totals {
     pub by_timer: u64,
     /// Nested acquisitions granted.
     pub reentered: u64,
-    /// Outermost holds given back.
+    /// Outermost holds given back, also where that could not be confirmed.
     pub released: u64,
-    /// Holds lost before they were given back.
+    /// Holds lost before they were given back, also those that were found gone when they were to be given back.
     pub lost: u64,
     /// Renewals and checks that the server confirmed.
     pub renewals: u64,

@@ -79,23 +79,28 @@ impl<'a> ScriptRequest<'a> {
     }
 
     /// A large future: callers that users hold box it together with what they do around it.
-    pub(crate) async fn ask(mut self, redis: &Redis) -> Result<Reply> {
-        let (mut again, mut last) = (false, None);
-        let mut was_polled = true;
+    pub(crate) async fn ask(self, redis: &Redis) -> Result<Reply> {
+        self.ask_noting(redis, &mut false).await
+    }
+
+    /// The same. `in_doubt`: a try had no answer, so the server may have done it, also where this ends with an error.
+    pub(crate) async fn ask_noting(mut self, redis: &Redis, in_doubt: &mut bool) -> Result<Reply> {
+        let (mut was_polled, mut last) = (true, None);
         loop {
             // By the caller's own clock: whatever the connection's tasks do, and wherever they run.
             let Ok((sent, tried)) = timeout_at(self.give_up, self.send(redis)).await else {
+                *in_doubt = true;
                 if was_polled && self.give_up.elapsed() > UNPOLLED {
-                    (was_polled, again) = (false, true); // the server is not to blame
+                    was_polled = false; // the server is not to blame
                     self.give_up = Instant::now() + redis.command_timeout().min(ONCE_MORE);
                     continue;
                 }
                 return Err(Error::silent(self.what, self.name, self.since.elapsed(), last));
             };
             let pause = match tried {
-                Ok((answer, replicas)) => return Ok(Reply { answer, sent, again, replicas }),
+                Ok((answer, replicas)) => return Ok(Reply { answer, sent, again: *in_doubt, replicas }),
                 Err(Fault::Unknown(source)) => {
-                    (again, last) = (true, Some(source));
+                    (*in_doubt, last) = (true, Some(source));
                     FIRST_PAUSE
                 }
                 Err(Fault::NotSent(source)) => {
@@ -106,7 +111,10 @@ impl<'a> ScriptRequest<'a> {
                     last = fault.source();
                     self.pauses.next()
                 }
-                Err(fault) => return Err(error(fault, self.what, self.since.elapsed(), self.name)),
+                Err(fault) => {
+                    *in_doubt |= matches!(fault, Fault::Abandoned | Fault::Closed);
+                    return Err(error(fault, self.what, self.since.elapsed(), self.name));
+                }
             };
             sleep_until(self.give_up.min(Instant::now() + pause)).await;
             if let Some(anew) = &self.anew {

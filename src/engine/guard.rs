@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::{
     Engine,
     ask::{ScriptRequest, unexpected},
-    hold::{Hold, LeaseTerms},
+    hold::{Ending, Hold, LeaseTerms},
     releaser::{GivenBack, ReleaseJob},
     tenure::Tenure,
 };
@@ -159,8 +159,9 @@ impl Guard {
     ///
     /// [`Error::Lost`] if the lock was lost before; [`Error::Closed`] if the client is closed meanwhile;
     /// [`Error::Unavailable`] if the server does not answer, or refuses, for
-    /// [`outage_timeout`](crate::Builder::outage_timeout), while the release goes on in the background. Where the first try
-    /// had no answer and the second finds the lock gone, the first is taken to have done it.
+    /// [`outage_timeout`](crate::Builder::outage_timeout), while the release goes on in the background; also if the server could
+    /// not be asked before the lease ran out and then does not have the lock any more: nobody can know whether it was ours to
+    /// the end. Where the first try had no answer and the second finds the lock gone, the first is taken to have done it.
     ///
     /// # Cancel safety
     ///
@@ -178,25 +179,36 @@ impl Guard {
         }
         let engine = Arc::clone(&self.engine);
         if self.pass_on().is_some() {
-            return Box::pin(self.told()).await; // few need the room for it
+            return Box::pin(self.told(true)).await; // few need the room for it
         }
         let begun = engine.releaser.begin();
-        let last = self.step_down();
+        self.step_down();
         let give_up = engine.outage_ends();
         match begun.run(ReleaseJob::new(&self.hold, true), give_up).await? {
-            GivenBack::WasOurs => Ok(()),
-            GivenBack::ToOthers => Box::pin(self.told()).await,
-            GivenBack::WasGone => {
-                engine.counters.lost.add(u64::from(last));
-                Err(self.gone())
+            GivenBack::Ended(ending) => self.outcome(ending),
+            GivenBack::ToOthers => {
+                let counts = self.hold.count_return(); // not another guard of it
+                Box::pin(self.told(counts)).await
             }
         }
     }
 
     /// By the next request about its id, which others have.
-    async fn told(&self) -> Result<()> {
+    async fn told(&self, counts: bool) -> Result<()> {
         let tenure = self.hold.tenure().expect("it has left its id to others");
-        if self.engine.word(tenure, self.name()).await? { Ok(()) } else { Err(self.gone()) }
+        let ending = self.engine.word(tenure, self.name(), counts).await?;
+        self.outcome(ending)
+    }
+
+    fn outcome(&self, ending: Ending) -> Result<()> {
+        match ending {
+            Ending::Ours => Ok(()),
+            Ending::Gone => Err(self.gone()),
+            Ending::Unknown => {
+                self.hold.tell_token();
+                Err(Error::unconfirmed(self.name()))
+            }
+        }
     }
 
     fn gone(&self) -> Error {

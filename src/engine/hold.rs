@@ -118,6 +118,8 @@ struct State {
     returning: bool,
     /// The server has confirmed that its last acquisition was given back or handed over.
     returned: bool,
+    /// What was found when it was given back. The first answer is that of all its guards.
+    ending: Option<Ending>,
     /// How often it came to the server again after it was given up.
     visits: u32,
     /// That it was granted is balanced in the statistics.
@@ -157,6 +159,16 @@ pub(crate) enum Claim {
     Lost(Lost),
     /// Refused: its last guard has gone. The owner starts afresh.
     Over,
+}
+
+/// Whether a hold was ours until it was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Ours,
+    /// The server had it no more, although its lease was not over.
+    Gone,
+    /// The server had it no more when it was heard again, but by then the lease may have ended by itself.
+    Unknown,
 }
 
 /// That the return of a hold is being asked for.
@@ -208,6 +220,7 @@ impl Hold {
             spent: false,
             returning: false,
             returned: false,
+            ending: None,
             visits: 0,
             counted: false,
             confirm_at: Moment::FAR,
@@ -740,6 +753,27 @@ impl Hold {
         state.returned = state.visits == asked.visit;
     }
 
+    /// The server has answered what was found when its last acquisition was given back. What that means for all its guards.
+    pub(super) fn ended(&self, found: Ending) -> Ending {
+        *self.facts().ending.get_or_insert(found)
+    }
+
+    /// What was found when it was given back, if anything was.
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.facts().ending
+    }
+
+    /// The server does not have it. If its lease may have ended since it was given up, that says nothing.
+    pub(super) fn not_found(&self) -> Ending {
+        if self.ends().left().is_zero() { Ending::Unknown } else { Ending::Gone }
+    }
+
+    /// Until when the server had it for certain, as far as is known, unless somebody took it away.
+    pub(super) fn ends(&self) -> Moment {
+        let state = self.facts();
+        state.until.min(state.sure)
+    }
+
     /// It may be on the server again although it was given up: handed over too late, or asked for by a call that had been
     /// passed over. It must be given back once more.
     pub(crate) fn came_again(&self) {
@@ -785,6 +819,10 @@ async fn pass(time: Duration) {
 }
 
 impl Inheritance {
+    pub(super) fn ends(&self) -> Moment {
+        self.until.min(self.sure)
+    }
+
     pub(super) fn confirmed(&mut self, sent: Moment, lease: Lease, sure: Option<Duration>) {
         self.until = self.until.max(sent + lease.certain());
         self.sure = sure.map_or(self.sure, |sure| sent + sure);

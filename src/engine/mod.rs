@@ -49,6 +49,7 @@ use crate::{
 };
 use ask::{Pauses, ScriptRequest};
 use crowd::Crowd;
+use hold::Ending;
 pub(crate) use hold::Hold;
 use queue::{INSPECTION, Queues};
 use registry::Registry;
@@ -298,8 +299,9 @@ impl Engine {
     }
 
     /// Whether a lock was ours until it was passed on in memory: told by the next request about it.
-    async fn word(&self, tenure: &Arc<Tenure>, name: &str) -> Result<bool> {
-        let (word, is_first) = tenure.word();
+    /// `counts`: in the statistics.
+    async fn word(&self, tenure: &Arc<Tenure>, name: &str, counts: bool) -> Result<Ending> {
+        let (word, is_first) = tenure.word(counts);
         if is_first {
             self.releaser.confirm(tenure);
         }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ask::{Anew, Pauses, Reply, ScriptRequest, unexpected},
-    hold::Hold,
+    hold::{Ending, Hold},
     kind::KindScript,
     queue::{LineKey, Queues},
     tenure::{Leaving, Tenure},
@@ -99,6 +99,18 @@ fn handed(answer: &Answer) -> (bool, Option<u64>) {
     }
 }
 
+/// Whether it was ours until it was given back. `may_be_done`: by the same request, which had no answer before.
+fn outcome(hold: &Hold, reply: &Reply, may_be_done: bool) -> Result<Ending> {
+    match reply.answer.code {
+        Code::Released | Code::Handed => Ok(Ending::Ours),
+        // The first try worked, or the lease had ended: nobody can tell. Nor is it sure to stay gone: a lock that
+        // is being handed to this hold may yet arrive, and who brings it must find that it has not been returned.
+        Code::Gone if may_be_done => Ok(Ending::Ours),
+        Code::Gone => Ok(hold.not_found()),
+        _ => Err(unexpected(&reply.answer)),
+    }
+}
+
 /// As Redis counts it, and no less.
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).expect("a year at most")
@@ -123,7 +135,7 @@ fn not_heard(answer: &Answer) -> Option<Duration> {
 /// One answered request of a job.
 #[derive(Debug)]
 struct JobProgress {
-    was_ours: bool,
+    ending: Ending,
     is_last: bool,
     /// It was left to those here who have its id, too.
     to_others: bool,
@@ -132,16 +144,15 @@ struct JobProgress {
 }
 
 impl JobProgress {
-    fn done(was_ours: bool) -> JobProgress {
-        JobProgress { was_ours, is_last: true, to_others: false, unheard: None }
+    fn done(ending: Ending) -> JobProgress {
+        JobProgress { ending, is_last: true, to_others: false, unheard: None }
     }
 }
 
 /// What came of giving back.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum GivenBack {
-    WasOurs,
-    WasGone,
+    Ended(Ending),
     /// Others here have its id, and are told whether it is there.
     ToOthers,
 }
@@ -266,11 +277,7 @@ impl ReleaseUnderWay<'_> {
         if progress.is_last {
             running.job = None;
         }
-        Ok(match progress.was_ours {
-            _ if progress.to_others => GivenBack::ToOthers,
-            true => GivenBack::WasOurs,
-            false => GivenBack::WasGone,
-        })
+        Ok(if progress.to_others { GivenBack::ToOthers } else { GivenBack::Ended(progress.ending) })
     }
 }
 
@@ -438,18 +445,15 @@ impl ReleaseWorker {
         let _turn = job.turn(&hold, give_up).await?;
         loop {
             let count = hold.wanted();
+            if count == 0 && hold.has_passed_on() {
+                return Ok(self.left_to_others(job)); // by another guard's job
+            }
             if count == 0 && hold.is_returned() {
-                return Ok(JobProgress::done(true)); // another guard's job has done it
+                return Ok(JobProgress::done(hold.ending().unwrap_or(Ending::Ours))); // another guard's job has done it
             }
             match leave(&hold, count) {
                 Leaving::IsLast => {}
-                Leaving::HadLeft => return Ok(JobProgress::done(true)),
-                Leaving::ToOthers => {
-                    if job.counted.is_some() {
-                        self.note_released(&hold); // nobody waits to be told
-                    }
-                    return Ok(JobProgress { to_others: true, ..JobProgress::done(true) });
-                }
+                Leaving::HadLeft | Leaving::ToOthers => return Ok(self.left_to_others(job)),
             }
             let hand_over = hold.kind.hand_over.as_ref();
             if hand_over.is_some() && job.heir.is_none() && job.pass_on && count == 0 && hold.rest().is_zero() {
@@ -460,8 +464,14 @@ impl ReleaseWorker {
             };
             let asked = hold.returning();
             hold.tenure().inspect(|tenure| tenure.ends());
-            let reply = match self.hand_over((&hold, script), &heir, (started, give_up)).await {
+            let mut in_doubt = false;
+            let reply = match self.hand_over((&hold, script), &heir, (started, give_up), &mut in_doubt).await {
                 Err(error) if is_refusal(&error) => {
+                    if in_doubt {
+                        heir.hold.in_doubt(); // an earlier try may have moved it
+                    } else if !asked.before {
+                        hold.not_returned();
+                    }
                     job.keep_from_heir(); // for a server without memory, say, a release is less than a hand-over
                     continue;
                 }
@@ -476,17 +486,14 @@ impl ReleaseWorker {
                     hold.returned(&asked);
                     // The heir had it by itself, and no earlier try of ours can have moved it: it was gone before.
                     let (before, token) = handed(&reply.answer);
-                    let was_ours = !before || reply.again || asked.before;
-                    hold.tenure().inspect(|tenure| tenure.ended(was_ours));
-                    if was_ours {
-                        self.note_released(&hold);
-                    }
+                    let is_ours = !before || reply.again || asked.before;
+                    let ending = self.ended(&hold, if is_ours { Ending::Ours } else { hold.not_found() });
                     heir.hold.take_fence(token);
                     let is_last = heir.hand(reply.sent);
                     if !is_last {
                         job.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
                     }
-                    return Ok(JobProgress { is_last, ..JobProgress::done(was_ours) });
+                    return Ok(JobProgress { is_last, ..JobProgress::done(ending) });
                 }
                 Code::Deeper => {
                     hold.not_returned();
@@ -497,9 +504,8 @@ impl ReleaseWorker {
                 _ => {
                     heir.withdraw();
                     let may_be_done = reply.again || asked.before;
-                    let was_ours = self.outcome(&hold, &reply, may_be_done)?;
-                    hold.tenure().inspect(|tenure| tenure.ended(was_ours));
-                    return Ok(JobProgress::done(was_ours));
+                    let ending = self.ended(&hold, outcome(&hold, &reply, may_be_done)?);
+                    return Ok(JobProgress::done(ending));
                 }
             }
         }
@@ -510,10 +516,11 @@ impl ReleaseWorker {
         (hold, script): (&Hold, &'static KindScript),
         heir: &Waiter,
         time: (Instant, Instant),
+        in_doubt: &mut bool,
     ) -> Result<Reply> {
         let part = hold.part(script, heir.lease.millis(), 0, heir.hold.id());
         let request = ScriptRequest::new("handing over the lock", &hold.name, (&script.script, part), time);
-        ScriptRequest { hold: Some((&heir.hold, heir.lease)), ..request }.ask(&self.redis).await
+        ScriptRequest { hold: Some((&heir.hold, heir.lease)), ..request }.ask_noting(&self.redis, in_doubt).await
     }
 
     fn release_request<'a>(&self, hold: &'a Hold, count: u32, time: (Instant, Instant)) -> ScriptRequest<'a> {
@@ -538,11 +545,15 @@ impl ReleaseWorker {
         };
         let asked = (count == 0).then(|| hold.returning());
         hold.tenure().filter(|_| count == 0).inspect(|tenure| tenure.ends());
-        let reply = request.ask(&self.redis).await?;
+        let mut in_doubt = false;
+        let reply = request.ask_noting(&self.redis, &mut in_doubt).await.inspect_err(|_| {
+            if !in_doubt && asked.as_ref().is_some_and(|asked| !asked.before) {
+                hold.not_returned(); // it was refused, or not sent
+            }
+        })?;
         match (reply.answer.code, &asked) {
             (Code::Released, Some(asked)) => {
                 hold.returned(asked);
-                self.note_released(hold);
                 let told = reply.answer.number().unwrap_or(0);
                 self.queues.released(hold, self.others(hold, told));
             }
@@ -553,30 +564,39 @@ impl ReleaseWorker {
             _ => {}
         }
         let may_be_done = asked.is_some_and(|asked| reply.again || asked.before); // an inner acquisition leaves the hold there
-        let was_ours = self.outcome(hold, &reply, may_be_done)?;
-        hold.tenure().filter(|_| count == 0).inspect(|tenure| tenure.ended(was_ours));
-        Ok(JobProgress { unheard: not_heard(&reply.answer), ..JobProgress::done(was_ours) })
+        let found = outcome(hold, &reply, may_be_done)?;
+        let ending = match found {
+            found if count == 0 => self.ended(hold, found),
+            Ending::Unknown => Ending::Gone, // others have it still, and learn by the clock that it has ended
+            found => found,
+        };
+        Ok(JobProgress { unheard: not_heard(&reply.answer), ..JobProgress::done(ending) })
+    }
+
+    /// The last acquisition was given back, or found gone: noted for all guards of the hold, and for those who had its id before.
+    fn ended(&self, hold: &Hold, found: Ending) -> Ending {
+        let ending = hold.ended(found);
+        hold.tenure().inspect(|tenure| tenure.ended(ending));
+        match ending {
+            Ending::Ours | Ending::Unknown => self.note_released(hold),
+            Ending::Gone if hold.count_return() => self.counters.lost.up(),
+            Ending::Gone => {}
+        }
+        ending
+    }
+
+    /// Others here have the id of its hold.
+    fn left_to_others(&self, job: &ReleaseJob) -> JobProgress {
+        if job.counted.is_some() {
+            self.note_released(&job.hold); // nobody waits to be told
+        }
+        JobProgress { to_others: true, ..JobProgress::done(Ending::Ours) }
     }
 
     /// How many of those who were told are not ourselves.
     fn others(&self, hold: &Hold, told: u64) -> u64 {
         let hears = told > 0 && self.redis.hears(&hold.kind.channel(hold.name.key()));
         told.saturating_sub(hears.into())
-    }
-
-    /// Whether it was ours until it was given back. `may_be_done`: by the same request, which had no answer before.
-    fn outcome(&self, hold: &Hold, reply: &Reply, may_be_done: bool) -> Result<bool> {
-        match reply.answer.code {
-            Code::Released | Code::Handed => Ok(true),
-            // The first try worked, or the lease had ended: nobody can tell. Nor is it sure to stay gone: a lock that
-            // is being handed to this hold may yet arrive, and who brings it must find that it has not been returned.
-            Code::Gone if may_be_done => {
-                self.note_released(hold);
-                Ok(true)
-            }
-            Code::Gone => Ok(false),
-            _ => Err(unexpected(&reply.answer)),
-        }
     }
 
     fn note_released(&self, hold: &Hold) {

@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     ask::{Pauses, Reply, ScriptRequest, unexpected},
-    hold::{Hold, Inheritance},
+    hold::{Ending, Hold, Inheritance},
     kind::Kind,
     queue::Queues,
     releaser::ReleaseJob,
@@ -38,8 +38,16 @@ use crate::{
 };
 
 /// Whether the lock was ours until it was passed on.
-pub(super) type Word = oneshot::Receiver<Result<bool>>;
-type Waiting = Vec<oneshot::Sender<Result<bool>>>;
+pub(super) type Word = oneshot::Receiver<Result<Ending>>;
+type Waiting = Vec<WaitsForWord>;
+
+/// One that has let go and is to be told.
+#[derive(Debug)]
+struct WaitsForWord {
+    tell: oneshot::Sender<Result<Ending>>,
+    /// In the statistics: one guard of each hold.
+    counts: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Tenure {
@@ -63,6 +71,8 @@ struct TenureState {
     holders: BTreeMap<u64, Weak<Hold>>,
     /// After this, nothing of those who have left can be left on the server.
     bound: Moment,
+    /// Until when the server had it for certain when the last of those who have let go did so, or when it was confirmed since.
+    until: Moment,
     /// Until when others may join.
     open_until: Option<Moment>,
     waiting: Waiting,
@@ -70,7 +80,7 @@ struct TenureState {
     /// `None` as long as nobody gives the lock back.
     ending: Option<Waiting>,
     /// Whether it was ours when it was given back.
-    ended: Option<bool>,
+    ended: Option<Ending>,
     /// It was passed on, and nobody waits to be told: whoever has it now must be.
     unconfirmed: bool,
     /// Somebody sends confirmations as long as there are any who wait.
@@ -107,6 +117,7 @@ impl Tenure {
         let state = TenureState {
             holders: BTreeMap::from([(hold.number, Arc::downgrade(hold))]),
             bound: Moment::now(),
+            until: Moment::now(),
             open_until: None,
             waiting: Vec::new(),
             asked: Vec::new(),
@@ -134,6 +145,7 @@ impl Tenure {
     }
 
     fn move_to(self: &Arc<Tenure>, state: &mut TenureState, from: &Hold, to: &Arc<Hold>, inheritance: Inheritance) {
+        state.until = state.until.max(inheritance.ends());
         from.passed_on();
         to.inherit(self, inheritance);
         state.holders.remove(&from.number);
@@ -213,6 +225,7 @@ impl Tenure {
 
     fn rests(&self, state: &mut TenureState, from: &Hold, release: impl FnOnce() -> ReleaseJob) -> bool {
         let Some(inheritance) = from.pass_on() else { return false };
+        state.until = state.until.max(inheritance.ends());
         state.resting = Some(Resting { release: release(), inheritance, waiting: Vec::new() });
         true
     }
@@ -230,11 +243,12 @@ impl Tenure {
     }
 
     /// For one that has passed it on. True beside that: somebody must send confirmations.
-    pub(super) fn word(&self) -> (Word, bool) {
+    pub(super) fn word(&self, counts: bool) -> (Word, bool) {
         let (tell, word) = oneshot::channel();
+        let tell = WaitsForWord { tell, counts };
         let mut state = self.state();
         match (state.ended, &mut state.ending) {
-            (Some(was_ours), _) => self.answer(vec![tell], &Ok(was_ours)), // it was given back after we let go
+            (Some(ending), _) => self.answer(vec![tell], &Ok(ending)), // it was given back after we let go
             (None, Some(ending)) => ending.push(tell),
             (None, None) => state.not_asked_yet().push(tell),
         }
@@ -320,11 +334,11 @@ impl Tenure {
     /// A confirmation is about to be sent, for all who wait now. False if there is nobody to be told by it.
     fn begins(&self) -> bool {
         let mut state = self.state();
-        let left = state.waiting.extract_if(.., |tell| tell.is_closed()).collect();
-        self.answer(left, &Ok(true)); // as dropped guards
+        let left = state.waiting.extract_if(.., |one| one.tell.is_closed()).collect();
+        self.answer(left, &Ok(Ending::Ours)); // as dropped guards
         let waiting = mem::take(&mut state.waiting);
         match (state.ended, &mut state.ending) {
-            (Some(was_ours), _) => self.answer(waiting, &Ok(was_ours)),
+            (Some(ending), _) => self.answer(waiting, &Ok(ending)),
             (None, Some(ending)) => ending.extend(waiting),
             (None, None) => state.asked = waiting,
         }
@@ -345,24 +359,27 @@ impl Tenure {
         if let Some(resting) = &mut state.resting {
             resting.inheritance.confirmed(sent, self.lease, self.kind.rules.sure);
         }
-        self.answer(mem::take(&mut state.asked), &Ok(true));
+        state.until = state.until.max(sent + self.lease.certain());
+        self.answer(mem::take(&mut state.asked), &Ok(Ending::Ours));
     }
 
-    /// Lost, for all of them and for whoever has it now; unless it was given back meanwhile. Then that tells.
+    /// Lost, for all of them and for whoever has it now; unless it was given back meanwhile. Then that tells. If the lease may have
+    /// ended since they let go, nobody can know.
     fn gone(&self, queues: &Queues) {
         let mut state = self.state();
         let asked = mem::take(&mut state.asked);
         match (state.ended, &mut state.ending) {
-            (Some(was_ours), _) => self.answer(asked, &Ok(was_ours)),
+            (Some(ending), _) => self.answer(asked, &Ok(ending)),
             (None, Some(ending)) => ending.extend(asked),
             (None, None) => {
                 let release = state.give_up_rest();
                 let holders = state.found_gone();
+                let found = if state.until.left().is_zero() { Ending::Unknown } else { Ending::Gone };
                 drop(state);
                 drop(release); // there is nothing to give back
                 self.tell(&holders);
                 holders.first().inspect(|holder| queues.wake_head(holder));
-                self.answer(asked, &Ok(false));
+                self.answer(asked, &Ok(found));
             }
         }
     }
@@ -391,20 +408,20 @@ impl Tenure {
         state.waiting.extend(ending);
     }
 
-    pub(super) fn ended(&self, was_ours: bool) {
+    pub(super) fn ended(&self, ending: Ending) {
         let mut state = self.state();
-        state.ended.get_or_insert(was_ours);
-        self.answer(state.ending.take().unwrap_or_default(), &Ok(was_ours));
+        state.ended.get_or_insert(ending);
+        self.answer(state.ending.take().unwrap_or_default(), &Ok(ending));
     }
 
     /// Who has left is told nothing, but counted.
-    fn answer(&self, waiting: Waiting, what: &Result<bool>) {
+    fn answer(&self, waiting: Waiting, what: &Result<Ending>) {
         match what {
-            Ok(false) => self.counters.lost.add(count(&waiting)),
-            Ok(true) | Err(_) => self.counters.released.add(count(&waiting)), // given back, if unconfirmed
+            Ok(Ending::Gone) => self.counters.lost.add(count(&waiting)),
+            Ok(Ending::Ours | Ending::Unknown) | Err(_) => self.counters.released.add(count(&waiting)), // given back, if unconfirmed
         }
-        for tell in waiting {
-            let _ = tell.send(what.clone());
+        for one in waiting {
+            let _ = one.tell.send(what.clone());
         }
     }
 
@@ -441,7 +458,7 @@ impl TenureState {
 
     fn remove(&mut self, hold: &Hold) {
         self.holders.remove(&hold.number);
-        self.bound = self.bound.max(hold.bound());
+        (self.bound, self.until) = (self.bound.max(hold.bound()), self.until.max(hold.ends()));
         hold.passed_on();
     }
 
@@ -479,5 +496,5 @@ impl Drop for AbandonOnDrop<'_> {
 }
 
 fn count(waiting: &Waiting) -> u64 {
-    u64::try_from(waiting.len()).expect("fits memory")
+    waiting.iter().map(|one| u64::from(one.counts)).sum()
 }

@@ -61,6 +61,7 @@ mod starting;
 mod tls;
 mod tokens;
 mod unheard;
+mod unlock_tells;
 mod unpolled;
 mod urls;
 mod waiting;
