@@ -40,7 +40,7 @@ async fn main() -> Result<()> {
 
 async fn take_turns(client: Client, inside: Arc<AtomicU64>) -> Result<()> {
     for _ in 0..TURNS {
-        let guard = client.lock("the-one").lock().await?;
+        let guard = client.mutex("the-one").lock().await?;
         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
         inside.fetch_sub(1, Ordering::SeqCst);
         guard.unlock().await?;

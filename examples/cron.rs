@@ -1,32 +1,30 @@
-//! A job that all machines are told to run at the same time, and one of them does: the others skip it.
+//! A job that every machine starts at the same time, and only one of them runs; the others skip it.
 //!
 //! `scripts/with-redis cargo run --example cron`
 
 use std::time::Duration;
 
 use leasehold::Client;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
-/// Clocks differ: a machine that is late must still find the lock taken, however short the job was.
+/// Clocks differ. A machine whose clock is late must still find the lock held, however short the job was, even if the machine that
+/// ran the job has died since.
 const AT_LEAST: Duration = Duration::from_millis(500);
-/// A job that takes longer has gone wrong. It is stopped, and its lock ends with the lease.
+/// A job that takes longer has gone wrong. leasehold stops it, and its lock ends with the lease.
 const AT_MOST: Duration = Duration::from_secs(60 * 60);
 
-/// True if it was done here.
+/// True if the job ran here.
 async fn nightly(client: &Client, machine: &str) -> leasehold::Result<bool> {
-    let lock = client.mutex("nightly-report").max_hold(AT_MOST);
+    let lock = client.mutex("nightly-report").min_hold(AT_LEAST).max_hold(AT_MOST);
     let Some(guard) = lock.try_lock().await? else {
-        println!("{machine}: skipped, another machine is at it");
+        println!("{machine}: skipped, another machine ran it");
         return Ok(false);
     };
-    let begun = Instant::now();
-    guard
-        .protect(async {
-            println!("{machine}: does the job");
-            sleep(Duration::from_millis(100)).await; // the job
-            sleep_until(begun + AT_LEAST).await;
-        })
-        .await?;
+    let job = async {
+        println!("{machine}: runs the job");
+        sleep(Duration::from_millis(100)).await;
+    };
+    guard.protect(job).await?; // releases the lock; it stays held until AT_LEAST is over
     Ok(true)
 }
 
@@ -41,7 +39,7 @@ async fn main() -> leasehold::Result<()> {
         let mut tasks = Vec::new();
         for (late, (client, machine)) in clients.iter().cloned().zip(machines).enumerate() {
             tasks.push(tokio::spawn(async move {
-                sleep(Duration::from_millis(50) * u32::try_from(late).expect("three machines")).await;
+                sleep(Duration::from_millis(125) * u32::try_from(late).expect("three machines")).await;
                 nightly(&client, machine).await
             }));
         }
@@ -50,6 +48,7 @@ async fn main() -> leasehold::Result<()> {
             done += u32::from(task.await.expect("the job does not panic")?);
         }
         assert_eq!(done, 1);
+        sleep(AT_LEAST).await; // until the next night
     }
     for client in clients {
         client.close().await?;

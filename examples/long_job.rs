@@ -1,4 +1,4 @@
-//! A job longer than its lease: the watchdog keeps the lock, and the job stops when the lock is lost.
+//! A job longer than its lease: the watchdog renews the lock, and the job stops when the lock is lost.
 //!
 //! Run: scripts/with-redis cargo run --example long_job
 
@@ -13,16 +13,16 @@ async fn main() -> Result<()> {
     // A short lease, so that a few seconds are a long job.
     let client = Client::builder().url(url).watchdog(Duration::from_millis(900)).connect().await?;
 
-    let guard = client.lock("nightly-report").lock().await?;
+    let guard = client.mutex("nightly-report").lock().await?;
     guard.protect(report("left alone", 10)).await?;
     println!("done, {} renewals\n", client.stats().total.renewals);
 
-    let guard = client.lock("nightly-report").lock().await?;
+    let guard = client.mutex("nightly-report").lock().await?;
     let operator = client.clone();
     tokio::spawn(async move {
         sleep(Duration::from_millis(800)).await;
-        println!("  an operator takes the lock away");
-        operator.lock("nightly-report").force_unlock().await
+        println!("  an operator forces the lock open");
+        operator.mutex("nightly-report").force_unlock().await
     });
     match guard.protect(report("disturbed", 10)).await {
         Err(Error::Lost { reason, .. }) => println!("stopped: {reason}"),

@@ -24,7 +24,7 @@ async fn bill(client: &Client) -> Result<()> {
 
 async fn add_tax(client: &Client) -> Result<()> {
     let guard = client.lock("invoice:42").lock().await?;
-    println!("tax:    {} level(s), entered again without waiting", guard.holds());
+    println!("tax:    {} level(s), re-entered without waiting", guard.holds());
     print(client).await?;
     guard.unlock().await
 }
@@ -33,10 +33,10 @@ async fn print(client: &Client) -> Result<()> {
     let guard = client.lock("invoice:42").lock().await?;
     println!("print:  {} level(s)", guard.holds());
 
-    // Somebody else is another task: not our owner.
+    // Another task is another owner.
     let (other, lock) = (guard.id().to_owned(), client.lock("invoice:42"));
     let taken = tokio::spawn(async move { lock.try_lock().await }).await.expect("does not panic")?;
-    println!("another task meanwhile: {}", if taken.is_none() { "has to wait" } else { "got it too!" });
+    println!("another task meanwhile: {}", if taken.is_none() { "has to wait" } else { "acquired it too!" });
     assert_eq!(guard.id(), other);
     guard.unlock().await
 }

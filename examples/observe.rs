@@ -37,7 +37,7 @@ async fn main() -> leasehold::Result<()> {
 
 async fn work(client: Client) -> leasehold::Result<()> {
     for _ in 0..3 {
-        client.lock("printer").with(async || sleep(Duration::from_millis(150)).await).await?;
+        client.mutex("printer").with(async || sleep(Duration::from_millis(150)).await).await?;
     }
     Ok(())
 }

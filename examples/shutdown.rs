@@ -1,6 +1,6 @@
-//! A worker that ends in peace on SIGTERM or Ctrl-C: it begins no new job, finishes those that run, and leaves no lock behind.
+//! A worker that stops cleanly on SIGTERM or Ctrl-C: it starts no new job, finishes the running ones, and leaves no lock behind.
 //!
-//! `scripts/with-redis cargo run --example shutdown` runs until it is told to end; with `-- 2` it sends itself SIGTERM after two
+//! `scripts/with-redis cargo run --example shutdown` runs until you stop it; with `-- 2` it sends itself SIGTERM after two
 //! seconds.
 
 use std::time::Duration;
@@ -31,20 +31,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ = tokio::signal::ctrl_c() => println!("Ctrl-C"),
     }
     for held in client.held() {
-        println!("to be finished: {}, begun {:?} ago", held.name, held.since.elapsed());
+        println!("still running: {}, started {:?} ago", held.name, held.since.elapsed());
     }
-    client.shutdown(GRACE).await?; // the workers' next lock() is Error::Closed
+    client.shutdown(GRACE).await?; // the workers' next call returns Error::Closed
     for worker in workers {
         println!("{} jobs done", worker.await??);
     }
     Ok(())
 }
 
-/// Job after job, until the client takes no more locks.
+/// Runs one job after the other until the client is shut down.
 async fn work(client: Client, worker: u32) -> leasehold::Result<u32> {
     for done in 0.. {
         let job = async || tokio::time::sleep(Duration::from_millis(300)).await;
-        match client.lock(&format!("queue:{}", (worker + done) % 4)).with(job).await {
+        match client.mutex(&format!("queue:{}", (worker + done) % 4)).with(job).await {
             Ok(()) => {}
             Err(Error::Closed) => return Ok(done),
             Err(error) => return Err(error),

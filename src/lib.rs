@@ -108,10 +108,12 @@ pub use credentials::Credentials;
 pub use engine::{Guard, Outcome};
 pub use error::{Error, Lost, Result};
 pub use owner::Owner;
-pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Lock, RwLock, RwState, WriteGuard};
+pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Lock, ReadGuard, RwLock, RwState, WriteGuard};
 pub use stats::{Gauges, Stats, Times, Totals};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
+pub use tokio_util::sync::CancellationToken;
+pub use uuid::Uuid;
 
 /// The pages of `docs/`, to read beside the interface.
 pub mod guide {

@@ -1,21 +1,30 @@
-//! Every public type is `Send + Sync + 'static`, every public future `Send`. Compiling this file is the test.
+//! Every public type is `Send + Sync + 'static`, every public future `Send`. Compiling this file is the test; `scripts/test`
+//! compares the list of types with the one that rustdoc prints.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
-    Builder, Client, Error, Gauges, Guard, Held, Holder, Lock, Lost, Outcome, Owner, Stats, Times, Totals,
+    Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
+    Holder, Lock, Lost, Outcome, Owner, PubSub, ReadGuard, Result, RwLock, RwState, Stats, Times, Totals, Uuid,
+    WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
 fn sendable<T: Send>(_: &T) {}
+fn spawnable<T: Send + 'static>(_: &T) {}
 fn cloneable<T: Clone>() {}
 fn printable<T: Debug>() {}
 
 #[test]
 fn types() {
     shared::<Builder>();
+    shared::<CancellationToken>();
     shared::<Client>();
+    shared::<Credentials>();
     shared::<Error>();
+    shared::<FairLock>();
+    shared::<FencedGuard>();
+    shared::<FencedLock>();
     shared::<Gauges>();
     shared::<Guard>();
     shared::<Held>();
@@ -24,41 +33,99 @@ fn types() {
     shared::<Lost>();
     shared::<Outcome<u32>>();
     shared::<Owner>();
+    shared::<PubSub>();
+    shared::<ReadGuard>();
+    shared::<Result<u32>>();
+    shared::<RwLock>();
+    shared::<RwState>();
     shared::<Stats>();
     shared::<Times>();
+    #[cfg(feature = "tls")]
+    shared::<leasehold::Tls>();
     shared::<Totals>();
+    shared::<Uuid>();
+    shared::<WriteGuard>();
     cloneable::<Client>();
+    cloneable::<FairLock>();
+    cloneable::<FencedLock>();
     cloneable::<Lock>();
     cloneable::<Owner>();
+    cloneable::<RwLock>();
     printable::<Builder>();
     printable::<Client>();
+    printable::<FairLock>();
+    printable::<FencedGuard>();
+    printable::<FencedLock>();
     printable::<Guard>();
     printable::<Lock>();
     printable::<Owner>();
+    printable::<ReadGuard>();
+    printable::<RwLock>();
+    printable::<WriteGuard>();
+}
+
+/// What every lock that one owner holds at a time offers; `$with` is its work.
+macro_rules! exclusive {
+    ($lock:ident, $with:expr, $try_with:expr) => {
+        sendable(&$lock.lock());
+        sendable(&$lock.try_lock());
+        sendable(&$lock.try_lock_for(Duration::ZERO));
+        sendable(&$lock.try_lock_until(std::time::Instant::now()));
+        sendable(&$lock.is_locked());
+        sendable(&$lock.inspect());
+        sendable(&$lock.force_unlock());
+        sendable(&$lock.with($with));
+        sendable(&$lock.try_with($try_with));
+        spawnable(&$lock.clone().lease(Duration::ZERO).max_hold(Duration::ZERO).min_hold(Duration::ZERO).into_future());
+        spawnable(&$lock.clone().owner(&Owner::new()).non_reentrant().into_future());
+    };
+}
+
+/// What every guard offers.
+macro_rules! guards {
+    ($($guard:expr),*) => {$(
+        sendable(&$guard.lost());
+        sendable(&$guard.check());
+        sendable(&$guard.extend(Duration::ZERO));
+        sendable(&$guard.unlock());
+    )*};
 }
 
 #[allow(dead_code)] // never run: the types of the futures are what is checked
-async fn futures(client: Client, lock: Lock, guard: Guard, [a, b, c, d]: [Guard; 4], owner: Owner) {
+async fn futures(client: Client, [a, b, c]: [Guard; 3], owner: Owner, lock: Lock, fair: FairLock, fenced: FencedLock) {
     sendable(&Client::connect("redis://h"));
     sendable(&Client::builder().connect());
     sendable(&client.clone().close());
-    sendable(&lock.lock());
-    sendable(&lock.try_lock());
-    sendable(&lock.try_lock_for(Duration::ZERO));
-    sendable(&lock.is_locked());
-    sendable(&lock.inspect());
-    sendable(&lock.force_unlock());
-    sendable(&guard.lost());
-    sendable(&guard.check());
-    sendable(&guard.extend(Duration::ZERO));
+    sendable(&client.clone().shutdown(Duration::ZERO));
+    sendable(&client.ping());
+    sendable(&owner.scope(async {}));
+    exclusive!(lock, async || (), async || Ok::<_, Error>(()));
+    exclusive!(fair, async || (), async || Ok::<_, Error>(()));
+    exclusive!(fenced, async |_| (), async |_| Ok::<_, Error>(()));
+    sendable(&fair.waiters());
     sendable(&a.protect(async {}));
     sendable(&b.protect_outcome(async {}));
     sendable(&c.try_protect(async { Ok::<_, Error>(()) }));
-    sendable(&d.unlock());
-    sendable(&lock.with(async || ()));
-    sendable(&lock.try_with(async || Ok::<_, Error>(())));
-    sendable(&lock.try_lock_until(std::time::Instant::now()));
-    sendable(&client.ping());
-    sendable(&client.clone().shutdown(Duration::ZERO));
-    sendable(&owner.scope(async {}));
+}
+
+#[allow(dead_code)] // never run, as above
+async fn guards(guard: Guard, read: ReadGuard, [write, other]: [WriteGuard; 2], fenced: FencedGuard, rw: RwLock) {
+    sendable(&fenced.write_if_held("key", "value"));
+    guards!(guard, read, write, fenced);
+    sendable(&other.downgrade());
+    sendable(&rw.read());
+    sendable(&rw.try_read());
+    sendable(&rw.try_read_for(Duration::ZERO));
+    sendable(&rw.try_read_until(std::time::Instant::now()));
+    sendable(&rw.with_read(async || ()));
+    sendable(&rw.try_with_read(async || Ok::<_, Error>(())));
+    sendable(&rw.write());
+    sendable(&rw.try_write());
+    sendable(&rw.try_write_for(Duration::ZERO));
+    sendable(&rw.try_write_until(std::time::Instant::now()));
+    sendable(&rw.with_write(async || ()));
+    sendable(&rw.try_with_write(async || Ok::<_, Error>(())));
+    sendable(&rw.is_locked());
+    sendable(&rw.inspect());
+    sendable(&rw.force_unlock());
 }

@@ -139,7 +139,7 @@ impl Wanted {
         match self {
             Wanted::Lock(lock) => lock.try_lock_for(limit).await,
             Wanted::Fair(lock) => lock.try_lock_for(limit).await,
-            Wanted::Reading(lock) => lock.try_read_for(limit).await,
+            Wanted::Reading(lock) => Ok(lock.try_read_for(limit).await?.map(Guard::from)),
         }
     }
 }

@@ -1,6 +1,9 @@
-//! The fair lock: Redisson's `RFairLock`, byte for byte in Redis. Those who wait stand in a line of the server's.
+//! The fair lock: Redisson's `RFairLock`, byte for byte in Redis. Its waiters are in a queue on the server.
 
-use super::handle::{ActsFor, Handle, exclusive, settings};
+use super::{
+    handle::Handle,
+    methods::{exclusive, forcing, settings, working},
+};
 use crate::{
     client::Client,
     engine::{ExtraKey, Guard, Kind, KindScript, Rules, Waits},
@@ -27,40 +30,46 @@ static FAIR: Kind = Kind {
 static WAITERS: KindScript = script!("fair/waiters.lua"; QUEUE);
 
 impl Client {
-    /// The fair lock of this name: first come, first served, whatever machine asks. Sends nothing; a name that cannot be used is
-    /// reported by the first call.
+    /// The fair lock of this name: first in, first out across all machines. Sends nothing; the first call reports a name that
+    /// cannot be used.
+    ///
+    /// One task is one owner and re-enters. For futures that run in one task (branches of `join_all`, requests of one keep-alive
+    /// connection) add [`non_reentrant`](FairLock::non_reentrant), or they do not exclude each other.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// client.fair_lock("printer").lock().await?.protect(async { /* print */ }).await?;
+    /// client.fair_lock("printer").non_reentrant().with(async || { /* print */ }).await?;
     /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn fair_lock(&self, name: &str) -> FairLock {
-        FairLock(Handle::new(self, name, ActsFor::Current))
+        FairLock(Handle::new(self, name))
     }
 }
 
-/// A [`Lock`](crate::Lock) that is had in the order in which it was asked for, by all clients and JVMs together.
+/// A first-in, first-out lock across all clients and JVMs: a [`Lock`](crate::Lock) that is acquired in the order of the requests.
 ///
-/// Those who wait have a place in a line on the server. One that leaves, its call dropped or its time over, leaves the line at once.
-/// One that died keeps its place until it is its turn, and then costs the others five seconds. `try_lock` does not pass those
-/// who wait.
+/// Every waiter has a place in a queue on the server. A waiter that leaves, because its future is dropped or its wait limit ends,
+/// leaves the queue at once. A waiter whose process died keeps its place until its turn comes, and then costs the others five
+/// seconds. `try_lock` does not pass the waiters.
 ///
-/// It costs more than a [`Lock`](crate::Lock): every waiter asks for itself, has a subscription of its own, and looks every five
-/// seconds; the lock does not go from task to task of one client without the server. Where the order does not matter, a `Lock`
-/// serves the processes in turn, too, and the tasks of one process in order.
+/// It costs more than a [`Lock`](crate::Lock). Every waiter sends its own requests, has its own subscription, and looks every five
+/// seconds; and the lock never passes between tasks of one client without a request. If you do not need the order, use a `Lock`: it
+/// also serves the processes in turn, and the tasks of one process in order.
 ///
 /// Needs Redis 6.0.6 or newer.
 #[derive(Clone)]
+#[must_use = "this only names a lock and holds nothing: call `.lock().await?` or `.await?` on it"]
 pub struct FairLock(Handle);
 
-settings!(FairLock);
-exclusive!(FairLock -> Guard, FAIR, Ok);
+settings!(FairLock, "fair_lock");
+exclusive!(FairLock, "fair_lock" -> Guard, FAIR, Ok);
+working!(FairLock, "fair_lock");
+forcing!(FairLock, FAIR);
 
 impl FairLock {
-    /// Who waits: the hold ids, the next first. That of one who died is among them until it is passed over.
+    /// The hold ids of the waiters, the next one first. A waiter whose process died stays in the list until it is passed over.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

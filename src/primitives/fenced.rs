@@ -1,6 +1,9 @@
 //! The fenced lock: Redisson's `RFencedLock`, byte for byte in Redis. Each grant has a number greater than all before.
 
-use super::handle::{ActsFor, Handle, exclusive, guarding, settings};
+use super::{
+    handle::Handle,
+    methods::{exclusive, forcing, guarding, settings},
+};
 use crate::{
     client::Client,
     engine::{ExtraKey, Guard, Kind, KindScript, Rules},
@@ -27,13 +30,16 @@ static FENCED: Kind = Kind {
 static WRITE: KindScript = script!("fenced/write.lua");
 
 impl Client {
-    /// The fenced lock of this name: its guard has a [token](FencedGuard::token), for resources that can refuse a late writer.
-    /// Sends nothing; a name that cannot be used is reported by the first call.
+    /// The fenced lock of this name. Its guard has a [token](FencedGuard::token), by which a resource can refuse a late writer.
+    /// Sends nothing; the first call reports a name that cannot be used.
+    ///
+    /// One task is one owner and re-enters, with the same token. For futures that run in one task (branches of `join_all`, requests
+    /// of one keep-alive connection) add [`non_reentrant`](FencedLock::non_reentrant), or two of them write with one token.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let guard = client.fenced_lock("invoice:42").lock().await?;
+    /// let guard = client.fenced_lock("invoice:42").non_reentrant().lock().await?;
     /// let fence = guard.token(); // UPDATE invoice SET …, fence = $fence WHERE id = 42 AND fence <= $fence
     /// # assert_eq!(fence, 1);
     /// guard.unlock().await?;
@@ -41,50 +47,78 @@ impl Client {
     /// ```
     #[must_use]
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
-        FencedLock(Handle::new(self, name, ActsFor::Current))
+        FencedLock(Handle::new(self, name))
     }
 }
 
-/// A [`Lock`](crate::Lock) whose every new hold has a number greater than all before it: a fencing token.
+/// A [`Lock`](crate::Lock) that gives every new hold a fencing token: a number greater than all earlier ones.
 ///
-/// A lock with a lease cannot stop a process that stood still between looking and writing. The thing that is written can: it
-/// remembers the greatest token it has seen and refuses less. [How to do that](crate::guide::fencing) with SQL, an HTTP service
-/// and Redis.
+/// A lock with a lease cannot stop a process that was paused between a look and a write. The resource can: it remembers the
+/// greatest token it has seen and refuses smaller ones. [How to do that](crate::guide::fencing) with SQL, an HTTP service and Redis.
 ///
 /// The token grows with every new outermost hold of the name, also when the lock goes from task to task of one client, and in
-/// every other client and JVM; nested acquisitions have that of the outermost. It counts up in the key
-/// `redisson_lock_token:{name}`, which has no end: **never delete it**, or tokens begin at 1 again and resources refuse them.
-/// Nor is it safer than the server: one that loses its last second loses tokens, too.
+/// every other client and JVM. A nested acquisition has the token of the outermost one. The server counts tokens in the key
+/// `redisson_lock_token:{name}`, which never expires. **Never delete that key**, or tokens start at 1 again and resources refuse
+/// them. Tokens are not safer than the server: a server that loses its last second of writes loses tokens, too.
 ///
-/// Each grant is a request of its own, so a contended turn within one client costs a round trip that a
-/// [`Lock`](crate::Lock) saves.
+/// Each grant is a request of its own, so a contended turn within one client costs one round trip more than with a
+/// [`Lock`](crate::Lock).
 #[derive(Clone)]
+#[must_use = "this only names a lock and holds nothing: call `.lock().await?` or `.await?` on it"]
 pub struct FencedLock(Handle);
 
-settings!(FencedLock);
-exclusive!(FencedLock -> FencedGuard, FENCED, FencedGuard::of);
+settings!(FencedLock, "fenced_lock");
+exclusive!(FencedLock, "fenced_lock" -> FencedGuard, FENCED, FencedGuard::of);
+forcing!(FencedLock, FENCED);
 
 impl FencedLock {
-    /// Waits for the lock, does `work` with its token under [protection](Guard::protect), and gives it back.
+    /// Acquires the lock, runs `work` with its token under [protection](Guard::protect), and releases the lock.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let written = client.fenced_lock("invoice:42").with(async |fence| fence > 0 /* write it */).await?;
+    /// let invoice = client.fenced_lock("invoice:42").non_reentrant();
+    /// let written = invoice.with(async |fence| fence > 0 /* write it */).await?;
     /// # assert!(written);
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`](crate::Lock::lock), and as [`Guard::protect`].
+    /// As [`lock`](Self::lock), and as [`Guard::protect`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops what `work` has become; nothing is held then.
-    pub async fn with<T>(&self, work: impl AsyncFnOnce(u64) -> T) -> Result<T> {
+    /// Dropping the future drops the work and releases the lock.
+    pub async fn with<T, W: Future<Output = T>>(&self, work: impl FnOnce(u64) -> W) -> Result<T> {
         let FencedGuard { guard, token } = self.lock().await?;
         guard.protect(work(token)).await
+    }
+
+    /// As [`with`](Self::with), for work that can fail itself: both kinds of errors in one `Result`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// # type BoxError = Box<dyn std::error::Error + Send + Sync>;
+    /// let invoice = client.fenced_lock("invoice:42").non_reentrant();
+    /// let total = invoice.try_with(async |_fence| Ok::<_, BoxError>("42".parse::<u32>()?)).await;
+    /// # assert_eq!(total.unwrap(), 42);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of `work`, after the lock was released; else as [`with`](Self::with).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`with`](Self::with).
+    pub async fn try_with<T, E: From<Error>, W: Future<Output = Result<T, E>>>(
+        &self,
+        work: impl FnOnce(u64) -> W,
+    ) -> Result<T, E> {
+        self.with(work).await?
     }
 }
 
@@ -102,7 +136,7 @@ impl FencedLock {
 /// # Ok(()) }) }
 /// ```
 #[derive(Debug)]
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct FencedGuard {
     guard: Guard,
     token: u64,
@@ -116,14 +150,14 @@ impl FencedGuard {
         }
     }
 
-    /// The number of this hold: greater than that of every hold of this name before it, in all clients.
+    /// The fencing token of this hold: greater than that of every earlier hold of this name, in all clients.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// Sets a key on the same server to `value`, if the lock is still ours there: one script looks and writes. Nobody can have
-    /// taken the lock in between, however long this process stood still before.
+    /// Sets a key on the same server to `value` if the server still has this hold. One script checks and writes, so no other
+    /// holder can come in between, however long this process was paused before.
     ///
     /// The key is written as given, without the client's prefix. In a cluster it must be in the slot of the lock's name:
     /// give both the same `{tag}`.
@@ -131,7 +165,7 @@ impl FencedGuard {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let guard = client.fenced_lock("{report}:lock").lock().await?;
+    /// let guard = client.fenced_lock("{report}:lock").non_reentrant().lock().await?;
     /// guard.write_if_held("{report}:last", "2026-11-21").await?;
     /// guard.unlock().await?;
     /// # Ok(()) }) }
@@ -139,12 +173,12 @@ impl FencedGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is gone: nothing was written. [`Error::Unavailable`] if the server does not answer: then it may
-    /// be written, or may yet be, for as long as the lock is held; give it back before something else is written there.
+    /// [`Error::Lost`] if the lock is lost: nothing was written. [`Error::Unavailable`] if the server does not answer: the key may
+    /// be written now or later, for as long as the lock is held. Release the lock before anything else writes that key.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves open whether it is written.
+    /// If you drop the future, the key may or may not be written.
     pub async fn write_if_held(&self, key: &str, value: &str) -> Result<()> {
         let part = Part::of(self.guard.key()).key(format_args!("{key}")).arg(self.id()).arg(value).done();
         self.guard.while_held("writing under the lock", (&WRITE.script, part)).await

@@ -34,12 +34,12 @@ fn valid<T: Clone>(setting: &Setting<T>) -> Result<T> {
     setting.clone().map_err(Arc::unwrap_or_clone)
 }
 
-/// Who a call acts for.
+/// The owner of an acquisition.
 #[derive(Debug, Clone)]
-pub(super) enum ActsFor {
+enum ActsFor {
     /// [`Owner::current`] at the time of the call.
     Current,
-    /// Somebody new.
+    /// A new owner for each call.
     EachCall,
     This(Owner),
 }
@@ -68,7 +68,7 @@ pub struct Holder {
 }
 
 impl Handle {
-    pub(super) fn new(client: &Client, name: &str, acts_for: ActsFor) -> Handle {
+    pub(super) fn new(client: &Client, name: &str) -> Handle {
         Handle {
             engine: Arc::clone(client.engine()),
             given: name.into(),
@@ -76,7 +76,7 @@ impl Handle {
             lease: Ok(None),
             max_hold: Ok(None),
             min_hold: Ok(None),
-            acts_for,
+            acts_for: ActsFor::Current,
         }
     }
 
@@ -95,6 +95,10 @@ impl Handle {
 
     pub(super) fn owner(self, o: &Owner) -> Self {
         Handle { acts_for: ActsFor::This(o.clone()), ..self }
+    }
+
+    pub(super) fn non_reentrant(self) -> Self {
+        Handle { acts_for: ActsFor::EachCall, ..self }
     }
 
     /// The name, without the client's prefix.
@@ -203,232 +207,3 @@ impl fmt::Debug for Handle {
         self.debug("Handle", f)
     }
 }
-
-/// The settings of a lock that is a [`Handle`].
-macro_rules! settings {
-    ($lock:ident) => {
-        impl $lock {
-            /// Takes it for this long, without the watchdog: the lock ends by itself unless it is given back or
-            /// [extended](crate::Guard::extend).
-            ///
-            /// Must be between a millisecond and a year; anything else is reported when the lock is taken. One that is not
-            /// longer than the way of an answer ends before it can be used: that is [`Error::Lost`](crate::Error::Lost) when
-            /// it is taken.
-            #[must_use]
-            pub fn lease(self, d: std::time::Duration) -> Self {
-                $lock(self.0.lease(d))
-            }
-
-            /// Never holds it for longer than this: the holder is then told [`Lost::MaxHold`](crate::Lost::MaxHold) and the
-            /// watchdog renews no more, so that the lease ends soon after. No cap by default.
-            ///
-            /// Counted for each call that takes it from its own time; the earliest of the guards alive ends the whole hold.
-            /// Zero is refused when the lock is taken.
-            #[must_use]
-            pub fn max_hold(self, d: std::time::Duration) -> Self {
-                $lock(self.0.max_hold(d))
-            }
-
-            /// Takes it for this owner, instead of [`Owner::current`](crate::Owner::current) at the time of the call, or of
-            /// somebody new each time for a [`mutex`](crate::Client::mutex), which is then reentrant for this owner.
-            #[must_use]
-            pub fn owner(self, o: &crate::Owner) -> Self {
-                $lock(self.0.owner(o))
-            }
-
-            /// The name, without the client's prefix.
-            #[must_use]
-            pub fn name(&self) -> &str {
-                self.0.name()
-            }
-        }
-
-        impl std::fmt::Debug for $lock {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.debug(stringify!($lock), f)
-            }
-        }
-    };
-}
-pub(super) use settings;
-
-/// Taking a lock that works as [`Lock`](crate::Lock) does, with guards of its own.
-macro_rules! exclusive {
-    ($lock:ident -> $guard:ident, $kind:ident, $wrap:path) => {
-        impl $lock {
-            /// For so long nobody else gets it, as [`Lock::min_hold`](crate::Lock::min_hold).
-            #[must_use]
-            pub fn min_hold(self, d: std::time::Duration) -> Self {
-                $lock(self.0.min_hold(d))
-            }
-
-            /// Waits until it is ours, as [`Lock::lock`](crate::Lock::lock).
-            ///
-            /// # Errors
-            ///
-            /// As [`Lock::lock`](crate::Lock::lock).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future leaves nothing behind.
-            pub async fn lock(&self) -> crate::Result<$guard> {
-                let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
-                $wrap(taken.expect("a wait without limit ends with a lock or an error"))
-            }
-
-            /// Tries once; `None` if it is not to be had now.
-            ///
-            /// # Errors
-            ///
-            /// As [`Lock::try_lock`](crate::Lock::try_lock).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future leaves nothing behind.
-            pub async fn try_lock(&self) -> crate::Result<Option<$guard>> {
-                self.take("try_lock", crate::engine::WaitLimit::Once).await
-            }
-
-            /// Waits for at most `limit`, as [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-            ///
-            /// # Errors
-            ///
-            /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future leaves nothing behind.
-            pub async fn try_lock_for(&self, limit: std::time::Duration) -> crate::Result<Option<$guard>> {
-                self.take("try_lock_for", crate::engine::WaitLimit::of(limit)).await
-            }
-
-            /// As [`try_lock_for`](Self::try_lock_for), until a moment of tokio's clock or the standard library's.
-            ///
-            /// # Errors
-            ///
-            /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future leaves nothing behind.
-            pub async fn try_lock_until(
-                &self,
-                deadline: impl Into<crate::sync::tokio::time::Instant>,
-            ) -> crate::Result<Option<$guard>> {
-                self.take("try_lock_until", crate::engine::WaitLimit::Until(deadline.into())).await
-            }
-
-            async fn take(&self, what: &'static str, limit: crate::engine::WaitLimit) -> crate::Result<Option<$guard>> {
-                self.0.take(&$kind, what, limit).await?.map($wrap).transpose()
-            }
-
-            /// Whether anybody holds it.
-            ///
-            /// # Errors
-            ///
-            /// As [`inspect`](Self::inspect).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future changes nothing.
-            pub async fn is_locked(&self) -> crate::Result<bool> {
-                Ok(self.inspect().await?.is_some())
-            }
-
-            /// Who holds it, how often and for how much longer; `None` if nobody does.
-            ///
-            /// # Errors
-            ///
-            /// As [`Lock::inspect`](crate::Lock::inspect).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future changes nothing.
-            pub async fn inspect(&self) -> crate::Result<Option<crate::Holder>> {
-                self.0.inspect(&$kind).await
-            }
-
-            /// Takes the lock away from whoever has it and wakes who waits, as
-            /// [`Lock::force_unlock`](crate::Lock::force_unlock); true if it was taken away.
-            ///
-            /// # Errors
-            ///
-            /// As [`Lock::inspect`](crate::Lock::inspect).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future leaves open whether the lock was taken away.
-            pub async fn force_unlock(&self) -> crate::Result<bool> {
-                self.0.force_unlock(&$kind).await
-            }
-        }
-    };
-}
-pub(super) use exclusive;
-
-/// A [`Guard`] with something more, in its field `guard`.
-macro_rules! guarding {
-    ($more:ident) => {
-        impl $more {
-            /// As [`Guard::unlock`].
-            ///
-            /// # Errors
-            ///
-            /// As [`Guard::unlock`].
-            ///
-            /// # Cancel safety
-            ///
-            /// As [`Guard::unlock`].
-            pub async fn unlock(self) -> crate::Result<()> {
-                self.guard.unlock().await
-            }
-
-            /// As [`Guard::protect`].
-            ///
-            /// # Errors
-            ///
-            /// As [`Guard::protect`].
-            ///
-            /// # Cancel safety
-            ///
-            /// As [`Guard::protect`].
-            pub async fn protect<T>(self, work: impl Future<Output = T>) -> crate::Result<T> {
-                self.guard.protect(work).await
-            }
-
-            /// As [`Guard::try_protect`].
-            ///
-            /// # Errors
-            ///
-            /// As [`Guard::try_protect`].
-            ///
-            /// # Cancel safety
-            ///
-            /// As [`Guard::protect`].
-            pub async fn try_protect<T, E: From<crate::Error>>(
-                self,
-                work: impl Future<Output = crate::Result<T, E>>,
-            ) -> crate::Result<T, E> {
-                self.guard.try_protect(work).await
-            }
-
-            /// As [`Guard::protect_outcome`].
-            ///
-            /// # Cancel safety
-            ///
-            /// As [`Guard::protect`].
-            pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> crate::Outcome<T> {
-                self.guard.protect_outcome(work).await
-            }
-        }
-
-        impl std::ops::Deref for $more {
-            type Target = Guard;
-
-            fn deref(&self) -> &Guard {
-                &self.guard
-            }
-        }
-    };
-}
-pub(super) use guarding;

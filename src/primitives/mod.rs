@@ -14,10 +14,11 @@ mod fair;
 mod fenced;
 mod handle;
 mod lock;
+mod methods;
 mod rw;
 
 pub use fair::FairLock;
 pub use fenced::{FencedGuard, FencedLock};
 pub use handle::Holder;
 pub use lock::Lock;
-pub use rw::{RwLock, RwState, WriteGuard};
+pub use rw::{ReadGuard, RwLock, RwState, WriteGuard};

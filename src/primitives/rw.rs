@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use super::handle::{ActsFor, Handle, Holder, guarding, settings};
+use super::{
+    handle::{Handle, Holder},
+    methods::{guarding, settings},
+};
 use crate::{
     client::Client,
     engine::{ExtraKey, Guard, Kind, Rules, WaitLimit, Waits},
     error::{Error, Lost, Result},
     redis::{Answer, Code},
+    sync::tokio,
 };
+use tokio::time::Instant;
 
 const CHANNEL: &str = "redisson_rwlock";
 const MARK: ExtraKey = ExtraKey::Prefixed("leasehold_rwlock_waits");
@@ -43,12 +48,15 @@ static WRITE: Kind = Kind {
 };
 
 impl Client {
-    /// The read-write lock of this name. Sends nothing; a name that cannot be used is reported by the first call.
+    /// The read-write lock of this name. Sends nothing; the first call reports a name that cannot be used.
+    ///
+    /// One task is one owner and re-enters. For futures that run in one task (branches of `join_all`, requests of one keep-alive
+    /// connection) add [`non_reentrant`](RwLock::non_reentrant), or two of them write at once.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let prices = client.rw_lock("prices");
+    /// let prices = client.rw_lock("prices").non_reentrant();
     /// let guard = prices.read().await?; // beside other readers
     /// guard.unlock().await?;
     /// let guard = prices.write().await?; // alone
@@ -57,41 +65,43 @@ impl Client {
     /// ```
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
-        RwLock(Handle::new(self, name, ActsFor::Current))
+        RwLock(Handle::new(self, name))
     }
 }
 
-/// Many readers, or one writer. Settings and guards are those of a [`Lock`](crate::Lock).
+/// Many readers, or one writer. The settings are those of a [`Lock`](crate::Lock).
 ///
-/// * **Reentrant on both sides.** An owner that writes may read as well, past all who wait, and keeps reading when it gives back the
-///   writing: [`WriteGuard::downgrade`] does both. One that reads and asks to write would wait for itself: that is
-///   [`Error::Upgrade`], at once.
-/// * **A lost write hold ends with its lease**, also if its guard is kept and the owner still reads: other readers are admitted then.
-/// * **A reader's lease is its client's own**: one that dies keeps nobody from writing for longer than that, however many go on reading.
-/// * **Writers are not starved.** One that waits leaves a mark on the server, and readers that come later wait until it has had its
-///   turn. JVMs do not know the mark: behind readers of theirs that never leave a gap a writer waits as it does in Redisson, and
-///   keeps ours out for no longer than one lease.
-/// * **Readers go together**: those of one client who come soon after each other share one hold on the server, and one
-///   [`id`](Guard::id); a turn of theirs costs the server next to nothing. Each is given back by itself all the same.
+/// * **Reentrant on both sides.** An owner that holds the write lock may read as well, past all waiters, and keeps its read lock when
+///   it releases the write lock; [`WriteGuard::downgrade`] does both. An owner that holds the read lock and asks for the write lock
+///   would wait for itself: that is [`Error::Upgrade`], at once. With [`non_reentrant`](RwLock::non_reentrant) every call is an owner
+///   of its own, and such a caller waits forever.
+/// * **A lost write lock ends with its lease**, even if its guard lives on and its owner still reads: other readers then enter.
+/// * **Each client's read leases are its own.** A reader that dies keeps writers out for no longer than its lease, however many
+///   others go on reading.
+/// * **Writers are not starved.** A waiting writer leaves a mark on the server, and later readers wait until the writer has had its
+///   turn. JVMs do not know the mark. Behind JVM readers that never leave a gap a writer waits as it does in Redisson.
+/// * **Readers of one client share.** Readers that come soon after each other share one hold on the server, and one
+///   [`id`](Guard::id), so a turn of theirs costs the server next to nothing. Each reader still releases its own guard.
 ///
-/// A name is one kind of lock: a [`Lock`](crate::Lock) of the same name is not excluded in Redisson's layout.
+/// Use one name for one kind of lock: in Redisson's layout a [`Lock`](crate::Lock) of the same name does not exclude this one.
 #[derive(Clone)]
+#[must_use = "this only names a lock and holds nothing: call `.read().await?` or `.write().await?` on it"]
 pub struct RwLock(Handle);
 
-settings!(RwLock);
+settings!(RwLock, "rw_lock");
 
-/// Who holds a [read-write lock](RwLock), as the server has it.
+/// The holders of a [read-write lock](RwLock), as the server knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RwState {
-    /// Nobody.
+    /// No holder.
     Free,
-    /// Readers only. Those of one client that came soon after each other share an entry.
+    /// Readers only. Readers of one client that came soon after each other share one entry.
     Read(Vec<Holder>),
-    /// A writer, and its owner as a reader perhaps.
+    /// A writer, and perhaps its owner's read lock.
     Write {
         /// Its id ends in `:write`.
         writer: Holder,
-        /// Those who read below it.
+        /// The read holds of the writer's owner.
         readers: Vec<Holder>,
     },
 }
@@ -122,106 +132,142 @@ impl RwState {
     }
 }
 
+/// Acquiring one side of the lock.
+macro_rules! side {
+    ($guard:ident, $wrap:ident, $doc:literal, $errors:literal, $what:literal:
+     $lock:ident, $try:ident, $try_for:ident, $try_until:ident, $with:ident, $try_with:ident) => {
+        impl RwLock {
+            #[doc = concat!("Acquires the ", $what, " lock; ", $doc)]
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            #[doc = concat!("let guard = client.rw_lock(\"prices\").non_reentrant().", stringify!($lock), "().await?;")]
+            /// guard.unlock().await?;
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!($errors, "as [`Lock::lock`](crate::Lock::lock).")]
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Lock::lock`](crate::Lock::lock).
+            pub async fn $lock(&self) -> Result<$guard> {
+                let taken = self.$wrap(stringify!($lock), WaitLimit::Forever).await?;
+                Ok(taken.expect("a wait without limit ends with a lock or an error"))
+            }
+
+            /// Makes one attempt; `None` if the lock cannot be acquired now.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!($errors, "as [`Lock::try_lock`](crate::Lock::try_lock).")]
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Lock::lock`](crate::Lock::lock).
+            pub async fn $try(&self) -> Result<Option<$guard>> {
+                self.$wrap(stringify!($try), WaitLimit::Once).await
+            }
+
+            /// Waits for at most `limit`.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!($errors, "as [`Lock::try_lock_for`](crate::Lock::try_lock_for).")]
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Lock::lock`](crate::Lock::lock).
+            pub async fn $try_for(&self, limit: Duration) -> Result<Option<$guard>> {
+                self.$wrap(stringify!($try_for), WaitLimit::of(limit)).await
+            }
+
+            /// Waits until a deadline: an `Instant` of tokio or of the standard library.
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!($errors, "as [`Lock::try_lock_until`](crate::Lock::try_lock_until).")]
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Lock::lock`](crate::Lock::lock).
+            pub async fn $try_until(&self, deadline: impl Into<Instant>) -> Result<Option<$guard>> {
+                self.$wrap(stringify!($try_until), WaitLimit::Until(deadline.into())).await
+            }
+
+            #[doc = concat!("Acquires the ", $what, " lock, runs `work` under its [protection](Guard::protect), and releases the lock.")]
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            #[doc = concat!("let total = client.rw_lock(\"prices\").non_reentrant().", stringify!($with), "(async || 40 + 2).await?;")]
+            /// # assert_eq!(total, 42);
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("As [`", stringify!($lock), "`](RwLock::", stringify!($lock), "), and as [`Guard::protect`].")]
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future drops the work and releases the lock.
+            pub async fn $with<T, W: Future<Output = T>>(&self, work: impl FnOnce() -> W) -> Result<T> {
+                self.$lock().await?.protect(work()).await
+            }
+
+            #[doc = concat!("As [`", stringify!($with), "`](RwLock::", stringify!($with), "), for work that can fail itself: both kinds of errors in one `Result`.")]
+            ///
+            /// # Errors
+            ///
+            /// The error of `work`, after the lock was released; else as the call without `try`.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future drops the work and releases the lock.
+            pub async fn $try_with<T, E: From<Error>, W: Future<Output = Result<T, E>>>(
+                &self,
+                work: impl FnOnce() -> W,
+            ) -> Result<T, E> {
+                self.$with(work).await?
+            }
+        }
+    };
+}
+
+side!(ReadGuard, reading, "waits while another owner writes, or an earlier writer waits.", "", "read":
+    read, try_read, try_read_for, try_read_until, with_read, try_with_read);
+side!(WriteGuard, writing, "waits while another owner reads or writes.",
+    "[`Error::Upgrade`] if the same owner reads; else ", "write":
+    write, try_write, try_write_for, try_write_until, with_write, try_with_write);
+
 impl RwLock {
-    /// Waits until it may be read: nobody writes, and no writer waits that came before.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lock::lock`](crate::Lock::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn read(&self) -> Result<Guard> {
-        let taken = self.0.take(&READ, "read", WaitLimit::Forever).await?;
-        Ok(taken.expect("a wait without limit ends with a lock or an error"))
+    async fn reading(&self, what: &'static str, limit: WaitLimit) -> Result<Option<ReadGuard>> {
+        Ok(self.0.take(&READ, what, limit).await?.map(|guard| ReadGuard { guard }))
     }
 
-    /// Tries once; `None` if somebody writes, or waits to write.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lock::try_lock`](crate::Lock::try_lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn try_read(&self) -> Result<Option<Guard>> {
-        self.0.take(&READ, "try_read", WaitLimit::Once).await
-    }
-
-    /// Waits for at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn try_read_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        self.0.take(&READ, "try_read_for", WaitLimit::of(limit)).await
-    }
-
-    /// Waits until it is ours alone.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-    /// # fn main() { run(async |client| {
-    /// use leasehold::Error;
-    ///
-    /// let prices = client.rw_lock("prices");
-    /// let reading = prices.read().await?;
-    /// assert!(matches!(prices.write().await, Err(Error::Upgrade { .. }))); // it would wait for itself
-    /// reading.unlock().await?;
-    /// prices.write().await?.protect(async { /* new prices */ }).await?;
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Upgrade`] if the same owner reads; else as [`Lock::lock`](crate::Lock::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn write(&self) -> Result<WriteGuard> {
-        let taken = self.take("write", WaitLimit::Forever).await?;
-        Ok(taken.expect("a wait without limit ends with a lock or an error"))
-    }
-
-    /// Tries once; `None` if somebody else has it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Upgrade`] if the same owner reads; else as [`Lock::try_lock`](crate::Lock::try_lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn try_write(&self) -> Result<Option<WriteGuard>> {
-        self.take("try_write", WaitLimit::Once).await
-    }
-
-    /// Waits for at most `limit`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Upgrade`] if the same owner reads; else as [`Lock::try_lock_for`](crate::Lock::try_lock_for).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves nothing behind.
-    pub async fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>> {
-        self.take("try_write_for", WaitLimit::of(limit)).await
-    }
-
-    async fn take(&self, what: &'static str, limit: WaitLimit) -> Result<Option<WriteGuard>> {
+    async fn writing(&self, what: &'static str, limit: WaitLimit) -> Result<Option<WriteGuard>> {
         let taken = self.0.take(&WRITE, what, limit).await?;
         Ok(taken.map(|guard| WriteGuard { lock: Box::new(self.0.clone().owner(guard.owner())), guard }))
     }
 
-    /// Who holds it, and how.
+    /// Whether any owner holds the lock now, for reading or writing.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](RwLock::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn is_locked(&self) -> Result<bool> {
+        Ok(self.inspect().await? != RwState::Free)
+    }
+
+    /// The holders, and whether they read or write.
     ///
     /// # Errors
     ///
@@ -261,9 +307,18 @@ impl RwLock {
     }
 }
 
-/// A [`Guard`] of a writer.
+/// The [`Guard`] of a read lock.
 #[derive(Debug)]
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
+pub struct ReadGuard {
+    guard: Guard,
+}
+
+guarding!(ReadGuard);
+
+/// The [`Guard`] of a write lock.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct WriteGuard {
     guard: Guard,
     /// Of the same owner. Out of line, for few need it.
@@ -273,29 +328,30 @@ pub struct WriteGuard {
 guarding!(WriteGuard);
 
 impl WriteGuard {
-    /// Gives back the writing and goes on reading: no other writer has had it in between, and readers that wait come in.
+    /// Atomically downgrades to a read lock: no other writer comes in between, and waiting readers may enter.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let writing = client.rw_lock("prices").write().await?;
+    /// let writing = client.rw_lock("prices").non_reentrant().write().await?;
     /// // new prices
     /// let reading = writing.downgrade().await?;
-    /// // what was written, unchanged
+    /// // still the same prices
     /// reading.unlock().await?;
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
     ///
-    /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before. Nothing is held then.
+    /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before. Then this call holds nothing.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives back all of it.
-    pub async fn downgrade(self) -> Result<Guard> {
+    /// Dropping the future releases everything.
+    pub async fn downgrade(self) -> Result<ReadGuard> {
         let reading = self.lock.take(&READ, "downgrade", WaitLimit::Once).await?;
         self.guard.unlock().await?;
-        reading.ok_or_else(|| Error::lost(self.lock.name(), Lost::Removed))
+        let guard = reading.ok_or_else(|| Error::lost(self.lock.name(), Lost::Removed))?;
+        Ok(ReadGuard { guard })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, future::Future, time::Duration};
 
-use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, Result, RwLock, RwState, WriteGuard};
+use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, ReadGuard, Result, RwLock, RwState, WriteGuard};
 
 use crate::{FENCED, LINES, SHARED, history::TOKENS, scene::Scene, server::beside};
 
@@ -146,7 +146,7 @@ macro_rules! side {
         }
     };
 }
-side!(Reading -> Guard, read, try_read, try_read_for);
+side!(Reading -> ReadGuard, read, try_read, try_read_for);
 side!(Writing -> WriteGuard, write, try_write, try_write_for);
 
 /// Where those who wait for that fair lock stand.

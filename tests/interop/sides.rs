@@ -70,7 +70,7 @@ impl Kind {
         let owner = Owner::new();
         let guard = match self {
             Kind::Plain => client.lock(name).owner(&owner).lock().await.map(OurGuard::Plain),
-            Kind::Read => client.rw_lock(name).owner(&owner).read().await.map(OurGuard::Plain),
+            Kind::Read => client.rw_lock(name).owner(&owner).read().await.map(|guard| OurGuard::Plain(guard.into())),
             Kind::Write => client.rw_lock(name).owner(&owner).write().await.map(OurGuard::Write),
             Kind::Fair => client.fair_lock(name).owner(&owner).lock().await.map(OurGuard::Plain),
             Kind::Fenced => client.fenced_lock(name).owner(&owner).lock().await.map(OurGuard::Fenced),

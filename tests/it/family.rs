@@ -87,9 +87,9 @@ macro_rules! taken {
             lock = lock.owner(owner);
         }
         match $how.patience {
-            None => lock.$take().await.map(|guard| Some($wrap(guard))),
-            Some(Duration::ZERO) => Ok(lock.$try_take().await?.map($wrap)),
-            Some(time) => Ok(lock.$try_take_for(time).await?.map($wrap)),
+            None => lock.$take().await.map(|guard| Some($wrap(guard.into()))),
+            Some(Duration::ZERO) => Ok(lock.$try_take().await?.map(|guard| $wrap(guard.into()))),
+            Some(time) => Ok(lock.$try_take_for(time).await?.map(|guard| $wrap(guard.into()))),
         }
     }};
 }

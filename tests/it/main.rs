@@ -40,6 +40,7 @@ mod min_hold;
 mod misplaced;
 mod mutex;
 mod nested;
+mod non_reentrant;
 mod outage;
 mod overtaken;
 mod passing;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
+use leasehold::{Client, Error, Lost, Owner, ReadGuard, RwLock, RwState};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -18,7 +18,7 @@ fn lock(client: &Client) -> RwLock {
     client.rw_lock("x").owner(&Owner::new())
 }
 
-fn reads(client: &Client) -> JoinHandle<Guard> {
+fn reads(client: &Client) -> JoinHandle<ReadGuard> {
     let lock = lock(client);
     tokio::spawn(async move { lock.read().await.expect("in the end") })
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, Error, Guard, Lost, Owner, RwLock, RwState};
+use leasehold::{Client, Error, ReadGuard, Lost, Owner, RwLock, RwState};
 
 use crate::{
     family::{Way as Kind, clean, idle},
@@ -33,7 +33,7 @@ fn script(server: &Server, name: &str) -> Which {
 }
 
 /// Two that share, the first of them with these settings: the second must come in time, which a busy machine may not let it.
-async fn two(client: &Client, with: impl Fn(RwLock) -> RwLock) -> (Guard, Guard) {
+async fn two(client: &Client, with: impl Fn(RwLock) -> RwLock) -> (ReadGuard, ReadGuard) {
     let started = Stopwatch::start();
     loop {
         let first = with(lock(client)).read().await.expect("free");
@@ -246,7 +246,7 @@ async fn an_inner_acquisition_that_is_cancelled_ends_nothing() {
 }
 
 /// Gives back both at the same moment, from two threads.
-async fn at_once(one: Guard, other: Guard) -> [Result<(), Error>; 2] {
+async fn at_once(one: ReadGuard, other: ReadGuard) -> [Result<(), Error>; 2] {
     let barrier = Arc::new(Barrier::new(2));
     let unlocking = [one, other].map(|guard| {
         let barrier = Arc::clone(&barrier);

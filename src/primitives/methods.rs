@@ -1,0 +1,406 @@
+//! The public methods that several kinds of locks have in common, each written once.
+
+/// The settings of a lock that is a [`Handle`](super::handle::Handle). `$new` is the constructor on `Client`, for the examples.
+macro_rules! settings {
+    ($lock:ident, $new:literal) => {
+        impl $lock {
+            /// Sets a fixed lease. The watchdog does not renew it: the lock expires after `d`, unless you release it before that
+            /// or [extend](crate::Guard::extend) it.
+            ///
+            /// `d` must be between 1 ms and one year; any other value is reported by the call that acquires the lock. A lease
+            /// shorter than one round trip to the server expires before you can use the lock: that call returns
+            /// [`Error::Lost`](crate::Error::Lost). Defaults to no fixed lease: the watchdog renews the lock.
+            #[must_use = "the setting is in the value that this returns"]
+            pub fn lease(self, d: std::time::Duration) -> Self {
+                $lock(self.0.lease(d))
+            }
+
+            /// Limits how long the lock is held. After `d` the guard is lost, with [`Lost::MaxHold`](crate::Lost::MaxHold), and
+            /// the watchdog stops renewing, so the lease expires soon after.
+            ///
+            /// Each acquisition counts `d` from its own start; the earliest limit among the living guards ends the whole hold.
+            /// Zero is reported by the call that acquires the lock. Defaults to no limit.
+            #[must_use = "the setting is in the value that this returns"]
+            pub fn max_hold(self, d: std::time::Duration) -> Self {
+                $lock(self.0.max_hold(d))
+            }
+
+            /// Acquires the lock for this owner. Defaults to [`Owner::current`](crate::Owner::current) at the time of the call.
+            ///
+            /// Of `owner` and [`non_reentrant`](Self::non_reentrant) the one that is set last counts.
+            #[must_use = "the setting is in the value that this returns"]
+            pub fn owner(self, o: &crate::Owner) -> Self {
+                $lock(self.0.owner(o))
+            }
+
+            /// Makes every call an owner of its own, as with `tokio::sync::Mutex`. In Redis it is the same lock.
+            ///
+            /// Use it wherever the work is not nested, above all where one task runs several pieces of work: branches of
+            /// `join_all`, `FuturesUnordered` or `buffer_unordered`, and the requests of one keep-alive connection in axum or
+            /// hyper. Without this setting they are one owner, and do **not** exclude each other. A task that holds the lock and
+            /// acquires it again then waits for itself forever.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            #[doc = concat!("let one = client.", $new, "(\"stock:7\").non_reentrant();")]
+            #[doc = concat!("let other = client.", $new, "(\"stock:7\"); // the same lock in Redis")]
+            /// assert_eq!(one.name(), other.name());
+            /// # Ok(()) }) }
+            /// ```
+            #[must_use = "the setting is in the value that this returns"]
+            pub fn non_reentrant(self) -> Self {
+                $lock(self.0.non_reentrant())
+            }
+
+            /// The name, without the client's prefix.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.0.name()
+            }
+        }
+
+        impl std::fmt::Debug for $lock {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.debug(stringify!($lock), f)
+            }
+        }
+    };
+}
+pub(super) use settings;
+
+/// Acquiring a lock that one owner holds at a time, with guards of its own.
+macro_rules! exclusive {
+    ($lock:ident, $new:literal -> $guard:ident, $kind:ident, $wrap:path) => {
+        impl $lock {
+            /// Keeps the lock held for at least `d` after it was acquired, even if you release it sooner. So a machine whose clock
+            /// is a little late does not repeat a job that takes no time.
+            ///
+            /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It
+            /// also stays for `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. `d` must be between 1 ms and one
+            /// year, and no longer than a fixed [`lease`](Self::lease); any other value is reported by the call that acquires the
+            /// lock. If one owner acquires the lock several times, the latest end counts. Defaults to nothing.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            /// use std::time::Duration;
+            ///
+            #[doc = concat!("let nightly = client.", $new, "(\"nightly\").non_reentrant().min_hold(Duration::from_secs(300));")]
+            /// if let Some(guard) = nightly.try_lock().await? {
+            ///     // one second of work
+            ///     guard.unlock().await?;
+            /// }
+            /// assert!(nightly.try_lock().await?.is_none()); // for five minutes
+            /// # Ok(()) }) }
+            /// ```
+            #[must_use = "the setting is in the value that this returns"]
+            pub fn min_hold(self, d: std::time::Duration) -> Self {
+                $lock(self.0.min_hold(d))
+            }
+
+            /// Acquires the lock; waits for as long as another owner holds it. An owner that holds it already re-enters at once:
+            /// its hold count grows by one.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            #[doc = concat!("let guard = client.", $new, "(\"ledger\").non_reentrant().lock().await?;")]
+            /// // only one holder on all machines
+            /// guard.unlock().await?; // an error if the lock was lost before
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// * [`Error::Lost`](crate::Error::Lost): this owner held the lock and lost it; release its other guards first. Also
+            ///   when the lock was granted too late four times in a row, which only happens with a lease shorter than a round trip.
+            /// * [`Error::Unavailable`](crate::Error::Unavailable): the server did not answer for
+            ///   [`outage_timeout`](crate::Builder::outage_timeout).
+            /// * Others as [`Error`](crate::Error) says. In each case this call holds nothing.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future at any point leaves nothing behind: no hold, no place in the queue, no subscription.
+            ///
+            /// Await the future or drop it. If you keep it without polling it (a branch of `select!` that you resume later), the
+            /// waiters behind it wait 6 to 11 s before they pass it over; it starts again when you poll it. A second `lock` of the
+            /// same owner waits behind it for that time. A nested `lock` or a `try_lock` that you keep unpolled after it was
+            /// granted keeps its grant until you poll or drop it, or until the lease expires.
+            pub async fn lock(&self) -> crate::Result<$guard> {
+                let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
+                $wrap(taken.expect("a wait without limit ends with a lock or an error"))
+            }
+
+            /// Makes one attempt; `None` if another owner holds the lock.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            #[doc = concat!("match client.", $new, "(\"nightly-job\").non_reentrant().try_lock().await? {")]
+            ///     Some(guard) => guard.protect(async { /* the job */ }).await?,
+            ///     None => println!("another machine does the job"),
+            /// }
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock), but the call gives up on a server that does not answer after
+            /// [`command_timeout`](crate::Builder::command_timeout).
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`lock`](Self::lock).
+            pub async fn try_lock(&self) -> crate::Result<Option<$guard>> {
+                self.take("try_lock", crate::engine::WaitLimit::Once).await
+            }
+
+            /// Waits for at most `limit`; `None` if another owner held the lock all that time. The last attempt starts when the
+            /// limit ends, so the call does not miss a lock that is released at the last moment.
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock), but the call gives up on a server that does not answer when the limit ends.
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`lock`](Self::lock).
+            pub async fn try_lock_for(&self, limit: std::time::Duration) -> crate::Result<Option<$guard>> {
+                self.take("try_lock_for", crate::engine::WaitLimit::of(limit)).await
+            }
+
+            /// As [`try_lock_for`](Self::try_lock_for), with a deadline: an `Instant` of tokio or of the standard library.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            /// use std::time::{Duration, Instant};
+            ///
+            /// let deadline = Instant::now() + Duration::from_secs(2); // of the whole request
+            #[doc = concat!("let lock = client.", $new, "(\"stock:7\").non_reentrant();")]
+            /// let Some(guard) = lock.try_lock_until(deadline).await? else { return Ok(()) };
+            /// # guard.unlock().await?;
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// As [`try_lock_for`](Self::try_lock_for).
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`lock`](Self::lock).
+            pub async fn try_lock_until(
+                &self,
+                deadline: impl Into<crate::sync::tokio::time::Instant>,
+            ) -> crate::Result<Option<$guard>> {
+                self.take("try_lock_until", crate::engine::WaitLimit::Until(deadline.into())).await
+            }
+
+            async fn take(&self, what: &'static str, limit: crate::engine::WaitLimit) -> crate::Result<Option<$guard>> {
+                self.0.take(&$kind, what, limit).await?.map($wrap).transpose()
+            }
+
+            /// Whether any owner holds the lock now.
+            ///
+            /// # Errors
+            ///
+            /// As [`inspect`](Self::inspect).
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future changes nothing.
+            pub async fn is_locked(&self) -> crate::Result<bool> {
+                Ok(self.inspect().await?.is_some())
+            }
+
+            /// The holder, its hold count and the time left on its lease; `None` if the lock is free.
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Conflict`](crate::Error::Conflict) if the key is not a lock of this kind;
+            /// [`Error::Unavailable`](crate::Error::Unavailable) if the server does not answer for
+            /// [`outage_timeout`](crate::Builder::outage_timeout); others as [`Error`](crate::Error) says.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future changes nothing.
+            pub async fn inspect(&self) -> crate::Result<Option<crate::Holder>> {
+                self.0.inspect(&$kind).await
+            }
+        }
+
+        /// `lock.await` is [`lock`](Self::lock) of an owned handle. The future is `'static`, so it can be spawned.
+        ///
+        /// ```
+        /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+        /// # fn main() { run(async |client| {
+        #[doc = concat!("let guard = client.", $new, "(\"stock:7\").non_reentrant().await?;")]
+        /// # guard.unlock().await?;
+        #[doc = concat!("let waiting = tokio::spawn(client.", $new, "(\"stock:8\").non_reentrant().into_future());")]
+        /// # waiting.await.expect("it does not panic")?.unlock().await?;
+        /// # Ok(()) }) }
+        /// ```
+        impl IntoFuture for $lock {
+            type Output = crate::Result<$guard>;
+            type IntoFuture = std::pin::Pin<Box<dyn Future<Output = crate::Result<$guard>> + Send>>;
+
+            fn into_future(self) -> Self::IntoFuture {
+                Box::pin(async move { self.lock().await })
+            }
+        }
+    };
+}
+pub(super) use exclusive;
+
+/// `with` and `try_with` of a lock whose guard is a plain [`Guard`](crate::Guard).
+macro_rules! working {
+    ($lock:ident, $new:literal) => {
+        impl $lock {
+            /// Acquires the lock, runs `work` under its [protection](crate::Guard::protect), and releases the lock.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            #[doc = concat!("let total = client.", $new, "(\"invoice:42\").non_reentrant().with(async || 40 + 2).await?;")]
+            /// # assert_eq!(total, 42);
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock), and as [`Guard::protect`](crate::Guard::protect).
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future drops the work and releases the lock.
+            pub async fn with<T, W: Future<Output = T>>(&self, work: impl FnOnce() -> W) -> crate::Result<T> {
+                self.lock().await?.protect(work()).await
+            }
+
+            /// As [`with`](Self::with), for work that can fail itself: both kinds of errors in one `Result`.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            /// # type BoxError = Box<dyn std::error::Error + Send + Sync>;
+            #[doc = concat!("let invoice = client.", $new, "(\"invoice:42\").non_reentrant();")]
+            /// let total = invoice.try_with(async || Ok::<_, BoxError>("42".parse::<u32>()?)).await;
+            /// # assert_eq!(total.unwrap(), 42);
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// The error of `work`, after the lock was released; else as [`with`](Self::with).
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`with`](Self::with).
+            pub async fn try_with<T, E: From<crate::Error>, W: Future<Output = Result<T, E>>>(
+                &self,
+                work: impl FnOnce() -> W,
+            ) -> Result<T, E> {
+                self.with(work).await?
+            }
+        }
+    };
+}
+pub(super) use working;
+
+/// Forcing a lock open that one owner holds at a time.
+macro_rules! forcing {
+    ($lock:ident, $kind:ident) => {
+        impl $lock {
+            /// Releases the lock on behalf of its holder and wakes the waiters; true if the lock was held. See
+            /// [`Lock::force_unlock`](crate::Lock::force_unlock).
+            ///
+            /// # Errors
+            ///
+            /// As [`inspect`](Self::inspect).
+            ///
+            /// # Cancel safety
+            ///
+            /// If you drop the future, the lock may or may not be forced open.
+            pub async fn force_unlock(&self) -> crate::Result<bool> {
+                self.0.force_unlock(&$kind).await
+            }
+        }
+    };
+}
+pub(super) use forcing;
+
+/// A [`Guard`](crate::Guard) with something more, in its field `guard`.
+macro_rules! guarding {
+    ($more:ident) => {
+        impl $more {
+            /// As [`Guard::unlock`].
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::unlock`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Guard::unlock`].
+            pub async fn unlock(self) -> crate::Result<()> {
+                self.guard.unlock().await
+            }
+
+            /// As [`Guard::protect`].
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::protect`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Guard::protect`].
+            pub async fn protect<T>(self, work: impl Future<Output = T>) -> crate::Result<T> {
+                self.guard.protect(work).await
+            }
+
+            /// As [`Guard::try_protect`].
+            ///
+            /// # Errors
+            ///
+            /// As [`Guard::try_protect`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Guard::protect`].
+            pub async fn try_protect<T, E: From<crate::Error>>(
+                self,
+                work: impl Future<Output = crate::Result<T, E>>,
+            ) -> crate::Result<T, E> {
+                self.guard.try_protect(work).await
+            }
+
+            /// As [`Guard::protect_outcome`].
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`Guard::protect`].
+            pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> crate::Outcome<T> {
+                self.guard.protect_outcome(work).await
+            }
+        }
+
+        impl std::ops::Deref for $more {
+            type Target = Guard;
+
+            fn deref(&self) -> &Guard {
+                &self.guard
+            }
+        }
+
+        /// Forgets what the other guard knew beside the hold; the lock stays held.
+        impl From<$more> for Guard {
+            fn from(more: $more) -> Guard {
+                more.guard
+            }
+        }
+    };
+}
+pub(super) use guarding;
