@@ -1,86 +1,101 @@
-//! Distributed locks on Redis and Valkey, as Redisson keeps them: reentrant, renewed by a watchdog while they are
-//! held, waited for without polling, and shared with JVM services on the same server.
+//! Distributed locks on Redis and Valkey, compatible with Redisson: reentrant, renewed while you hold them, without polling, and
+//! shared with JVM services on the same server.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 //! # fn main() { run(async |client| {
 //! // let client = leasehold::Client::connect("redis://127.0.0.1:6379").await?;
-//! let total = client.lock("invoice:42").with(async || 40 + 2).await?; // alone, on all machines
+//! let total = client.mutex("invoice:42").with(async || 40 + 2).await?; // one holder on all machines
 //! # assert_eq!(total, 42);
 //! # Ok(()) }) }
 //! ```
 //!
-//! # The primitives
+//! # Which lock
 //!
-//! | to have                                                          | take                |
-//! |------------------------------------------------------------------|---------------------|
-//! | one at a time, by name; functions that call each other may lock again | [`Client::lock`] |
-//! | one at a time, by name; also among branches and requests of one task  | [`Client::mutex`] |
-//! | one at a time, in the order in which all machines asked               | [`Client::fair_lock`] |
-//! | many readers or one writer                                      | [`Client::rw_lock`] |
-//! | one at a time, and a number by which a resource refuses a late writer | [`Client::fenced_lock`] |
+//! | you need | use |
+//! |---|---|
+//! | one holder at a time | [`Client::mutex`] |
+//! | the same, and functions that call each other lock again | [`Client::lock`] |
+//! | first in, first out across all machines | [`Client::fair_lock`] |
+//! | many readers or one writer | [`Client::rw_lock`] |
+//! | a token by which a resource can refuse a late writer | [`Client::fenced_lock`] |
 //!
 //! <div class="warning">
 //!
-//! **`lock` or `mutex`?** The owner of a `lock` is the tokio task, with all that is polled in it. Branches of `join_all`,
-//! `FuturesUnordered` and `buffer_unordered`, and all requests of one HTTP/1 connection in axum or hyper, are *one* owner:
-//! they re-enter instead of waiting for each other. Where they should exclude each other take `mutex`, whose every call is an
-//! owner of its own. A first experiment with two `try_lock` in one test re-enters, too: both succeed. See [`Lock`].
+//! **If in doubt, use `mutex`.** The owner of a `lock` is the tokio task, with every future that it polls. Branches of `join_all`,
+//! `FuturesUnordered` and `buffer_unordered`, and all requests of one keep-alive connection in axum or hyper, are *one* owner: they
+//! re-enter and do not exclude each other. The same holds for `fair_lock`, `rw_lock` and `fenced_lock`. With `non_reentrant()` every
+//! call is an owner of its own, for each kind; `mutex` is `lock` with that setting. In a test, two `try_lock` of one task both succeed
+//! for the same reason. See [`Lock`].
 //!
 //! </div>
 //!
-//! # Taking and keeping
+//! Every kind has the same methods:
 //!
-//! * [`Lock::lock`] waits, [`Lock::try_lock`] tries once, [`Lock::try_lock_for`] and [`Lock::try_lock_until`] wait for a
-//!   while. "Somebody else has it" is `None`, never an error; an unreachable server is an error, never `None`.
-//! * [`Lock::with`] takes the lock, does the work and gives it back, all in one.
-//! * The same task may lock again, through any number of functions: the hold count grows by one. See [`Owner`] for who
-//!   counts as the same.
-//! * Without a [`lease`](Lock::lease) the lock is taken for 30 s and renewed every third of that while a [`Guard`]
-//!   lives. With one it ends by itself.
-//! * [`Guard::lost`] tells when the lock is gone or must be presumed gone; [`Guard::protect`] stops the work then, and
-//!   [`Guard::lost_token`] tells other tasks.
-//! * A guard that is dropped is given back in the background, from any thread; [`Guard::unlock`] waits and says
-//!   whether the lock was ours to the end. (If the answer to its first try is lost and the second finds the lock gone, the
-//!   first is taken to have done it; nobody can tell that from a lease that ended in between.)
+//! | | [`Lock`], [`FairLock`] | [`FencedLock`] | [`RwLock`] |
+//! |---|---|---|---|
+//! | wait | `lock`, or `.await` | `lock`, or `.await` | `read`, `write` |
+//! | make one attempt | `try_lock` | `try_lock` | `try_read`, `try_write` |
+//! | wait for a while | `try_lock_for`, `try_lock_until` | `try_lock_for`, `try_lock_until` | `try_read_for`, `try_read_until`, `try_write_for`, `try_write_until` |
+//! | acquire, work, release | `with`, `try_with` | `with`, `try_with`: the work gets the token | `with_read`, `try_with_read`, `with_write`, `try_with_write` |
+//! | the result | [`Guard`] | [`FencedGuard`] | [`ReadGuard`], [`WriteGuard`] |
+//! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | the same |
+//! | look | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
+//! | force open | `force_unlock` | `force_unlock` | `force_unlock` |
 //!
-//! # Beginning and ending
+//! # Acquire and hold
 //!
-//! [`Builder::connect_timeout`] waits for a server that starts later, [`Builder::connect_lazy`] connects when the client is
-//! first used, [`Client::ping`] is for readiness probes. End a program with [`Client::shutdown`], which lets the guards finish,
-//! or with [`Client::close`]: without one of them a guard dropped in the last moments of `main` may leave its lock on the
-//! server until the lease ends, 30 s by default. The program in the README does so whether its work fails or not.
+//! * The `try_` calls return `None` if another owner holds the lock. If the server is unreachable, every call returns an error. `None`
+//!   never means "unreachable".
+//! * [`Lock::with`] acquires the lock, does the work and releases the lock.
+//! * A task that holds a `lock` may lock again, through any number of functions: the hold count grows by one. [`Owner`] says which calls
+//!   have the same owner.
+//! * Without a [`lease`](Lock::lease) the lock has a lease of 30 s, and the client renews it every 10 s while a [`Guard`] lives. With a
+//!   lease the lock expires after that time.
+//! * [`Guard::lost`] resolves when the lock is lost or must be presumed lost. [`Guard::protect`] then stops the work, and
+//!   [`Guard::lost_token`] notifies other tasks.
+//! * A dropped guard is released in the background, from any thread. [`Guard::unlock`] waits, and says whether the lock was held to the
+//!   end.
+//!
+//! # Start and stop
+//!
+//! [`Builder::connect_timeout`] waits for a server that starts later. [`Builder::connect_lazy`] connects at the first call.
+//! [`Client::ping`] is for readiness probes.
+//!
+//! End a program with [`Client::shutdown`], which lets the guards finish, or with [`Client::close`]. Without one of them, a guard that is
+//! dropped in the last moments of `main` may leave its lock on the server until the lease expires, 30 s by default.
 //!
 //! # What a lock cannot promise
 //!
-//! A lock with a lease is a promise of time. A process that stands still for longer than its lease (suspended, swapped
-//! out, out of CPU) wakes up and works on for a moment before it learns that somebody else has the lock. The server
-//! keeps locks in memory: one that restarts without persistence, or fails over to a replica that had not heard of the
-//! lock yet, gives it away early; [`Builder::replicas`] makes that rarer, not impossible. So use a lock to have work
-//! done once *as a rule*; where doing it twice would be a disaster, let the resource itself refuse the second writer, with the
+//! A lock with a lease is a promise of time. A process that is paused for longer than its lease (suspended, swapped out, out of CPU)
+//! continues for a moment before it learns that another holder has the lock. The server keeps locks in memory: a server that restarts
+//! without persistence, or a replica that takes over before it received the lock, gives the lock away early. [`Builder::replicas`] makes
+//! that rarer, not impossible.
+//!
+//! So a lock makes double execution rare. If double execution would be a disaster, let the resource refuse the second writer, with the
 //! token of a [`FencedLock`]: see [`guide::fencing`].
 //!
-//! # What the server's user needs
+//! # Permissions on the server
 //!
-//! With ACLs: the rules of [`guide::operations`], which has them to copy for one server, a cluster and sentinels.
-//! [`Error::Denied`] names the right that is missing.
+//! [`guide::operations`] lists the ACL rules for one server, a cluster and sentinels, ready to copy. [`Error::Denied`] names a missing
+//! permission.
 //!
 //! # Tracing
 //!
-//! Events and spans of locks have the target `leasehold::lock`, those of connections `leasehold::conn`. They name locks
-//! and hold ids, never a URL. A wait that takes long says so while it lasts ([`Builder::slow_wait`]). Gauges and counters:
-//! [`Client::stats`]; what is held now: [`Client::held`].
+//! Events and spans about locks have the target `leasehold::lock`, those about connections `leasehold::conn`. They name locks and hold
+//! ids, never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]). [`Client::stats`] has gauges and counters,
+//! [`Client::held`] lists what the client holds now.
 //!
 //! # Runtimes
 //!
-//! Calls need a tokio runtime with time enabled. A multi-threaded runtime also runs the client's own tasks; on a
-//! current-thread one they get a thread of their own, see [`Builder::own_thread`].
+//! Calls need a tokio runtime with time enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
+//! they run on a thread of their own, see [`Builder::own_thread`].
 //!
 //! # Platforms
 //!
-//! Linux, Android and Apple's systems have a clock that goes on while the machine sleeps, and leases are counted on that. On
-//! Windows `std::time::Instant` goes on, too. Elsewhere it may stand still: a machine that wakes up believes in leases that
-//! ended while it slept, until the next answer of the server tells, at most a third of a lease later.
+//! On Linux, Android and Apple's systems leases are counted on a clock that continues while the machine sleeps; on Windows
+//! `std::time::Instant` continues, too. Elsewhere that clock may stop during sleep. A machine that wakes up there may believe in leases
+//! that expired meanwhile, until the next reply of the server, at most a third of a lease later.
 
 mod client;
 mod clock;
@@ -115,7 +130,7 @@ pub use tls::Tls;
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;
 
-/// The pages of `docs/`, to read beside the interface.
+/// The pages of `docs/`.
 pub mod guide {
     #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#rights\n\n"]
     #[doc = include_str!("../docs/faq.md")]

@@ -1,4 +1,4 @@
-//! Who asks for a lock, and so who may re-enter it.
+//! The owner of a lock: which calls may re-enter it.
 
 use std::{
     future::Future,
@@ -10,19 +10,19 @@ tokio::task_local! {
     static SCOPE: Owner;
 }
 
-/// Who holds a lock, inside this process: a task, a thread, or somebody made up with [`Owner::new`].
+/// The owner of a hold, inside this process: a task, a thread, or an owner made with [`Owner::new`].
 ///
-/// A lock taken again by the same owner is re-entered instead of waited for. Owners are known only inside this
-/// process; what Redis sees is [`Guard::id`](crate::Guard::id).
+/// If an owner acquires a lock that it holds, it re-enters and does not wait. Owners exist only inside this process; Redis stores
+/// [`Guard::id`](crate::Guard::id).
 ///
-/// # Which owner acts
+/// # Which owner a call has
 ///
-/// 1. the one of the innermost [`scope`](Owner::scope), else
+/// 1. the owner of the innermost [`scope`](Owner::scope), else
 /// 2. the tokio task that polls the call, whatever thread it runs on, else
-/// 3. the thread: the body of `#[tokio::main]`, `#[tokio::test]` and `block_on` belongs to no task.
+/// 3. the thread. The body of `#[tokio::main]`, `#[tokio::test]` and `block_on` belongs to no task.
 ///
-/// Branches of `join!` and `select!` belong to one task and therefore do not exclude each other. Give each its own
-/// owner where they should:
+/// Branches of `join!` and `select!` belong to one task, so they do not exclude each other. Use
+/// [`non_reentrant`](crate::Lock::non_reentrant), or give each branch an owner of its own:
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -32,8 +32,8 @@ tokio::task_local! {
 /// let lock = client.lock("ledger");
 /// let (one, two) = (Owner::new(), Owner::new());
 /// tokio::join!(
-///     one.scope(async { let _guard = lock.lock().await; /* alone */ }),
-///     two.scope(async { let _guard = lock.lock().await; /* alone */ }),
+///     one.scope(async { let _guard = lock.lock().await; /* one holder at a time */ }),
+///     two.scope(async { let _guard = lock.lock().await; /* one holder at a time */ }),
 /// );
 /// # Ok(()) }) }
 /// ```
@@ -42,30 +42,30 @@ pub struct Owner(Who);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Who {
-    Somebody(u64),
+    Unique(u64),
     /// Never given out twice by today's tokio, whose ids come from one 64-bit counter per process.
     Task(tokio::task::Id),
     Thread(ThreadId),
 }
 
 impl Owner {
-    /// Somebody nobody else is.
+    /// Creates a new, unique owner.
     #[must_use]
     #[allow(clippy::new_without_default)] // a default that differs every time would surprise
     pub fn new() -> Owner {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        Owner(Who::Somebody(COUNT.fetch_add(1, Ordering::Relaxed)))
+        Owner(Who::Unique(COUNT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// The surrounding [`scope`](Owner::scope)'s owner, else this tokio task's, else this thread's.
+    /// The owner that a call has here: of the surrounding [`scope`](Owner::scope), else of this tokio task, else of this thread.
     #[must_use]
     pub fn current() -> Owner {
         SCOPE.try_with(Owner::clone).unwrap_or_else(|_| Owner(Who::here()))
     }
 
-    /// Runs `work`; everything locked inside acts for this owner, on whatever task it is polled.
+    /// Runs `work`. Every call inside has this owner, whatever task polls it.
     ///
-    /// Tasks spawned inside are not part of the scope. To share a hold with one, wrap what you spawn:
+    /// Tasks that `work` spawns are not part of the scope. To share a hold with such a task, wrap the spawned future:
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -1,4 +1,4 @@
-//! What a client does now, and has done since it was connected.
+//! Gauges, counters and times of a client.
 
 use std::{
     sync::{
@@ -12,9 +12,9 @@ use hdrhistogram::Histogram;
 
 use crate::sync::std;
 
-/// What a client does now and has done since it was connected; see [`Client::stats`](crate::Client::stats).
+/// Counters and gauges since the client was connected; see [`Client::stats`](crate::Client::stats).
 ///
-/// The numbers are read one after the other while work goes on, so they need not add up to the last one.
+/// The client reads the numbers one after the other while it works, so their sums may be off by the calls of that moment.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -26,83 +26,83 @@ use crate::sync::std;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// What goes up and down: gauges.
+    /// Gauges: they go up and down.
     pub now: Gauges,
-    /// What only grows: counters.
+    /// Counters: they only grow.
     pub total: Totals,
-    /// What a request takes, as seen lately: a moving mean.
+    /// The time from a request to its reply: a moving mean.
     pub round_trip: Duration,
-    /// From a call to the outermost hold it was granted.
+    /// Times from a call to the outermost hold that it acquired.
     pub wait: Times,
-    /// From an outermost hold to its last guard.
+    /// Times from the start of an outermost hold to the release of its last guard.
     pub hold: Times,
 }
 
-/// What a client does now.
+/// Gauges of a client.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Gauges {
-    /// Locks held; nested acquisitions count once.
+    /// Held locks; nested acquisitions count once.
     pub holds: u64,
-    /// Calls that wait for a lock, those at their first attempt included.
+    /// Calls that wait for a lock, including calls at their first attempt.
     pub waiting: u64,
-    /// Channels subscribed or being subscribed. A channel stays for half a second after its last waiter.
+    /// Channels that the client subscribes to. It leaves a channel half a second after the last waiter.
     pub subscriptions: u64,
-    /// Releases under way, also in the background.
+    /// Releases in progress, including those in the background.
     pub releasing: u64,
 }
 
-/// What a client has done since it was connected.
+/// Counters of a client since it was connected.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Outermost holds granted, in one of the four ways that follow.
+    /// Outermost holds acquired: the sum of the next four.
     pub acquired: u64,
-    /// Of these, by the first attempt.
+    /// Acquired by the first attempt.
     pub first_try: u64,
-    /// By an attempt made because a release was published, or the queue moved up.
+    /// Acquired by an attempt that a release message, or progress in the queue, caused.
     pub woken: u64,
-    /// Passed on by another task of this client.
+    /// Acquired from another task of this client, by script or in memory.
     pub handed_over: u64,
-    /// By an attempt made when a lease was due to end, or the wait limit was over.
+    /// Acquired by an attempt at the end of a lease or of the wait limit.
     pub by_timer: u64,
-    /// Nested acquisitions granted.
+    /// Nested acquisitions.
     pub reentered: u64,
-    /// Outermost holds given back, also where that could not be confirmed.
+    /// Outermost holds released, including releases that could not be confirmed.
     pub released: u64,
-    /// Holds lost before they were given back, also those that were found gone when they were to be given back.
+    /// Holds lost before their release, or found gone at their release.
     pub lost: u64,
-    /// Renewals and checks that the server confirmed.
+    /// Renewals and looks that the server confirmed.
     pub renewals: u64,
-    /// Requests for a free lock that found it taken.
+    /// Attempts that found the lock held by another owner.
     pub refused: u64,
-    /// Wake-ups by a published release.
+    /// Wake-ups by a release message.
     pub wakeups: u64,
-    /// Script calls sent; one can carry many gathered requests.
+    /// Script calls sent; one call can carry many requests.
     pub calls: u64,
     /// Requests sent in those calls.
     pub requests: u64,
-    /// Requests without an answer in time.
+    /// Requests without a reply in time.
     pub timeouts: u64,
     /// Connections replaced.
     pub reconnects: u64,
-    /// Replies that belonged to another request; each costs its connection.
+    /// Replies that belonged to another request. The client replaces the connection each time.
     pub misplaced: u64,
 }
 
-/// How long something took, all in all: the figures of a histogram that is good to one in a hundred.
+/// Percentiles of a histogram with an error of at most 1 %.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Times {
-    /// How many there were.
+    /// How many times were measured.
     pub count: u64,
-    /// Half of them took no longer.
+    /// The median.
     pub p50: Duration,
-    /// Nine of ten took no longer.
+    /// The 90th percentile.
     pub p90: Duration,
-    /// All but one in a hundred took no longer.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// The longest.
+    /// The longest time.
     pub max: Duration,
 }
 
