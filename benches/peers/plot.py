@@ -284,7 +284,8 @@ def steps_between(low, high, parts):
 
 
 def tick(value):
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    """All its digits: 1.5 must not read 2."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def text(x, y, words, size, color, weight=400, anchor="start"):
