@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, Error, ReadGuard, Lost, Owner, RwLock, RwState};
+use leasehold::{Client, Error, Lost, Owner, ReadGuard, RwLock, RwState};
 
 use crate::{
     family::{Way as Kind, clean, idle},
