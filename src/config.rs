@@ -116,6 +116,9 @@ impl Name {
         if key.contains('{') && hash_tag(&key).is_none() {
             return invalid("it has a '{' but no {tag}, so a cluster would keep the lock and its channel apart");
         }
+        if key.contains('}') && !key.contains('{') {
+            return invalid("it has a '}' but no {tag}, so a cluster would keep the lock and its channel apart");
+        }
         Ok(Name { key: key.into(), prefix: prefix.len().try_into().expect("shorter than 1 KiB") })
     }
 
@@ -150,7 +153,7 @@ mod tests {
         for good in ["plain", "{tag}x", "x}y{z}", "ein Schloß"] {
             assert_eq!(&*Name::new("app:", good).expect(good), good);
         }
-        for bad in ["", "a{b", "{}x", "{", &"x".repeat(1021)] {
+        for bad in ["", "a{b", "{}x", "{", "}", "a}b", "}{", &"x".repeat(1021)] {
             Name::new("app:", bad).expect_err(bad);
         }
         assert_eq!(&**Name::new("app:", "x").expect("good").key(), "app:x");

@@ -1,6 +1,6 @@
 //! Where the servers are and who we are there: a URL, read.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, net::Ipv6Addr, path::PathBuf, sync::Arc};
 
 use percent_encoding::percent_decode_str;
 
@@ -92,6 +92,9 @@ impl Url {
         let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
         let (tls, kind) = split_scheme(scheme).ok_or(UNKNOWN_SCHEME)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if let Some((login, _)) = rest.rsplit_once('@') {
+            once(login, kind)?;
+        }
         // A password may hold an @ that was not encoded.
         let (login, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) => (credentials(user)?, rest),
@@ -111,6 +114,19 @@ impl Url {
     }
 }
 
+/// Who we are is said once, before the first host. With a comma in it that is not encoded it is more likely a list of hosts,
+/// each with a user of its own, than a password.
+fn once(login: &str, kind: &str) -> std::result::Result<(), &'static str> {
+    let is_list = match kind {
+        "-sentinel" | "-cluster" => login.contains(','),
+        _ => login.split_once('@').is_some_and(|(_, rest)| rest.contains(',')),
+    };
+    if is_list { Err(LOGIN_ONCE) } else { Ok(()) }
+}
+
+const LOGIN_ONCE: &str = "a user and a password go once, before the first host, as in redis-cluster://user:password@host,host; \
+    a comma in a password is written as %2C";
+
 const UNKNOWN_SCHEME: &str = "its scheme is none of redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, \
     redis-cluster://, rediss-cluster:// and their valkey twins";
 
@@ -124,7 +140,10 @@ fn split_scheme(scheme: &str) -> Option<(bool, &str)> {
 
 fn standalone(rest: &str) -> std::result::Result<(Shape, Option<u8>), &'static str> {
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let address = Address::parse(host, STANDARD_PORT).ok_or(NO_HOST)?;
+    if host.contains(',') {
+        return Err("it names several servers, which is for redis-cluster:// and redis-sentinel://");
+    }
+    let address = address(host, STANDARD_PORT)?;
     let database = (!path.is_empty()).then(|| database(path)).transpose()?;
     Ok((Shape::One(address), database))
 }
@@ -158,8 +177,28 @@ fn cluster(rest: &str) -> std::result::Result<Shape, &'static str> {
 }
 
 fn addresses(hosts: &str, standard_port: u16) -> std::result::Result<Vec<Address>, &'static str> {
-    hosts.split(',').map(|host| Address::parse(host, standard_port).ok_or(NO_HOST)).collect()
+    hosts.split(',').map(|host| address(host, standard_port)).collect()
 }
+
+/// As people write it: what can be no host is refused here, and not when it cannot be found.
+fn address(text: &str, standard_port: u16) -> std::result::Result<Address, &'static str> {
+    if text.chars().any(|char| char.is_control() || char.is_whitespace()) {
+        return Err("a host has a space or a control character, such as the end of a line, in it");
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        let inside = rest.split_once(']').map(|(inside, _)| inside.split_once('%').map_or(inside, |(ip, _zone)| ip));
+        if inside.is_none_or(|inside| inside.parse::<Ipv6Addr>().is_err()) {
+            return Err(NO_IPV6);
+        }
+    } else if text.matches(':').count() > 1 {
+        return Err(NO_IPV6);
+    } else if text.contains(|char| "[]\\\"#<>^`{|}".contains(char)) {
+        return Err(NO_HOST);
+    }
+    Address::parse(text, standard_port).ok_or(NO_HOST)
+}
+
+const NO_IPV6: &str = "an address of IPv6 is written in brackets, as in redis://[::1]:6379";
 
 const NO_HOST: &str = "a host or its port cannot be read";
 
@@ -231,6 +270,30 @@ mod tests {
     }
 
     #[test]
+    fn who_we_are_may_have_any_letters() {
+        for (url, password) in
+            [("redis://:a,b@h", "a,b"), ("redis://:p@ss@h", "p@ss"), ("redis-cluster://:a%2Cb@h,i", "a,b")]
+        {
+            assert_eq!(Url::parse(url).expect(url).credentials.password.as_deref(), Some(password));
+        }
+        let scoped = Url::parse("redis://[fe80::1%25eth0]:1").expect("good");
+        assert!(scoped.shape == Shape::One(tcp("fe80::1%25eth0", 1)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (url, words) in [
+            ("redis://a:1,b:2", "redis-cluster://"),
+            ("redis://[::1", "brackets"),
+            ("redis://h\n", "control character"),
+            ("redis-cluster://u:p@a,u:p@b", "once, before the first host"),
+        ] {
+            let told = Url::parse(url).expect_err(url).to_string();
+            assert!(told.contains(words), "{told}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_used_is_said_without_it() {
         let bad = [
             "",
@@ -248,6 +311,19 @@ mod tests {
             "redis://u:s3cret%ff@h",
             "redis://h:0",
             "rediscluster://s3cret",
+            "redis://s3cret:1,b:2",
+            "redis://[::1",
+            "redis://[s3cret]",
+            "redis://::1:6379",
+            "redis://s3cret\n",
+            "redis://s3\u{7}cret:6379",
+            "redis://s3 cret",
+            "redis://s3cret#1",
+            "redis-cluster://u:s3cret@a,u:s3cret@b",
+            "redis-cluster://a,u:s3cret@b",
+            "redis-cluster://a:7000,u:s3cret@b",
+            "redis-sentinel://u:s3cret@a,u:s3cret@b/main",
+            "redis://u:s3cret@a,u:s3cret@b",
         ];
         for bad in bad {
             let error = Url::parse(bad).expect_err(bad);
