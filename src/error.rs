@@ -32,6 +32,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The name cannot be used. Nothing was sent and no lock was touched; choose another name.
+    ///
+    /// A name is 1 to 1,024 bytes long, the client's [prefix](crate::Builder::prefix) included. If it has a `{` or a `}`, it
+    /// must have a `{tag}`: the first `{` with a `}` after it and something between them. A cluster would keep the lock and its
+    /// channel on different servers otherwise, so such names are refused everywhere.
     #[error("the lock name {name:?} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidName {
@@ -42,6 +46,9 @@ pub enum Error {
     },
 
     /// A setting cannot be used. Nothing was sent and no lock was touched; change the setting.
+    ///
+    /// Also where a call is polled outside a tokio runtime: `setting` is `runtime` then. A guard that was to be released is
+    /// released in the background.
     #[error("the setting {setting} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidConfig {
@@ -69,6 +76,9 @@ pub enum Error {
     ///
     /// A failed `unlock` that says that the release could not be confirmed means: the server was silent until the lease ran out, so
     /// nobody can know whether the lock was held to the end.
+    ///
+    /// Also where tokio's clock is paused, as in tests with `start_paused`: then every time limit is over before a server can
+    /// answer, and the text says so.
     ///
     /// Also where the runtime that the client was connected on has ended, which the text says: then nothing happens in the
     /// background any more, what is held ends with its lease, and a new client is needed.
@@ -180,7 +190,14 @@ impl Error {
 
     /// An empty `name` for what is about no lock.
     pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
-        Error::Unavailable { name: if_any(name), tried: format!("{what} for {waited:.1?}"), source }
+        let why = if is_clock_moved() { CLOCK_MOVED } else { "" };
+        Error::Unavailable { name: if_any(name), tried: format!("{what} for {waited:.1?}{why}"), source }
+    }
+
+    /// A call that waits was polled where there is nothing that could wake it.
+    pub(crate) fn no_runtime(what: &str) -> Error {
+        let reason = format!("{what} needs a tokio runtime around it, as in Handle::block_on; there is none here");
+        Error::config("runtime", reason)
     }
 
     /// The lock was gone when the server answered, but its lease had run out by then.
@@ -208,6 +225,16 @@ impl Error {
     pub(crate) fn config(setting: &'static str, reason: impl Into<String>) -> Error {
         Error::InvalidConfig { setting, reason: reason.into() }
     }
+}
+
+const CLOCK_MOVED: &str = " by tokio's clock, which is paused here or was moved: then every time limit is over before a \
+    server can answer, so tests that talk to one must not pause it";
+
+/// Whether tokio's clock is another than the system's, as only tests have it (`start_paused`, `pause`, `advance`).
+fn is_clock_moved() -> bool {
+    const FAR: Duration = Duration::from_millis(10);
+    let (real, ours) = (std::time::Instant::now(), tokio::time::Instant::now().into_std());
+    real.saturating_duration_since(ours).max(ours.saturating_duration_since(real)) > FAR
 }
 
 fn if_any(name: &str) -> Option<String> {

@@ -13,7 +13,7 @@ use crate::{
     sync::{std, tokio},
 };
 
-use super::hold::Hold;
+use super::{TaskRuntime, hold::Hold};
 
 /// Pauses between two tries double from the first to the last where the server refuses for now: thousands who ask on
 /// must not keep it busy with that. A try that was not answered or not sent has waited already.
@@ -85,6 +85,7 @@ impl<'a> ScriptRequest<'a> {
 
     /// The same. `in_doubt`: a try had no answer, so the server may have done it, also where this ends with an error.
     pub(crate) async fn ask_noting(mut self, redis: &Redis, in_doubt: &mut bool) -> Result<Reply> {
+        TaskRuntime::around(self.what)?;
         let (mut was_polled, mut last) = (true, None);
         loop {
             // By the caller's own clock: whatever the connection's tasks do, and wherever they run.

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
-    Engine,
+    Engine, GIVING_BACK, TaskRuntime,
     ask::{ScriptRequest, unexpected},
     hold::{Ending, Hold, LeaseTerms},
     releaser::{GivenBack, ReleaseJob},
@@ -177,6 +177,7 @@ impl Guard {
             self.leave();
             return Err(Error::lost(&self.hold.name, reason));
         }
+        TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         let engine = Arc::clone(&self.engine);
         if self.pass_on().is_some() {
             return Box::pin(self.told(true)).await; // few need the room for it

@@ -59,6 +59,7 @@ use watchdog::Watchdog;
 
 const GIVING_BACK: &str = "giving back the lock";
 const CONNECTING: &str = "connecting";
+const CLOSING_CLIENT: &str = "closing the client";
 /// What an attempt to connect may take at least, however little time is left.
 const ONE_ATTEMPT: Duration = Duration::from_millis(100);
 /// How long closing waits for what is being given back.
@@ -236,6 +237,7 @@ impl Engine {
 
     /// Grants no new holds, waits until those that are there have been given back, but no longer than `grace`, and closes.
     pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
+        TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
         let given_back = timeout(grace, self.releaser.idle(|| self.registry.has_no_guards()));
         self.closing.run_until_cancelled(given_back).await; // or it is closed meanwhile
@@ -244,6 +246,7 @@ impl Engine {
 
     /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
     pub(crate) async fn close(&self) -> Result<()> {
+        TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
         self.closing.cancel();
         for hold in self.registry.all() {
@@ -340,6 +343,7 @@ impl Engine {
         if self.is_closed() {
             return Err(self.closed(PING, ""));
         }
+        TaskRuntime::around(PING)?;
         let since = Instant::now();
         match timeout(self.config.command_timeout, self.redis.ping()).await {
             Ok(answered) => answered.map_err(|fault| ask::error(fault, PING, since.elapsed(), "")),

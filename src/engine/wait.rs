@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    Engine,
+    Engine, TaskRuntime,
     ask::{Pauses, ScriptRequest, unexpected},
     guard::Guard,
     hold::{Claim, Hold, LeaseTerms},
@@ -202,6 +202,7 @@ impl Engine {
         if self.is_closed() {
             return Err(self.closed(ASKING, &request.name));
         }
+        TaskRuntime::around(ASKING)?;
         let taken = self.enter(request).await;
         // What was granted while the client closed goes back with its guard.
         if self.is_closed() { Err(self.closed(ASKING, &request.name)) } else { taken }

@@ -8,13 +8,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use leasehold::{Builder, Client, Error, Guard, Lost, Owner};
 use tokio::runtime::Runtime;
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{Server, client, ms, plain, poll_once, until, within};
 
 /// Far below every timeout of the client: it is no outage, and waiting for it to end would be in vain.
 const PROMPTLY: Duration = ms(2_000);
@@ -208,4 +209,40 @@ fn so_is_one_that_was_first_asked_for_outside_a_runtime() {
 #[test]
 fn so_is_one_that_was_first_asked_for_on_the_runtime_that_ended() {
     is_told_by_its_token(|elsewhere, guard| elsewhere.block_on(async { _ = guard.lost_token() }));
+}
+
+/// A call that is polled where there is no runtime at all says so, and does not panic.
+#[test]
+fn without_a_runtime_around_it_a_call_says_so() {
+    fn says_so<T: Debug>(what: &str, call: impl Future<Output = leasehold::Result<T>>) {
+        match poll_once(Box::pin(call).as_mut()) {
+            Poll::Ready(Err(Error::InvalidConfig { setting: "runtime", reason, .. })) => {
+                assert!(reason.contains("tokio runtime"), "{what}: {reason}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    let server = Server::start();
+    let client = Client::builder().url(server.url()).connect_lazy().expect("it needs no runtime");
+    let runtime = runtime();
+    let held = |name: &str| runtime.block_on(async { client.lock(name).lock().await.expect("free") });
+    let (lock, checked, unlocked) = (client.lock("x"), held("checked"), held("unlocked"));
+    says_so("lock", lock.lock());
+    says_so("try_lock", lock.try_lock());
+    says_so("try_lock_for", lock.try_lock_for(ms(100)));
+    says_so("lock in turn", client.fair_lock("x").lock());
+    says_so("read", client.rw_lock("x").read());
+    says_so("inspect", lock.inspect());
+    says_so("force_unlock", lock.force_unlock());
+    says_so("ping", client.ping());
+    says_so("check", checked.check());
+    says_so("extend", checked.extend(LEASE));
+    says_so("unlock", unlocked.unlock());
+    assert!(poll_once(Box::pin(checked.protect(async { 7 })).as_mut()).is_ready(), "work that is done keeps its value");
+    says_so("close", client.clone().close());
+    says_so("shutdown", client.clone().shutdown(LEASE));
+    let given_back =
+        until("the guards to be given back", ms(5_000), || !server.exists("checked") && !server.exists("unlocked"));
+    runtime.block_on(given_back);
+    runtime.block_on(async { client.lock("x").lock().await.expect("free").unlock().await.expect("ours") });
 }
