@@ -1,13 +1,15 @@
 //! How connections are encrypted.
 
 use std::{
+    fs,
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use rustls::{
-    ClientConfig, ConfigBuilder, RootCertStore,
-    client::WantsClientCert,
+    ClientConfig, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
@@ -18,6 +20,10 @@ use crate::error::{Error, Result};
 ///
 /// Without any the server's certificate is checked against the roots of the system and the host in the URL, and we show no
 /// certificate of our own.
+///
+/// The files are read when the client is made, and again for each connection that is opened later: a certificate or an
+/// authority that was replaced is used from the next connection on. If the files cannot be used then, the client logs that
+/// and goes on with what the files held before. The roots of the system are read once.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
@@ -58,12 +64,38 @@ impl Tls {
     }
 }
 
-/// What it takes to encrypt a connection, checked. Names its back end itself: another crate may have chosen another for the
-/// process, or none.
+/// What it takes to encrypt a connection. Names its back end itself: another crate may have chosen another for the process,
+/// or none.
 #[derive(Clone)]
 pub(crate) struct TlsContext {
-    pub(crate) config: Arc<ClientConfig>,
+    settings: Arc<Tls>,
+    loaded: Arc<Mutex<Loaded>>,
     pub(crate) server_name: Option<String>,
+}
+
+/// What the files came to when they were last looked at.
+#[derive(Default)]
+struct Loaded {
+    /// What they held then, whether or not it could be used; as a hash, since one of them is a secret.
+    seen: Option<u64>,
+    /// The last that could be used.
+    config: Option<Arc<ClientConfig>>,
+}
+
+/// What the files hold.
+#[derive(Hash)]
+struct Files {
+    ca: Option<Vec<u8>>,
+    client_cert: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Why there are no settings to encrypt with.
+#[derive(Debug, Hash)]
+enum Unusable {
+    /// They are wrong.
+    Wrong(String),
+    /// The process or the machine can open no more files: later it may.
+    ForNow(String),
 }
 
 impl std::fmt::Debug for TlsContext {
@@ -73,47 +105,132 @@ impl std::fmt::Debug for TlsContext {
 }
 
 impl TlsContext {
-    /// Reads the files.
+    /// Reads the files, so that what is wrong with them is said at once.
     pub(crate) fn new(tls: &Tls) -> Result<TlsContext> {
         if let Some(name) = &tls.server_name {
             ServerName::try_from(name.as_str()).map_err(|_| invalid("server_name is neither a host nor an address"))?;
         }
+        let (settings, server_name) = (Arc::new(tls.clone()), tls.server_name.clone());
+        let context = TlsContext { settings, loaded: Arc::default(), server_name };
+        match context.load() {
+            Ok(_) | Err(Unusable::ForNow(_)) => Ok(context), // each connection tries again
+            Err(Unusable::Wrong(why)) => Err(invalid(why)),
+        }
+    }
+
+    /// For the next connection: from the files as they are now. Where they cannot be used any more, as while they are being
+    /// replaced, from what they held before.
+    pub(crate) fn config(&self) -> std::result::Result<Arc<ClientConfig>, String> {
+        self.load().map_err(Unusable::into_words)
+    }
+
+    fn load(&self) -> std::result::Result<Arc<ClientConfig>, Unusable> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = Files::read(&self.settings);
+        let seen = Some(BuildHasherDefault::<DefaultHasher>::new().hash_one(&files));
+        if let Some(config) = &loaded.config
+            && loaded.seen == seen
+        {
+            return Ok(Arc::clone(config));
+        }
+        loaded.seen = seen;
+        match (files.and_then(|files| files.settings(&self.settings)), &loaded.config) {
+            (Ok(config), _) => {
+                let config = Arc::new(config);
+                loaded.config = Some(Arc::clone(&config));
+                Ok(config)
+            }
+            (Err(why), Some(before)) => {
+                let why = why.into_words();
+                tracing::warn!(target: "leasehold::conn", why,
+                    "the TLS files cannot be used; connections go on with what the files held before");
+                Ok(Arc::clone(before))
+            }
+            (Err(why), None) => Err(why),
+        }
+    }
+}
+
+impl Files {
+    fn read(tls: &Tls) -> std::result::Result<Files, Unusable> {
+        let read = |path: &PathBuf| fs::read(path).map_err(|error| Unusable::file(path, &error));
+        let ca = tls.ca_file.as_ref().map(read).transpose()?;
+        let pair = tls.client_cert.as_ref();
+        let client_cert = pair.map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()?;
+        Ok(Files { ca, client_cert })
+    }
+
+    fn settings(&self, tls: &Tls) -> std::result::Result<ClientConfig, Unusable> {
         let trusting = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| invalid(error.to_string()))?
-            .with_root_certificates(roots(tls.ca_file.as_deref())?);
-        let config = Arc::new(showing(trusting, tls)?);
-        Ok(TlsContext { config, server_name: tls.server_name.clone() })
+            .map_err(|error| Unusable::Wrong(error.to_string()))?
+            .with_root_certificates(self.roots(tls)?);
+        match (&self.client_cert, &tls.client_cert) {
+            (Some((certificate, key)), Some((certificate_path, key_path))) => {
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| unreadable(key_path, error))?;
+                let certificates = certificates(certificate_path, certificate)?;
+                let showing = trusting.with_client_auth_cert(certificates, key);
+                showing.map_err(|error| Unusable::Wrong(error.to_string()))
+            }
+            _ => Ok(trusting.with_no_client_auth()),
+        }
+    }
+
+    fn roots(&self, tls: &Tls) -> std::result::Result<RootCertStore, Unusable> {
+        let (whose, trusted) = match (&self.ca, &tls.ca_file) {
+            (Some(ca), Some(path)) => (path.to_string_lossy(), certificates(path, ca)?),
+            _ => ("the system".into(), system_roots()?),
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(trusted);
+        if roots.is_empty() {
+            return Err(Unusable::Wrong(format!("{whose} has no authority that can be trusted")));
+        }
+        Ok(roots)
     }
 }
 
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let trusted = match ca_file {
-        Some(path) => certificates(path)?,
-        None => rustls_native_certs::load_native_certs().certs,
-    };
-    roots.add_parsable_certificates(trusted);
-    if roots.is_empty() {
-        let whose = ca_file.map_or("the system".into(), Path::to_string_lossy);
-        return Err(invalid(format!("{whose} has no authority that can be trusted")));
+/// All that the system trusts. If there is nothing because nothing could be read, that is said.
+fn system_roots() -> std::result::Result<Vec<CertificateDer<'static>>, Unusable> {
+    let found = rustls_native_certs::load_native_certs();
+    match found.errors.into_iter().next() {
+        Some(error) if found.certs.is_empty() => {
+            let why = format!("the authorities of the system cannot be read: {error}");
+            match error.kind {
+                rustls_native_certs::ErrorKind::Io { inner, .. } => Err(Unusable::io(why, &inner)),
+                _ => Err(Unusable::Wrong(why)),
+            }
+        }
+        _ => Ok(found.certs),
     }
-    Ok(roots)
 }
 
-fn showing(trusting: ConfigBuilder<ClientConfig, WantsClientCert>, tls: &Tls) -> Result<ClientConfig> {
-    let Some((certificate, key)) = &tls.client_cert else { return Ok(trusting.with_no_client_auth()) };
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, error))?;
-    trusting.with_client_auth_cert(certificates(certificate)?, key).map_err(|error| invalid(error.to_string()))
+impl Unusable {
+    fn file(path: &Path, error: &io::Error) -> Unusable {
+        Unusable::io(format!("{} cannot be read: {error}", path.display()), error)
+    }
+
+    fn io(why: String, error: &io::Error) -> Unusable {
+        /// The machine's, the process's.
+        const TOO_MANY_OPEN: [i32; 2] = if cfg!(windows) { [10_024, 4] } else { [23, 24] };
+        match error.raw_os_error() {
+            Some(code) if TOO_MANY_OPEN.contains(&code) => Unusable::ForNow(why),
+            _ => Unusable::Wrong(why),
+        }
+    }
+
+    fn into_words(self) -> String {
+        let (Unusable::Wrong(why) | Unusable::ForNow(why)) = self;
+        why
+    }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = || CertificateDer::pem_file_iter(path)?.collect::<std::result::Result<_, _>>();
-    read().map_err(|error| unreadable(path, error))
+fn certificates(path: &Path, pem: &[u8]) -> std::result::Result<Vec<CertificateDer<'static>>, Unusable> {
+    CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<_, _>>().map_err(|error| unreadable(path, error))
 }
 
-fn unreadable(path: &Path, error: impl std::fmt::Display) -> Error {
-    invalid(format!("{} cannot be read: {error}", path.display()))
+fn unreadable(path: &Path, error: impl std::fmt::Display) -> Unusable {
+    Unusable::Wrong(format!("{} cannot be read: {error}", path.display()))
 }
 
 fn invalid(reason: impl Into<String>) -> Error {

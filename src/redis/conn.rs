@@ -10,12 +10,16 @@ mod subscriber;
 mod target;
 
 use std::{
+    future::Future,
     hash::{BuildHasher, RandomState},
     sync::Arc,
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::BoxStream};
+use futures_util::{
+    StreamExt,
+    stream::{BoxStream, FuturesUnordered},
+};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep, timeout},
@@ -40,6 +44,9 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// no longer than this: a bad network is to be ridden out.
 const YOUNG: Duration = Duration::from_secs(1);
 const LAST_PAUSE_AFTER_YOUNG: Duration = Duration::from_millis(100);
+
+/// Of several addresses of one name the next is tried when one has not answered for this part of the command timeout.
+const HEAD_STARTS: u32 = 8;
 
 /// Where the link of the moment is put, or why there is none.
 type Slot = watch::Sender<Result<Arc<Link>, Fault>>;
@@ -151,7 +158,7 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
     let mut pause = Duration::ZERO;
     loop {
         let opened = Instant::now();
-        link.down.cancelled().await;
+        let successor = dial.successor(&link).await;
         // The first time at once; one that dies young again and again must not keep us busy.
         pause = if opened.elapsed() < YOUNG {
             (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE_AFTER_YOUNG)
@@ -160,7 +167,10 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
         };
         sleep(pause.saturating_sub(FIRST_PAUSE)).await;
         tracing::warn!(target: "leasehold::conn", "connection lost");
-        let next = dial.until_open(slot, for_now).await;
+        let next = match successor {
+            Some(next) => next,
+            None => dial.until_open(slot, for_now).await,
+        };
         dial.counters.reconnects.up();
         before.extend(link.peer.get().cloned());
         while let Some(peer) = before.last()
@@ -240,12 +250,43 @@ impl Dialer {
         Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet()))))
     }
 
+    /// A name may have several addresses, and one of them may swallow all that is sent there.
     async fn open_to(&self, target: Result<Target, Fault>, buffer: usize) -> Result<Link, Fault> {
-        let link = Link::open(&target?, self.command_timeout, buffer, &self.counters).await?;
+        let places = target?.each_address(self.command_timeout).await?;
+        let open = |place| Box::pin(self.open_at(place, buffer));
+        first_of(places, self.command_timeout / HEAD_STARTS, open).await
+    }
+
+    async fn open_at(&self, target: Target, buffer: usize) -> Result<Link, Fault> {
+        let link = Link::open(&target, self.command_timeout, buffer, &self.counters).await?;
         if self.locator.wants_master() && link.is_replica().await {
             return Err(Fault::said("READONLY this server is a replica, and its master is wanted"));
         }
         Ok(link)
+    }
+
+    /// Keeps a link warm until it is lost, and until then looks for the one that takes its place sooner.
+    async fn successor(&self, link: &Link) -> Option<Link> {
+        tokio::select! {
+            biased;
+            next = self.sooner(link) => next,
+            never = link.keep_warm() => match never {},
+        }
+    }
+
+    /// A link that was idle and does not answer may have been dropped somewhere on the way. Another is opened beside it, and
+    /// if that is there first, the old one is given up for it. `None` when it is lost otherwise.
+    async fn sooner(&self, link: &Link) -> Option<Link> {
+        while link.down.run_until_cancelled(link.doubted()).await.is_some() {
+            let opened = link.down.run_until_cancelled(self.link()).await;
+            if let Some(Ok(next)) = opened
+                && link.is_doubtful()
+            {
+                link.give_up();
+                return Some(next);
+            }
+        }
+        None
     }
 
     /// Opened when somebody wants it. One that is not let in says so: nobody was ever welcome.
@@ -270,8 +311,60 @@ impl Dialer {
     }
 }
 
+/// The first place that opens. The next is tried as soon as one has failed, or has had its head start; a server that does not
+/// let us in has answered for all.
+async fn first_of<P, T, F>(places: Vec<P>, head_start: Duration, open: impl Fn(P) -> F) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, Fault>>,
+{
+    let mut places = places.into_iter();
+    let (mut trying, mut last) = (FuturesUnordered::new(), None);
+    loop {
+        trying.extend(places.next().map(&open));
+        let wait = if places.len() == 0 { Duration::MAX } else { head_start };
+        match timeout(wait, trying.next()).await {
+            Ok(Some(Ok(opened))) => return Ok(opened),
+            Ok(Some(Err(fault @ Fault::Denied(_)))) => return Err(fault),
+            Ok(Some(Err(fault))) => last = Some(fault),
+            Ok(None) => return Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet())))),
+            Err(_slow) => {}
+        }
+    }
+}
+
 /// Half to one and a half of it, so that many do not come back in step.
 pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
     pause.mul_f64(0.5 + random)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// What each place does: swallows all, fails, or answers.
+    async fn at(place: &'static str) -> Result<&'static str, Fault> {
+        match place {
+            "swallows" => pending().await,
+            "fails" => Err(Fault::not_sent("refused")),
+            "denies" => Err(Fault::said("NOAUTH")),
+            place => Ok(place),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_address_that_swallows_everything_does_not_use_up_the_time() {
+        let first = async |places: &[&'static str], head_start| {
+            let found = first_of(places.to_vec(), head_start, at);
+            timeout(Duration::from_secs(5), found).await.expect("in time")
+        };
+        let (soon, late) = (Duration::from_millis(20), Duration::from_secs(60));
+        assert_eq!(first(&["swallows", "swallows", "fails", "well"], soon).await.expect("the last"), "well");
+        assert_eq!(first(&["fails", "well"], late).await.expect("at once"), "well");
+        assert!(matches!(first(&["denies", "well"], late).await, Err(Fault::Denied(_))));
+        assert!(matches!(first(&["fails", "fails"], late).await, Err(Fault::NotSent(_))));
+        assert!(first(&[], late).await.is_err());
+    }
 }

@@ -128,6 +128,16 @@ impl Fault {
         }
     }
 
+    /// For want of these keys, where the server does not say which. None: it is not known.
+    pub(super) fn lacking(self, keys: Vec<String>) -> Fault {
+        match self {
+            Fault::Denied(Denial { right: Right::Keys(names), source }) if names.is_empty() => {
+                Fault::Denied(Denial { right: Right::Keys(keys), source })
+            }
+            other => other,
+        }
+    }
+
     /// Whether a call is refused as a whole for the sake of some of its parts.
     pub(super) fn is_for_some_keys(&self) -> bool {
         matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))

@@ -172,7 +172,10 @@ impl Dispatcher {
 
     /// Not gathered: it asks whether the connection lives.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
-        self.conn.link().await?.ping().await
+        match self.conn.link().await?.ping().await {
+            Err(Fault::Unknown(_)) => self.conn.link().await?.ping().await, // the next connection may be answered in time
+            answered => answered,
+        }
     }
 
     /// The bare connection, for measurements beside it.

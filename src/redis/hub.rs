@@ -250,7 +250,7 @@ impl Hub {
                     if !idle.is_empty() && subscriber.unsubscribe(&idle).await.is_err() {
                         return one_by_one;
                     }
-                    if !idle.is_empty() || asked.elapsed() >= HEARTBEAT && self.is_used(line) {
+                    if !idle.is_empty() || asked.elapsed() >= HEARTBEAT {
                         asked = Instant::now();
                         if subscriber.barrier().await.is_err() {
                             return one_by_one;
@@ -274,10 +274,6 @@ impl Hub {
             self.listeners(name).iter().for_each(|listener| listener.subscribed());
         }
         Ok(())
-    }
-
-    fn is_used(&self, line: &Line) -> bool {
-        self.table().values().any(|channel| channel.line == *line)
     }
 
     /// Some channels that are not subscribed yet.

@@ -549,6 +549,13 @@ impl Page {
         let row = self.0.lines().find_map(|line| line.strip_prefix(&format!("| `{kind}` | `"))).expect("its row");
         row.split_once('`').expect("its end").0.split(' ').map(str::to_owned).collect()
     }
+
+    /// The keys and channels that it needs where names have a tag.
+    fn with_a_tag(&self, kind: &str) -> Vec<String> {
+        let table = self.0.split_once("| lock | keys and channels with a `{tag}` |\n").expect("the table").1;
+        let row = table.lines().find_map(|line| line.strip_prefix(&format!("| `{kind}` | `"))).expect("its row");
+        row.split_once('`').expect("its end").0.split(' ').map(str::to_owned).collect()
+    }
 }
 
 /// Waits for a lock until it is told that somebody else has it, or something else.
@@ -560,25 +567,36 @@ async fn in_vain<T>(client: &Client, waiting: impl Future<Output = Result<T, Err
     }
 }
 
-/// What a kind of lock can do, tried beside another client.
-async fn try_out(kind: &str, ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
+/// What a kind of lock can do, tried beside another client, with names that begin with `tag`.
+async fn try_out(kind: &str, tag: &str, ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
     match kind {
-        "fenced_lock" => try_fenced(ours, calls).await,
-        "rw_lock" => try_rw(ours, other, calls).await,
-        _ => try_fair(ours, other, server, calls).await,
+        "lock" => try_plain(tag, ours, other, calls).await,
+        "fenced_lock" => try_fenced(tag, ours, calls).await,
+        "rw_lock" => try_rw(tag, ours, other, calls).await,
+        _ => try_fair(tag, ours, other, server, calls).await,
     }
 }
 
-async fn try_fenced(ours: &Client, calls: &mut Calls) {
-    if let Some(guard) = calls.note("lock", ours.fenced_lock("fenced").lease(AN_HOUR).lock().await) {
+async fn try_plain(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) {
+    let (free, theirs) = (format!("{tag}free"), format!("{tag}theirs"));
+    if let Some(guard) = calls.note("lock", ours.lock(&free).lease(AN_HOUR).lock().await) {
+        calls.note("unlock", guard.unlock().await);
+    }
+    let _held = other.lock(&theirs).lock().await.expect("free");
+    calls.note("lock in vain", in_vain(ours, ours.lock(&theirs).lock()).await);
+}
+
+async fn try_fenced(tag: &str, ours: &Client, calls: &mut Calls) {
+    if let Some(guard) = calls.note("lock", ours.fenced_lock(&format!("{tag}fenced")).lease(AN_HOUR).lock().await) {
         calls.note("unlock", guard.unlock().await);
     }
 }
 
-async fn try_rw(ours: &Client, other: &Client, calls: &mut Calls) {
-    let (lock, stranger, theirs) = (ours.rw_lock("rw"), ours.rw_lock("rw").owner(&Owner::new()), other.rw_lock("rw"));
+async fn try_rw(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) {
+    let (rw, theirs) = (format!("{tag}rw"), format!("{tag}theirs"));
+    let (lock, stranger, writer) = (ours.rw_lock(&rw), ours.rw_lock(&rw).owner(&Owner::new()), other.rw_lock(&rw));
     let reading = calls.note("read", lock.read().await);
-    in_vain(other, theirs.write()).await.expect("answered");
+    in_vain(other, writer.write()).await.expect("answered");
     calls.note("read while a writer waits", stranger.try_read().await);
     if let Some(guard) = reading {
         calls.note("unlock", guard.unlock().await);
@@ -587,15 +605,18 @@ async fn try_rw(ours: &Client, other: &Client, calls: &mut Calls) {
         calls.note("read while somebody writes", stranger.try_read().await);
         calls.note("downgrade", guard.downgrade().await);
     }
-    let _held = other.rw_lock("theirs").read().await.expect("free");
-    calls.note("write in vain", in_vain(ours, ours.rw_lock("theirs").write()).await);
+    let _held = other.rw_lock(&theirs).read().await.expect("free");
+    calls.note("write in vain", in_vain(ours, ours.rw_lock(&theirs).write()).await);
 }
 
-async fn try_fair(ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
+async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
+    let fair = format!("{tag}fair");
     let (lock, stranger, theirs) =
-        (ours.fair_lock("fair"), ours.fair_lock("fair").owner(&Owner::new()), other.fair_lock("fair"));
+        (ours.fair_lock(&fair), ours.fair_lock(&fair).owner(&Owner::new()), other.fair_lock(&fair));
+    let queue = if tag.is_empty() { "{billing:fair}".to_owned() } else { format!("billing:{fair}") };
+    let queue = format!("redisson_lock_queue:{queue}");
     // Somebody died while waiting.
-    let _: u32 = server.ask(&["RPUSH", "redisson_lock_queue:{billing:fair}", "somebody:1"]);
+    let _: u32 = server.ask(&["RPUSH", &queue, "somebody:1"]);
     let held = calls.note("lock", lock.lock().await);
     let waiting = tokio::spawn(async move { theirs.lock().await });
     let is_answered = || other.stats().total.refused + other.stats().total.acquired > 0;
@@ -603,7 +624,7 @@ async fn try_fair(ours: &Client, other: &Client, server: &Server, calls: &mut Ca
     calls.note("wait", in_vain(ours, stranger.lock()).await);
     calls.note("waiters", lock.waiters().await);
     if let Some(guard) = held {
-        let _: u32 = server.ask(&["LPUSH", "redisson_lock_queue:{billing:fair}", "somebody:2"]);
+        let _: u32 = server.ask(&["LPUSH", &queue, "somebody:2"]);
         calls.note("unlock", guard.unlock().await);
     }
     waiting.abort();
@@ -613,30 +634,68 @@ async fn try_fair(ours: &Client, other: &Client, server: &Server, calls: &mut Ca
 async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
     let page = Page::read();
     for kind in ["fenced_lock", "rw_lock", "fair_lock"] {
-        let besides: Vec<_> =
-            page.besides(kind).into_iter().filter(|rule| version() >= (6, 2) || !rule.starts_with('&')).collect();
-        for missing in [None].into_iter().chain(besides.iter().map(Some)) {
-            let site = Site::One(Server::start(), None);
-            let rights = page.rights_for(site.place());
-            let given = besides.iter().filter(|rule| Some(*rule) != missing);
-            allow(site.nodes()[0], rights.iter().map(|right| &right.rule).chain(given).map(String::as_str));
-            let (ours, other, mut calls) = (connected(site.ours()).await, site.other().await, Calls::default());
-            try_out(kind, &ours, &other, site.nodes()[0], &mut calls).await;
-            if missing.is_none() {
-                until("all to be given back", SOON, || ours.stats().now.releasing == 0).await;
+        enough_and_none_too_many(kind, "", &page.besides(kind)).await;
+    }
+}
+
+/// Names whose keys and channels have no braces of ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_with_a_tag_need_what_the_page_says_and_no_more() {
+    let page = Page::read();
+    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock"] {
+        let commands = if kind == "lock" { Vec::new() } else { page.besides(kind) };
+        let commands = commands.into_iter().filter(|rule| rule.starts_with('+'));
+        let besides: Vec<_> = commands.chain(page.with_a_tag(kind)).collect();
+        enough_and_none_too_many(kind, "{eu}", &besides).await;
+    }
+}
+
+/// With the rights of the page and these everything works, and without one of these something is denied that names it.
+async fn enough_and_none_too_many(kind: &str, tag: &str, besides: &[String]) {
+    let page = Page::read();
+    let besides: Vec<_> = besides.iter().filter(|rule| version() >= (6, 2) || !rule.starts_with('&')).collect();
+    for missing in [None].into_iter().chain(besides.iter().map(Some)) {
+        // What commands are needed is tried without a tag.
+        if !tag.is_empty() && missing.is_some_and(|rule| rule.starts_with('+')) {
+            continue;
+        }
+        let site = Site::One(Server::start(), None);
+        let rights = page.rights_for(site.place());
+        let given = besides.iter().filter(|rule| Some(*rule) != missing).map(|rule| &***rule);
+        allow(site.nodes()[0], rights.iter().map(|right| &*right.rule).chain(given));
+        let (ours, other, mut calls) = (connected(site.ours()).await, site.other().await, Calls::default());
+        try_out(kind, tag, &ours, &other, site.nodes()[0], &mut calls).await;
+        if missing.is_none() {
+            until("all to be given back", SOON, || ours.stats().now.releasing == 0).await;
+        }
+        let refused = site.refused();
+        match missing {
+            None => {
+                assert!(refused.is_empty(), "{kind}: {refused:?}");
+                assert!(calls.0.iter().all(|(_, error)| error.is_none()), "{kind}: {calls:?}");
             }
-            let refused = site.refused();
-            match missing {
-                None => {
-                    assert!(refused.is_empty(), "{kind}: {refused:?}");
-                    assert!(calls.0.iter().all(|(_, error)| error.is_none()), "{kind}: {calls:?}");
-                }
-                Some(rule) => {
-                    let missing = Right { rule: rule.clone(), place: String::new(), without: "`Denied`".to_owned() };
-                    assert!(refused.iter().any(|what| missing.is_about(what)), "{kind} without {rule}: {refused:?}");
-                    calls.are_denied_for(&missing);
-                }
+            Some(rule) => {
+                let missing = Right { rule: (*rule).clone(), place: String::new(), without: "`Denied`".to_owned() };
+                assert!(refused.iter().any(|what| missing.is_about(what)), "{kind} without {rule}: {refused:?}");
+                calls.are_denied_for(&missing);
             }
         }
+    }
+}
+
+/// A call with several keys is refused as a whole; what is missing is one of them.
+#[tokio::test]
+async fn only_the_key_that_is_missing_is_named() {
+    let page = Page::read();
+    for (name, token) in
+        [("fenced", "redisson_lock_token:{billing:fenced}"), ("{eu}f", "redisson_lock_token:billing:{eu}f")]
+    {
+        let site = Site::One(Server::start(), None);
+        let commands = page.besides("fenced_lock").into_iter().filter(|rule| rule.starts_with('+')).collect::<Vec<_>>();
+        let rights = page.rights_for(site.place());
+        allow(site.nodes()[0], rights.iter().map(|right| &*right.rule).chain(commands.iter().map(|rule| &**rule)));
+        let ours = connected(site.ours()).await;
+        let Err(Error::Denied { reason, .. }) = ours.fenced_lock(name).try_lock().await else { panic!("{name}") };
+        assert_eq!(reason, format!("this user lacks ~{token}"));
     }
 }

@@ -31,6 +31,7 @@ mod frozen;
 mod guarantees;
 mod half_way;
 mod history;
+mod idle;
 mod links;
 mod listeners;
 mod long_leases;

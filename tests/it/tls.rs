@@ -7,7 +7,7 @@ use rustls::crypto::{CryptoProvider, ring};
 
 use crate::support::{
     Server, chain,
-    deployment::tls::{Certificates, Tls},
+    deployment::tls::{Certificates, HERE, Tls},
     in_a_process_of_its_own, ms, within,
 };
 
@@ -165,5 +165,64 @@ fn ring_is_the_only_back_end() {
     assert!(is_locked("ring") && is_locked("rustls"));
     for other in ["aws-lc-rs", "aws-lc-sys", "openssl", "openssl-sys", "native-tls"] {
         assert!(!is_locked(other), "{other}: something has brought it along");
+    }
+}
+
+/// The authority, the server's certificate and ours are replaced on disk, as services that issue them do.
+#[tokio::test]
+async fn files_that_are_replaced_are_used_from_the_next_connection_on() {
+    let mut tls = Tls::for_known_clients();
+    let (certificate, key) = tls.certificates().client();
+    let settings = trusting(tls.certificates()).client_cert(certificate, key);
+    let client = connect(&tls.url(), settings).await.expect("let in");
+    client.lock("x").lock().await.expect("free").unlock().await.expect("ours");
+    tls.certificates().replace(&HERE);
+    tls.server_mut().restart();
+    let (taken, _) = within("the lock", ms(10_000), client.lock("x").lock()).await;
+    taken.expect("the new authority is trusted").unlock().await.expect("ours");
+}
+
+/// While they are being replaced, or after a mistake, what they held before is still good.
+#[tokio::test]
+async fn files_that_are_no_use_any_more_cost_no_connection() {
+    let tls = Tls::start();
+    let client = connect(&tls.url(), trusting(tls.certificates())).await.expect("let in");
+    for break_it in [|path: &Path| fs::write(path, "no certificate"), |path: &Path| fs::remove_file(path)] {
+        break_it(&tls.certificates().ca()).expect("our own folder");
+        let reconnects = client.stats().total.reconnects;
+        let _: u32 = tls.server().ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        let (taken, _) = within("the lock", ms(10_000), client.lock("x").lock()).await;
+        taken.expect("the authority is still trusted").unlock().await.expect("ours");
+        assert!(client.stats().total.reconnects > reconnects);
+    }
+}
+
+/// What is missing is told as it is, and waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn without_file_descriptors_that_is_said_and_tried_again() {
+    const CHILD: &str = "LEASEHOLD_TEST_NO_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        let test = "tls::without_file_descriptors_that_is_said_and_tried_again";
+        let output = in_a_process_of_its_own(test, &[(CHILD, Some("1"))]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let tls = Tls::start();
+    let certificates = tls.certificates();
+    let limit = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("less is always allowed");
+    for (settings, refused) in [(Settings::new(), Some("UnknownIssuer")), (trusting(certificates), None)] {
+        let mut full: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+        let told = told(&tls.url_by_address(), settings.clone()).await;
+        assert!(told.contains("Too many open files"), "{told}");
+        let waiting = Client::builder().url(tls.url_by_address()).tls(settings).connect_timeout(ms(2_000)).connect();
+        let waiting = tokio::spawn(waiting);
+        tokio::time::sleep(ms(100)).await;
+        full.clear();
+        let ended = waiting.await.expect("no panic");
+        match refused {
+            None => drop(ended.expect("there are enough now")),
+            Some(words) => assert!(chain(&ended.expect_err("of another authority")).contains(words)),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    convert::Infallible,
     fmt::Write,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -18,7 +19,7 @@ use fred::{
     interfaces::{ClientLike, FredResult, LuaInterface},
     types::{Builder, ClusterHash, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
 };
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::{BoxFuture, join, join_all};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
@@ -38,8 +39,19 @@ use crate::{
     stats::Counters,
 };
 
+/// The digest of no script.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// How many times within the command timeout those who wait look at the clock.
 const PULSES: u32 = 10;
+
+/// A connection on which nothing was heard for this part of the command timeout is idle,
+const QUIET: u32 = 3;
+/// and doubtful when the next request has had no answer for this part of it.
+const DOUBT: u32 = 10;
+/// An idle connection sends a PING after so many command timeouts, but no later than the longest: what balances load or
+/// translates addresses on the way forgets a connection that nobody uses.
+const KEEP_WARM: u32 = 3;
+const KEEP_WARM_AT_MOST: Duration = Duration::from_secs(10);
 
 /// One connection, never repaired.
 pub(crate) struct Link {
@@ -67,6 +79,8 @@ pub(crate) type Answers = Vec<Result<Answer, Fault>>;
 struct Liveness {
     opened: Instant,
     sent: Mutex<Sent>,
+    /// Notified while the connection is [doubtful](Liveness::is_doubtful).
+    doubted: Notify,
 }
 
 /// Times in microseconds since the connection was opened.
@@ -90,7 +104,7 @@ struct Numbered {
 
 impl Liveness {
     fn new() -> Liveness {
-        Liveness { opened: Instant::now(), sent: Mutex::default() }
+        Liveness { opened: Instant::now(), sent: Mutex::default(), doubted: Notify::new() }
     }
 
     fn clock(&self) -> u64 {
@@ -119,6 +133,23 @@ impl Liveness {
         let sent = self.lock();
         let since = sent.unanswered.front().map(|(_, at)| sent.heard.max(*at));
         since.map_or(Duration::ZERO, |since| Duration::from_micros(self.clock().saturating_sub(since)))
+    }
+
+    /// For how long nothing was sent and nothing was heard.
+    fn quiet(&self) -> Duration {
+        let sent = self.lock();
+        let last = sent.unanswered.back().map_or(sent.heard, |(_, at)| sent.heard.max(*at));
+        Duration::from_micros(self.clock().saturating_sub(last))
+    }
+
+    /// Whether the first request after a quiet time has no answer yet. Something on the way may have forgotten the
+    /// connection meanwhile, and that is said to nobody: another one may be answered.
+    fn is_doubtful(&self, command_timeout: Duration) -> bool {
+        let sent = self.lock();
+        let Some((_, first)) = sent.unanswered.front() else { return false };
+        let quiet = Duration::from_micros(first.saturating_sub(sent.heard));
+        let silence = Duration::from_micros(self.clock().saturating_sub(*first));
+        quiet >= command_timeout / QUIET && silence >= command_timeout / DOUBT
     }
 
     fn lock(&self) -> MutexGuard<'_, Sent> {
@@ -290,10 +321,10 @@ impl Link {
         self.counters.requests.add(parts.len() as u64);
         let sent = self.liveness.clock();
         let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await;
-        let reply = reply.map_err(|fault| match parts {
-            [only] => fault.of(script, only),
-            _ => fault,
-        })?;
+        let reply = match (reply, parts) {
+            (Err(fault), [only]) => return Err(Box::pin(self.explained(fault, script, only)).await),
+            (reply, _) => reply?,
+        };
         self.counters.round_trip.note(self.liveness.clock() - sent);
         let mut answers = answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
@@ -310,6 +341,21 @@ impl Link {
             }
         }
         Ok(answers)
+    }
+
+    /// With what the server has left out. Of a call with several keys it never says which one is not allowed. So each is asked
+    /// for by itself, in the name of a script that nobody knows: nothing runs, whatever is allowed.
+    async fn explained(&self, fault: Fault, script: &Script, part: &Part) -> Fault {
+        if !fault.is_for_some_keys() || part.keys().count() == 1 {
+            return fault.of(script, part);
+        }
+        let lacks = part.keys().map(|word| async move {
+            let key = &part.text()[word];
+            let answer: Result<Value, _> = self.custom("EVALSHA", &[NO_SCRIPT, "1", key]).await;
+            matches!(answer, Err(Fault::Denied(_))).then(|| key.to_owned())
+        });
+        let keys: Vec<_> = join_all(lacks).await.into_iter().flatten().collect();
+        fault.lacking(keys).of(script, part)
     }
 
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
@@ -422,6 +468,27 @@ impl Link {
         self.liveness.silence()
     }
 
+    /// Sends a PING whenever nothing was heard for a while. A lost one is told as any other.
+    pub(super) async fn keep_warm(&self) -> Infallible {
+        let keep_warm = (self.command_timeout * KEEP_WARM).min(KEEP_WARM_AT_MOST);
+        loop {
+            match keep_warm.checked_sub(self.liveness.quiet()).filter(|left| !left.is_zero()) {
+                Some(left) => sleep(left).await,
+                None => _ = self.ping().await,
+            }
+        }
+    }
+
+    /// Resolves when the connection may have become [doubtful](Self::is_doubtful).
+    pub(super) async fn doubted(&self) {
+        self.liveness.doubted.notified().await;
+    }
+
+    /// Whether it has not answered since it was found idle.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.liveness.is_doubtful(self.command_timeout)
+    }
+
     /// Where it leads to.
     pub(crate) fn address(&self) -> &Address {
         &self.address
@@ -465,10 +532,10 @@ impl Link {
 }
 
 /// Beats for as long as the connection lives. After half of the command timeout in silence it asks by itself: whoever
-/// waited for an answer may have left, and its answer with it.
+/// waited for an answer may have left, and its answer with it. A connection that was idle is asked much sooner.
 async fn beat(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
     while liveness.silence() < command_timeout {
-        if liveness.silence() <= command_timeout / 2 {
+        if liveness.silence() <= command_timeout / 2 && !liveness.is_doubtful(command_timeout) {
             sleep(command_timeout / PULSES).await;
         } else {
             ask(pulse, liveness, client, command_timeout).await;
@@ -492,7 +559,10 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
                 }
                 return;
             }
-            () = sleep(command_timeout / PULSES) => pulse.notify_waiters(),
+            () = sleep(command_timeout / PULSES / 3) => pulse.notify_waiters(),
+        }
+        if liveness.is_doubtful(command_timeout) {
+            liveness.doubted.notify_one();
         }
     }
 }
@@ -538,7 +608,7 @@ fn answers(reply: Value, first: u64, parts: usize) -> Option<Answers> {
 }
 
 fn client(target: &Target, command_timeout: Duration, buffer: usize) -> Result<Client, Fault> {
-    Builder::from_config(target.config())
+    Builder::from_config(target.config()?)
         .with_connection_config(|conn| {
             conn.connection_timeout = command_timeout;
             conn.internal_command_timeout = command_timeout;
@@ -658,6 +728,7 @@ mod tests {
     fn what_a_server_repeats_is_cut() {
         let target = |password: &str| Target {
             address: Address::Tcp("h".into(), 1),
+            ip: None,
             credentials: Credentials::new("us", password),
             database: None,
             tls: None,

@@ -1,15 +1,27 @@
 //! One server, as a connection to it is made.
 
-use std::path::PathBuf;
+use std::{
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    time::Duration,
+};
 
 use fred::types::config::{Config as FredConfig, Server, ServerConfig};
 
-use crate::{credentials::Credentials, redis::url::Address, tls::TlsContext};
+use tokio::{task::spawn_blocking, time::timeout};
+
+use crate::{
+    credentials::Credentials,
+    redis::{fault::Fault, url::Address},
+    tls::TlsContext,
+};
 
 /// One server and who we are there. Not printable: it can hold a password.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) address: Address,
+    /// The one of the host's addresses to connect to; without it any.
+    pub(crate) ip: Option<IpAddr>,
     pub(crate) credentials: Credentials,
     pub(crate) database: Option<u8>,
     pub(crate) tls: Option<TlsContext>,
@@ -23,7 +35,32 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    pub(super) fn config(&self) -> FredConfig {
+    /// One target for each address that the host has now, in the order in which the system names them.
+    pub(super) async fn each_address(self, time: Duration) -> Result<Vec<Target>, Fault> {
+        let Address::Tcp(host, port) = &self.address else { return Ok(vec![self]) };
+        if host.parse::<IpAddr>().is_ok() {
+            return Ok(vec![self]);
+        }
+        let (name, port) = (host.to_string(), *port);
+        let failed = |why: &str| Fault::not_sent(&format!("the host {host} cannot be resolved: {why}"));
+        let resolved = spawn_blocking(move || (name, port).to_socket_addrs().map(|found| found.collect::<Vec<_>>()));
+        let found = match timeout(time, resolved).await {
+            Ok(Ok(found)) => found.map_err(|error| failed(&error.to_string()))?,
+            Ok(Err(ended)) => return Err(failed(&ended.to_string())),
+            Err(_) => return Err(failed(&format!("no answer within {time:?}"))),
+        };
+        match &*found {
+            [] => Err(failed("it has no address")),
+            [_] => Ok(vec![self]), // with all that belongs to the address, such as its scope
+            several => Ok(several.iter().map(|one| self.at(one)).collect()),
+        }
+    }
+
+    fn at(&self, socket: &SocketAddr) -> Target {
+        Target { ip: Some(socket.ip()), ..self.clone() }
+    }
+
+    pub(super) fn config(&self) -> Result<FredConfig, Fault> {
         let Credentials { user, password } = self.credentials.clone();
         // Without a password fred would not say who we are, and the server would take us for its default user.
         let password = password.or_else(|| user.as_ref().map(|_| String::new()));
@@ -40,13 +77,20 @@ impl Target {
     fn server(&self) -> ServerConfig {
         match &self.address {
             Address::Unix(path) => ServerConfig::Unix { path: PathBuf::from(path) },
-            Address::Tcp(host, port) => ServerConfig::Centralized { server: self.named(Server::new(&**host, *port)) },
+            Address::Tcp(host, port) => {
+                let place = self.ip.map_or_else(|| host.to_string(), |ip| ip.to_string());
+                ServerConfig::Centralized { server: self.named(Server::new(place, *port)) }
+            }
         }
     }
 
     #[cfg(feature = "tls")]
     fn named(&self, server: Server) -> Server {
-        let name = self.tls.as_ref().and_then(|tls| tls.server_name.clone());
+        let host = match (&self.address, self.ip) {
+            (Address::Tcp(host, _), Some(_)) => Some(host.to_string()), // an address is no name
+            _ => None,
+        };
+        let name = self.tls.as_ref().and_then(|tls| tls.server_name.clone().or(host));
         Server { tls_server_name: name.map(Into::into), ..server }
     }
 
@@ -56,15 +100,17 @@ impl Target {
     }
 
     #[cfg(feature = "tls")]
-    fn with_tls(&self, config: FredConfig) -> FredConfig {
-        let connector = self.tls.as_ref().map(|tls| fred::types::config::TlsConnector::from((*tls.config).clone()));
-        FredConfig { tls: connector.map(Into::into), ..config }
+    fn with_tls(&self, config: FredConfig) -> Result<FredConfig, Fault> {
+        let Some(tls) = &self.tls else { return Ok(config) };
+        let settings = tls.config().map_err(|why| Fault::not_sent(&why))?;
+        let connector = fred::types::config::TlsConnector::from((*settings).clone());
+        Ok(FredConfig { tls: Some(connector.into()), ..config })
     }
 
     #[cfg(not(feature = "tls"))]
-    fn with_tls(&self, config: FredConfig) -> FredConfig {
+    fn with_tls(&self, config: FredConfig) -> Result<FredConfig, Fault> {
         match &self.tls {
-            None => config,
+            None => Ok(config),
             Some(never) => match *never {},
         }
     }

@@ -49,6 +49,7 @@ impl Access {
     pub(super) fn to_sentinel(&self, address: &Address, credentials: &Credentials) -> Target {
         Target {
             address: address.clone(),
+            ip: None,
             credentials: credentials.clone(),
             database: None,
             tls: self.tls.clone(),
@@ -63,7 +64,7 @@ impl Access {
             None => self.credentials.clone(),
         };
         let (database, tls, client_name) = (self.database, self.tls.clone(), self.client_name.clone());
-        Ok(Target { address, credentials, database, tls, client_name })
+        Ok(Target { address, ip: None, credentials, database, tls, client_name })
     }
 
     /// In a task of its own, and not for ever: what panics or hangs there must not end what keeps the connections.

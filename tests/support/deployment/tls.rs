@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::server::{Look, Server, owned, usual};
 
 /// What the server's certificate is for, unless the test says otherwise.
-const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
+pub(crate) const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// Tests look at a server that speaks TLS only through its unix socket, without.
 pub(super) const LOOK: Look = Look { by_socket: true, password: None };
@@ -79,13 +79,18 @@ pub(crate) struct Certificates {
 impl Certificates {
     pub(crate) fn new(names: &[&str]) -> Certificates {
         let made = Certificates { dir: TempDir::new().expect("a temporary folder") };
-        let (ca, other) = (made.authority("ca", "tests"), made.authority("other-ca", "somebody else"));
+        made.replace(names);
+        made
+    }
+
+    /// Makes all of them anew, by other authorities, in the same files.
+    pub(crate) fn replace(&self, names: &[&str]) {
+        let (ca, other) = (self.authority("ca", "tests"), self.authority("other-ca", "somebody else"));
         // The servers of a cluster prove themselves to each other as clients, too.
         let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        made.certificate("server", names, &both, &ca);
-        made.certificate("client", &["client"], &both[1..], &ca);
-        made.certificate("other-client", &["client"], &both[1..], &other);
-        made
+        self.certificate("server", names, &both, &ca);
+        self.certificate("client", &["client"], &both[1..], &ca);
+        self.certificate("other-client", &["client"], &both[1..], &other);
     }
 
     /// For a server that is where the tests are.
