@@ -295,7 +295,8 @@ impl Guard {
 
     async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
         let script = &self.hold.kind.renew;
-        let part = self.hold.part(script, lease.map_or(0, Lease::millis), 0, "");
+        let claim = lease.map_or_else(String::new, |lease| self.hold.lengthening(lease));
+        let part = self.hold.part(script, lease.map_or(0, Lease::millis), 0, &claim);
         let sent = self.ask("confirming the lock", (&script.script, part), lease).await?;
         self.hold.confirmed(sent, lease);
         self.engine.watchdog.list(&self.hold);
@@ -311,7 +312,7 @@ impl Guard {
     async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Moment> {
         self.hold.check()?;
         let time = (Instant::now(), self.engine.outage_ends());
-        let hold = lease.inspect(|lease| self.hold.lengthening(*lease)).map(|lease| (&*self.hold, lease));
+        let hold = lease.map(|lease| (&*self.hold, lease));
         let request = ScriptRequest { hold, ..ScriptRequest::new(what, &self.hold.name, request, time) };
         let reply = Box::pin(request.ask(&self.engine.redis)).await?;
         match reply.answer.code {

@@ -88,6 +88,8 @@ struct State {
     /// Each request that could change something of it was answered at the first try, and it has had one acquisition only:
     /// whatever the server has of it, it will not change by itself.
     clean: bool,
+    /// A longer lease than the watchdog's was asked for.
+    lengthened: bool,
     /// Its asker was passed over, and may hold the turn for ever.
     evicted: bool,
     /// Guards alive, and nested requests under way.
@@ -205,6 +207,7 @@ impl Hold {
             passed_on: false,
             inherited: None,
             clean: true,
+            lengthened: false,
             evicted: false,
             count: 0,
             renewed: 0,
@@ -334,11 +337,21 @@ impl Hold {
     }
 
     /// A request for this lease is about to be sent, and its caller may leave at any moment: if that is longer than what the watchdog
-    /// asks for, the next holder must not have the id.
-    pub(crate) fn lengthening(&self, lease: Lease) {
-        if lease > self.watchdog {
-            self.in_doubt();
+    /// asks for, the next holder must not have the id. Where others share it, the claim with which it is asked for, else nothing.
+    pub(crate) fn lengthening(&self, lease: Lease) -> String {
+        if lease <= self.watchdog {
+            return String::new();
         }
+        let mut state = self.facts();
+        (state.clean, state.lengthened) = (false, true);
+        drop(state); // in this order: who takes back a claim sees that this one is lengthened, or a smaller claim
+        let shared = self.tenure().filter(|_| self.kind.rules.shared);
+        shared.map_or_else(String::new, |tenure| tenure.claim().to_string())
+    }
+
+    /// It was asked to last for longer than the watchdog makes it, and may rely on that.
+    pub(super) fn is_lengthened(&self) -> bool {
+        self.facts().lengthened
     }
 
     /// Where it waits: in a line of the server's each has a queue of its own here.

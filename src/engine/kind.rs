@@ -141,7 +141,7 @@ impl Kind {
         keys.arg(id).arg(lease).arg(count).arg(more).arg(prefixed(self.channel, key))
     }
 
-    /// Whether `acquire` has an argument after the channel: [`Kind::beside`], or the publish command, with which the next in a line
+    /// Whether `acquire` has an argument after the channel: [`Kind::beside`], or what is claimed, or the publish command, with which the next in a line
     /// is called.
     pub(super) fn has_last_word(&self) -> bool {
         self.beside.is_some() || self.rules.waits == Waits::InLine

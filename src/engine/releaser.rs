@@ -121,6 +121,8 @@ fn millis(time: Duration) -> u64 {
 enum Leftover {
     /// It was refused, and is tried again.
     Refused(ReleaseJob),
+    /// Others have its id, and somebody must take back a lease that none of them needs.
+    Claimed(Arc<Tenure>),
     /// As [`JobProgress::unheard`].
     Unheard(Arc<Hold>, Duration),
 }
@@ -366,6 +368,7 @@ impl ReleaseWorker {
                 biased;
                 Some(ended) = under_way.join_next() => {
                     match ended {
+                        Ok(Some(Leftover::Claimed(tenure))) => _ = under_way.spawn(Arc::clone(self).confirm(tenure)),
                         Ok(Some(Leftover::Refused(job))) => _ = resting.spawn(job.rest()),
                         Ok(Some(Leftover::Unheard(hold, time))) => {
                             _ = calling.spawn(Arc::clone(self).call_next(hold, time));
@@ -394,6 +397,10 @@ impl ReleaseWorker {
     async fn in_background(self: Arc<ReleaseWorker>, mut job: ReleaseJob) -> Option<Leftover> {
         loop {
             match self.bring(&mut job, Instant::now() + self.redis.command_timeout()).await {
+                Ok(progress) if progress.to_others => {
+                    let settles = job.hold.tenure().filter(|tenure| tenure.settles_unheard());
+                    return settles.map(|tenure| Leftover::Claimed(Arc::clone(tenure)));
+                }
                 Ok(progress) if progress.is_last => {
                     return progress.unheard.map(|time| Leftover::Unheard(job.hold, time));
                 }

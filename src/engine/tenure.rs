@@ -81,6 +81,9 @@ struct TenureState {
     ending: Option<Waiting>,
     /// Whether it was ours when it was given back.
     ended: Option<Ending>,
+    /// How many leases longer than the watchdog's were asked for, and how many of these were taken back since nobody needs them.
+    claims: u64,
+    settled: u64,
     /// It was passed on, and nobody waits to be told: whoever has it now must be.
     unconfirmed: bool,
     /// Somebody sends confirmations as long as there are any who wait.
@@ -123,6 +126,8 @@ impl Tenure {
             asked: Vec::new(),
             ending: None,
             ended: None,
+            claims: 0,
+            settled: 0,
             unconfirmed: false,
             confirming: false,
             resting: None,
@@ -150,6 +155,13 @@ impl Tenure {
         to.inherit(self, inheritance);
         state.holders.remove(&from.number);
         state.holders.insert(to.number, Arc::downgrade(to));
+    }
+
+    /// The number of one more lease longer than the watchdog's.
+    pub(super) fn claim(&self) -> u64 {
+        let mut state = self.state();
+        state.claims += 1;
+        state.claims
     }
 
     /// Others may join until then.
@@ -264,15 +276,23 @@ impl Tenure {
         state.unconfirmed && !mem::replace(&mut state.confirming, true)
     }
 
+    /// The last claim, if it is to be taken back and nobody is left who waits for the confirmation that does. Then somebody must send
+    /// one.
+    pub(super) fn settles_unheard(&self) -> bool {
+        let to_settle = self.state().to_settle().is_some();
+        to_settle && self.passed_unheard()
+    }
+
     /// Confirms until nobody waits any more, or nobody has come for what rests: then that is to be given back.
     pub(super) async fn confirm(&self, redis: &Redis, queues: &Queues) -> Option<ReleaseJob> {
         let (mut pauses, mut unfinished) = (Pauses::default(), AbandonOnDrop(Some(self)));
         while self.begins() {
-            let reply = Box::pin(self.ask(redis)).await;
+            let to_settle = self.state().to_settle();
+            let reply = Box::pin(self.ask(redis, to_settle)).await;
             match reply.and_then(|reply| self.outcome(&reply)) {
                 Ok(Some(sent)) => {
                     self.counters.renewals.up();
-                    self.kept(sent);
+                    self.kept(sent, to_settle);
                     pauses = Pauses::default();
                 }
                 Ok(None) => self.gone(queues),
@@ -308,18 +328,23 @@ impl Tenure {
         self.answer(mem::take(&mut state.asked), &Err(error.clone()));
     }
 
-    async fn ask(&self, redis: &Redis) -> Result<Reply> {
+    async fn ask(&self, redis: &Redis, to_settle: Option<u64>) -> Result<Reply> {
         let holders: Vec<_> = self.state().live_holders().filter(|holder| holder.loss().is_none()).collect();
         holders.iter().skip(1).for_each(|holder| holder.asking(self.lease));
         let hold = holders.first().map(|holder| (&**holder, self.lease));
         let time = (Instant::now(), Instant::now() + redis.command_timeout());
-        let request =
-            ScriptRequest::new("confirming the lock", &self.name, (&self.kind.renew.script, self.part()), time);
+        let request = ScriptRequest::new(
+            "confirming the lock",
+            &self.name,
+            (&self.kind.renew.script, self.part(to_settle)),
+            time,
+        );
         ScriptRequest { hold, ..request }.ask(redis).await
     }
 
-    fn part(&self) -> Part {
-        self.kind.part(&self.kind.renew, self.name.key(), (&self.id, self.lease.millis(), 0), "")
+    fn part(&self, to_settle: Option<u64>) -> Part {
+        let (settles, claim) = to_settle.map_or((0, String::new()), |claim| (1, claim.to_string()));
+        self.kind.part(&self.kind.renew, self.name.key(), (&self.id, self.lease.millis(), settles), &claim)
     }
 
     /// When the request was sent that found it; `None` if it is gone.
@@ -353,8 +378,9 @@ impl Tenure {
         state.waiting.extend(asked);
     }
 
-    fn kept(&self, sent: Moment) {
+    fn kept(&self, sent: Moment, settled: Option<u64>) {
         let mut state = self.state();
+        state.settled = settled.unwrap_or(state.settled);
         state.live_holders().for_each(|holder| holder.confirmed(sent, Some(self.lease)));
         if let Some(resting) = &mut state.resting {
             resting.inheritance.confirmed(sent, self.lease, self.kind.rules.sure);
@@ -459,7 +485,15 @@ impl TenureState {
     fn remove(&mut self, hold: &Hold) {
         self.holders.remove(&hold.number);
         (self.bound, self.until) = (self.bound.max(hold.bound()), self.until.max(hold.ends()));
+        self.unconfirmed |= self.to_settle().is_some() && self.ended.is_none() && self.ending.is_none();
         hold.passed_on();
+    }
+
+    /// The last claim of those who have left, if nobody who is there needs a longer lease than the watchdog's: the next confirmation
+    /// takes it back. One that is made from now on has a greater number, so that does not touch it, in whatever order the two arrive.
+    fn to_settle(&self) -> Option<u64> {
+        let is_needed = || self.live_holders().any(|holder| holder.is_lengthened());
+        (self.claims > self.settled && !is_needed()).then_some(self.claims)
     }
 
     fn is_open(&self) -> bool {

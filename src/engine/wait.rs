@@ -618,8 +618,12 @@ impl Engine {
         let beside = request.kind.beside.and_then(|kind| self.registry.granted(&request.hold_key_of(kind)));
         let beside = beside.filter(|_| asked != Asked::Again);
         beside.as_ref().map_or(Ok(()), |beside| beside.check())?;
-        let id = beside.as_ref().map_or("", |beside| beside.id());
-        let last = if waits == Waits::InLine { self.redis.publish() } else { id };
+        let claim = if asked == Asked::Again { hold.lengthening(lease) } else { String::new() };
+        let last = match &beside {
+            _ if waits == Waits::InLine => self.redis.publish(),
+            Some(beside) => beside.id(),
+            None => &claim,
+        };
         guard.asked();
         let part = hold.ask_part((lease.millis(), hold.hold_count()), asked.word(waits), last);
         let question = ScriptRequest::new(ASKING, &hold.name, (&hold.kind.acquire.script, part), (since, give_up));

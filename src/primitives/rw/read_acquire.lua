@@ -3,17 +3,18 @@
 -- write hold of their own owner, which must be there if it is named.
 -- KEYS   lock, the reader's expiry key, the waiting writer's mark
 -- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already, channel, id of the owner's write
---        hold or ''
+--        hold or ''; for `again` the claim of a longer lease or '', see read_renew
 -- Reply  granted, count | lost: `again`, but there is no hold, or the write hold is gone | conflict: not a read-write lock
 --        busy, ms left (-1: no end), id of the writer, or of one that waits
 return serve(function(k, a)
   local lock, lives, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
-  local id, lease, wanted, writer = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 7]
+  local id, lease, wanted, again = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] == 'again'
+  local writer, claim = again and '' or ARGV[a + 7], again and ARGV[a + 7] or ''
   local mode = mode_of(lock)
   local is_lock = mode == 'read' or mode == 'write'
   local is_held = is_lock and redis.call('HEXISTS', lock, id) == 1
   if not (is_held and redis.call('EXISTS', lives) == 1) then
-    if ARGV[a + 5] == 'again' then
+    if again then
       return 'lost'
     end
     if mode == 'conflict' then
@@ -33,8 +34,7 @@ return serve(function(k, a)
     end
   end
   -- First what has an end of its own: without the field it means nothing.
-  local left = redis.call('PTTL', lives)
-  redis.call('SET', lives, '1', 'PX', math.max(left, tonumber(lease)))
+  lives_for(lives, lease, claim)
   if mode == 'free' then
     redis.call('HSET', lock, 'mode', 'read')
   end

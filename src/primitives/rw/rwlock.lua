@@ -64,11 +64,32 @@ local function longest_reader(lock, skip)
   return longest
 end
 
+-- The lease of a reader of Redisson's multi-lock is that of the hash.
+local function all_ours(lock)
+  for _, field in ipairs(redis.call('HKEYS', lock)) do
+    if field ~= 'mode' and not ours(field) then
+      return false
+    end
+  end
+  return true
+end
+
 -- Moves an end to so many ms from now, but never nearer.
 local function lasts(key, lease)
   local left = redis.call('PTTL', key)
   if tonumber(lease) > left then
     redis.call('PEXPIRE', key, lease)
+  end
+end
+
+-- The same for a reader's expiry key, which is made if it is not there. Readers that share it note who asked for a longer lease than
+-- they all need, so that it can be taken back: nobody else reads that value.
+local function lives_for(lives, lease, claim)
+  local left = redis.call('PTTL', lives)
+  if left > -2 and claim == '' then
+    lasts(lives, lease)
+  else
+    redis.call('SET', lives, claim == '' and '1' or claim, 'PX', math.max(left, tonumber(lease)))
   end
 end
 

@@ -20,8 +20,18 @@ const WRITERS: [&str; 3] = [
 struct ReadWrite {
     lock: Option<Hash>,
     /// The expiry keys of readers, by id and number.
-    lives: BTreeMap<(String, u64), i64>,
+    lives: BTreeMap<(String, u64), Life>,
     mark: Option<(String, i64)>,
+}
+
+/// How long it has left, and who claimed that, if it was claimed.
+#[derive(Clone, Debug, PartialEq)]
+struct Life(i64, String);
+
+impl Life {
+    fn of(left: i64) -> Life {
+        Life(left, "1".to_owned())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -69,7 +79,7 @@ impl ReadWrite {
     /// How long a reader has left, not above 0 if its lease is over.
     fn left_of(&self, id: &str, count: u64) -> i64 {
         let levels = 1..=if ours(id) { 1 } else { count };
-        levels.filter_map(|level| self.lives.get(&(id.to_owned(), level))).copied().max().unwrap_or(-2)
+        levels.filter_map(|level| self.lives.get(&(id.to_owned(), level))).map(|life| life.0).max().unwrap_or(-2)
     }
 
     /// The longest that a reader but `skip` has left; dead ones of ours are swept away.
@@ -88,14 +98,24 @@ impl ReadWrite {
         longest
     }
 
-    fn read_acquire(&mut self, id: &str, lease: i64, level: u64, again: bool, writer: &str) -> String {
+    /// Puts the end of a reader's lease off; it may be claimed.
+    fn lives_for(&mut self, id: &str, lease: i64, claim: &str) -> i64 {
+        let life = self.lives.entry(life(id)).or_insert(Life::of(-2));
+        life.0 = life.0.max(lease);
+        if !claim.is_empty() {
+            life.1 = claim.to_owned();
+        }
+        life.0
+    }
+
+    fn read_acquire(&mut self, id: &str, lease: i64, level: u64, again: bool, last: &str) -> String {
+        let (writer, claim) = if again { ("", last) } else { (last, "") };
         let mode = self.mode();
         let is_held = mode != Mode::Conflict && self.count(id).is_some() && self.lives.contains_key(&life(id));
         if let Some(refused) = self.keeps_out(mode, again, writer).filter(|_| !is_held) {
             return refused;
         }
-        let left = lease.max(self.lives.get(&life(id)).copied().unwrap_or(-2));
-        self.lives.insert(life(id), left);
+        let left = self.lives_for(id, lease, claim);
         match &mut self.lock {
             Some(lock) => lock.set(id, level),
             None => self.lock = Some(Hash::of(Some("read"), id, level, -1)),
@@ -139,17 +159,22 @@ impl ReadWrite {
         (if over { "gone" } else { "released 0" }.to_owned(), published)
     }
 
-    fn read_renew(&mut self, id: &str, lease: i64) -> String {
-        let is_held = self.count(id).is_some();
-        match self.lives.get_mut(&life(id)).filter(|_| is_held) {
-            None => "gone".to_owned(),
-            Some(left) => {
-                *left = lease.max(*left);
-                let left = *left;
-                self.held().lasts(left);
-                format!("kept {left}")
-            }
+    fn read_renew(&mut self, id: &str, lease: i64, settles: bool, claim: &str) -> String {
+        if self.count(id).is_none() || !self.lives.contains_key(&life(id)) {
+            return "gone".to_owned();
         }
+        let left = match self.lives.get_mut(&life(id)) {
+            Some(life) if settles && life.1 == claim => {
+                life.0 = lease;
+                if self.mode() == Mode::Read && self.held().fields.iter().all(|(id, _)| ours(id)) {
+                    self.held().left = self.longest_reader("");
+                }
+                lease
+            }
+            _ => self.lives_for(id, lease, if settles { "" } else { claim }),
+        };
+        self.held().lasts(left);
+        format!("kept {left}")
     }
 
     fn write_acquire(&mut self, id: &str, lease: i64, level: u64, how: &str) -> String {
@@ -256,7 +281,7 @@ impl ReadWrite {
         self.mark = self.mark.take().and_then(|(id, left)| Some((id, later(left, time)?)));
         self.lives = std::mem::take(&mut self.lives)
             .into_iter()
-            .filter_map(|(life, left)| Some((life, later(left, time)?)))
+            .filter_map(|(level, life)| Some((level, Life(later(life.0, time)?, life.1))))
             .collect();
     }
 
@@ -271,7 +296,7 @@ impl ReadWrite {
             self.held().set(jvm, level);
             self.held().lasts(lease);
             if has_lives {
-                self.lives.insert((jvm.to_owned(), level), lease);
+                self.lives.insert((jvm.to_owned(), level), Life::of(lease));
             }
         }
     }
@@ -287,7 +312,7 @@ impl Rules for ReadWrite {
                 (self.read_acquire(id, *lease, *level, more == "again", last.as_deref().unwrap_or_default()), 0)
             }
             "read_release" => self.read_release(id, *level),
-            "read_renew" => (self.read_renew(id, *lease), 0),
+            "read_renew" => (self.read_renew(id, *lease, *level == 1, more), 0),
             "write_acquire" => (self.write_acquire(id, *lease, *level, more), 0),
             "write_hand_over" => (self.write_hand_over(id, *lease, more), 0),
             "write_release" => self.write_release(id, *level),
@@ -328,6 +353,7 @@ impl Rules for ReadWrite {
             "read_acquire" => one_of(rng, &["first", "first", "again"]),
             "write_acquire" => one_of(rng, &["first", "join", "stay", "again"]),
             "write_hand_over" => one_of(rng, &WRITERS[..2]),
+            "read_renew" => one_of(rng, &["", "1", "2", "3"]),
             _ => "PUBLISH",
         };
         let id = match script {
@@ -335,10 +361,17 @@ impl Rules for ReadWrite {
             _ if script.starts_with("read") => one_of(rng, &IDS[..3]).to_owned(),
             _ => WRITERS[usize::from(rng.u8(..4) == 0)].to_owned(),
         };
-        let level = if script.ends_with("release") { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
-        let lease = if script == "read_renew" { rng.i64(0..=8) } else { rng.i64(1..=8) };
-        let below = one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]).to_owned();
-        let last = (script == "read_acquire").then_some(below);
+        let level = match script {
+            "read_renew" => u64::from(!more.is_empty() && rng.bool()),
+            _ if script.ends_with("release") => one_of(rng, &[0, 0, 1, 2]),
+            _ => rng.u64(1..=3),
+        };
+        let lease = if script == "read_renew" && level == 0 { rng.i64(0..=8) } else { rng.i64(1..=8) };
+        let last = match more {
+            "again" => one_of(rng, &["", "2", "3"]),
+            _ => one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]),
+        };
+        let last = (script == "read_acquire").then(|| last.to_owned());
         Request { script, id, lease, level, more: more.to_owned(), last }
     }
 
@@ -357,9 +390,9 @@ impl Rules for ReadWrite {
 
     fn put(&self, commands: &mut Pipeline, _: i64) {
         self.lock.iter().for_each(|lock| lock.put(commands, "x"));
-        for ((id, level), left) in &self.lives {
+        for ((id, level), Life(left, claim)) in &self.lives {
             let key = format!("{{x}}:{id}:rwlock_timeout:{level}");
-            commands.cmd("SET").arg(key).arg("1").arg("PX").arg(left * TICK);
+            commands.cmd("SET").arg(key).arg(claim).arg("PX").arg(left * TICK);
         }
         self.mark.iter().for_each(|(id, left)| _ = commands.cmd("SET").arg(MARK).arg(id).arg("PX").arg(left * TICK));
     }
@@ -369,7 +402,10 @@ impl Rules for ReadWrite {
         for key in real.ask::<Vec<String>>(&["KEYS", "*"]) {
             let Some(left) = real.left(&key).filter(|_| key != "x") else { continue };
             match key.strip_prefix("{x}:").and_then(|rest| rest.split_once(":rwlock_timeout:")) {
-                Some((id, level)) => _ = found.lives.insert((id.to_owned(), level.parse().expect("a number")), left),
+                Some((id, level)) => {
+                    let life = Life(left, real.ask(&["GET", &key]));
+                    found.lives.insert((id.to_owned(), level.parse().expect("a number")), life);
+                }
                 None => found.mark = Some((real.ask(&["GET", MARK]), left)),
             }
         }
