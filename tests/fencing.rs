@@ -53,8 +53,8 @@ async fn a_database_refuses_the_late_writer() -> Outcome {
     let client = Client::connect(&server.url()).await?;
     let (database, [update, _]) = database()?;
     database.execute("INSERT INTO invoice VALUES (42, 0, 0)", ())?;
-    let lock = client.fenced_lock("invoice:42");
-    let late = lock.lock().await?.token(); // it stands still here, and its lease ends
+    let lock = client.fenced_lock("invoice:42").non_reentrant();
+    let late = lock.lock().await?.token(); // this holder is paused here, and its lease expires
     let guard = lock.lock().await?;
     assert_eq!(database.execute(update, (100, guard.token(), guard.token()))?, 1);
     assert_eq!(database.execute(update, (7, late, late))?, 0, "the late writer changes no row");
@@ -80,12 +80,12 @@ async fn a_service_refuses_the_late_writer() -> Outcome {
     let client = Client::connect(&server.url()).await?;
     use std::sync::Mutex;
 
-    /// Of one resource: the newest token that wrote, and what. One lock around both makes it one step.
+    /// The newest token that wrote to the resource, and the text that it wrote. One lock around both makes it one step.
     #[derive(Default)]
     struct Resource(Mutex<(u64, String)>);
 
     impl Resource {
-        /// `PUT` with `X-Fencing-Token`: the status.
+        /// Handles a `PUT` with `X-Fencing-Token` and returns the status.
         fn put(&self, fence: u64, body: &str) -> u16 {
             let mut state = self.0.lock().expect("nobody panics here");
             if fence < state.0 {
@@ -96,7 +96,7 @@ async fn a_service_refuses_the_late_writer() -> Outcome {
         }
     }
 
-    let (resource, lock) = (Resource::default(), client.fenced_lock("report"));
+    let (resource, lock) = (Resource::default(), client.fenced_lock("report").non_reentrant());
     let late = lock.lock().await?.token();
     let status = lock.with(async |fence| resource.put(fence, "new")).await?;
     assert_eq!(status, 204);
@@ -108,10 +108,10 @@ async fn a_service_refuses_the_late_writer() -> Outcome {
 async fn redis_itself_refuses_the_late_writer() -> Outcome {
     let server = Server::start();
     let client = Client::connect(&server.url()).await?;
-    let lock = client.fenced_lock("{report}:lock");
+    let lock = client.fenced_lock("{report}:lock").non_reentrant();
     let guard = lock.lock().await?;
     guard.write_if_held("{report}:last", "2026-11-21").await?;
-    lock.force_unlock().await?; // or its lease ends while it stands still
+    lock.force_unlock().await?; // or its lease expires while the process is paused
     let refused = guard.write_if_held("{report}:last", "too late").await;
     assert!(refused.is_err_and(|error| error.is_lost()));
     assert_eq!(server.ask::<String>(&["GET", "{report}:last"]), "2026-11-21");
