@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-const SOON: Duration = ms(3_000);
+const SOON: Duration = ms(6_000);
 const HOUR: Duration = ms(3_600_000);
 
 /// Two readers that share, and the owner of the first.
@@ -127,10 +127,10 @@ async fn an_extension_that_was_cancelled_does_not_stay_with_the_next_holder() {
 #[tokio::test]
 async fn a_writing_that_was_lost_ends_beside_its_owners_reading() {
     let server = Server::start();
-    let (one, other) = (client(&server, |builder| builder.watchdog(ms(400))).await, plain(&server).await);
+    let (one, other) = (client(&server, |builder| builder.watchdog(ms(1_200))).await, plain(&server).await);
     let lock = one.rw_lock("x").owner(&Owner::new());
     for capped in [true, false] {
-        let writing = if capped { lock.clone().max_hold(ms(100)) } else { lock.clone().lease(ms(300)) };
+        let writing = if capped { lock.clone().max_hold(ms(100)) } else { lock.clone().lease(ms(500)) };
         let writing = writing.write().await.expect("free");
         let reading = lock.read().await.expect("below its own writing");
         within("its end", SOON, writing.lost()).await;
