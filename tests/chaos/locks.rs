@@ -53,6 +53,16 @@ impl AnyGuard for FencedGuard {
     }
 }
 
+impl AnyGuard for ReadGuard {
+    fn guard(&self) -> &Guard {
+        self
+    }
+
+    async fn give_back(self) -> Result<()> {
+        self.unlock().await
+    }
+}
+
 impl AnyGuard for WriteGuard {
     fn guard(&self) -> &Guard {
         self
