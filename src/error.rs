@@ -1,6 +1,10 @@
 //! What can go wrong, and what is then true of the lock.
 
-use std::{error::Error as StdError, sync::Arc, time::Duration};
+use std::{
+    error::Error as StdError,
+    sync::Arc,
+    time::{Duration, Instant as StdInstant},
+};
 
 /// The cause beneath an error, shared because one broken connection fails many calls.
 pub(crate) type Source = Arc<dyn StdError + Send + Sync + 'static>;
@@ -232,9 +236,14 @@ const CLOCK_MOVED: &str = " by tokio's clock, which is paused here or was moved:
 
 /// Whether tokio's clock is another than the system's, as only tests have it (`start_paused`, `pause`, `advance`).
 fn is_clock_moved() -> bool {
+    let (before, ours) = (StdInstant::now(), tokio::time::Instant::now().into_std());
+    is_outside(ours, before, StdInstant::now())
+}
+
+/// Whether a clock that was looked at between two moments of another cannot be the same.
+fn is_outside(ours: StdInstant, before: StdInstant, after: StdInstant) -> bool {
     const FAR: Duration = Duration::from_millis(10);
-    let (real, ours) = (std::time::Instant::now(), tokio::time::Instant::now().into_std());
-    real.saturating_duration_since(ours).max(ours.saturating_duration_since(real)) > FAR
+    before.saturating_duration_since(ours).max(ours.saturating_duration_since(after)) > FAR
 }
 
 fn if_any(name: &str) -> Option<String> {
@@ -278,5 +287,18 @@ impl std::fmt::Display for Lost {
             Lost::MaxHold => "it was held for as long as max_hold allows",
             Lost::Closed => "the client was closed",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_moved() {
+        let (now, hour) = (StdInstant::now(), Duration::from_secs(3_600));
+        assert!(is_outside(now + hour, now, now) && is_outside(now, now + hour, now + hour));
+        assert!(!is_outside(now, now, now) && !is_outside(now + Duration::from_millis(1), now, now));
+        assert!(!is_outside(now, now, now + hour), "the process did not run in between");
     }
 }

@@ -279,11 +279,13 @@ impl Dialer {
     async fn sooner(&self, link: &Link) -> Option<Link> {
         while link.down.run_until_cancelled(link.doubted()).await.is_some() {
             let opened = link.down.run_until_cancelled(self.link()).await;
-            if let Some(Ok(next)) = opened
-                && link.is_doubtful()
-            {
-                link.give_up();
-                return Some(next);
+            match opened {
+                Some(Ok(next)) if link.is_doubtful() => {
+                    link.give_up();
+                    return Some(next);
+                }
+                Some(Err(_)) => _ = link.down.run_until_cancelled(sleep(spread(LAST_PAUSE))).await,
+                _ => {} // the old one has answered, or is lost
             }
         }
         None
