@@ -238,7 +238,8 @@ fn kill_and_replace(stage: &mut Stage<Realm>, random: &mut Rng) {
     stage.scene.cluster.node_mut(master).crash();
     let stranger = Cluster::stranger_at(port);
     stage.scene.patience.wait(stage.scene.cluster.heir_of(master));
-    stage.pause(millis(random, 500..=2_000));
+    // For its first two seconds it takes no writes.
+    stage.pause(millis(random, 2_000..=4_000));
     drop(stranger);
     taken_over(stage, names, since);
     stage.scene.cluster.node_mut(master).revive();
