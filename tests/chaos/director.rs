@@ -19,7 +19,6 @@ use crate::{
     ARCHIVE, ATLAS, AWAY, CELLAR, CELLAR_LEASE, LEASE, LINES, LONG_LEASE, PARCEL, REST, SHARED, VAULT_LEASE, VAULTS,
     clock,
     history::{Event, Failover, Far, History, Kind, Left, Spared, Violation, Wipe},
-    locks::kind_of,
     observer::Observer,
     report,
     scene::Scene,
@@ -263,7 +262,7 @@ fn keys_left(server: &Server) -> Vec<Left> {
     let left = |key: String| {
         let time: i64 = server.pttl(&key);
         // One that has gone meanwhile had no time left.
-        Left { kind: kind_of(&key), time: if time == -1 { None } else { Some(time.max(0).unsigned_abs()) }, key }
+        Left::new(key, if time == -1 { None } else { Some(time.max(0).unsigned_abs()) })
     };
     keys.into_iter().map(left).collect()
 }

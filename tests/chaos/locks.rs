@@ -4,7 +4,7 @@ use std::{collections::HashMap, future::Future, time::Duration};
 
 use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, ReadGuard, Result, RwLock, RwState, WriteGuard};
 
-use crate::{FENCED, LINES, SHARED, history::TOKENS, scene::Scene, server::beside};
+use crate::{FENCED, LINES, SHARED, scene::Scene, server::beside};
 
 /// One that is taken and given back.
 pub(crate) trait AnyLock: Clone + Send + Sync {
@@ -167,18 +167,6 @@ pub(crate) fn line_of(name: &str) -> Option<String> {
 /// Where the tokens of that lock are counted.
 pub(crate) fn tokens_of(name: &str) -> Option<String> {
     (name == FENCED).then(|| beside("redisson_lock_token", name))
-}
-
-/// What a key is for.
-pub(crate) fn kind_of(key: &str) -> &'static str {
-    let kinds = [
-        ("redisson_lock_token:", TOKENS),
-        ("redisson_lock_queue:", "line"),
-        ("redisson_lock_timeout:", "places in line"),
-        ("leasehold_rwlock_waits:", "marks of writers"),
-    ];
-    let by_start = kinds.iter().find(|(start, _)| key.starts_with(start)).map(|(_, kind)| *kind);
-    by_start.unwrap_or(if key.contains(":rwlock_timeout:") { "lease of a reader" } else { "lock" })
 }
 
 /// The keys that outlive a hold: tokens, the line and its places, the mark of a writer that waits.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::history::{Event, Failover, Far, History, Kind, Left, Seen, TOKENS, What, Wipe};
+use crate::support::history::{Event, Failover, Far, History, Kind, Left, Seen, What, Wipe};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -851,14 +851,14 @@ fn a_client_that_is_far_away_has_its_turns() {
 
 #[test]
 fn what_stays_for_ever() {
-    let left = |kind: &'static str, time| {
+    let left = |key: &str, time| {
         let mut history = history("", "");
-        history.keys = vec![Left { key: "a".to_owned(), kind, time }];
+        history.keys = vec![Left::new(key.to_owned(), time)];
         kinds(&history)
     };
-    assert_eq!(left("line", None), [Kind::Leftover]);
-    assert_eq!(left("line", Some(5)), []);
-    assert_eq!(left(TOKENS, None), []);
+    assert_eq!(left("redisson_lock_queue:{a}", None), [Kind::Leftover]);
+    assert_eq!(left("redisson_lock_queue:{a}", Some(5)), []);
+    assert_eq!(left("redisson_lock_token:{a}", None), [], "it counts on");
 }
 
 #[test]

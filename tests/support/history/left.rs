@@ -2,16 +2,35 @@
 
 use super::{History, Kind, Violation, violation};
 
-/// A key that was left, and how many milliseconds it has before it goes by itself.
+/// A key that was left.
 #[derive(Debug, Clone)]
 pub(crate) struct Left {
-    pub(crate) key: String,
+    key: String,
+    /// What it is for.
     pub(crate) kind: &'static str,
-    pub(crate) time: Option<u64>,
+    /// How many milliseconds it has before it goes by itself.
+    time: Option<u64>,
 }
 
 /// What counts tokens must stay.
-pub(crate) const TOKENS: &str = "tokens";
+const TOKENS: &str = "tokens";
+
+impl Left {
+    pub(crate) fn new(key: String, time: Option<u64>) -> Left {
+        Left { kind: kind_of(&key), key, time }
+    }
+}
+
+fn kind_of(key: &str) -> &'static str {
+    let kinds = [
+        ("redisson_lock_token:", TOKENS),
+        ("redisson_lock_queue:", "line"),
+        ("redisson_lock_timeout:", "places in line"),
+        ("leasehold_rwlock_waits:", "marks of writers"),
+    ];
+    let by_start = kinds.iter().find(|(start, _)| key.starts_with(start)).map(|(_, kind)| *kind);
+    by_start.unwrap_or(if key.contains(":rwlock_timeout:") { "lease of a reader" } else { "lock" })
+}
 
 impl History {
     /// Keys that nobody will ever delete.

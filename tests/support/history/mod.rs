@@ -34,7 +34,7 @@ use std::{
 pub(crate) use event::{Event, What};
 pub(crate) use failover::{Failover, Losses};
 use holds::{Hold, holds_of, on_server};
-pub(crate) use left::{Left, TOKENS};
+pub(crate) use left::Left;
 pub(crate) use turns::Far;
 
 /// All that is known of one run.
