@@ -11,7 +11,7 @@ const HELD: Duration = Duration::from_secs(6);
 const ANSWERS: Duration = Duration::from_millis(200);
 
 pub(super) async fn heap(player: &mut Player) {
-    let pause = player.millis(1_000..=3_000);
+    let pause = player.millis(2_000..=4_000);
     sleep(pause).await;
     let locks = (0..MANY).map(|n| player.lock(&format!("{{{HEAP}}}-{n}")).lease(LONG_LEASE));
     let locks: Vec<_> = locks.collect();
