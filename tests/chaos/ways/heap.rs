@@ -1,30 +1,46 @@
 //! Thousands of locks on one master of a cluster, dropped together: best of all when that master does not answer.
 
 use futures_util::future::join_all;
+use leasehold::Guard;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::{HEAP, LONG_LEASE, player::Player};
 
 const MANY: usize = 5_000;
+/// As long as all is well they come and go in parts, so that they alone keep nobody waiting.
+const PART: usize = 250;
+const BETWEEN: Duration = Duration::from_millis(30);
 /// How long they are held at the most, and how long the master may take to answer.
 const HELD: Duration = Duration::from_secs(6);
-const ANSWERS: Duration = Duration::from_millis(200);
+const ANSWERS: Duration = Duration::from_millis(300);
 
 pub(super) async fn heap(player: &mut Player) {
     let pause = player.millis(2_000..=4_000);
     sleep(pause).await;
-    let locks = (0..MANY).map(|n| player.lock(&format!("{{{HEAP}}}-{n}")).lease(LONG_LEASE));
-    let locks: Vec<_> = locks.collect();
-    let guards: Vec<_> = join_all(locks.iter().map(|lock| lock.try_lock())).await;
-    let guards: Vec<_> = guards.into_iter().filter_map(|taken| taken.ok().flatten()).collect();
+    let mut guards = taken(player).await;
     let ends = Instant::now() + HELD;
     while let Some(guard) = guards.first()
         && Instant::now() < ends
     {
         if timeout(ANSWERS, guard.check()).await.is_err() {
-            player.scribe.way("five thousand releases for a master that does not answer");
-            break;
+            player.scribe.way("thousands of releases for a master that does not answer");
+            return drop(guards);
         }
         sleep(ANSWERS / 2).await;
     }
+    while !guards.is_empty() {
+        guards.truncate(guards.len().saturating_sub(PART));
+        sleep(BETWEEN).await;
+    }
+}
+
+async fn taken(player: &Player) -> Vec<Guard> {
+    let locks: Vec<_> = (0..MANY).map(|n| player.lock(&format!("{{{HEAP}}}-{n}")).lease(LONG_LEASE)).collect();
+    let mut guards = Vec::with_capacity(MANY);
+    for part in locks.chunks(PART) {
+        let taken = join_all(part.iter().map(|lock| lock.try_lock())).await;
+        guards.extend(taken.into_iter().filter_map(|taken| taken.ok().flatten()));
+        sleep(BETWEEN).await;
+    }
+    guards
 }
