@@ -1,4 +1,4 @@
-//! The client and how it is made.
+//! The client and its settings.
 
 use std::{
     fmt,
@@ -21,20 +21,19 @@ use crate::{
     tls::TlsContext,
 };
 
-/// A connection to one Redis or Valkey, from which locks are made. Cheap to clone; all clones are one client.
+/// A connection to a Redis or Valkey deployment: the source of locks. Cheap to clone; all clones are one client.
 ///
-/// When the last clone and the last guard are gone, what is still being given back is finished in the background and
-/// the connections are closed. [`close`](Client::close) does it at once and says whether it worked;
-/// [`shutdown`](Client::shutdown) first waits for the guards.
+/// End a program with [`close`](Client::close), which releases all locks and reports whether that worked. Or use
+/// [`shutdown`](Client::shutdown), which first waits for the guards. Without either, the background tasks end together with `main`:
+/// a guard that was dropped just before may leave its lock on the server until the lease expires, 30 s by default.
 ///
-/// End a program with one of these. Without it the runtime ends with `main`, and the background with it: a guard dropped in
-/// the last moments may leave its lock on the server until the lease ends, 30 s by default.
+/// When the last clone and the last guard are dropped, the client finishes its releases in the background and closes its connections.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
 /// let client = leasehold::Client::connect("redis://127.0.0.1:6379").await?;
 /// let guard = client.lock("invoice:42").lock().await?;
-/// // alone, on all machines
+/// // one holder at a time, on all machines
 /// guard.unlock().await?;
 /// # Ok(())
 /// # }
@@ -48,20 +47,22 @@ pub struct Client {
 impl Client {
     /// Connects with default settings.
     ///
-    /// | the URL | leads to |
+    /// | the URL | connects to |
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/db]` | one server |
     /// | `redis+unix://[user:password@]/path[?db=n]` | one server on this machine |
-    /// | `redis-sentinel://[user:password@]host[:port],host[:port],../service[/db]` | the master that these sentinels name; who we are to them: `?sentinel_user=..&sentinel_password=..` |
-    /// | `redis-cluster://[user:password@]host[:port],host[:port],..` | a cluster, of which these are some servers |
+    /// | `redis-sentinel://[user:password@]host[:port],host[:port],../service[/db]` | the master that these sentinels name; the login for the sentinels: `?sentinel_user=..&sentinel_password=..` |
+    /// | `redis-cluster://[user:password@]host[:port],host[:port],..` | a cluster; name some of its servers |
     ///
-    /// With `rediss` for `redis` connections are encrypted (feature `tls`), and `valkey` may stand for `redis`. What is not a
-    /// letter or digit in a user or a password is written as `%` and two hexadecimal digits.
+    /// Write `rediss` instead of `redis` to encrypt the connections (feature `tls`); this does not work for unix sockets. `valkey`
+    /// means the same as `redis`. In a user name or a password, write each character that is not a letter or digit as `%` and two
+    /// hexadecimal digits.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for a URL that cannot be used, [`Error::Unavailable`] if nobody answers there,
-    /// [`Error::Denied`] if we are not let in.
+    /// * [`Error::InvalidConfig`]: the URL is not valid.
+    /// * [`Error::Unavailable`]: no server replied at that address.
+    /// * [`Error::Denied`]: the server did not accept the user or the password.
     ///
     /// # Cancel safety
     ///
@@ -70,60 +71,62 @@ impl Client {
         Client::builder().url(url).connect().await
     }
 
-    /// Connects with default settings to where the environment says: the URL in `REDIS_URL`.
+    /// Connects with default settings to the URL in the environment variable `REDIS_URL`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] where it is missing, else as [`connect`](Client::connect).
+    /// [`Error::InvalidConfig`] if the variable is not set; else as [`connect`](Client::connect).
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn from_env() -> Result<Client> {
-        let url = std::env::var("REDIS_URL").map_err(|_| Error::config("REDIS_URL", "it is not set, or no text"))?;
+        let url = std::env::var("REDIS_URL")
+            .map_err(|_| Error::config("REDIS_URL", "it is not set, or is not valid UTF-8"))?;
         Client::connect(&url).await
     }
 
-    /// For settings of one's own.
+    /// Starts with the default settings, which you can change before you connect.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The first half of every id that this client writes into Redis.
+    /// The first part of every hold id that this client writes to Redis, see [`Guard::id`](crate::Guard::id).
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.engine.id
     }
 
-    /// What it has done since it was connected, and what it holds now.
+    /// Counters since the client was connected, and gauges for this moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.engine.counters.snapshot()
     }
 
-    /// Takes no more locks, gives back all that is held, and disconnects, for all clones.
+    /// Closes this client and all its clones: releases all locks, then disconnects.
     ///
-    /// Guards that are still alive are lost at once ([`Lost::Closed`](crate::Lost::Closed)); calls that wait end
-    /// with [`Error::Closed`]. Returns within two seconds whatever the server does.
+    /// Guards that are still alive are lost at once ([`Lost::Closed`](crate::Lost::Closed)). Calls that wait return
+    /// [`Error::Closed`]. `close` returns within two seconds, even if the server does not reply.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if the server did not confirm that everything was given back; what it still has ends
-    /// with its lease.
+    /// [`Error::Unavailable`] if the server did not confirm every release. The locks that it still has expire.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the client closed; what was held is given back if the server answers.
+    /// If you drop the future, the client stays closed and releases its locks in the background, if the server replies.
     pub async fn close(self) -> Result<()> {
         self.engine.close().await
     }
 
-    /// Takes no more locks, waits for at most `grace` until no guard is alive and all is given back, and
-    /// [closes](Client::close). Until then guards are kept, and their owners can still re-enter. A guard whose lock is lost
-    /// counts as long as it is alive: its work may still be stopping.
+    /// Lets the holders finish, then [closes](Client::close) this client and all its clones.
     ///
-    /// Calls for other locks, also those that wait already, end with [`Error::Closed`]. What is left after `grace` is lost
-    /// ([`Lost::Closed`](crate::Lost::Closed)) and given back.
+    /// 1. From now on the client acquires no more locks: such calls, and calls that already wait, return [`Error::Closed`]. Locks
+    ///    that are held are still renewed, and their owners can still re-enter.
+    /// 2. `shutdown` waits until all guards are dropped and all releases are done, but for at most `grace`. A guard that has lost
+    ///    its lock also counts until it is dropped, because its work may still be stopping.
+    /// 3. `shutdown` closes the client. Guards that are still alive are lost ([`Lost::Closed`](crate::Lost::Closed)), and their
+    ///    locks are released.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -132,7 +135,7 @@ impl Client {
     ///
     /// let guard = client.lock("invoice:42").lock().await?;
     /// let job = tokio::spawn(guard.protect(async { /* half a second of work */ }));
-    /// client.clone().shutdown(Duration::from_secs(5)).await?; // the job is let finish
+    /// client.clone().shutdown(Duration::from_secs(5)).await?; // the job finishes first
     /// job.await.expect("it does not panic")?;
     /// assert!(client.is_closed());
     /// # Ok(()) }) }
@@ -144,23 +147,25 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the client without new locks; the guards stay as they are.
+    /// If you drop the future, the client still acquires no more locks. The guards stay as they are.
     pub async fn shutdown(self, grace: Duration) -> Result<()> {
         self.engine.shutdown(grace).await
     }
 
-    /// Whether it takes no more locks: it is closed, or is being [shut down](Client::shutdown).
+    /// True if the client acquires no more locks, because it is closed or is being [shut down](Client::shutdown). Also true if the
+    /// runtime that it was connected on has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.engine.is_stopping()
     }
 
-    /// Whether the server answers, on each connection for commands: for readiness probes.
+    /// Checks that the server replies on every connection for commands. Use it for readiness probes.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if it does not within [`command_timeout`](Builder::command_timeout), [`Error::Denied`] if we
-    /// are not let in, [`Error::Closed`].
+    /// * [`Error::Unavailable`]: the server did not reply within [`command_timeout`](Builder::command_timeout).
+    /// * [`Error::Denied`]: the server does not accept the user or the password.
+    /// * [`Error::Closed`]: the client is closed.
     ///
     /// # Cancel safety
     ///
@@ -169,14 +174,14 @@ impl Client {
         self.engine.ping().await
     }
 
-    /// What this client holds now, in no particular order. Asks nobody but the clock.
+    /// The locks that this client holds now, in no particular order. Sends no request.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
     /// let _guard = client.lock("invoice:42").lock().await?;
     /// for held in client.held() {
-    ///     println!("{} for {:?}, certain for {:?} more", held.name, held.since.elapsed(), held.remaining);
+    ///     println!("{}: held for {:?}, certain for {:?} more", held.name, held.since.elapsed(), held.remaining);
     /// }
     /// # assert_eq!(client.held().len(), 1);
     /// # Ok(()) }) }
@@ -186,8 +191,8 @@ impl Client {
         self.engine.holds().iter().filter_map(|hold| Held::of(hold)).collect()
     }
 
-    /// A script on this client's own bare connection, so that benchmarks can say what the rest costs. Not part of the
-    /// public interface: it may change or go at any time.
+    /// A script on a bare connection of this client. Benchmarks use it to measure the cost of everything else. Not part of the
+    /// public interface: it may change at any time.
     #[cfg(feature = "bench")]
     #[doc(hidden)]
     pub async fn raw_script(&self, source: &str) -> Result<RawScript> {
@@ -219,9 +224,9 @@ pub struct Held {
     pub id: String,
     /// The hold count: the outermost acquisition and the nested ones.
     pub holds: u32,
-    /// Since when. Counted back on the clock of leases, so a suspend of the machine lies between it and now.
+    /// The time at which the lock was acquired. The time since then includes a suspend of the machine.
     pub since: Instant,
-    /// Certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
+    /// The lock is certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
     pub remaining: Duration,
 }
 
@@ -248,7 +253,7 @@ impl RawScript {
     }
 }
 
-/// Settings of a client. Values are checked by [`connect`](Builder::connect).
+/// Settings of a client. [`connect`](Builder::connect) checks them.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
@@ -264,7 +269,7 @@ impl RawScript {
 /// # }
 /// ```
 #[derive(Clone)]
-#[must_use = "a builder does nothing until it connects"]
+#[must_use = "a builder does nothing until you call `.connect().await?` on it"]
 pub struct Builder {
     url: String,
     prefix: String,
@@ -310,101 +315,109 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Where the server is, see [`Client::connect`]. Never printed, since it can hold a password. Defaults to
+    /// The address of the server, see [`Client::connect`]. Never printed, because it can contain a password. Defaults to
     /// `redis://127.0.0.1:6379`.
     pub fn url(self, url: impl Into<String>) -> Self {
         Builder { url: url.into(), ..self }
     }
 
-    /// Written before every lock name, to keep applications apart on one server. Redisson's `nameMapper` must do the
-    /// same where locks are shared. Defaults to nothing.
+    /// The client writes this before every lock name. It separates the locks of several applications on one server. If a JVM shares
+    /// these locks, its Redisson `nameMapper` must add the same prefix. Defaults to nothing.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         Builder { prefix: prefix.into(), ..self }
     }
 
-    /// The lease of a lock without one of its own, renewed every third of it while a guard lives. Shorter: a crashed
-    /// holder is replaced sooner, and a pause of the process or the network loses the lock sooner. Between 30 ms and
-    /// a year. Defaults to 30 s, as in Redisson.
+    /// The lease of a lock for which you set no [`lease`](crate::Lock::lease). The client renews it after less than a third of this
+    /// time, for as long as a guard lives. With a shorter lease, the lock of a crashed process is free sooner; but a pause of the
+    /// process or of the network also loses the lock sooner. Between 30 ms and one year. Defaults to 30 s, as in Redisson.
     pub fn watchdog(self, lease: Duration) -> Self {
         Builder { watchdog: lease, ..self }
     }
 
-    /// How long one script may take. After that its outcome counts as unknown, it is asked again within the
-    /// `outage_timeout`, and a connection on which nothing else was answered meanwhile is replaced. Never more than
-    /// a third of the watchdog's lease, so that a dead connection does not cost the lock: a longer one is lowered to that,
-    /// and a warning says so. Defaults to 3 s.
+    /// The longest time that the client waits for the reply to one request. After that the outcome of the request is unknown. The
+    /// client then sends it again, until the `outage_timeout` is over. If the connection delivered no other reply in the meantime, the
+    /// client replaces it.
+    ///
+    /// At most a third of [`watchdog`](Builder::watchdog), so that a dead connection does not cost the lock. A longer time is lowered
+    /// to that with a warning. Defaults to 3 s.
     pub fn command_timeout(self, t: Duration) -> Self {
         Builder { command_timeout: t, ..self }
     }
 
-    /// How long a call rides out an unreachable server before it fails with [`Error::Unavailable`]. Between the
-    /// `command_timeout` and a year; what lies outside is moved there, and a warning says so. Defaults to 30 s.
+    /// The longest time that a call retries while the server is unreachable. Then it fails with [`Error::Unavailable`]. Between the
+    /// `command_timeout` and one year; any other value is changed to the nearer of the two with a warning. Defaults to 30 s.
     pub fn outage_timeout(self, t: Duration) -> Self {
         Builder { outage_timeout: t, ..self }
     }
 
-    /// For how long [`connect`](Builder::connect) keeps trying while nobody answers or the server is not ready: for
-    /// services that start before Redis does. The first attempt can take a `command_timeout` for each of the `connections` in any
-    /// case, the last is made when the time is over and takes up to a tenth of a second; a wrong password is told at once.
-    /// Defaults to zero: once.
+    /// The time for which [`connect`](Builder::connect) retries while the server does not reply or is not ready. Use it for services
+    /// that start before Redis does. A wrong password fails at once.
+    ///
+    /// The first attempt can take one `command_timeout` for each of the `connections`, even if that is longer. The last attempt starts
+    /// when the time is over and takes up to 0.1 s. Defaults to zero: one attempt.
     pub fn connect_timeout(self, t: Duration) -> Self {
         Builder { connect_timeout: t, ..self }
     }
 
-    /// A wait for a lock that takes longer is logged while it lasts, with its length and who has the lock: when it is that
-    /// long, at every doubling, and when it is over (warnings, target `leasehold::lock`). Of those who wait for one name it is the
-    /// first in the queue that speaks; for the others there is an event at debug level when their wait is over. Defaults to 1 s.
+    /// A call that waits longer than this for a lock logs warnings (target `leasehold::lock`), each with the length of the wait and
+    /// the holder. It logs one after this time, one at every doubling of it, and one when the wait ends. Only the first waiter in the
+    /// queue of a name logs warnings. The others log one event at debug level when their wait ends. Defaults to 1 s.
     pub fn slow_wait(self, t: Duration) -> Self {
         Builder { slow_wait: t, ..self }
     }
 
-    /// How many replicas must confirm a new hold (`WAIT`) before it counts, so that a failover is less likely to
-    /// forget it. They have half the `command_timeout` for it; too few is [`Error::Replicas`]. Defaults to 0.
+    /// The number of replicas that must confirm a new hold (`WAIT`) before the lock is granted. It makes it less likely that a failover
+    /// loses the lock. The replicas have half the `command_timeout` for that; if too few confirm, the call returns
+    /// [`Error::Replicas`]. Defaults to 0.
     pub fn replicas(self, n: u8) -> Self {
         Builder { replicas: n, confirmed: Confirmed::Received, ..self }
     }
 
-    /// The same, but a replica confirms only what is on its disk (`WAITAOF`): of Redis 7.2 and Valkey, where replicas have
-    /// `appendonly yes`. An older server is named in [`Error::Server`]. Of this and [`replicas`](Builder::replicas) the one that is
-    /// set last counts. Defaults to 0.
+    /// As [`replicas`](Builder::replicas), but a replica confirms only after it wrote the hold to its disk (`WAITAOF`). Needs Redis 7.2
+    /// or Valkey, and `appendonly yes` on the replicas; an older server refuses with [`Error::Server`]. If you set both, the last one
+    /// counts. Defaults to 0.
     pub fn replicas_fsynced(self, n: u8) -> Self {
         Builder { replicas: n, confirmed: Confirmed::Fsynced, ..self }
     }
 
-    /// Turns in a row that the tasks of one process may pass a contended lock among themselves before other
-    /// processes get their chance, where any were told of its last release; else a row lasts up to 10 ms. More: fewer
-    /// messages, and longer waits elsewhere. 0 gives every turn to whoever comes first. Defaults to 16.
+    /// The number of turns in a row for which the tasks of one process may pass a contended lock on among themselves. Then the client
+    /// releases it for all processes. If no other process received the message about the last release, the limit is 10 ms instead.
+    ///
+    /// More turns mean fewer messages, and longer waits in other processes. With 0 the client releases the lock for all processes
+    /// after every turn. Defaults to 16.
     pub fn handovers(self, n: u32) -> Self {
         Builder { handovers: n, ..self }
     }
 
-    /// Connections for commands; one name always uses the same one. More help when one connection's bandwidth is
-    /// the limit. From 1 to 1024. Defaults to 1; one more is opened for messages when somebody first waits.
+    /// The number of connections for commands; one lock name always uses the same connection. More connections help if the bandwidth
+    /// of one is the limit. From 1 to 1024. Defaults to 1. The client opens one more connection for messages when a call first waits.
     pub fn connections(self, n: usize) -> Self {
         Builder { connections: n, ..self }
     }
 
-    /// Whether the client's own work (connections, renewals, releases) runs on a thread of its own, so that leases
-    /// are renewed even while all threads of your runtime are kept busy. Costs a switch of threads per request.
-    /// Defaults to true on a current-thread runtime, which stands still between its `block_on`s, and else to false.
+    /// Whether the client runs its connections, renewals and releases on a thread of its own. Then it renews leases even while your
+    /// code blocks all threads of your runtime. It costs a switch of threads per request. Defaults to true on a current-thread
+    /// runtime, which does not run between two calls of `block_on`; else to false.
     pub fn own_thread(self, own: bool) -> Self {
         Builder { own_thread: Some(own), ..self }
     }
 
-    /// How waiters learn that a lock is free. All programs that share locks must agree on it, Redisson's too, or wait for each
-    /// other by timer. Defaults to [`PubSub::Auto`].
+    /// How a waiter is notified that a lock is free. All programs that share locks must use the same way, Redisson's too. If they do
+    /// not, their waiters notice a release only by a timer. Defaults to [`PubSub::Auto`].
     pub fn pubsub(self, p: PubSub) -> Self {
         Builder { pubsub: p, ..self }
     }
 
-    /// What the server calls our connections (`CLIENT LIST`). No spaces, only ASCII. Defaults to nothing.
+    /// The name of this client's connections in `CLIENT LIST`. No spaces, only ASCII. Defaults to nothing.
     pub fn client_name(self, name: impl Into<String>) -> Self {
         Builder { client_name: Some(name.into()), ..self }
     }
 
-    /// Who we are, asked anew for each connection: for managed servers whose passwords are tokens that end. Used instead of
-    /// what the URL says, but not for sentinels. If it fails, panics, or takes longer than a `command_timeout`, the connection
-    /// is tried again, as if nobody answered. Defaults to what the URL says.
+    /// Sets a function that returns the user and the password. The client calls it for each new connection. Use it for managed servers
+    /// whose passwords are tokens that expire.
+    ///
+    /// It replaces the login in the URL, but not the login for sentinels. If the function fails, panics, or takes longer than a
+    /// `command_timeout`, the client tries to connect again, as if the server had not replied. Defaults to the login in the URL.
     ///
     /// ```
     /// # async fn token() -> Result<String, std::io::Error> { Ok("s3cret".to_owned()) }
@@ -423,8 +436,7 @@ impl Builder {
         Builder { credentials: Some(CredentialsProvider::new(provider)), ..self }
     }
 
-    /// How connections are encrypted where the URL says that they are (`rediss://` and the like). Defaults to
-    /// [`Tls::new`].
+    /// The settings of encrypted connections. They apply only if the URL begins with `rediss` or `valkeys`. Defaults to [`Tls::new`].
     #[cfg(feature = "tls")]
     pub fn tls(self, tls: Tls) -> Self {
         Builder { tls, ..self }
@@ -447,8 +459,8 @@ impl Builder {
         Ok(Client { engine, prefix: self.prefix.into() })
     }
 
-    /// Checks the settings and connects when the client is first used: no I/O, so nothing is known yet of the address or
-    /// the password. Needs no runtime; without one the client's tasks run on a [thread of their own](Builder::own_thread).
+    /// Checks the settings. The client connects when you first use it, so a wrong address or password shows only then. This call needs
+    /// no runtime; without one the client's tasks run on a [thread of their own](Builder::own_thread).
     ///
     /// ```
     /// # async fn run() -> leasehold::Result<()> {
@@ -459,7 +471,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for a setting that cannot be used.
+    /// [`Error::InvalidConfig`] if a setting is not valid.
     pub fn connect_lazy(self) -> Result<Client> {
         let url = Url::parse(&self.url)?;
         let config = self.config(&url)?;
@@ -470,24 +482,30 @@ impl Builder {
     fn config(&self, url: &Url) -> Result<Config> {
         let watchdog = Lease::new("watchdog", self.watchdog)?;
         if *watchdog < Duration::from_millis(30) {
-            return Err(Error::config("watchdog", "under 30 ms the lease ends before it can be renewed"));
+            return Err(Error::config(
+                "watchdog",
+                "it must be at least 30 ms: a shorter lease can expire before it is renewed",
+            ));
         }
         if self.command_timeout.is_zero() {
-            return Err(Error::config("command_timeout", "nothing is answered in no time"));
+            return Err(Error::config("command_timeout", "it must be greater than zero"));
         }
         if !(1..=1024).contains(&self.connections) {
-            return Err(Error::config("connections", "must be from 1 to 1024"));
+            return Err(Error::config("connections", "it must be from 1 to 1024"));
         }
-        // What the server takes for a name (CLIENT SETNAME): printable, without spaces.
+        // The names that CLIENT SETNAME accepts: printable, without spaces.
         if self
             .client_name
             .as_deref()
             .is_some_and(|name| name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()))
         {
-            return Err(Error::config("client_name", "it is empty, or has spaces or letters outside ASCII"));
+            return Err(Error::config(
+                "client_name",
+                "it must not be empty, and must not contain spaces or characters outside ASCII",
+            ));
         }
         if self.pubsub == PubSub::Sharded && !url.is_cluster() {
-            return Err(Error::config("pubsub", "only a cluster has shards"));
+            return Err(Error::config("pubsub", "PubSub::Sharded needs a cluster"));
         }
         let command_timeout = moved("command_timeout", self.command_timeout, Duration::ZERO, *watchdog / 3);
         Ok(Config {
@@ -514,20 +532,20 @@ impl Builder {
 
     #[cfg(not(feature = "tls"))]
     fn tls_context(&self) -> Result<TlsContext> {
-        Err(Error::config("url", "TLS needs leasehold's feature `tls`"))
+        Err(Error::config("url", "an encrypted connection needs the feature `tls` of leasehold"))
     }
 }
 
-/// The setting, or the bound it lies beyond.
+/// The setting, or the bound that it exceeds.
 fn moved(setting: &'static str, wanted: Duration, least: Duration, most: Duration) -> Duration {
     let used = wanted.clamp(least, most);
     if used != wanted {
-        tracing::warn!(target: "leasehold::conn", setting, ?wanted, ?used, "a setting was moved into its bounds");
+        tracing::warn!(target: "leasehold::conn", setting, ?wanted, ?used, "setting out of range, the nearest allowed value is used");
     }
     used
 }
 
-/// Longer outages are not ridden out by any call; a bound that the clock can count to.
+/// The longest `outage_timeout`. The clock can count that far.
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl fmt::Debug for Builder {

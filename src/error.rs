@@ -1,4 +1,4 @@
-//! What can go wrong, and what is then true of the lock.
+//! The errors of this crate. Each variant says what is true of the lock afterwards.
 
 use std::{
     error::Error as StdError,
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant as StdInstant},
 };
 
-/// The cause beneath an error, shared because one broken connection fails many calls.
+/// The cause of an error. It is shared, because one broken connection can fail many calls.
 pub(crate) type Source = Arc<dyn StdError + Send + Sync + 'static>;
 
 /// `Result` with this crate's [`Error`].
@@ -14,10 +14,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation on a lock failed. Each variant says what is true of the lock afterwards.
 ///
-/// "Somebody else has it" is never an error: the `try_` methods answer `None`.
+/// A lock that another owner holds is never an error: the `try_` methods return `None`.
 ///
-/// The server's own words are in [`source`](std::error::Error::source) and not repeated in the message: print the whole
-/// chain.
+/// The cause, such as the error message of the server, is in [`source`](std::error::Error::source). Log the whole chain, not only
+/// the first message.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -25,9 +25,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// use leasehold::Error;
 ///
 /// match client.lock("invoice:42").try_lock().await {
-///     Ok(Some(_guard)) => println!("ours"),
-///     Ok(None) => println!("somebody else is at it"),
-///     Err(Error::Unavailable { .. }) => println!("nobody knows: the server does not answer"),
+///     Ok(Some(_guard)) => println!("acquired"),
+///     Ok(None) => println!("another owner holds it"),
+///     Err(Error::Unavailable { .. }) => println!("unknown: the server does not reply"),
 ///     Err(other) => println!("{other}"),
 /// }
 /// # Ok(()) }) }
@@ -35,141 +35,145 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The name cannot be used. Nothing was sent and no lock was touched; choose another name.
+    /// The lock name is not valid. The client sent nothing, and no lock has changed. Choose another name.
     ///
-    /// A name is 1 to 1,024 bytes long, the client's [prefix](crate::Builder::prefix) included. If it has a `{` or a `}`, it
-    /// must have a `{tag}`: the first `{` with a `}` after it and something between them. A cluster would keep the lock and its
-    /// channel on different servers otherwise, so such names are refused everywhere.
+    /// A name is 1 to 1,024 bytes long, the client's [prefix](crate::Builder::prefix) included. If it contains a `{` or a `}`, it must
+    /// contain a `{tag}`: the first `{`, a `}` after it, and something between them. In a cluster the lock and its channel could
+    /// otherwise be on different servers, so the client refuses such names in all deployments.
     #[error("the lock name {name:?} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidName {
-        /// The name as given, cut after 64 characters.
+        /// The name, cut after 64 characters.
         name: String,
-        /// Which rule it breaks.
+        /// The rule that the name breaks.
         reason: &'static str,
     },
 
-    /// A setting cannot be used. Nothing was sent and no lock was touched; change the setting.
+    /// A setting is not valid. The client sent nothing, and no lock has changed. Change the setting.
     ///
-    /// Also where a call is polled outside a tokio runtime: `setting` is `runtime` then. A guard that was to be released is
-    /// released in the background.
+    /// Also if a call is polled outside a tokio runtime: then `setting` is `runtime`. If that call was to release a guard, the client
+    /// releases the lock in the background.
     #[error("the setting {setting} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidConfig {
-        /// The setting, named like its method.
+        /// The name of the method that sets it.
         setting: &'static str,
-        /// Which rule it breaks. Never holds a password.
+        /// The rule that the setting breaks. Never contains a password.
         reason: String,
     },
 
-    /// The lock was ours and is no more, or must be presumed gone. Stop the protected work: somebody else may be
-    /// doing it. To go on, give back every guard of this owner and take the lock anew.
-    #[error("the lock {name:?} is lost: {reason}")]
+    /// This owner held the lock and lost it, or must assume that it did. Stop the protected work: another owner may hold the lock
+    /// now. To continue, release all guards of this owner, then acquire the lock again.
+    #[error("the lock {name:?} is lost: {reason}; stop the work, another owner may hold the lock")]
     #[non_exhaustive]
     Lost {
         /// The lock's name.
         name: String,
-        /// How it was lost.
+        /// Why it was lost.
         reason: Lost,
     },
 
-    /// The server could not be reached, did not answer in time, or refused for so long (while it loads, is read-only,
-    /// cannot save). After a failed `lock` nothing is held: should the server have granted it after all, it is given back
-    /// in the background. After a failed `unlock` the lock is given back in the background, and is free at the latest
-    /// when its lease ends.
+    /// The client could not reach the server, or the server did not reply in time. Also if the server refused every request during
+    /// that time because it was loading its data, was read-only, or could not save.
     ///
-    /// A failed `unlock` that says that the release could not be confirmed means: the server was silent until the lease ran out, so
-    /// nobody can know whether the lock was held to the end.
+    /// * After a failed `lock`, this call holds nothing. If the server granted the lock after all, the client releases it in the
+    ///   background.
+    /// * After a failed `unlock`, the client releases the lock in the background. The lock is free at the latest when its lease
+    ///   expires.
+    /// * `unlock` may report that the release could not be confirmed. Then the server did not reply until the lease had expired, so
+    ///   nothing can show whether this owner held the lock until the release.
     ///
-    /// Also where tokio's clock is paused, as in tests with `start_paused`: then every time limit is over before a server can
-    /// answer, and the text says so.
+    /// Also if tokio's clock is paused, as in tests with `start_paused`; the message says so. Then every time limit is over before a
+    /// server can reply.
     ///
-    /// Also where the runtime that the client was connected on has ended, which the text says: then nothing happens in the
-    /// background any more, what is held ends with its lease, and a new client is needed.
+    /// Also if the runtime that the client was connected on has ended; the message says so. Then the client does nothing in the
+    /// background anymore, and the locks that it holds expire. Connect a new client.
     #[error("the server is not available: {tried}")]
     #[non_exhaustive]
     Unavailable {
-        /// The lock's name, where one was asked about.
+        /// The lock's name; `None` if the call was not about one lock.
         name: Option<String>,
-        /// What was tried, for how long.
+        /// The operation, and how long the client tried.
         tried: String,
-        /// The last failure, where there was one besides silence.
+        /// The last failure; `None` if the server only did not reply.
         #[source]
         source: Option<Source>,
     },
 
-    /// The server refuses us: no or wrong password, or a user without a right that locks need (all of them:
-    /// [`guide::operations`](crate::guide::operations)). Nothing new is held; a hold from before stays until its lease ends, and what was to be given back is given back
-    /// in the background as soon as that is allowed.
+    /// The server refuses this user: the password is missing or wrong, or the user lacks a permission that locks need.
+    /// [`guide::operations`](crate::guide::operations) lists all permissions.
+    ///
+    /// The call acquired nothing. A lock that was held before stays held until its lease expires. If the call was a release, the
+    /// client releases the lock in the background as soon as the server permits it.
     #[error("the server denies access: {reason}")]
     #[non_exhaustive]
     Denied {
-        /// Which right is missing, as a rule of an ACL says it: `this user lacks +hget`. Never holds a password.
+        /// The missing permission as an ACL rule, for example `this user lacks +hget`. Never contains a password.
         reason: String,
-        /// The server's words.
+        /// The error message of the server.
         source: Source,
     },
 
-    /// The key holds something that is not a lock of this kind. It was left as it was and nothing is held; choose
+    /// The key holds a value that is not a lock of this kind. The client did not change the key, and the call holds nothing. Choose
     /// another name, or remove the key.
-    #[error("the key {name:?} holds something that is not a lock")]
+    #[error("the key {name:?} holds something that is not a lock of this kind; choose another name")]
     #[non_exhaustive]
     Conflict {
         /// The lock's name.
         name: String,
     },
 
-    /// Its owner reads what it asks to write: it would wait for itself. Nothing was sent, and it still reads; give the read guard
-    /// back first, or take the lock for writing from the start and [downgrade](crate::WriteGuard::downgrade) it.
-    #[error("whoever reads {name:?} cannot ask to write it as well")]
+    /// This owner holds the read lock and requested the write lock. It would wait for itself forever. The client sent nothing, and
+    /// the owner still holds the read lock. Release the read guard first. Or acquire the write lock from the start and
+    /// [downgrade](crate::WriteGuard::downgrade) it.
+    #[error("cannot upgrade {name:?}: this owner already holds the read lock; release it first")]
     #[non_exhaustive]
     Upgrade {
         /// The lock's name.
         name: String,
     },
 
-    /// Too few replicas confirmed a new hold in time. It is being given back in the background.
-    #[error("{got} of {wanted} replicas confirmed the lock {name:?}; it is being given back")]
+    /// Too few replicas confirmed a new hold in time. The client releases it in the background.
+    #[error("{got} of {wanted} replicas confirmed the lock {name:?} in time; the client releases it")]
     #[non_exhaustive]
     Replicas {
         /// The lock's name.
         name: String,
-        /// How many must confirm, see [`Builder::replicas`](crate::Builder::replicas).
+        /// The number of replicas that must confirm, see [`Builder::replicas`](crate::Builder::replicas).
         wanted: u8,
-        /// How many did.
+        /// The number of replicas that did.
         got: u8,
     },
 
-    /// Any other answer of the server, such as that its memory is full. Nothing new is held; a hold from before is kept, and
-    /// what was to be given back is given back in the background.
-    #[error("the server refuses")]
+    /// The server refused the request for any other reason, for example because its memory is full. The call acquired nothing. A
+    /// lock that was held before stays held. If the call was a release, the client releases the lock in the background.
+    #[error("the server refuses the request: {source}")]
     #[non_exhaustive]
     Server {
-        /// The server's words.
+        /// The error message of the server.
         source: Source,
     },
 
-    /// The client was closed. Nothing is held through it any more, see [`Client::close`](crate::Client::close); connect
-    /// a new one.
-    #[error("the client is closed")]
+    /// The client is closed or is being shut down, so it acquires no more locks. See [`Client::close`](crate::Client::close) and
+    /// [`Client::shutdown`](crate::Client::shutdown). Connect a new client.
+    #[error("the client is closed or is shutting down")]
     Closed,
 }
 
 impl Error {
-    /// Whether the lock was ours and is no more: [`Error::Lost`]. Then somebody else may be at the work.
+    /// True for [`Error::Lost`]: this owner lost the lock, and another owner may hold it.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(self, Error::Lost { .. })
     }
 
-    /// Whether nobody knows, since the server did not answer: [`Error::Unavailable`]. Trying again later may help.
+    /// True for [`Error::Unavailable`]: the server did not reply, so the state of the lock is unknown. A later attempt may succeed.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Unavailable { .. })
     }
 
-    /// The name of the lock that was asked about, where the error knows it; a name that cannot be used is cut after 64
-    /// characters.
+    /// The name of the lock, if the error knows it. A name that is not valid is cut after 64 characters.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -192,33 +196,37 @@ impl Error {
         }
     }
 
-    /// An empty `name` for what is about no lock.
+    /// `name` is empty if the call is not about one lock.
     pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
         let why = if is_clock_moved() { CLOCK_MOVED } else { "" };
-        Error::Unavailable { name: if_any(name), tried: format!("{what} for {waited:.1?}{why}"), source }
+        let tried = format!("{} failed after {waited:.1?}{why}", about(what, name));
+        Error::Unavailable { name: if_any(name), tried, source }
     }
 
-    /// A call that waits was polled where there is nothing that could wake it.
+    /// A call that waits was polled outside a runtime, where nothing could wake it.
     pub(crate) fn no_runtime(what: &str) -> Error {
-        let reason = format!("{what} needs a tokio runtime around it, as in Handle::block_on; there is none here");
+        let reason = format!("{what} needs a tokio runtime around it, for example Handle::block_on; there is none here");
         Error::config("runtime", reason)
     }
 
-    /// The lock was gone when the server answered, but its lease had run out by then.
+    /// The lock was gone when the server replied, but its lease had expired by then.
     pub(crate) fn unconfirmed(name: &str) -> Error {
-        let tried = "the release could not be confirmed before the lease ran out".to_owned();
+        let tried = format!("{} could not be confirmed before the lease expired", about("the release of", name));
         Error::Unavailable { name: if_any(name), tried, source: None }
     }
 
-    /// Nobody is left to talk to the server.
+    /// The tasks that talk to the server have ended.
     pub(crate) fn abandoned(what: &str, name: &str) -> Error {
-        let tried = format!("{what}: the runtime that this client was connected on has ended");
+        let tried = format!(
+            "{} failed: the runtime that this client was connected on has ended; connect a new client",
+            about(what, name)
+        );
         Error::Unavailable { name: if_any(name), tried, source: None }
     }
 
-    /// No script of ours answers so.
+    /// A reply that no script of this crate gives.
     pub(crate) fn unexpected(answer: &str) -> Error {
-        let words = format!("unexpected answer {answer}");
+        let words = format!("unexpected reply {answer}");
         Error::Server { source: Source::from(Box::<dyn StdError + Send + Sync>::from(words)) }
     }
 
@@ -231,10 +239,10 @@ impl Error {
     }
 }
 
-const CLOCK_MOVED: &str = " by tokio's clock, which is paused here or was moved: then every time limit is over before a \
-    server can answer, so tests that talk to one must not pause it";
+const CLOCK_MOVED: &str = " by tokio's clock, which is paused or was advanced; then every time limit is over before a server can \
+    reply, so do not pause the clock in tests that use a server";
 
-/// Whether tokio's clock is another than the system's, as only tests have it (`start_paused`, `pause`, `advance`).
+/// True if tokio's clock differs from the system's. Only tests cause that (`start_paused`, `pause`, `advance`).
 fn is_clock_moved() -> bool {
     let (before, ours) = (StdInstant::now(), tokio::time::Instant::now().into_std());
     is_outside(ours, before, StdInstant::now())
@@ -246,11 +254,16 @@ fn is_outside(ours: StdInstant, before: StdInstant, after: StdInstant) -> bool {
     before.saturating_duration_since(ours).max(ours.saturating_duration_since(after)) > FAR
 }
 
+/// An operation and the name of its lock, for a message.
+fn about(what: &str, name: &str) -> String {
+    if_any(name).map_or_else(|| what.to_owned(), |name| format!("{what} {name:?}"))
+}
+
 fn if_any(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// How a lock was lost.
+/// Why a lock was lost.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -261,7 +274,7 @@ fn if_any(name: &str) -> Option<String> {
 ///
 /// let guard = client.lock("slow-job").max_hold(Duration::from_millis(50)).lock().await?;
 /// match guard.lost().await {
-///     Lost::MaxHold => println!("we took longer than we allowed ourselves"),
+///     Lost::MaxHold => println!("the work took longer than max_hold"),
 ///     other => println!("stop: {other}"),
 /// }
 /// # Ok(()) }) }
@@ -269,13 +282,14 @@ fn if_any(name: &str) -> Option<String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The server has it no more: deleted, forced open, taken over, or gone with the server's data.
+    /// The server no longer has the lock: somebody deleted its key or forced it open, or the server lost its data. Another owner
+    /// may have acquired it since.
     Removed,
-    /// The lease ran out, or so much time passed without an answer that it may have.
+    /// The lease expired. Or the server confirmed nothing for so long that the lease may have expired.
     Expired,
-    /// It was held for as long as [`Lock::max_hold`](crate::Lock::max_hold) allows.
+    /// This owner held the lock for as long as [`Lock::max_hold`](crate::Lock::max_hold) allows.
     MaxHold,
-    /// Our own client was closed, which gives everything back.
+    /// This client was closed. Closing a client releases all its locks.
     Closed,
 }
 
@@ -283,7 +297,7 @@ impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Lost::Removed => "the server no longer has it",
-            Lost::Expired => "its lease ran out",
+            Lost::Expired => "its lease expired",
             Lost::MaxHold => "it was held for as long as max_hold allows",
             Lost::Closed => "the client was closed",
         })

@@ -74,7 +74,7 @@ async fn operations_are_traced_and_secrets_are_not() {
         "still waiting name=\"same\" waited=2",
         "still waiting name=\"same\" waited=4",
         "by_this_client=true",
-        "a setting was moved into its bounds setting=\"command_timeout\" wanted=20s used=10s",
+        "setting out of range, the nearest allowed value is used setting=\"command_timeout\" wanted=20s used=10s",
     ] {
         assert!(text.contains(expected), "{expected:?} is not in\n{text}");
     }

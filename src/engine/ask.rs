@@ -170,9 +170,9 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
         Fault::Server(source) => Error::Server { source },
-        // Where the URL says that it is a cluster, nobody is told so.
+        // Only without a cluster URL: with one, the request is sent to the right server.
         Fault::Elsewhere(_, source) => {
-            Error::config("url", format!("it leads to a server of a cluster, which redis-cluster:// is for ({source})"))
+            Error::config("url", format!("the server belongs to a cluster; use redis-cluster:// ({source})"))
         }
         Fault::Closed => Error::Closed,
     }

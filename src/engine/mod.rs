@@ -57,7 +57,7 @@ use releaser::{ReleaseJob, Releaser};
 use tenure::Tenure;
 use watchdog::Watchdog;
 
-const GIVING_BACK: &str = "giving back the lock";
+const GIVING_BACK: &str = "releasing the lock";
 const CONNECTING: &str = "connecting";
 const CLOSING_CLIENT: &str = "closing the client";
 /// What an attempt to connect may take at least, however little time is left.
@@ -254,11 +254,11 @@ impl Engine {
             self.releaser.send(ReleaseJob::for_all(&hold));
         }
         if self.is_abandoned() {
-            return Err(Error::abandoned("giving back what was held", ""));
+            return Err(Error::abandoned("releasing all locks", ""));
         }
         let done = timeout(CLOSING, self.releaser.idle(|| true)).await;
         self.releaser.stop();
-        done.map_err(|_| Error::silent("giving back what was held", "", CLOSING, None))
+        done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -339,7 +339,7 @@ impl Engine {
 
     /// Whether the server answers on every connection, now.
     pub(crate) async fn ping(&self) -> Result<()> {
-        const PING: &str = "asking whether the server answers";
+        const PING: &str = "ping";
         if self.is_closed() {
             return Err(self.closed(PING, ""));
         }

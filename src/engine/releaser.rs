@@ -220,7 +220,7 @@ impl ReleaseJob {
         match timeout_at(until, hold.turn.lock()).await {
             Ok(turn) => Ok(Some(turn)),
             Err(_) if doomed => Ok(None),
-            Err(_) => Err(Error::silent("waiting behind a request", &hold.name, started.elapsed(), None)),
+            Err(_) => Err(Error::silent("waiting for an earlier request about", &hold.name, started.elapsed(), None)),
         }
     }
 
@@ -532,7 +532,7 @@ impl ReleaseWorker {
 
     fn release_request<'a>(&self, hold: &'a Hold, count: u32, time: (Instant, Instant)) -> ScriptRequest<'a> {
         let part = self.release_part(hold, count);
-        ScriptRequest::new("giving back the lock", &hold.name, (&hold.kind.release.script, part), time)
+        ScriptRequest::new("releasing the lock", &hold.name, (&hold.kind.release.script, part), time)
     }
 
     /// With what is left now of the time for which nobody else may have the lock.

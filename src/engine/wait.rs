@@ -597,7 +597,12 @@ impl Engine {
                 (true, false) => {}
                 (true, true) => return Ok(Turn::Taken),
                 (false, _) => {
-                    return Err(Error::silent("waiting behind a request", &hold.name, started.elapsed(), None));
+                    return Err(Error::silent(
+                        "waiting for an earlier request about",
+                        &hold.name,
+                        started.elapsed(),
+                        None,
+                    ));
                 }
             }
         }
@@ -675,7 +680,7 @@ impl Engine {
     }
 }
 
-const ASKING: &str = "asking for the lock";
+const ASKING: &str = "acquiring the lock";
 /// What the attempt after the deadline may take at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 /// However many have the same deadline.

@@ -24,8 +24,8 @@ pub(crate) enum Right {
     Channels(Vec<String>),
 }
 
-const NO_PASSWORD: &str = "it wants a user and a password";
-const NOT_KNOWN: &str = "it does not know this user with this password";
+const NO_PASSWORD: &str = "it requires a user and a password";
+const NOT_KNOWN: &str = "it does not accept this user and password";
 /// What a server says inside a script where it would say NOPERM outside: Redis up to 7.0, Redis from 7.2 and Valkey.
 const INSIDE: [&str; 2] = ["The user executing the script can't", "ACL failure in script: "];
 /// Which of their arguments is the channel of all scripts that publish.
@@ -40,7 +40,7 @@ impl fmt::Display for Right {
             Right::Channels(names) => ('&', names, "channel"),
         };
         if names.is_empty() {
-            return write!(f, "this user lacks the right to a {what}");
+            return write!(f, "this user lacks the permission for a {what}");
         }
         f.write_str("this user lacks")?;
         names.iter().try_for_each(|name| write!(f, " {sign}{name}"))
@@ -187,9 +187,9 @@ mod tests {
         assert_eq!(said(&format!("@user_script: 2: {old}")), "this user lacks +hget");
         assert_eq!(said(&format!("@user_script: 3: {old}")), "this user lacks +publish");
         assert_eq!(said(&format!("@user_script: 4: {old}")), "this user lacks +del +set");
-        assert_eq!(said(&format!("@user_script: 40: {old}")), "this user lacks the right to a command");
+        assert_eq!(said(&format!("@user_script: 40: {old}")), "this user lacks the permission for a command");
         assert_eq!(said(&format!("ERR {old} +hget +hlen +publish +spublish")), "this user lacks +hget +spublish");
-        assert_eq!(said(&format!("ERR {old}")), "this user lacks the right to a command");
+        assert_eq!(said(&format!("ERR {old}")), "this user lacks the permission for a command");
         let new = "ERR ACL failure in script: User u has no permissions to run the 'spublish' command";
         assert_eq!(said(new), "this user lacks +spublish");
         for words in [

@@ -54,13 +54,13 @@ impl Scene {
         let (free, briefly, taken, nobodys) = (lock("free"), lock("taken"), lock("taken"), lock("nobody's"));
         tokio::join!(
             fails("connect", COMMAND, "connecting", behind_or_not(&proxy)),
-            fails("try_lock", COMMAND, "asking for the lock", free.try_lock()),
-            fails("try_lock_for", ms(100), "asking for the lock", briefly.try_lock_for(ms(100))),
-            fails("lock", OUTAGE, "asking for the lock", taken.lock()),
+            fails("try_lock", COMMAND, "acquiring the lock", free.try_lock()),
+            fails("try_lock_for", ms(100), "acquiring the lock", briefly.try_lock_for(ms(100))),
+            fails("lock", OUTAGE, "acquiring the lock", taken.lock()),
             fails("inspect", OUTAGE, "inspect", free.inspect()),
             fails("force_unlock", OUTAGE, "force_unlock", nobodys.force_unlock()),
             fails("check", OUTAGE, "confirming the lock", outer.check()),
-            fails("unlock", OUTAGE, "giving back the lock", inner.unlock()),
+            fails("unlock", OUTAGE, "releasing the lock", inner.unlock()),
         );
         assert!(!outer.is_lost() && outer.holds() == 1);
         Back { server, proxy, client, outer, traffic }

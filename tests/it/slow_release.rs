@@ -12,9 +12,9 @@ use crate::support::{
 
 const COMMAND: Duration = ms(1_000);
 
-/// How long the server was tried, as the words have it: "... for 1.2ms, ...".
+/// How long the server was tried, as the message has it: "... failed after 1.2ms ...".
 fn said(words: &str) -> Duration {
-    let (_, rest) = words.rsplit_once(" for ").expect("it says for how long");
+    let (_, rest) = words.rsplit_once(" failed after ").expect("it says for how long");
     let time = rest.split([',', ' ']).next().expect("there is always a first");
     let digits = time.trim_end_matches(char::is_alphabetic);
     let factor = match &time[digits.len()..] {

@@ -204,7 +204,7 @@ fn the_environment_says_where() {
         (Some(server.url_as("", "s3cret")), "a lock"),
         (Some(server.url_as("", "wrong")), "the server denies access"),
         (Some("nonsense".to_owned()), "the setting url cannot be used: it has no scheme such as redis://"),
-        (None, "the setting REDIS_URL cannot be used: it is not set, or no text"),
+        (None, "the setting REDIS_URL cannot be used: it is not set, or is not valid UTF-8"),
     ] {
         let output = from_env(url.as_deref(), wanted);
         let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
