@@ -1,4 +1,4 @@
-//! What a holder has in hand: one acquisition of a hold.
+//! The guard: one acquisition of a hold.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -22,16 +22,17 @@ use crate::{
     sync::{std, tokio},
 };
 
-/// One acquisition of a held lock. Given back by [`unlock`](Guard::unlock), or in the background when dropped.
+/// One acquisition of a lock. [`unlock`](Guard::unlock) releases it. If you drop the guard, the client releases it in the background.
 ///
-/// A guard is owned: it may move to another task or thread and be released there; the owner that took it, such as the task that
-/// called [`lock`](crate::Lock::lock), can still re-enter until then. It may be dropped anywhere, also
-/// outside a runtime; the release is then sent by the client's own tasks. Where these end first, with the process or with the
-/// runtime of `#[tokio::main]`, the lock stays until its lease ends: [`unlock`](Guard::unlock) or
-/// [`Client::close`](crate::Client::close) before that.
+/// You may move a guard to another task or thread and release it there. Until then the owner that acquired it can still re-enter, for
+/// example the task that called [`lock`](crate::Lock::lock).
 ///
-/// Holding a guard is no proof of holding the lock: a lease can end. [`lost`](Guard::lost) tells at once,
-/// [`protect`](Guard::protect) stops the work by itself.
+/// You may drop a guard anywhere, also outside a runtime: the client's own tasks send the release. If the process or the runtime of
+/// `#[tokio::main]` ends first, the lock stays on the server until its lease expires. To prevent that, call
+/// [`unlock`](Guard::unlock) or [`Client::close`](crate::Client::close) before the end.
+///
+/// A guard does not prove that the lock is still held, because a lease can expire. [`lost`](Guard::lost) notifies you at once.
+/// [`protect`](Guard::protect) also stops the work.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -41,11 +42,11 @@ use crate::{
 ///     lost = guard.lost() => println!("stop: {lost}"),
 ///     () = write_report() => println!("done"),
 /// }
-/// guard.unlock().await?; // says whether it was ours to the end
+/// guard.unlock().await?; // an error if the lock was lost before
 /// # Ok(()) }) }
 /// # async fn write_report() {}
 /// ```
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct Guard {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
@@ -53,30 +54,30 @@ pub struct Guard {
     on_server: OnServer,
 }
 
-/// What came of [protected](Guard::protect_outcome) work.
+/// The result of [protected](Guard::protect_outcome) work.
 #[derive(Debug)]
-#[must_use = "it says whether the work was done"]
+#[must_use = "it says whether the work was completed"]
 pub enum Outcome<T> {
-    /// Done, and the lock was ours to the end.
+    /// The work was completed, and the lock was held until its release.
     Done(T),
-    /// Done; but the lock was found gone when it was to be given back, or that could not be confirmed. Somebody else may
-    /// have been at the same work towards its end.
+    /// The work was completed, but the release failed: the lock was lost before, or the release could not be confirmed. Another owner
+    /// may have held the lock during the last part of the work.
     Unconfirmed {
-        /// What the work came to.
+        /// The value that the work returned.
         value: T,
-        /// As of [`Guard::unlock`].
+        /// The error of [`Guard::unlock`].
         error: Error,
     },
-    /// The lock was lost, and the work was dropped before it was done.
+    /// The lock was lost, and the work was dropped before it was completed.
     Stopped(Error),
 }
 
 impl<T> Outcome<T> {
-    /// The value of work that was done, alone to the end or not.
+    /// The value of completed work, even if the release failed.
     ///
     /// # Errors
     ///
-    /// Why it was stopped.
+    /// The error of [`Stopped`](Outcome::Stopped).
     pub fn into_value(self) -> Result<T> {
         match self {
             Outcome::Done(value) | Outcome::Unconfirmed { value, .. } => Ok(value),
@@ -84,11 +85,11 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The value of work that was certainly alone to the end.
+    /// The value of completed work, only if the lock was held until its release.
     ///
     /// # Errors
     ///
-    /// Why it was stopped, or why it is not certain: then the value is dropped.
+    /// The error of [`Stopped`](Outcome::Stopped) or [`Unconfirmed`](Outcome::Unconfirmed). The value is dropped.
     pub fn into_confirmed(self) -> Result<T> {
         match self {
             Outcome::Done(value) => Ok(value),
@@ -97,21 +98,22 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What the server may have of this guard's acquisition.
+/// The part of this guard's acquisition that the server may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnServer {
     Nothing,
-    /// Only what a waiter leaves there.
+    /// No hold, but perhaps the mark or the queue entry of a waiter.
     Trace,
+    /// A request was sent, and its outcome is unknown.
     InDoubt,
     Granted,
-    /// It has been dealt with.
+    /// The release is done, or another task does it.
     Settled,
 }
 
 impl Guard {
-    /// For an acquisition that has been claimed, before the server is asked for it: whatever happens from here on, dropping the
-    /// guard undoes it.
+    /// Made for an acquisition that has been claimed, before the first request for it. From here on, dropping the guard undoes the
+    /// acquisition.
     pub(crate) fn of_claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> Guard {
         Guard {
             engine: Arc::clone(engine),
@@ -125,17 +127,17 @@ impl Guard {
         &self.hold
     }
 
-    /// The server is about to be asked for it.
+    /// A request for the lock is about to be sent.
     pub(crate) fn asked(&mut self) {
         self.on_server = OnServer::InDoubt;
     }
 
-    /// The server has certainly not given it; but perhaps noted that it is waited for.
+    /// The server has certainly not granted it. With `trace`, the server may have noted a waiter.
     pub(crate) fn refused(&mut self, trace: bool) {
         self.on_server = if trace { OnServer::Trace } else { OnServer::Nothing };
     }
 
-    /// Whether it is ours by the clock.
+    /// An error if the hold is lost, or if its lease may have expired by the clock.
     pub(crate) fn check_clock(&self) -> Result<()> {
         self.hold.check()
     }
@@ -150,23 +152,27 @@ impl Guard {
         }
     }
 
-    /// Gives back this acquisition: an error if it was already gone.
+    /// Releases this acquisition. `Ok` means that the server confirmed: this owner held the lock until the release.
     ///
-    /// A lock taken several times by one owner is free when the last of its guards is given back, in any order. Where another
-    /// task of this client waits for it, that has it at once; the answer comes when the server has confirmed that it was ours.
+    /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another
+    /// task of this client waits, the lock passes to it at once; `unlock` still returns only after the confirmation of the server.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before; [`Error::Closed`] if the client is closed meanwhile;
-    /// [`Error::Unavailable`] if the server does not answer, or refuses, for
-    /// [`outage_timeout`](crate::Builder::outage_timeout), while the release goes on in the background; also if the server could
-    /// not be asked before the lease ran out and then does not have the lock any more: nobody can know whether it was ours to
-    /// the end. Where the first try had no answer and the second finds the lock gone, the first is taken to have done it.
+    /// * [`Error::Lost`]: the lock was lost before.
+    /// * [`Error::Closed`]: the client was closed before the confirmation.
+    /// * [`Error::Unavailable`]: the server did not reply, or refused, for
+    ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
+    /// * [`Error::Unavailable`] also if no request reached the server until the lease expired, and the server then no longer had
+    ///   the lock. Then nothing can show whether this owner held the lock until the release.
+    ///
+    /// If the first release request gets no reply and the second finds no lock, `unlock` returns `Ok`: it assumes that the first
+    /// request released the lock.
     ///
     /// # Cancel safety
     ///
-    /// Once polled it cannot be undone: dropping the future leaves the rest to the background. Await or drop it: one that
-    /// is kept and not polled may keep the lock for its lease.
+    /// You cannot undo the release once the future was polled: if you drop it, the client completes the release in the background.
+    /// Await the future or drop it. If you keep it without polling it, the lock may stay held until its lease expires.
     pub async fn unlock(mut self) -> Result<()> {
         let span = tracing::debug_span!(target: "leasehold::lock", "unlock", name = self.name(), id = self.id());
         self.give_back().instrument(span).await
@@ -180,7 +186,7 @@ impl Guard {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         let engine = Arc::clone(&self.engine);
         if self.pass_on().is_some() {
-            return Box::pin(self.told(true)).await; // few need the room for it
+            return Box::pin(self.told(true)).await; // boxed: few guards need the room for it
         }
         let begun = engine.releaser.begin();
         self.step_down();
@@ -188,13 +194,13 @@ impl Guard {
         match begun.run(ReleaseJob::new(&self.hold, true), give_up).await? {
             GivenBack::Ended(ending) => self.outcome(ending),
             GivenBack::ToOthers => {
-                let counts = self.hold.count_return(); // not another guard of it
+                let counts = self.hold.count_return(); // only one guard of the hold counts
                 Box::pin(self.told(counts)).await
             }
         }
     }
 
-    /// By the next request about its id, which others have.
+    /// The ending, from the next request about the id of this hold. Other holds of this client use that id now.
     async fn told(&self, counts: bool) -> Result<()> {
         let tenure = self.hold.tenure().expect("it has left its id to others");
         let ending = self.engine.word(tenure, self.name(), counts).await?;
@@ -216,19 +222,19 @@ impl Guard {
         self.engine.found_lost(&self.hold)
     }
 
-    /// Resolves when the lock is, or must be presumed, gone. For `select!`.
+    /// Resolves when the lock is lost, or when its lease may have expired without a renewal. Use it in `select!`.
     ///
-    /// Awaited outside a tokio runtime it has no clock of its own and relies on the runtime that the client was connected on.
+    /// Outside a tokio runtime this future has no timer of its own. It then depends on the runtime that the client was connected on.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future changes nothing; it can be called again.
+    /// Dropping the future changes nothing. You can call it again.
     pub async fn lost(&self) -> Lost {
         self.hold.lost().await
     }
 
-    /// Cancelled when [`lost`](Guard::lost) would resolve, for other tasks; not by giving the lock back, unless it is found gone
-    /// then. Each call makes a token of its own: cancelling it tells nobody else.
+    /// A token for other tasks. The client cancels it when [`lost`](Guard::lost) would resolve. A release does not cancel it, unless
+    /// the release finds that the lock was lost. Each call returns a new token: if you cancel it, no other token is cancelled.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -241,34 +247,35 @@ impl Guard {
     /// # Ok(()) }) }
     /// ```
     ///
-    /// It is the client's watchdog that cancels it; made inside a tokio runtime (with time enabled), a task there watches the
-    /// clock as well, for the case that the runtime which the client was connected on ends first.
+    /// The client's watchdog cancels the token. If you call this inside a tokio runtime with a timer, a task on that runtime watches
+    /// the lease as well. So the token is also cancelled if the runtime that the client was connected on ends first.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         self.hold.lost_token()
     }
 
-    /// Whether [`lost`](Guard::lost) would resolve now. Asks nobody but the clock.
+    /// True if [`lost`](Guard::lost) would resolve now. Sends no request.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.hold.loss().is_some()
     }
 
-    /// The lock is certainly ours for this long if the server is never heard again; zero once it is lost.
+    /// The time for which this owner certainly holds the lock, even if the server never replies again. Zero once the lock is lost.
     ///
-    /// Counted from before the last confirmed request was sent, on a clock that goes on while the machine sleeps,
-    /// less a thousandth for the difference between two clocks.
+    /// The client counts it from the moment before it sent the last confirmed request. It uses a clock that continues while the
+    /// machine sleeps. It subtracts a thousandth of the lease and 1 ms, because the clocks of client and server may differ.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
-    /// Asks the server now whether the lock is still ours.
+    /// Checks now on the server that this owner still holds the lock.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if it is not; [`Error::Unavailable`] if the server does not answer, when
-    /// [`remaining`](Guard::remaining) still says how long it certainly is.
+    /// * [`Error::Lost`]: this owner no longer holds the lock.
+    /// * [`Error::Unavailable`]: the server did not reply. [`remaining`](Guard::remaining) still says for how long the lock is
+    ///   certainly held.
     ///
     /// # Cancel safety
     ///
@@ -277,18 +284,17 @@ impl Guard {
         self.confirm(None).await
     }
 
-    /// Moves the end of the lease to `lease` from now, never nearer than it is.
+    /// Extends the lease: it expires `lease` from now. Never shortens the lease.
     ///
-    /// For fixed leases; one kept by the watchdog needs it only to outlast an outage.
+    /// Use it for fixed leases. The client renews all other locks itself; for those, a longer lease only helps to survive an outage.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if the lease is shorter than a millisecond or longer than a year; otherwise as
-    /// [`check`](Guard::check).
+    /// [`Error::InvalidConfig`] if `lease` is shorter than 1 ms or longer than one year; else as [`check`](Guard::check).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves open whether the lease was extended; it is never shortened.
+    /// If you drop the future, the lease may or may not be extended. It is never shortened.
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         self.confirm(Some(Lease::new("lease", lease)?)).await
     }
@@ -303,12 +309,12 @@ impl Guard {
         self.hold.check()
     }
 
-    /// What a script does only where the hold is there.
+    /// Runs a script that acts only if the server still has the hold.
     pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
         self.ask(what, request, None).await.map(drop)
     }
 
-    /// Asks about the hold. When the request was sent that found it.
+    /// Sends a request about the hold. Returns the moment before the request that found the hold was sent.
     async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Moment> {
         self.hold.check()?;
         let time = (Instant::now(), self.engine.outage_ends());
@@ -322,10 +328,10 @@ impl Guard {
         }
     }
 
-    /// Runs `work` while the lock is ours, then gives it back. If the lock is lost meanwhile, `work` is dropped.
+    /// Runs `work`, then releases the lock. If the lock is lost before `work` is completed, `work` is dropped at its next `await`.
     ///
-    /// A value is never thrown away: once `work` has run to its end the answer is `Ok`, even if the release then fails or finds
-    /// the lock gone, which is logged. Where that makes a difference, [`protect_outcome`](Guard::protect_outcome) tells.
+    /// The value of completed work is never dropped: the result is `Ok`, even if the release then fails or finds that the lock was
+    /// lost. Such a failure is logged. If you need to distinguish these cases, use [`protect_outcome`](Guard::protect_outcome).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -338,16 +344,16 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before `work` was done: it has been dropped.
+    /// [`Error::Lost`] if the lock was lost before `work` was completed. Then `work` was dropped.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work` and the guard.
+    /// Dropping the future drops `work` and the guard, so the lock is released in the background.
     pub async fn protect<T>(self, work: impl Future<Output = T>) -> Result<T> {
         self.protect_outcome(work).await.into_value()
     }
 
-    /// As [`protect`](Guard::protect), for work that can fail itself: one flat result.
+    /// As [`protect`](Guard::protect), for work that can fail itself: both kinds of errors in one `Result`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -361,7 +367,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// The error of `work`, after the lock was given back; else as [`protect`](Guard::protect).
+    /// The error of `work`, after the lock was released; else as [`protect`](Guard::protect).
     ///
     /// # Cancel safety
     ///
@@ -370,8 +376,8 @@ impl Guard {
         self.protect(work).await?
     }
 
-    /// As [`protect`](Guard::protect), and tells work that was ours to the end from work that was done but may not have been
-    /// alone to the end.
+    /// As [`protect`](Guard::protect), but distinguishes three cases: the work was completed while the lock was held, the work was
+    /// completed but the release failed, or the work was stopped.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -381,8 +387,8 @@ impl Guard {
     /// let guard = client.lock("invoice:42").lock().await?;
     /// match guard.protect_outcome(async { 40 + 2 }).await {
     ///     Outcome::Done(total) => println!("{total}"),
-    ///     Outcome::Unconfirmed { value, error } => println!("{value}, but look into it: {error}"),
-    ///     Outcome::Stopped(error) => println!("not done: {error}"),
+    ///     Outcome::Unconfirmed { value, error } => println!("{value}, but check it: {error}"),
+    ///     Outcome::Stopped(error) => println!("not completed: {error}"),
     /// }
     /// # Ok(()) }) }
     /// ```
@@ -400,26 +406,28 @@ impl Guard {
         match self.unlock().await {
             Ok(()) => Outcome::Done(value),
             Err(error) => {
-                tracing::warn!(target: "leasehold::lock", name = &*name, %id, %error, "done, but not confirmed");
+                tracing::warn!(target: "leasehold::lock", name = &*name, %id, %error, "the work is completed, but the release failed");
                 Outcome::Unconfirmed { value, error }
             }
         }
     }
 
-    /// The hold count of this owner now, nested requests under way included.
+    /// The hold count of this owner now. Nested calls that are still waiting for a reply count too.
     #[must_use]
     pub fn holds(&self) -> u32 {
         self.hold.hold_count()
     }
 
-    /// The hash field in Redis, `clientUUID:n`: the same for nested acquisitions, and for those who get the lock in this process
-    /// without the server being asked, one after the other or, for reading, beside each other; else new for every outermost hold.
+    /// The hash field of this hold in Redis, `clientUUID:n`. The server sees one id as one holder.
+    ///
+    /// Nested acquisitions have the same id. So have holds of this client between which the lock passed without a request, and
+    /// readers of this client that share one hold on the server. Every other outermost hold has a new id.
     #[must_use]
     pub fn id(&self) -> &str {
         self.hold.id()
     }
 
-    /// Who may re-enter; known only inside this process.
+    /// The owner of this hold, which may re-enter. Known only inside this process.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.hold.owner
@@ -436,13 +444,13 @@ impl Guard {
         self.hold.name.key()
     }
 
-    /// The fencing token, where the kind has them.
+    /// The fencing token, if locks of this kind have one.
     pub(crate) fn fence(&self) -> Option<u64> {
         self.hold.fence()
     }
 
-    /// Gives up the acquisition on our side: no more renewals, and the owner's next `lock` is a new hold. True if it was
-    /// the last. What the server has is the caller's business.
+    /// Ends the acquisition inside this process: no more renewals, and the owner's next `lock` is a new hold. True if it was the
+    /// last acquisition. The caller must send the release.
     fn step_down(&mut self) -> bool {
         let since = self.hold.since();
         self.on_server = OnServer::Settled;
@@ -453,7 +461,7 @@ impl Guard {
         last
     }
 
-    /// Gives it up for the next in the queue here to have, without asking anybody, if that is possible.
+    /// Passes the hold on in memory to the next waiter of this process, without a request, if that is possible.
     fn pass_on(&mut self) -> Option<Arc<Tenure>> {
         let since = self.hold.since();
         let tenure = self.engine.queues.pass_on(&self.hold, || self.engine.releaser.later(&self.hold))?;
@@ -471,14 +479,14 @@ impl Guard {
         }
     }
 
-    /// Gives up the acquisition and leaves the server's side to the releaser, unless there is nothing.
+    /// Ends the acquisition inside this process. The releaser then clears the server, if the server may have something.
     fn leave(&mut self) {
         let loss = self.hold.loss();
-        loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have looked yet
+        loss.inspect(|reason| self.hold.lose(*reason, &self.engine.counters)); // the watchdog may not have noticed yet
         let given = self.on_server == OnServer::Granted || self.hold.is_given();
-        let there = given || self.on_server == OnServer::InDoubt; // even if it was removed: a hand-over may have brought it again
+        let there = given || self.on_server == OnServer::InDoubt; // also if it was removed: a hand-over may have created it again
         if self.hold.is_evicted() || self.hold.is_doomed() && self.on_server == OnServer::InDoubt {
-            self.hold.came_again(); // it was given back before, and may have been asked for since
+            self.hold.came_again(); // it was released before, and a request for it may have been sent since
         }
         let engine = Arc::clone(&self.engine);
         let _begun = engine.releaser.begin();
