@@ -1,4 +1,4 @@
-//! Settings that have been checked: a value of these types is a valid one.
+//! Checked settings: every value of these types is valid.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -8,66 +8,67 @@ use crate::{
     tls::TlsContext,
 };
 
-/// The longest lease: a year. Redis would take more, but a lock of years is a mistake.
+/// The longest lease: one year. Redis would accept more, but a lease of several years is a mistake.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The longest name in bytes, prefix included.
 const LONGEST_NAME: usize = 1024;
 
-/// What the engine runs on; made by [`Builder`](crate::Builder).
+/// The settings of the engine; made by [`Builder`](crate::Builder).
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// The lease of a lock without one of its own.
+    /// The lease of a lock for which the user set none.
     pub(crate) watchdog: Lease,
     pub(crate) command_timeout: Duration,
     pub(crate) outage_timeout: Duration,
-    /// How long connecting is tried; zero for once.
+    /// The time for which connecting is retried; zero means one attempt.
     pub(crate) connect_timeout: Duration,
-    /// Longer waits are logged.
+    /// Waits that are longer than this are logged.
     pub(crate) slow_wait: Duration,
     pub(crate) replicas: u8,
     pub(crate) confirmed: Confirmed,
     pub(crate) handovers: u32,
     pub(crate) connections: usize,
     pub(crate) pubsub: PubSub,
-    /// Who we are, where that changes.
+    /// The user and the password, if they change.
     pub(crate) credentials: Option<CredentialsProvider>,
     pub(crate) tls: Option<TlsContext>,
     pub(crate) client_name: Option<String>,
 }
 
-/// What a replica has done with a write that it confirms.
+/// Where a replica has a write when it confirms it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Confirmed {
-    /// It is in its memory (`WAIT`).
+    /// In its memory (`WAIT`).
     Received,
-    /// It is on its disk (`WAITAOF`).
+    /// On its disk (`WAITAOF`).
     Fsynced,
 }
 
-/// How waiters learn that a lock is free, see [`Builder::pubsub`](crate::Builder::pubsub).
+/// How a waiter is notified that a lock is free, see [`Builder::pubsub`](crate::Builder::pubsub).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PubSub {
-    /// Sharded in a cluster whose servers have it (Redis and Valkey since 7.0), else classic; as Redisson decides it.
+    /// [`Sharded`](PubSub::Sharded) in a cluster whose servers support it (Redis and Valkey from 7.0), else
+    /// [`Classic`](PubSub::Classic). Redisson decides in the same way.
     #[default]
     Auto,
-    /// `PUBLISH` and `SUBSCRIBE`, which a cluster sends to all its servers.
+    /// `PUBLISH` and `SUBSCRIBE`. A cluster sends each message to all its servers.
     Classic,
-    /// `SPUBLISH` and `SSUBSCRIBE`, which stay on the server of the lock.
+    /// `SPUBLISH` and `SSUBSCRIBE`. Each message stays in the shard of the lock.
     Sharded,
-    /// Nothing is published or subscribed: of those who wait in one process the first looks for itself, with pauses that grow
-    /// up to a fifth of a second. Redisson's spin lock.
+    /// No messages. The first waiter of each process polls the server, with pauses that grow up to 0.2 s. Redisson calls this a spin
+    /// lock.
     Off,
 }
 
-/// A lease between a millisecond and a year, in whole milliseconds as Redis counts it.
+/// A lease between 1 ms and one year, in whole milliseconds as in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Lease(Duration);
 
 impl Lease {
     pub(crate) fn new(setting: &'static str, time: Duration) -> Result<Lease> {
         if time < Duration::from_millis(1) || time > LONGEST {
-            return Err(Error::config(setting, format!("{time:?} is not between 1 ms and a year")));
+            return Err(Error::config(setting, format!("{time:?} is not between 1 ms and one year")));
         }
         Ok(Lease(Duration::from_millis(time.as_millis().try_into().expect("a year of ms fits 64 bits"))))
     }
@@ -76,13 +77,13 @@ impl Lease {
         self.0.as_millis().try_into().expect("a year of ms fits 64 bits")
     }
 
-    /// How long the lease is certain on our side. Clocks may differ by 500 ppm each, the most that NTP slews, and
-    /// our timers fire up to a millisecond late.
+    /// The part of the lease for which this process is certain to hold the lock. The clocks of client and server may each be off by
+    /// 500 ppm, the most that NTP adjusts; and timers fire up to 1 ms late.
     pub(crate) fn certain(self) -> Duration {
         self.0.saturating_sub(self.0 / 1000 + Duration::from_millis(1))
     }
 
-    /// When to confirm it again: a third of the lease less a little, so that the answer is there within the third.
+    /// The time after which to renew: a little less than a third of the lease, so that the reply arrives within the third.
     pub(crate) fn renewal(self) -> Duration {
         self.0.mul_f64(0.3)
     }
@@ -96,7 +97,7 @@ impl Deref for Lease {
     }
 }
 
-/// A lock name that Redis can hold and a cluster can hash together with its channel.
+/// A lock name that is a valid key in Redis. A cluster hashes it to the same slot as its channel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     key: Arc<str>,
@@ -128,7 +129,7 @@ impl Name {
     }
 }
 
-/// The name as the user gave it, without the client's prefix.
+/// The name without the client's prefix, as the user wrote it.
 impl Deref for Name {
     type Target = str;
 
@@ -137,7 +138,7 @@ impl Deref for Name {
     }
 }
 
-/// What a cluster hashes, by the server's rule: between the first `{` and the next `}`, unless that is empty.
+/// The part of a key that a cluster hashes, by the server's rule: between the first `{` and the next `}`, unless that is empty.
 pub(crate) fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;

@@ -1,4 +1,4 @@
-//! Who we are on a server, and who says so.
+//! The user and the password for a server, and the function that provides them.
 
 use std::{error::Error as StdError, fmt, future::Future, sync::Arc};
 
@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use crate::error::Source;
 
-/// A user and a password, for [`Builder::credentials`](crate::Builder::credentials). Neither is ever printed.
+/// A user and a password, for [`Builder::credentials`](crate::Builder::credentials). leasehold never prints either of them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub(crate) user: Option<String>,
@@ -14,7 +14,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// A user and its password.
+    /// A user and the password of that user.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Credentials {
         Credentials { user: Some(user.into()), password: Some(password.into()) }
     }
@@ -31,10 +31,10 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Asked at each connection.
+/// Called for each new connection.
 type Provide = dyn Fn() -> BoxFuture<'static, Result<Credentials, Source>> + Send + Sync;
 
-/// Says who we are now.
+/// Provides the user and the password for a new connection.
 #[derive(Clone)]
 pub(crate) struct CredentialsProvider(Arc<Provide>);
 

@@ -226,7 +226,7 @@ impl Error {
 
     /// A reply that no script of this crate gives.
     pub(crate) fn unexpected(answer: &str) -> Error {
-        let words = format!("unexpected reply {answer}");
+        let words = format!("unexpected reply: {answer}");
         Error::Server { source: Source::from(Box::<dyn StdError + Send + Sync>::from(words)) }
     }
 

@@ -1,6 +1,6 @@
-//! In the place of `tls.rs` without the feature `tls`.
+//! Replaces `tls.rs` if the feature `tls` is off.
 
-/// Nothing can be encrypted.
+/// Has no values: without the feature no connection can be encrypted.
 #[derive(Debug, Clone)]
 pub(crate) enum NoTls {}
 

@@ -18,12 +18,12 @@ use crate::error::{Error, Result};
 
 /// Settings of encrypted connections, for URLs that begin with `rediss` or `valkeys`; see [`Builder::tls`](crate::Builder::tls).
 ///
-/// Without any the server's certificate is checked against the roots of the system and the host in the URL, and we show no
-/// certificate of our own.
+/// By default the client checks the server's certificate against the root certificates of the system and the host in the URL. It
+/// presents no certificate of its own.
 ///
-/// The files are read when the client is made, and again for each connection that is opened later: a certificate or an
-/// authority that was replaced is used from the next connection on. If the files cannot be used then, the client logs that
-/// and goes on with what the files held before. The roots of the system are read once.
+/// The client reads the files when it is made, and again for each connection that it opens later. So it uses a replaced certificate
+/// from the next connection on. If a file is not valid by then, the client logs a warning and uses the last valid contents. It reads
+/// the root certificates of the system only when it is made, or when a client certificate has changed.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Default)]
-#[must_use = "it does nothing until a Builder has it"]
+#[must_use = "these settings do nothing until you pass them to `Builder::tls`"]
 pub struct Tls {
     ca_file: Option<PathBuf>,
     client_cert: Option<(PathBuf, PathBuf)>,
@@ -42,30 +42,31 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// The roots of the system, the name in the URL, no certificate of our own.
+    /// The default settings.
     pub fn new() -> Tls {
         Tls::default()
     }
 
-    /// Trusts the authorities in this file (PEM) and no others. Defaults to the roots of the system.
+    /// Trusts the certificate authorities in this file (PEM) and no others. Defaults to the root certificates of the system.
     pub fn ca_file(self, path: impl AsRef<Path>) -> Self {
         Tls { ca_file: Some(path.as_ref().to_owned()), ..self }
     }
 
-    /// Shows this certificate, with what signs it if anything does, and proves it with this key (both PEM). Defaults to none.
+    /// Presents this certificate to the server, with this private key (both PEM). The certificate file may also contain the
+    /// certificates of the authorities that signed it. Defaults to no certificate.
     pub fn client_cert(self, certificate: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         Tls { client_cert: Some((certificate.as_ref().to_owned(), key.as_ref().to_owned())), ..self }
     }
 
-    /// The name that the server's certificate must be for: where the URL has an address, a proxy stands between, or the
-    /// servers of a cluster tell each other by addresses. Defaults to the host.
+    /// The host name that the server's certificate must contain. Set it if the URL has an IP address, if a proxy is in between, or if
+    /// the servers of a cluster announce IP addresses. Defaults to the host that the client connects to.
     pub fn server_name(self, name: impl Into<String>) -> Self {
         Tls { server_name: Some(name.into()), ..self }
     }
 }
 
-/// What it takes to encrypt a connection. Names its back end itself: another crate may have chosen another for the process,
-/// or none.
+/// The settings for encrypted connections. They name the cryptography provider explicitly, because another crate may have set a
+/// different default for the process, or none.
 #[derive(Clone)]
 pub(crate) struct TlsContext {
     settings: Arc<Tls>,
@@ -73,28 +74,28 @@ pub(crate) struct TlsContext {
     pub(crate) server_name: Option<String>,
 }
 
-/// What the files came to when they were last looked at.
+/// The result of the last reading of the files.
 #[derive(Default)]
 struct Loaded {
-    /// What they held then, whether or not it could be used; as a hash, since one of them is a secret.
+    /// The contents of the files, valid or not; as a hash, because one of them is a secret.
     seen: Option<u64>,
-    /// The last that could be used.
+    /// The last valid settings.
     config: Option<Arc<ClientConfig>>,
 }
 
-/// What the files hold.
+/// The contents of the files.
 #[derive(Hash)]
 struct Files {
     ca: Option<Vec<u8>>,
     client_cert: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why there are no settings to encrypt with.
+/// The reason for which there are no settings for encryption.
 #[derive(Debug, Hash)]
 enum Unusable {
-    /// They are wrong.
+    /// The files are not valid.
     Wrong(String),
-    /// The process or the machine can open no more files: later it may.
+    /// The process or the machine cannot open more files now. It may later.
     ForNow(String),
 }
 
@@ -105,10 +106,11 @@ impl std::fmt::Debug for TlsContext {
 }
 
 impl TlsContext {
-    /// Reads the files, so that what is wrong with them is said at once.
+    /// Reads the files, so that the user gets an error about them at once.
     pub(crate) fn new(tls: &Tls) -> Result<TlsContext> {
         if let Some(name) = &tls.server_name {
-            ServerName::try_from(name.as_str()).map_err(|_| invalid("server_name is neither a host nor an address"))?;
+            ServerName::try_from(name.as_str())
+                .map_err(|_| invalid("server_name is neither a host name nor an IP address"))?;
         }
         let (settings, server_name) = (Arc::new(tls.clone()), tls.server_name.clone());
         let context = TlsContext { settings, loaded: Arc::default(), server_name };
@@ -118,8 +120,8 @@ impl TlsContext {
         }
     }
 
-    /// For the next connection: from the files as they are now. Where they cannot be used any more, as while they are being
-    /// replaced, from what they held before.
+    /// The settings for the next connection, from the files as they are now. If the files are not valid, for example while somebody
+    /// replaces them, from their last valid contents.
     pub(crate) fn config(&self) -> std::result::Result<Arc<ClientConfig>, String> {
         self.load().map_err(Unusable::into_words)
     }
@@ -143,7 +145,7 @@ impl TlsContext {
             (Err(why), Some(before)) => {
                 let why = why.into_words();
                 tracing::warn!(target: "leasehold::conn", why,
-                    "the TLS files cannot be used; connections go on with what the files held before");
+                    "the TLS files are not valid; new connections use their last valid contents");
                 Ok(Arc::clone(before))
             }
             (Err(why), None) => Err(why),
@@ -184,18 +186,18 @@ impl Files {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(trusted);
         if roots.is_empty() {
-            return Err(Unusable::Wrong(format!("{whose} has no authority that can be trusted")));
+            return Err(Unusable::Wrong(format!("{whose} has no certificate authority that can be used")));
         }
         Ok(roots)
     }
 }
 
-/// All that the system trusts. If there is nothing because nothing could be read, that is said.
+/// The root certificates of the system. An error if there are none because they could not be read.
 fn system_roots() -> std::result::Result<Vec<CertificateDer<'static>>, Unusable> {
     let found = rustls_native_certs::load_native_certs();
     match found.errors.into_iter().next() {
         Some(error) if found.certs.is_empty() => {
-            let why = format!("the authorities of the system cannot be read: {error}");
+            let why = format!("the root certificates of the system cannot be read: {error}");
             match error.kind {
                 rustls_native_certs::ErrorKind::Io { inner, .. } => Err(Unusable::io(why, &inner)),
                 _ => Err(Unusable::Wrong(why)),
@@ -211,7 +213,7 @@ impl Unusable {
     }
 
     fn io(why: String, error: &io::Error) -> Unusable {
-        /// The machine's, the process's.
+        /// The limit of the machine, and the limit of the process.
         const TOO_MANY_OPEN: [i32; 2] = if cfg!(windows) { [10_024, 4] } else { [23, 24] };
         match error.raw_os_error() {
             Some(code) if TOO_MANY_OPEN.contains(&code) => Unusable::ForNow(why),

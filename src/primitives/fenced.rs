@@ -1,4 +1,4 @@
-//! The fenced lock: Redisson's `RFencedLock`, byte for byte in Redis. Each grant has a number greater than all before.
+//! The fenced lock: Redisson's `RFencedLock`, byte for byte in Redis. Each new hold gets a number greater than all earlier ones.
 
 use super::{
     handle::Handle,
@@ -13,7 +13,7 @@ use crate::{
 
 const TOKEN: ExtraKey = ExtraKey::Prefixed("redisson_lock_token");
 
-/// Every grant goes through the server, which counts the tokens.
+/// Every grant is a request to the server, because the server counts the tokens.
 static FENCED: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!("lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua"; TOKEN),

@@ -1,4 +1,4 @@
-//! What all locks have in common for their users: a name and settings, and what can be asked of the lock as such.
+//! The common part of all public lock types: a name, settings, and requests about the lock itself instead of one hold.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 use tokio::time::Instant;
 
-/// A lock by name, with the settings for taking it.
+/// A lock by name, with the settings for acquiring it.
 #[derive(Clone)]
 pub(super) struct Handle {
     pub(super) engine: Arc<Engine>,
@@ -27,7 +27,7 @@ pub(super) struct Handle {
     acts_for: ActsFor,
 }
 
-/// What is wrong is said when it is used; out of line, for tasks carry locks along.
+/// An invalid setting is reported by the first call that uses it. The error is in an `Arc`, because tasks keep many handles.
 type Setting<T> = std::result::Result<T, Arc<Error>>;
 
 fn valid<T: Clone>(setting: &Setting<T>) -> Result<T> {
@@ -37,7 +37,7 @@ fn valid<T: Clone>(setting: &Setting<T>) -> Result<T> {
 /// The owner of an acquisition.
 #[derive(Debug, Clone)]
 enum ActsFor {
-    /// [`Owner::current`] at the time of the call.
+    /// The [`Owner::current`] of each call.
     Current,
     /// A new owner for each call.
     EachCall,
@@ -54,16 +54,16 @@ impl ActsFor {
     }
 }
 
-/// Who holds a lock, as the server has it.
+/// The holder of a lock, as the server sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The hash field in Redis: ours is [`Guard::id`], Redisson's `clientUUID:threadId`. A lock that was released before its
-    /// [`min_hold`](crate::Lock::min_hold) has `:rest` after the id of its last holder.
+    /// The hash field in Redis. For a leasehold client it is [`Guard::id`], for Redisson `clientUUID:threadId`. If the lock was
+    /// released before its [`min_hold`](crate::Lock::min_hold) was over, the id of the last holder ends with `:rest`.
     pub id: String,
-    /// Its hold count. Readers of one client may share an entry: then that of one of them.
+    /// The hold count. If several readers of one client share this entry, it is the hold count of one of them.
     pub holds: u64,
-    /// How long the lease still lasts; `None` if it has no end, which no client leaves behind on purpose.
+    /// The time left on the lease. `None` if the key never expires; no client creates such a key on purpose.
     pub remaining: Option<Duration>,
 }
 
@@ -85,7 +85,7 @@ impl Handle {
     }
 
     pub(super) fn max_hold(self, d: Duration) -> Self {
-        let zero = || Error::config("max_hold", "a hold of no time is none");
+        let zero = || Error::config("max_hold", "it must be greater than zero");
         Handle { max_hold: if d.is_zero() { Err(Arc::new(zero())) } else { Ok(Some(d)) }, ..self }
     }
 
@@ -129,7 +129,7 @@ impl Handle {
         self.engine.take(&request).instrument(span).await
     }
 
-    /// Who holds a lock that one can hold at a time.
+    /// The holder of a lock that one owner holds at a time.
     pub(super) async fn inspect(&self, kind: &'static Kind) -> Result<Option<Holder>> {
         self.look(kind, "inspect", self.engine.outage_ends()).await
     }
@@ -143,7 +143,7 @@ impl Handle {
         }
     }
 
-    /// Takes the lock away from the one who is seen to have it.
+    /// Looks up the holder, then releases the lock of that holder and of no other.
     pub(super) async fn force_unlock(&self, kind: &'static Kind) -> Result<bool> {
         const WHAT: &str = "force_unlock";
         let give_up = self.engine.outage_ends();
@@ -152,12 +152,12 @@ impl Handle {
         let (answer, again) = self.tell(WHAT, (kind, &kind.force_unlock), meant, give_up).await?;
         match answer.code {
             Code::Released => Ok(true),
-            Code::Gone => Ok(again), // if it was asked twice, the first time may have done it
+            Code::Gone => Ok(again), // an earlier request without a reply may have released it
             _ => Err(self.conflict()),
         }
     }
 
-    /// Asks about the lock itself, not about a hold of ours.
+    /// Sends a request about the lock itself, not about a hold of this client.
     pub(super) async fn tell(
         &self,
         what: &'static str,
@@ -171,7 +171,7 @@ impl Handle {
         self.engine.tell(what, &name, (&script.script, part), give_up).instrument(span).await
     }
 
-    /// Whoever comes now asks the server, whatever is known here.
+    /// From now on a caller sends a request, even if this process believes to hold the lock.
     pub(super) fn forced(&self, kind: &'static Kind) -> Result<()> {
         self.engine.forced(&valid(&self.name)?, kind);
         Ok(())
@@ -193,7 +193,7 @@ impl Handle {
 }
 
 impl Holder {
-    /// From its hold count, the ms it has left, and its id.
+    /// Reads the hold count, the time left in ms, and the id.
     pub(super) fn of(words: &str) -> Option<Holder> {
         let mut words = words.splitn(3, ' ');
         let (holds, left, id) = (words.next()?, words.next()?, words.next()?);

@@ -105,12 +105,12 @@ exclusive!(Lock, "lock" -> Guard, LOCK, Ok);
 working!(Lock, "lock");
 
 impl Lock {
-    /// Takes the lock away from whoever has it and wakes the waiters; true if it was taken away. The holder is not asked:
-    /// a leasehold client is told within a third of its lease, and may work on until then.
+    /// Releases the lock on behalf of its holder and wakes the waiters; true if the lock was held. The holder is not asked first. A
+    /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///
-    /// It looks who has the lock and then takes it from that hold and from no other, however often the request is sent and
-    /// however late it arrives: one that is given back in between is not replaced by the next, and the answer is false.
-    /// (Redisson uses an id again when the same thread takes the lock again; a late request can then take that one.)
+    /// The call first looks up the holder. It then releases the lock of that holder and of no other, even if the request is repeated
+    /// or late. If the holder releases the lock in between, the next holder keeps it, and the result is false. (A thread that uses
+    /// Redisson has the same id each time it acquires the lock. A late request can then release its new hold.)
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves open whether the lock was taken away.
+    /// If you drop the future, the lock may or may not be forced open.
     pub async fn force_unlock(&self) -> Result<bool> {
         self.0.force_unlock(&LOCK).await
     }

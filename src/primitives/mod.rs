@@ -1,6 +1,6 @@
-//! Layer 3: what users hold. Each primitive is one file, its scripts, and a static table of them.
+//! Layer 3: the public lock types. Each type is one file, a folder of Lua scripts, and a static table of these scripts.
 
-/// A script: the frame, what scripts of its primitive have in common, its own step, and the keys it needs beside the lock.
+/// A script: the frame, the functions that the scripts of its lock type share, its own step, and the keys it needs beside the lock.
 macro_rules! script {
     ($($file:literal),+ $(; $($key:expr),+)?) => {
         crate::engine::KindScript::new(

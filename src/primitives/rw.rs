@@ -18,7 +18,8 @@ use tokio::time::Instant;
 const CHANNEL: &str = "redisson_rwlock";
 const MARK: ExtraKey = ExtraKey::Prefixed("leasehold_rwlock_waits");
 const LIVES: ExtraKey = ExtraKey::OfHold("rwlock_timeout:1");
-/// The watchdog of a JVM that reads too may bring the end of the lock to its own lease, 30 s by default; less what clocks differ.
+/// If a JVM reads at the same time, its watchdog may shorten the lease of the whole lock to its own lease, 30 s by default. This is a
+/// little less, because clocks differ.
 const OF_OTHERS: Duration = Duration::from_millis(29_960);
 
 static READ: Kind = Kind {
@@ -121,7 +122,7 @@ impl RwState {
         })
     }
 
-    /// The ids of all of them, with a line each.
+    /// The ids of all holders, one per line.
     fn ids(&self) -> String {
         let (writer, readers): (_, &[Holder]) = match self {
             RwState::Free => (None, &[]),
@@ -282,9 +283,10 @@ impl RwLock {
         RwState::of(&answer).ok_or_else(|| self.0.conflict())
     }
 
-    /// Takes the lock away from those who are seen to have it, readers and writer, and wakes all who wait; true if it was taken
-    /// away. Holders are not asked, see [`Lock::force_unlock`](crate::Lock::force_unlock); those who come after the look keep what
-    /// they have.
+    /// Releases the lock on behalf of its holders, readers and writer, and wakes all waiters; true if the lock was held.
+    ///
+    /// The call first looks up the holders, then releases their holds and no others: an owner that acquires the lock after the lookup
+    /// keeps it. The holders are not asked first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
     ///
     /// # Errors
     ///
@@ -292,7 +294,7 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves open whether the lock was taken away.
+    /// If you drop the future, the lock may or may not be forced open.
     pub async fn force_unlock(&self) -> Result<bool> {
         let ids = self.inspect().await?.ids();
         if ids.is_empty() {
@@ -303,7 +305,7 @@ impl RwLock {
         let answered = self.0.tell("force_unlock", (&READ, &READ.force_unlock), request, give_up).await;
         self.0.forced(&READ)?;
         let (answer, again) = answered?;
-        Ok(answer.code == Code::Released || again) // if it was asked twice, the first time may have done it
+        Ok(answer.code == Code::Released || again) // an earlier request without a reply may have released it
     }
 }
 
@@ -321,7 +323,7 @@ guarding!(ReadGuard);
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct WriteGuard {
     guard: Guard,
-    /// Of the same owner. Out of line, for few need it.
+    /// A handle of the same owner. Boxed, because few guards need it.
     lock: Box<Handle>,
 }
 
