@@ -1,15 +1,15 @@
--- The frame before every script: runs a step once for each part of a gathered call, so that a failing part leaves
--- the others alone, and puts each part's nonce in front of its answer.
--- ARGV[1]  the number of parts. KEYS and the rest of ARGV are shared out evenly, each part's ARGV with its nonce first.
--- Reply    'nonce code words...', a list of these for several parts; code `error` is followed by the server's words.
--- step(k, a)  the part's keys begin at KEYS[k + 1]; its nonce is ARGV[a + 1], its arguments begin at ARGV[a + 2].
--- What is handed on to redis.call stays the string that it came as: numbers are printed, which takes longer than the call.
+-- The frame around every script. One call carries one or more parts. The frame runs the step once for each part, so a failing part
+-- does not affect the others. It puts the nonce of each part before its reply.
+-- ARGV[1]  the number of parts. KEYS and the rest of ARGV are divided evenly among the parts; the ARGV of a part begin with its nonce.
+-- Reply    'nonce code words...', or a list of these for several parts; after the code `error` comes the error message of the server.
+-- step(k, a)  the keys of the part begin at KEYS[k + 1]; its nonce is ARGV[a + 1], its arguments begin at ARGV[a + 2].
+-- Scripts pass arguments to redis.call as strings, without a conversion: formatting a number takes longer than the call itself.
 local function answered(step, k, a)
   local ran, answer = pcall(step, k, a)
   if not ran then
-    -- Redis 7 raises a table or a string, depending on where; older servers a string.
+    -- Redis 7 raises a table or a string, depending on the place; older servers raise a string.
     answer = 'error ' .. (type(answer) == 'table' and answer.err or tostring(answer))
-    -- Later servers say which command it was, and earlier ones in which line. 7.0 neither: so all that may be called are tried.
+    -- Later servers name the command, earlier ones the line. Redis 7.0 names neither, so this tries all commands that scripts use.
     if redis.acl_check_cmd and string.find(answer, "can't run this command", 1, true) then
       local commands = [[DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HSET INCR LINDEX LPOP LPOS LRANGE LREM
         PEXPIRE PTTL PUBLISH RPUSH SET SPUBLISH TIME ZADD ZREM ZSCORE]]

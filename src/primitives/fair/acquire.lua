@@ -1,12 +1,12 @@
--- Takes the lock if it is free and nobody waits longer, or moves its count to the count wanted. Else `join` takes a place in
--- the queue, at its end; `stay` keeps the place that is there and never makes one, so that it is harmless when late; `first`
--- does not wait. Safe to run twice: the second run finds the count, or the place.
+-- Acquires the lock if it is free and no other waiter is before this one, or sets the hold count to the wanted count. Otherwise `join`
+-- adds the waiter at the end of the queue. `stay` keeps the place that is there and never creates one, so a late run does no harm.
+-- `first` does not wait. Safe to run twice: the second run finds the count or the place already set.
 -- KEYS   lock, queue, places
--- ARGV   nonce, hold id, lease ms, count wanted, 'join', 'stay', 'first', or 'again' if a hold must be there already; channel,
+-- ARGV   nonce, hold id, lease ms, wanted count, 'join', 'stay', 'first', or 'again' to re-enter an existing hold; channel,
 --        publish command
--- Reply  granted, count | lost: `again`, but there is no hold | conflict: not a lock | out: `stay`, but there is no place
---        queued, ms until it is worth asking again (-1: no end), place (1: next), hold id or nothing
---        busy, ms as above, hold id or nothing: for `first`
+-- Reply  granted, count | lost: `again`, but there is no such hold | conflict: not a lock | out: `stay`, but there is no place
+--        queued, ms until the next request makes sense (-1: the lock never expires), place (1: next), id of the holder or nothing
+--        busy, ms as above, id of the holder or nothing: for `first`
 return serve(function(k, a)
   local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, how, channel = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
@@ -36,7 +36,7 @@ return serve(function(k, a)
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
       local ends = redis.pcall('PEXPIRE', lock, lease)
-      if ends ~= 1 then -- not allowed: a lock without end would stay for ever if its client went away now
+      if ends ~= 1 then -- not permitted: a lock that never expires would stay forever if its client died now
         redis.call('DEL', lock)
         error(ends)
       end
@@ -52,8 +52,8 @@ return serve(function(k, a)
     return string.format('busy %.0f ', left) .. theirs
   end
   local place = redis.call('LPOS', queue, id)
-  -- A JVM before us takes off its wait when it gets the lock, so have that much more for each; but no more of them than can
-  -- have their turn before we look again, for the line may be long.
+  -- A JVM subtracts its wait time from all later places when it acquires the lock. So add that much for each JVM before this waiter.
+  -- Count only as many as can have their turn before this waiter's next request, because the queue may be long.
   local stay = PLACE
   if place ~= 0 then
     for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place or 256, 256) - 1)) do
@@ -63,7 +63,7 @@ return serve(function(k, a)
   local joins, till = not place, string.format('%.0f', clock() + stay)
   place = place or redis.call('RPUSH', queue, id) - 1
   local kept = redis.pcall('ZADD', places, till, id)
-  if type(kept) == 'table' then -- not allowed: one without a place is passed over
+  if type(kept) == 'table' then -- not permitted: the others would pass over a waiter without a place
     if joins then
       redis.call('LREM', queue, -1, id)
     end

@@ -1,5 +1,5 @@
--- Takes the lock away from the hold that is meant and calls the next. Safe to run twice, and late: nobody else's lock is
--- touched.
+-- Releases the lock of the named hold on behalf of its holder, and notifies the next waiter. Safe to run twice or late: it changes no
+-- other hold.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, (unused) x 2, publish command, channel
 -- Reply  released | gone: there is no such hold

@@ -1,8 +1,9 @@
--- Before each script of the fair lock, after holder.lua. The lock is the plain one's hash. Those who wait stand in a list, the
--- next first; a sorted set says until when each has its place. A client of ours keeps its places by coming back, a JVM comes
--- in with five minutes for itself and for each before it, and takes as much from all when it gets the lock.
+-- Runs before each script of the fair lock, after holder.lua. The lock is the same hash as that of the plain lock. The waiters are in
+-- a list, the next one first. A sorted set has the time until which each waiter keeps its place. A leasehold client renews its places
+-- with each request. A JVM gets a place for five minutes, plus five minutes for each waiter before it; when it acquires the lock, it
+-- subtracts five minutes from the places of all others.
 
--- How long a place of ours lasts, how long a head that was called has to come, and what a JVM takes off: all in ms.
+-- For how long a place of this client lasts, how much time a notified head has to come, and the time that a JVM subtracts: all in ms.
 local PLACE, GRACE, JVM = 30000, 5000, 300000
 
 -- The server's clock, in ms.
@@ -11,19 +12,20 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- A client of ours has a UUID of version 8, Redisson's are of version 4.
+-- A leasehold client has a UUID of version 8; Redisson's are of version 4.
 local function ours(id)
   return string.sub(id, 15, 15) == '8'
 end
 
--- How many were told; nothing is published where the client has no such command.
+-- Returns the number of clients that received the message. Publishes nothing if there is no command.
 local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
 end
 
--- The lock is free: whose turn is it? Calls the head, unless it is `me`, and gives it GRACE to come; passes over those that did
--- not. `fresh`: free only now, so that nobody can be late. Then also one whose place is void gets its turn, if it listens.
--- Answers who (nil: nobody waits), until when it has its turn, how many heard.
+-- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
+-- come. Passes over heads that did not come. `fresh` means that the lock has become free only now, so no head can be late; then a
+-- head whose place has expired also gets its turn, if it is subscribed.
+-- Returns the waiter (nil: none), the time until which it has its turn, and the number of clients that received the message.
 local function call_next(queue, places, command, channel, me, fresh)
   local now = clock()
   while true do
@@ -45,7 +47,7 @@ local function call_next(queue, places, command, channel, me, fresh)
         return first, turn, heard
       end
     end
-    -- In this order, as everywhere: one in line without a place costs nothing, a place that nobody stands at stays for ever.
+    -- In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without a waiter stays forever.
     redis.call('ZREM', places, first)
     redis.call('LPOP', queue)
   end

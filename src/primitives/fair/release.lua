@@ -1,11 +1,12 @@
--- Moves the count to the count wanted; at zero calls the next and deletes the lock, in this order: should PUBLISH be refused, the
--- lock must not be gone with nobody woken. Or it leaves the lock there for so long, under another field: then the next looks when that
--- is. One that does not have the lock gives its place back. Safe to run twice: the second run finds that field, and leaves its end
--- as it is.
+-- Sets the hold count to the wanted count. At zero it notifies the next waiter and deletes the lock, in this order: if PUBLISH is
+-- refused, the lock must not be gone while no waiter was notified. If `min_hold` is not over yet, it instead keeps the lock for the
+-- rest of that time, under another field; the next waiter then tries when that time ends. If the hold does not have the lock, the
+-- script removes its place in the queue. Safe to run twice: the second run finds that field and does not change when it expires.
 -- KEYS   lock, queue, places
--- ARGV   nonce, hold id, ms for which nobody gets it yet or 0, count wanted, publish command, channel
--- Reply  released | gone: there was no hold, but perhaps a place; each with the clients that were told, and the ms that the one
---        called has to come (0: nobody was). If nobody was told, send this again then: that calls the one behind it.
+-- ARGV   nonce, hold id, ms for which the lock must stay held or 0, wanted count, publish command, channel
+-- Reply  released | gone: there was no hold, but perhaps a place. Each with the number of clients that received the message, and the
+--        ms that the notified waiter has to come (0: none was notified). If no client received it, send this again after that
+--        time: it then notifies the waiter behind.
 return serve(function(k, a)
   local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, wanted, command, channel = ARGV[a + 2], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]

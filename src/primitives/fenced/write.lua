@@ -1,6 +1,6 @@
--- Writes a value of the user's while the hold is there: looking and writing are one step. Safe to run twice; one that is late
--- finds no hold, since ids never come back.
--- KEYS   lock, the key that is written
+-- Writes a value of the user if the server still has the hold: the check and the write are one step. Safe to run twice. A late run
+-- finds no hold, because ids are never reused.
+-- KEYS   lock, the key to write
 -- ARGV   nonce, hold id, value
 -- Reply  kept | gone: there is no such hold, and nothing was written
 return serve(function(k, a)

@@ -1,7 +1,7 @@
--- Says who holds the lock. Changes nothing.
+-- Returns the holder of the lock. Changes nothing.
 -- KEYS   lock
 -- ARGV   nonce, (unused) x 4, channel
--- Reply  held, count, ms left (-1: no end), hold id | free | conflict: not a lock
+-- Reply  held, count, ms left (-1: never expires), hold id | free | conflict: not a lock
 return serve(function(k)
   local lock = KEYS[k + 1]
   if redis.call('EXISTS', lock) == 0 then

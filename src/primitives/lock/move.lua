@@ -1,10 +1,10 @@
--- Before each script that hands a lock over: from the last acquisition of one hold to another of the same client, with a lease
--- of its own, all of it or nothing.
+-- Runs before each script that hands a lock over: from one hold, at its last acquisition, to another hold of the same client, with a
+-- lease of its own. It does all of that or nothing.
 
--- Why there is nothing to move: the answer of the script, or nil.
+-- Returns nil if the lock can be moved; else the reply of the script, which says why not.
 local function stays(lock, id, lease, heir)
   if redis.call('HEXISTS', lock, heir) == 1 then
-    -- A late second run finds a hold that may have been given a longer lease meanwhile.
+    -- A late second run finds a hold whose lease may have been extended since.
     local left = redis.call('PTTL', lock)
     redis.call('PEXPIRE', lock, left > tonumber(lease) and left or lease)
     return 'handed before'
@@ -16,9 +16,9 @@ local function stays(lock, id, lease, heir)
   return count ~= '1' and 'deeper ' .. count or nil
 end
 
--- In this order: should the first be refused (out of memory), the lock is still where it was. So it is where one of the others is
--- not allowed; with two fields it would be no lock, and with two writers, of a lock with a `mode`, the heir would take it for its
--- own.
+-- The order matters. If the server refuses the first command (out of memory), the old hold still has the lock. The same is true if
+-- one of the other commands is not permitted: then the first one is undone. With two fields the key would not be a lock. And a lock
+-- with a `mode` would have two writers, and the new hold would consider it its own.
 local function move(lock, id, lease, heir, mode)
   redis.call('HINCRBY', lock, heir, '1')
   local done = redis.pcall('PEXPIRE', lock, lease)

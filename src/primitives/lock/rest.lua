@@ -1,13 +1,13 @@
--- Before each script that releases a lock: what stays of a hold that is released before the time for which nobody else may have
--- the lock (`min_hold`).
+-- Runs before each script that releases a lock. It keeps a lock that was released before its `min_hold` was over: another field stays
+-- in the hash until then.
 
--- The field that stays. It is not the hold's own, so nothing that comes late can renew it, and a second release finds it.
+-- The field that stays. It is not the field of the hold, so no late request can renew it, and a second release finds it.
 local function rest_of(id)
   return id .. ':rest'
 end
 
--- In this order: PEXPIRE is never refused for lack of memory, and after it neither is the rest. Should one of the others not be
--- allowed, the hold is still there, and ends by itself.
+-- The order matters. The server never refuses PEXPIRE for lack of memory, and after it not the other commands either. If one of the
+-- others is not permitted, the hold is still there, and it expires.
 local function rests(lock, id, rest)
   redis.call('PEXPIRE', lock, rest)
   redis.call('HINCRBY', lock, id, '0')
