@@ -205,7 +205,8 @@ impl Error {
 
     /// A call that waits was polled outside a runtime, where nothing could wake it.
     pub(crate) fn no_runtime(what: &str) -> Error {
-        let reason = format!("{what} needs a tokio runtime around it, for example Handle::block_on; there is none here");
+        let reason =
+            format!("{what} needs a tokio runtime around it, for example Handle::block_on; there is none here");
         Error::config("runtime", reason)
     }
 

@@ -51,7 +51,7 @@ async fn operations_are_traced_and_secrets_are_not() {
     let (other, waiter) = (client.lock("slow"), settings.connect().await.expect("welcome"));
     let guard = other.lock().await.expect("free");
     assert!(waiter.lock("slow").try_lock_for(ms(100)).await.expect("answered").is_none());
-    let slow = "slow name=\"slow\" waited=1";
+    let slow = "slow wait ended name=\"slow\" waited=1";
     let same = leasehold::Client::builder().url(url.clone()).slow_wait(ms(20)).command_timeout(ms(20_000));
     let same = same.connect().await.expect("welcome");
     let held = same.mutex("same").lock().await.expect("free");

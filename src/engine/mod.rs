@@ -175,7 +175,7 @@ impl Engine {
             if left().is_zero() {
                 return Err(Error::silent(CONNECTING, "", since.elapsed(), last));
             }
-            tracing::info!(target: "leasehold::conn", ?last, "no connection yet");
+            tracing::info!(target: "leasehold::conn", ?last, "cannot connect yet; the client tries again");
             sleep(pauses.next().min(left())).await;
             limit = left().max(ONE_ATTEMPT);
         }

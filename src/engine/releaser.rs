@@ -436,7 +436,7 @@ impl ReleaseWorker {
 
     fn give_up(&self, job: &ReleaseJob, error: &Error) {
         tracing::warn!(target: "leasehold::lock", name = &*job.hold.name, id = job.hold.id(), %error,
-            "not given back; it ends with its lease");
+            "the release failed; if the lock is held, it stays held until its lease expires");
         if let Some(heir) = &job.heir {
             heir.withdraw();
         }

@@ -400,9 +400,11 @@ impl Engine {
         match ended {
             None => tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, place, "still waiting"),
             Some(way) if reports.spoke => {
-                tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, place, ?way, "slow");
+                tracing::warn!(target: TARGET, name, ?waited, ?holder, by_this_client, place, ?way, "slow wait ended");
             }
-            Some(way) => tracing::debug!(target: TARGET, name, ?waited, ?holder, by_this_client, place, ?way, "slow"),
+            Some(way) => {
+                tracing::debug!(target: TARGET, name, ?waited, ?holder, by_this_client, place, ?way, "slow wait ended")
+            }
         }
     }
 

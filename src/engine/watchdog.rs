@@ -194,7 +194,7 @@ impl Watchdog {
                 self.queues.wake_head(hold);
             }
             Err(fault) => {
-                tracing::debug!(target: "leasehold::lock", name = &*hold.name, ?fault, "not confirmed yet");
+                tracing::debug!(target: "leasehold::lock", name = &*hold.name, ?fault, "the renewal failed; the client tries again");
                 hold.confirm_later();
             }
         }

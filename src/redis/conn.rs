@@ -179,7 +179,7 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             before.pop();
         }
         link = Arc::new(next);
-        tracing::info!(target: "leasehold::conn", "connected again");
+        tracing::info!(target: "leasehold::conn", "reconnected");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
         reconnected();
     }
@@ -260,7 +260,7 @@ impl Dialer {
     async fn open_at(&self, target: Target, buffer: usize) -> Result<Link, Fault> {
         let link = Link::open(&target, self.command_timeout, buffer, &self.counters).await?;
         if self.locator.wants_master() && link.is_replica().await {
-            return Err(Fault::said("READONLY this server is a replica, and its master is wanted"));
+            return Err(Fault::said("READONLY this server is a replica; the client needs its master"));
         }
         Ok(link)
     }

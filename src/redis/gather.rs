@@ -327,7 +327,13 @@ impl Dispatcher {
     }
 
     async fn answered<T>(&self, answer: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
-        let lost = |_| Err(self.backlog().closed.clone().unwrap_or_else(|| Fault::unknown("nobody answers any more")));
+        let lost = |_| {
+            Err(self
+                .backlog()
+                .closed
+                .clone()
+                .unwrap_or_else(|| Fault::unknown("the task of this connection has ended")))
+        };
         answer.await.unwrap_or_else(lost)
     }
 
@@ -394,7 +400,7 @@ fn by_slot(batch: Vec<PendingRequest>) -> impl Iterator<Item = Vec<PendingReques
 
 /// Of a script that was loaded just before.
 fn known(answers: Option<Answers>) -> Result<Answers, Fault> {
-    answers.ok_or_else(|| Fault::said("NOSCRIPT although it was just loaded"))
+    answers.ok_or_else(|| Fault::said("NOSCRIPT although the script was just loaded"))
 }
 
 /// Wants to know how many replicas have what was written on a link before.

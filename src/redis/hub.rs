@@ -196,7 +196,7 @@ impl Hub {
                     FIRST_PAUSE
                 }
                 Err(fault) => {
-                    tracing::warn!(target: "leasehold::conn", ?fault, "no subscriber connection");
+                    tracing::warn!(target: "leasehold::conn", ?fault, "cannot open the connection for messages; the client tries again");
                     (pause * 2).min(LAST_PAUSE)
                 }
             };
@@ -291,7 +291,7 @@ impl Hub {
         }
         let [only] = channels else { return true };
         tracing::warn!(target: "leasehold::conn", channel = %only, ?fault,
-            "the server refuses the subscription; waiters look for themselves every now and then");
+            "the server refuses the subscription; waiters poll instead");
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());
         }

@@ -328,7 +328,7 @@ impl Link {
         self.counters.round_trip.note(self.liveness.clock() - sent);
         let mut answers = answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
-            tracing::error!(target: "leasehold::conn", "a reply belongs to another request; replacing the connection");
+            tracing::error!(target: "leasehold::conn", "a reply belongs to another request; the client replaces the connection");
             self.give_up();
             Fault::unknown("the reply belongs to another request")
         })?;
@@ -381,7 +381,7 @@ impl Link {
         let Some(name) = &target.client_name else { return };
         let named: Result<Value, _> = self.custom("CLIENT", &["SETNAME", name]).await;
         if let Err(fault) = named {
-            tracing::debug!(target: "leasehold::conn", ?fault, "this connection has no name");
+            tracing::debug!(target: "leasehold::conn", ?fault, "the server refused the client name; this connection has none");
         }
     }
 
@@ -404,7 +404,7 @@ impl Link {
         let epoch = fields?.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         match (master?, epoch) {
             (Some((host, port)), Some(epoch)) => Ok((epoch, Address::Tcp(host.into(), port))),
-            _ => Err(Fault::said("ERR this sentinel does not say who the master is")),
+            _ => Err(Fault::said("ERR this sentinel does not name the master")),
         }
     }
 
@@ -450,7 +450,7 @@ impl Link {
         }
         announced?
             .and_then(|mut answers| answers.pop())
-            .ok_or_else(|| Fault::said("NOSCRIPT although it was just loaded"))?
+            .ok_or_else(|| Fault::said("NOSCRIPT although the script was just loaded"))?
     }
 
     async fn announced(&self, script: &Script, part: &Part) -> Result<Option<Answers>, Fault> {
@@ -509,7 +509,7 @@ impl Link {
         match self.custom::<Value>("CLIENT", &["KILL", "ID", id, "ADDR", addr]).await {
             Err(Fault::Unknown(_)) => false,
             Err(fault) => {
-                tracing::debug!(target: "leasehold::conn", ?fault, "the connection before is left to end by itself");
+                tracing::debug!(target: "leasehold::conn", ?fault, "the server refused to close the previous connection; its last requests may still run");
                 true
             }
             Ok(_) => true,

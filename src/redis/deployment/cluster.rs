@@ -129,7 +129,7 @@ impl Cluster {
                 }
                 Err(Fault::Elsewhere(_, source)) => return Err(Fault::NotReady(source)),
                 Err(Fault::Closed) if self.has_left(&member) => {
-                    return Err(Fault::unknown("its server left the cluster"));
+                    return Err(Fault::unknown("the server has left the cluster"));
                 }
                 answered => return answered,
             }
@@ -263,7 +263,7 @@ impl Cluster {
             }
         }
         if let Err(fault) = self.learn_anew().await {
-            tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster says who has which slots");
+            tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster returned the slots");
             *self.last() = Some(fault);
             self.failed.notify_waiters();
         }
@@ -274,7 +274,7 @@ impl Cluster {
         let known: Vec<_> = self.map().members().map(|member| member.address.clone()).collect();
         let all: BTreeSet<_> = known.into_iter().chain(self.seeds.iter().cloned()).collect();
         let mut asked: FuturesUnordered<_> = all.iter().map(|address| self.open(address)).collect();
-        let mut last = Fault::said("CLUSTERDOWN there is nobody to ask");
+        let mut last = Fault::said("CLUSTERDOWN no server of the cluster is known");
         while let Some(opened) = asked.next().await {
             match self.learn_from_opened(opened).await {
                 Ok(()) => return Ok(()),
@@ -316,7 +316,7 @@ impl Cluster {
             map.replace(ranges, |member| unknown.contains(&member.address))
         });
         for member in gone {
-            tracing::info!(target: "leasehold::conn", address = %member.address, "has no slots any more");
+            tracing::info!(target: "leasehold::conn", address = %member.address, "this server has no slots anymore; the client disconnects from it");
             member.end();
         }
     }
