@@ -1,5 +1,5 @@
-//! One question to the server, sent until it is answered or there is no more time. Sending twice is safe: every
-//! script moves to a state instead of by a step.
+//! One request to the server, sent again until the server replies or the time is over. It is safe to send it twice, because every
+//! script sets a state; it does not add a step.
 
 use std::{fmt, time::Duration};
 
@@ -15,48 +15,48 @@ use crate::{
 
 use super::{TaskRuntime, hold::Hold};
 
-/// Pauses between two tries double from the first to the last where the server refuses for now: thousands who ask on
-/// must not keep it busy with that. A try that was not answered or not sent has waited already.
+/// If the server refuses for now, the pauses between two attempts double from the first to the last, so that thousands of callers do
+/// not keep the server busy. After an attempt without a reply there is no longer pause, because that attempt has waited already.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A caller that looks so long after its time was over did not look meanwhile. It asks once more, for so long.
+/// If a caller is polled this long after its time limit, nothing polled it in between. It then makes one more attempt, of this length.
 const UNPOLLED: Duration = Duration::from_millis(500);
 const ONCE_MORE: Duration = Duration::from_secs(1);
 
-/// An answer, and what makes it worth something.
+/// A reply, and the facts that are needed to interpret it.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) answer: Answer,
-    /// Just before the request that was answered went out: what it gives is counted from here.
+    /// The moment just before the request was sent. A lease that it grants is counted from here.
     pub(crate) sent: Moment,
-    /// An earlier try had no answer: it may have done the work.
+    /// An earlier attempt had no reply: it may have done the work.
     pub(crate) again: bool,
-    /// Replicas that confirmed, where that was asked for.
+    /// The number of replicas that confirmed, if confirmation was requested.
     pub(crate) replicas: u8,
 }
 
-/// What to ask, how to name it in an error, and how long to try.
+/// A request, its name for error messages, and its time limit.
 #[derive(Debug)]
 pub(crate) struct ScriptRequest<'a> {
     pub(crate) name: &'a str,
-    /// Whose hold the server may keep because of it, and for how long.
+    /// The hold that the server may keep because of this request, and for how long.
     pub(crate) hold: Option<(&'a Hold, Lease)>,
     pub(crate) script: &'static Script,
     pub(crate) part: Part,
-    /// Makes it anew for each further try, where it depends on the time.
+    /// Makes the request again for each further attempt, if it depends on the time.
     pub(crate) anew: Option<Anew<'a>>,
     pub(crate) replicas: u8,
     pub(crate) what: &'static str,
     pub(crate) pauses: Pauses,
-    /// Any refusal counts as one for now: what is to be given back is asked for until there is no more time.
+    /// Treats every refusal as temporary: a release is sent again until the time is over.
     pub(crate) insists: bool,
-    /// Since when the caller has tried, which an error says.
+    /// The moment at which the caller began; an error reports the time since then.
     pub(crate) since: Instant,
     pub(crate) give_up: Instant,
 }
 
-/// How a request that depends on the time is made.
+/// Makes a request that depends on the time.
 pub(crate) struct Anew<'a>(pub(crate) &'a (dyn Fn() -> Part + Sync));
 
 impl fmt::Debug for Anew<'_> {
@@ -66,7 +66,7 @@ impl fmt::Debug for Anew<'_> {
 }
 
 impl<'a> ScriptRequest<'a> {
-    /// Of no hold, for one server, and taking a refusal for an answer.
+    /// A request about no hold, without replicas, which a refusal ends.
     pub(crate) fn new(
         what: &'static str,
         name: &'a str,
@@ -78,21 +78,22 @@ impl<'a> ScriptRequest<'a> {
         ScriptRequest { name, hold, script, part, anew, replicas, what, pauses, insists, since, give_up }
     }
 
-    /// A large future: callers that users hold box it together with what they do around it.
+    /// A large future. Callers whose futures users keep box it together with their own work.
     pub(crate) async fn ask(self, redis: &Redis) -> Result<Reply> {
         self.ask_noting(redis, &mut false).await
     }
 
-    /// The same. `in_doubt`: a try had no answer, so the server may have done it, also where this ends with an error.
+    /// As [`ask`](ScriptRequest::ask). Sets `in_doubt` if an attempt had no reply: the server may then have done the work, even if this
+    /// returns an error.
     pub(crate) async fn ask_noting(mut self, redis: &Redis, in_doubt: &mut bool) -> Result<Reply> {
         TaskRuntime::around(self.what)?;
         let (mut was_polled, mut last) = (true, None);
         loop {
-            // By the caller's own clock: whatever the connection's tasks do, and wherever they run.
+            // By a timer of the caller, which does not depend on the tasks of the connection.
             let Ok((sent, tried)) = timeout_at(self.give_up, self.send(redis)).await else {
                 *in_doubt = true;
                 if was_polled && self.give_up.elapsed() > UNPOLLED {
-                    was_polled = false; // the server is not to blame
+                    was_polled = false; // not a failure of the server
                     self.give_up = Instant::now() + redis.command_timeout().min(ONCE_MORE);
                     continue;
                 }
@@ -137,7 +138,7 @@ impl<'a> ScriptRequest<'a> {
     }
 }
 
-/// How long to wait before the next try.
+/// The pauses before the next attempts.
 #[derive(Debug)]
 pub(crate) struct Pauses(Duration);
 
@@ -148,7 +149,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// For what has been tried for long.
+    /// For a request that has already been retried for long.
     pub(crate) fn last() -> Pauses {
         Pauses(LAST_PAUSE)
     }
@@ -160,7 +161,7 @@ impl Pauses {
     }
 }
 
-/// A fault as the user is told it.
+/// The error that the user gets for a fault.
 pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
     match fault {
         Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => {
@@ -178,7 +179,7 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
     }
 }
 
-/// An answer that no script gives.
+/// The error for a reply that no script gives.
 pub(crate) fn unexpected(answer: &Answer) -> Error {
     Error::unexpected(&format!("{answer:?}"))
 }

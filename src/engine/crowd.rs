@@ -1,5 +1,5 @@
-//! Whose time ends at about the same moment: thousands of tasks that wake at once take long until they have run, and the
-//! answer that one of them waits for takes as long to be seen.
+//! Counts the waiters whose wait limits end at about the same moment. If thousands of tasks wake at once, it takes long until all of
+//! them have run; and a task that waits for a reply sees it only that much later.
 
 use std::{
     collections::HashMap,
@@ -11,17 +11,17 @@ use tokio::time::Instant;
 
 use crate::sync::{std, tokio};
 
-/// About the same moment: in the same of these, or in one beside it.
+/// The length of one slot of time. Two limits end at about the same moment if they are in the same slot or in adjacent ones.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Waiters with a time limit, by the moment at which it ends.
+/// The number of waiters with a wait limit, by the slot in which the limit ends.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     since: Instant,
     ends: Mutex<HashMap<u128, u32>>,
 }
 
-/// One of them, until it is dropped.
+/// One waiter; it counts until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OneOfCrowd<'a> {
     crowd: &'a Crowd,
@@ -39,7 +39,7 @@ impl Crowd {
         OneOfCrowd { crowd: self, moment }
     }
 
-    /// How many of them end at about that moment.
+    /// The number of waiters whose limits end at about that moment.
     pub(crate) fn at(&self, end: Instant) -> u32 {
         let moment = self.moment(end);
         let ends = self.ends();

@@ -1,4 +1,4 @@
-//! Layer 2: taking, keeping and giving back, the same for every kind of lock.
+//! Layer 2: acquiring, renewing and releasing, the same for every kind of lock.
 
 mod ask;
 mod crowd;
@@ -60,13 +60,13 @@ use watchdog::Watchdog;
 const GIVING_BACK: &str = "releasing the lock";
 const CONNECTING: &str = "connecting";
 const CLOSING_CLIENT: &str = "closing the client";
-/// What an attempt to connect may take at least, however little time is left.
+/// The time that an attempt to connect gets at least, even if less is left.
 const ONE_ATTEMPT: Duration = Duration::from_millis(100);
-/// How long closing waits for what is being given back.
+/// The time that closing waits for the releases.
 const CLOSING: Duration = Duration::from_millis(1500);
 
-/// All that the handles of one client share. Its end, with the last handle and guard, ends the tasks: they hold its
-/// parts, never the engine itself.
+/// The state that all handles of one client share. It is dropped with the last handle and guard, and that ends the tasks: they keep
+/// parts of it, never the engine itself.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) id: Uuid,
@@ -78,13 +78,13 @@ pub(crate) struct Engine {
     watchdog: Arc<Watchdog>,
     releaser: Arc<Releaser>,
     crowd: Crowd,
-    /// No new holds; those that are there are kept.
+    /// Cancelled when the client acquires no more locks. Existing holds are kept.
     stopping: CancellationToken,
-    /// Everything ends; then it is stopping, too.
+    /// Cancelled when the client closes. This also cancels `stopping`.
     closing: CancellationToken,
-    /// It is stopping, for those who look often.
+    /// The same as `stopping`, for code that checks often.
     stopped: AtomicBool,
-    /// The runtime that the tasks lived on has ended; then it closes too.
+    /// The runtime of the tasks has ended; `closing` is then cancelled, too.
     abandoned: Arc<AtomicBool>,
     next_hold: AtomicU64,
 }
@@ -95,13 +95,13 @@ impl Drop for Engine {
     }
 }
 
-/// Random, but of another version than Redisson's random ones: scripts that clean up tell by it what is ours.
+/// Random, but with another UUID version than Redisson's ids. By the version, scripts recognize the entries of leasehold clients.
 fn new_client_id() -> Uuid {
     uuid::Builder::from_custom_bytes(Uuid::new_v4().into_bytes()).into_uuid()
 }
 
-/// Looks after the queues until the client closes. Dropped before that, with the runtime it lives on, it tells all who
-/// wait that nobody is left to answer them.
+/// Inspects the queues until the client closes. If it is dropped before that, its runtime has ended; it then notifies all waiters,
+/// because no task is left to serve them.
 struct QueueInspector {
     queues: Arc<Queues>,
     releaser: Arc<Releaser>,
@@ -133,7 +133,7 @@ impl Drop for QueueInspector {
 }
 
 impl Engine {
-    /// Connects and starts the tasks, all on `runtime`.
+    /// Connects and starts all tasks on `runtime`.
     pub(crate) async fn start(url: Url, config: Config, runtime: TaskRuntime) -> Result<Arc<Engine>> {
         let engine = runtime.run(Box::pin(Engine::connect(url, config))).await?;
         let (engine, last_task) = engine?;
@@ -141,7 +141,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Starts the tasks; the first request connects.
+    /// Starts the tasks. The first request connects.
     pub(crate) fn start_lazy(url: Url, config: Config, runtime: TaskRuntime) -> Arc<Engine> {
         let build = || {
             let (counters, closed) = (Arc::default(), CancellationToken::new());
@@ -153,8 +153,8 @@ impl Engine {
         engine
     }
 
-    /// Tries until it works, but no longer than the `connect_timeout`: at least once, for as long as its connections take, and for
-    /// the last time when it is over.
+    /// Tries to connect until the `connect_timeout` is over. Makes at least one attempt, which may take as long as its connections need.
+    /// Makes the last attempt when the time is over.
     async fn connect(url: Url, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {
         let (counters, closed) = (Arc::default(), CancellationToken::new());
         let (since, mut pauses) = (Instant::now(), Pauses::default());
@@ -188,7 +188,7 @@ impl Engine {
         closed: CancellationToken,
     ) -> (Arc<Engine>, JoinHandle<()>) {
         let (redis, closing) = (Arc::new(redis), CancellationToken::new());
-        // A hand-over is not confirmed by replicas, so where they must confirm there is none.
+        // Replicas do not confirm a hand-over. So if replicas must confirm, there are no hand-overs.
         let handovers = if config.replicas == 0 { config.handovers } else { 0 };
         let queues = Arc::new(Queues::new(handovers, Arc::clone(&counters)));
         let (releaser, releasing) = Releaser::start(Arc::clone(&redis), Arc::clone(&queues), Arc::clone(&counters));
@@ -230,12 +230,12 @@ impl Engine {
         (Arc::new(engine), last_task)
     }
 
-    /// The command with which releases are published; empty where they are not.
+    /// The command that publishes a release; empty if releases are not published.
     pub(crate) fn publish(&self) -> &'static str {
         self.redis.publish()
     }
 
-    /// Grants no new holds, waits until those that are there have been given back, but no longer than `grace`, and closes.
+    /// Acquires no more locks, waits for at most `grace` until all holds are released, and closes.
     pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
@@ -244,7 +244,7 @@ impl Engine {
         self.close().await
     }
 
-    /// Tells every holder, gives everything back, and disconnects: within two seconds, answered or not.
+    /// Notifies every holder, releases all locks, and disconnects; within two seconds, even if the server does not reply.
     pub(crate) async fn close(&self) -> Result<()> {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
@@ -279,17 +279,17 @@ impl Engine {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Why nothing new is begun.
+    /// The error for calls after the client was closed.
     fn closed(&self, what: &str, name: &str) -> Error {
         if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
     }
 
-    /// Until when a call that begins now rides out a server that does not answer.
+    /// The time until which a call that begins now retries if the server does not reply.
     pub(crate) fn outage_ends(&self) -> Instant {
         Instant::now() + self.config.outage_timeout
     }
 
-    /// A request found the hold gone: its holder is told, and whoever waits here looks.
+    /// A request found that the server no longer has the hold: notifies the holder, and wakes the first waiter in this process.
     fn found_lost(&self, hold: &Hold) -> Error {
         let reason = hold.loss().unwrap_or(Lost::Removed);
         match reason {
@@ -301,8 +301,8 @@ impl Engine {
         Error::lost(&hold.name, reason)
     }
 
-    /// Whether a lock was ours until it was passed on in memory: told by the next request about it.
-    /// `counts`: in the statistics.
+    /// Whether this process still held the lock when it was passed on in memory. The next request about the lock shows that.
+    /// `counts`: this release counts in the statistics.
     async fn word(&self, tenure: &Arc<Tenure>, name: &str, counts: bool) -> Result<Ending> {
         let (word, is_first) = tenure.word(counts);
         if is_first {
@@ -321,7 +321,8 @@ impl Engine {
         }
     }
 
-    /// Asks about a lock as such. True beside the answer: an earlier try may have done what was asked.
+    /// Sends a request about a lock itself, not about a hold. The second value is true if an earlier attempt had no reply: it may have
+    /// done the work.
     pub(crate) async fn tell(
         &self,
         what: &'static str,
@@ -337,7 +338,7 @@ impl Engine {
         Ok((reply.answer, reply.again))
     }
 
-    /// Whether the server answers on every connection, now.
+    /// Checks now that the server replies on every connection.
     pub(crate) async fn ping(&self) -> Result<()> {
         const PING: &str = "ping";
         if self.is_closed() {
@@ -351,12 +352,12 @@ impl Engine {
         }
     }
 
-    /// It was forced open: who comes now asks the server.
+    /// The lock was forced open: from now on callers in this process ask the server.
     pub(crate) fn forced(&self, name: &Name, kind: &'static Kind) {
         self.queues.close(&(Arc::clone(name.key()), kind));
     }
 
-    /// All that is held or asked for.
+    /// All holds, held or requested.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.registry.all()
     }

@@ -1,4 +1,4 @@
-//! Who holds or asks for what in this process: one entry per name, kind of lock and owner.
+//! The holds of this process, held or requested: one entry for each name, kind of lock and owner.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use dashmap::{DashMap, Entry};
 use super::{hold::Hold, kind::Kind};
 use crate::{owner::Owner, sync::dashmap};
 
-/// Whose hold of what. Kinds of one name do not know of each other.
+/// The name, the kind of lock, and the owner of a hold. Locks of one name but of different kinds are independent here.
 pub(crate) type HoldKey = (Arc<str>, &'static Kind, Owner);
 
 #[derive(Debug, Default)]
@@ -16,8 +16,8 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// The hold of this owner, made now if there is none that can be entered: one that is over is about to be
-    /// taken out, one whose asker was passed over is given back.
+    /// The hold of this owner. Makes a new one if there is none that can be entered: a hold that has ended is about to be removed, and
+    /// a hold whose waiter was passed over is being released.
     pub(crate) fn enter(&self, key: HoldKey, make: impl FnOnce() -> Hold) -> Arc<Hold> {
         match self.holds.entry(key) {
             Entry::Occupied(entry) if !entry.get().is_closed() => Arc::clone(entry.get()),
@@ -25,19 +25,19 @@ impl Registry {
         }
     }
 
-    /// The hold that an owner has there, lost or not.
+    /// The hold that this owner has, lost or not.
     pub(crate) fn granted(&self, key: &HoldKey) -> Option<Arc<Hold>> {
         let found = self.holds.get(key).map(|hold| Arc::clone(&hold));
         found.filter(|hold| hold.is_granted())
     }
 
-    /// Takes out this hold, and no other that may have taken its place.
+    /// Removes this hold, but not a newer one under the same key.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let key = (Arc::clone(hold.name.key()), hold.kind, hold.owner.clone());
         self.holds.remove_if(&key, |_, found| Arc::ptr_eq(found, hold));
     }
 
-    /// No guard is alive; holds may still be asked for.
+    /// True if no guard is alive. Callers may still wait for holds.
     pub(crate) fn has_no_guards(&self) -> bool {
         !self.holds.iter().any(|hold| hold.is_granted())
     }

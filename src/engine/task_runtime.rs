@@ -1,8 +1,8 @@
-//! Where a client's tasks run: on the caller's runtime if that has threads of its own, else on one thread of ours.
+//! The runtime of a client's tasks: the caller's runtime if it is multi-threaded, else one thread of the client.
 //!
-//! A current-thread runtime stands still whenever its `block_on` has returned or the body blocks; leases must be
-//! renewed and guards given back all the same. The price is a switch of threads per request, 7 % of a round trip on
-//! a two-core machine; from a multi-threaded runtime it would be up to 25 %.
+//! A current-thread runtime does not run after its `block_on` has returned, or while the body blocks. The client must renew leases and
+//! send releases even then. The price is a switch of threads per request: 7 % of a round trip on a two-core machine. From a
+//! multi-threaded runtime it would be up to 25 %.
 
 use std::{future::Future, io, thread};
 
@@ -17,22 +17,23 @@ use crate::{
     sync::tokio,
 };
 
-/// A runtime that is being driven, by somebody.
+/// A runtime that some thread drives.
 #[derive(Debug)]
 pub(crate) struct TaskRuntime {
     handle: Handle,
-    /// Our own thread ends when it has been given a task to wait for, and that task has ended.
+    /// The client's own thread. It ends when the task that is sent here has ended.
     own: Option<oneshot::Sender<JoinHandle<()>>>,
 }
 
 impl TaskRuntime {
-    /// `own_thread` decides; without it the flavour of the caller's runtime does.
+    /// `own_thread` decides. If it is `None`, the flavor of the caller's runtime decides.
     pub(crate) fn find(own_thread: Option<bool>) -> Result<TaskRuntime> {
         let current = Handle::try_current().ok();
         let threaded = |handle: &Handle| handle.runtime_flavor() != RuntimeFlavor::CurrentThread;
         match current {
             Some(handle) if !own_thread.unwrap_or(!threaded(&handle)) => Ok(TaskRuntime { handle, own: None }),
-            _ => TaskRuntime::own_thread().map_err(|error| Error::config("own_thread", error.to_string())),
+            _ => TaskRuntime::own_thread()
+                .map_err(|error| Error::config("own_thread", format!("the thread cannot be started: {error}"))),
         }
     }
 
@@ -50,27 +51,27 @@ impl TaskRuntime {
         Ok(TaskRuntime { handle, own: Some(own) })
     }
 
-    /// Whether whoever polls this does so inside a runtime: else its timers would panic.
+    /// An error if the caller polls outside a runtime: its timers would panic there.
     pub(crate) fn around(what: &str) -> Result<()> {
         if cfg!(leasehold_explore) {
-            return Ok(()); // where time is another
+            return Ok(()); // the exploration has a clock of its own
         }
         Handle::try_current().map(drop).map_err(|_| Error::no_runtime(what))
     }
 
-    /// Runs `work` there; it is dropped if the caller loses interest.
+    /// Runs `work` on that runtime. Dropping the future drops `work`.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let task = tokio_util::task::AbortOnDropHandle::new(self.handle.spawn(work));
-        task.await.map_err(|error| Error::config("own_thread", error.to_string()))
+        task.await.map_err(|error| Error::config("own_thread", format!("the task that connects has failed: {error}")))
     }
 
-    /// Runs `work` so that what it spawns lives there.
+    /// Runs `work` here. The tasks that it spawns run on that runtime.
     pub(crate) fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
         let _entered = self.handle.enter();
         work()
     }
 
-    /// Keeps our own thread for as long as that task runs.
+    /// Keeps the client's own thread until that task has ended.
     pub(crate) fn keep_until(self, last_task: JoinHandle<()>) {
         if let Some(own) = self.own {
             let _ = own.send(last_task); // fails only if the thread is gone, and the task with it

@@ -1,4 +1,4 @@
-//! One task that keeps all holds of a client: confirms each in time, and ends those whose time is over.
+//! One task that renews all holds of a client in time, and marks holds as lost when their time is over.
 
 use std::{
     collections::BTreeMap,
@@ -28,15 +28,15 @@ use crate::{
     sync::{std, tokio},
 };
 
-/// The longest sleep. Timers stand still while the machine does; this is how soon after it wakes ended leases are seen.
+/// The longest sleep. Timers stop while the machine is suspended, so expired leases are noticed within this time after it wakes.
 const NAP: Duration = Duration::from_secs(1);
-/// Confirmations in one task; together they make one call.
+/// The number of renewals in one task; together they make one call.
 const CHUNK: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     list: Mutex<List>,
-    /// Told when something became due before the sleep ends.
+    /// Notified when a hold becomes due before the sleep ends.
     wake: Notify,
     redis: Arc<Redis>,
     queues: Arc<Queues>,
@@ -44,7 +44,7 @@ pub(crate) struct Watchdog {
     counters: Arc<Counters>,
 }
 
-/// Every held hold once, by the moment it needs attention.
+/// Every hold that is held, once, by the moment at which it needs attention.
 #[derive(Debug)]
 struct List {
     due: BTreeMap<(Moment, u64), Arc<Hold>>,
@@ -69,12 +69,12 @@ impl Watchdog {
         watchdog
     }
 
-    /// Lists a hold by its next need; one that is no longer held leaves the list.
+    /// Enters a hold in the list by its next due time. Removes it if it is no longer held.
     pub(crate) fn list(&self, hold: &Arc<Hold>) {
         self.list_by(hold, false);
     }
 
-    /// `confirming`: an answer about it is awaited, so only its end is of interest.
+    /// `confirming`: a renewal is under way, so only the end of the hold is of interest.
     fn list_by(&self, hold: &Arc<Hold>, confirming: bool) {
         let mut list = self.lock();
         let due = hold.next_due(confirming);
@@ -107,8 +107,8 @@ impl Watchdog {
         }
     }
 
-    /// How long to sleep. Only after a nap in which nothing happened it sleeps until it is woken: locks that come and
-    /// go in between must not wake it each time.
+    /// The time to sleep. The task sleeps until it is woken only after a nap in which nothing happened: locks that are held only for a
+    /// short time must not wake it each time.
     fn nap(&self, idle: bool) -> Duration {
         let mut list = self.lock();
         let next = list.due.first_key_value().map(|((due, _), _)| *due);
@@ -121,7 +121,7 @@ impl Watchdog {
         list.asleep_until.left()
     }
 
-    /// Takes out what needs attention by `now`.
+    /// Removes and returns the holds that are due by `now`.
     fn take(&self, now: Moment) -> Vec<Arc<Hold>> {
         let mut list = self.lock();
         let later = list.due.split_off(&(now, u64::MAX));
@@ -129,7 +129,7 @@ impl Watchdog {
         unlisted(due)
     }
 
-    /// What a server knew of them may be gone with the connection, or with the server.
+    /// Renews the holds of a server that was reconnected to or replaced: the server may have lost them.
     fn confirm_changed(self: &Arc<Self>, since: u64) {
         let is_changed = |hold: &Arc<Hold>| self.redis.changed_since(hold.name.key(), since);
         let mut changed = Vec::new();
@@ -164,7 +164,7 @@ impl Watchdog {
         }
     }
 
-    /// Asks about some holds at once. In a task of its own, since others' leases end while this waits.
+    /// Renews several holds at once. In a task of its own, because other leases may expire while this waits.
     fn confirm(self: &Arc<Self>, holds: Due) {
         let watchdog = Arc::clone(self);
         tokio::spawn(
@@ -182,7 +182,7 @@ impl Watchdog {
         self.list(hold);
     }
 
-    /// A refusal is a loss; silence is not, until the clock says so.
+    /// If the server no longer has the hold, the lock is lost. If there is no reply, it is lost only when its lease is over.
     fn confirmed(&self, hold: &Hold, sent: Moment, lease: Option<Lease>, answer: Result<Answer, Fault>) {
         match answer {
             Ok(answer) if answer.code == Code::Kept => {
