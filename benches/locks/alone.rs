@@ -86,7 +86,7 @@ pub(crate) async fn uncontended(server: &Server, report: &mut Report) -> Outcome
     Ok(())
 }
 
-/// Tasks with a name each: pairs a second beside bare pairs, in turns.
+/// Tasks with one name per task: pairs a second beside bare pairs, in turns.
 pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()> {
     let client = Client::connect(&server.url()).await?;
     let bare = Bare::new(&client).await?;
@@ -94,9 +94,9 @@ pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()
         let (raw, lock) = mixed(&client, &bare, tasks).await?;
         let (ratio, met) = (raw / lock, raw / lock >= aim);
         let a_second = |micros: f64| 1e6 * tasks as f64 / micros;
-        let measured = format!("{:.0} a second, bare {:.0}, ratio {ratio:.2}", a_second(lock), a_second(raw));
+        let measured = format!("{:.0} per second, bare {:.0}, ratio {ratio:.2}", a_second(lock), a_second(raw));
         let aim = format!("at least {aim}");
-        report.row(format!("{tasks} tasks, a name each"), measured, Some(raw / 2.0), Some((&aim, met)));
+        report.row(format!("{tasks} tasks, one name per task"), measured, Some(raw / 2.0), Some((&aim, met)));
     }
     for (tasks, aim) in [(256, 1.5), (2_048, 1.5)] {
         let (mut raw, mut lock) = (Vec::new(), Vec::new());
@@ -120,10 +120,10 @@ pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()
         }
         let ratio = median(raw.iter().zip(&lock).map(|(raw, lock)| lock / raw).collect());
         let (raw, lock) = (median(raw), median(lock));
-        let measured = format!("{lock:.0} a second, bare {raw:.0}, ratio {ratio:.2}");
+        let measured = format!("{lock:.0} per second, bare {raw:.0}, ratio {ratio:.2}");
         let met = ratio >= aim;
         report.row(
-            format!("{tasks} tasks, a name each"),
+            format!("{tasks} tasks, one name per task"),
             measured,
             Some(5e5 / raw),
             Some((&format!("at least {aim}"), met)),
@@ -149,10 +149,11 @@ pub(crate) async fn clustered(server: &Server, report: &mut Report) -> Outcome<(
             shared.push(pairs_a_second(tasks, pair_of(three.clone())).await?);
         }
         let cost = median(alone.iter().zip(&shared).map(|(alone, shared)| alone / shared).collect());
-        let measured = format!("{:.0} a second, one server {:.0}, cost {cost:.2} times", median(shared), median(alone));
+        let measured =
+            format!("{:.0} per second, one server {:.0}, cost {cost:.2} times", median(shared), median(alone));
         let aim = "at most 1.25 times";
         report.row(
-            format!("{tasks} tasks, a name each, on a cluster of three"),
+            format!("{tasks} tasks, one name per task, on a cluster of three"),
             measured,
             None,
             Some((aim, cost <= 1.25)),
@@ -238,8 +239,8 @@ pub(crate) async fn held(server: &Server, report: &mut Report) -> Outcome<()> {
     let renewals = (after.total.renewals - before.total.renewals) as f64;
     let (a_second, in_a_call) =
         (renewals / took.as_secs_f64(), renewals / (after.total.calls - before.total.calls) as f64);
-    let measured = format!("{share:.1} % ({a_second:.0} renewals a second, {in_a_call:.0} in a call)");
-    report.row("share of one core that keeps them", measured, None, Some(("under 10 %", share < 10.0)));
+    let measured = format!("{share:.1} % ({a_second:.0} renewals per second, {in_a_call:.0} per call)");
+    report.row("share of one core that renews them", measured, None, Some(("under 10 %", share < 10.0)));
     if after.total.lost > 0 {
         return Err("locks were lost".into());
     }

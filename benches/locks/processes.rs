@@ -25,7 +25,7 @@ pub(crate) async fn all(server: &Server, report: &mut Report) -> Outcome<()> {
         share(server, report, work).await?;
     }
     killed(server, report, "hold", "holder killed").await?;
-    killed(server, report, "pass", "process killed that hands over within").await
+    killed(server, report, "pass", "process killed while it hands over between its tasks").await
 }
 
 /// `worker share URL WORK_MS KIND TASKS`, `worker turns URL`, `worker hold URL`, `worker pass URL`.
@@ -104,13 +104,13 @@ async fn share(server: &Server, report: &mut Report, work: u64) -> Outcome<()> {
     let name = format!("8 processes of 8 tasks, {work} ms of work");
     let met = least >= 0.5;
     let measured = format!("{least:.2} of its fair share");
-    report.row(format!("{name}: the least lucky process"), measured, Some(raw), Some(("at least 0.5", met)));
+    report.row(format!("{name}: the process with the fewest turns"), measured, Some(raw), Some(("at least 0.5", met)));
     let a_second = shares.a_second();
     let measured = format!("{a_second:.0}, {:.2} of 1 / (work + raw round trip)", a_second / ideal);
-    report.row(format!("{name}: turns a second"), measured, Some(raw), None);
+    report.row(format!("{name}: turns per second"), measured, Some(raw), None);
     // What scripts call counts too: an acquire is four commands, a hand-over five.
     report.row(
-        format!("{name}: commands a turn, scripts' own included"),
+        format!("{name}: commands per turn, including those in scripts"),
         format!("{:.1}", commands as f64 / total),
         Some(raw),
         None,
@@ -254,7 +254,7 @@ async fn killed(server: &Server, report: &mut Report, worker: &str, name: &str) 
     let most = late.iter().copied().fold(0.0, f64::max);
     let measured = format!("at most {most:.1} ms of {}", late.len());
     let aim = Some(("at most 200 ms", most <= 200.0));
-    report.row(format!("{name}: the next has it after the lease's end by"), measured, Some(raw), aim);
+    report.row(format!("{name}: from the end of the lease to the next holder"), measured, Some(raw), aim);
     Ok(())
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn cut_off(server: &Server, report: &mut Report) -> Outcome<()>
         turns += task.await??;
     }
     let worst = free_since.lock().unwrap_or_else(PoisonError::into_inner).1;
-    let measured = format!("free for at most {worst:.1?} ({cuts} cuts, {turns} turns)");
+    let measured = format!("lock free for at most {worst:.1?} ({cuts} cuts, {turns} turns)");
     let aim = Some(("at most 1 s", worst <= Duration::from_secs(1)));
     report.row("subscribers cut off every 50 ms for 10 s", measured, raw, aim);
 
@@ -72,7 +72,7 @@ pub(crate) async fn cut_off(server: &Server, report: &mut Report) -> Outcome<()>
         worst = worst.max(released.elapsed());
     }
     let aim = Some(("at most 1 s", worst <= Duration::from_secs(1)));
-    report.row("released while the waiter is cut off, 20 times", format!("taken within {worst:.1?}"), raw, aim);
+    report.row("released while the waiter is cut off, 20 times", format!("acquired within {worst:.1?}"), raw, aim);
     Ok(())
 }
 

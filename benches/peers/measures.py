@@ -65,15 +65,15 @@ def one_name(tasks, work):
 
 def contended(run, load, tasks):
     return [
-        Measure(run, "rate", load, "turns a second", "", rate, MORE),
-        Measure(run, "least", load, "least served task", "in fair shares", share("least", tasks), MORE),
-        Measure(run, "most", load, "most served task", "in fair shares", share("most", tasks), LESS),
-        Measure(run, "commands", load, "server commands a turn", "", commands, LESS),
+        Measure(run, "rate", load, "turns per second", "", rate, MORE),
+        Measure(run, "least", load, "task with the fewest turns", "in fair shares", share("least", tasks), MORE),
+        Measure(run, "most", load, "task with the most turns", "in fair shares", share("most", tasks), LESS),
+        Measure(run, "commands", load, "server commands per turn", "", commands, LESS),
     ]
 
 
 def uncontended(kind):
-    run, load = f"own-names-1-{kind}", f"{kind} lock, nobody else wants it"
+    run, load = f"own-names-1-{kind}", f"{kind} lock, uncontended"
     return [
         Measure(run, "p50", load, "p50 of lock + unlock", "µs", micros("p50"), LESS),
         Measure(run, "p99", load, "p99 of lock + unlock", "µs", micros("p99"), LESS),
@@ -89,10 +89,10 @@ def handed(where, run):
 
 
 MEASURES = [
-    Measure("own-names-1", "p50", "nobody else wants it", "p50 of lock + unlock", "µs", micros("p50"), LESS),
-    Measure("own-names-1", "p99", "nobody else wants it", "p99 of lock + unlock", "µs", micros("p99"), LESS),
+    Measure("own-names-1", "p50", "uncontended", "p50 of lock + unlock", "µs", micros("p50"), LESS),
+    Measure("own-names-1", "p99", "uncontended", "p99 of lock + unlock", "µs", micros("p99"), LESS),
     *(
-        Measure(f"own-names-{tasks}", "rate", f"{tasks} task{'s'[:tasks > 1]}, a name each", "pairs a second", "", rate, MORE)
+        Measure(f"own-names-{tasks}", "rate", f"{tasks} task{'s'[:tasks > 1]}, one name per task", "pairs per second", "", rate, MORE)
         for tasks in (1, 16, 256)
     ),
     *one_name(16, 0),
@@ -101,11 +101,11 @@ MEASURES = [
     *one_name(256, 1),
     *uncontended("read"),
     *uncontended("write"),
-    Measure("one-name-16-read", "rate", "one name, 16 readers", "pairs a second", "", rate, MORE),
-    Measure("one-name-16-read", "commands", "one name, 16 readers", "server commands a pair", "", commands, LESS),
+    Measure("one-name-16-read", "rate", "one name, 16 readers", "pairs per second", "", rate, MORE),
+    Measure("one-name-16-read", "commands", "one name, 16 readers", "server commands per pair", "", commands, LESS),
     *uncontended("fair"),
     *contended("one-name-16-fair", "one fair lock, 16 tasks, no work", 16),
     *handed("one process", "hand-over-inside"),
     *handed("two processes", "hand-over-between"),
-    Measure("held", "bytes", "10,000 locks held and renewed", "bytes each", "", lambda figures: figures["bytes"], LESS),
+    Measure("held", "bytes", "10,000 locks held and renewed", "bytes per lock", "", lambda figures: figures["bytes"], LESS),
 ]

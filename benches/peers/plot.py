@@ -45,18 +45,18 @@ LESS, MORE = "less is better", "more is better"
 BETWEEN = Panel("Release to next holder", "two processes", "ms", LESS, ["hand-over-between p50", "hand-over-between p99"],
                 HALVES, log=True)
 SHARES = Panel("Who gets the turns", "16 tasks, 1 ms of work", "fair shares of one name", "1 is fair",
-               ["one-name-16-1ms least", "one-name-16-1ms most"], ("least", "most served task"))
-COST = Panel("Server commands a turn", "one name, 1 ms of work", "those in scripts too", LESS,
+               ["one-name-16-1ms least", "one-name-16-1ms most"], ("fewest turns", "most turns"))
+COST = Panel("Server commands per turn", "one name, 1 ms of work", "with those in scripts", LESS,
              ["one-name-16-1ms commands", "one-name-256-1ms commands"], ("16 tasks", "256 tasks"))
 
 ALL = [
-    Panel("Lock and unlock", "nobody else wants it", "µs", LESS, ["own-names-1 p50", "own-names-1 p99"], HALVES, log=True),
-    Panel("Lock and unlock", "256 tasks, a name each", "pairs a second", MORE, ["own-names-256 rate"]),
+    Panel("Lock and unlock", "uncontended", "µs", LESS, ["own-names-1 p50", "own-names-1 p99"], HALVES, log=True),
+    Panel("Lock and unlock", "256 tasks, one name per task", "pairs per second", MORE, ["own-names-256 rate"]),
     Panel("Release to next holder", "one process", "ms", LESS, ["hand-over-inside p50", "hand-over-inside p99"], HALVES,
           log=True),
     BETWEEN,
-    Panel("One name", "16 tasks want it, no work", "turns a second", MORE, ["one-name-16-0ms rate"]),
-    Panel("One name", "16 tasks want it, 1 ms of work", "turns a second, 1,000 at best", MORE, ["one-name-16-1ms rate"]),
+    Panel("One name", "16 tasks, no work", "turns per second", MORE, ["one-name-16-0ms rate"]),
+    Panel("One name", "16 tasks, 1 ms of work", "turns per second, 1,000 at best", MORE, ["one-name-16-1ms rate"]),
     SHARES,
     COST,
 ]
@@ -118,7 +118,7 @@ def picture(parts, bottom, panels, whole, programs):
             f"{'; '.join(not_first(here)) or 'nothing'}. Not first elsewhere: {'; '.join(not_first(elsewhere)) or 'nothing'}.",
             "ink",
         ),
-        (f"Medians of the rounds; p99 of a release is of all rounds together. {conditions(whole['setting'])}", "soft"),
+        (f"Medians of the rounds; the p99 of a release is over all rounds. {conditions(whole['setting'])}", "soft"),
         (" · ".join(version.replace(",\N{NO-BREAK SPACE}", ", ") for version in versions) + ".", "soft"),
     ]
     y, lines = bottom + 12, []
@@ -155,7 +155,7 @@ def legend(y):
     yield rect(x, y - 9, 40, "others")
     yield from whisker(x + 34, x + 46, y - 3)
     x += 56
-    yield text(x, y + 1, "median of the rounds, with the least and the most of them", SMALL, "soft")
+    yield text(x, y + 1, "median of the rounds, with the least and the greatest value", SMALL, "soft")
     x += 375
     yield from dots([x + 5, x + 35], y - 3, "others")
     yield text(x + 46, y + 1, "two figures, named below each title", SMALL, "soft")

@@ -1,4 +1,4 @@
-"""Leasehold beside other lock libraries: builds them, runs the same load on each in turn, and reports. See README.md."""
+"""Measures leasehold beside other lock libraries: builds them, runs the same load on each in turn, and reports. See README.md."""
 
 import argparse
 import datetime
@@ -26,20 +26,20 @@ def parse():
     names = [program.name for program in programs.PROGRAMS]
     sections = [run.name for run in runs.RUNS]
     parser = argparse.ArgumentParser(prog="scripts/bench-peers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="each runs everything on every program (5)")
-    parser.add_argument("--held-rounds", type=int, default=3, help="of them with the memory of held locks (3)")
-    parser.add_argument("--seconds", type=float, default=2, help="that count in each run (2)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"of {', '.join(names + sections)}")
-    parser.add_argument("--last", action="store_true", help="no run: report the last full one again")
-    parser.add_argument("--write", action="store_true", help="the table and the pictures go into docs/, and are kept")
-    parser.add_argument("--redraw", action="store_true", help="no run: the table and the pictures again from what is kept")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds; each one runs all sections with all programs (5)")
+    parser.add_argument("--held-rounds", type=int, default=3, help="how many of the rounds also measure the memory of held locks (3)")
+    parser.add_argument("--seconds", type=float, default=2, help="measured seconds of each run (2)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"run only these programs or sections: {', '.join(names + sections)}")
+    parser.add_argument("--last", action="store_true", help="no run: report the last full run again")
+    parser.add_argument("--write", action="store_true", help="write the table and the pictures to docs/, and the figures to measured.json")
+    parser.add_argument("--redraw", action="store_true", help="no run: write the table and the pictures again, from measured.json")
     args = parser.parse_args()
     if unknown := set(args.only) - set(names + sections):
-        parser.error(f"no program and no section: {', '.join(unknown)}")
+        parser.error(f"not the name of a program or a section: {', '.join(unknown)}")
     if args.only and (args.write or args.last or args.redraw):
-        parser.error("what is written or reported again is a full run")
+        parser.error("--write, --last and --redraw need a full run: leave out --only")
     if args.redraw and (args.write or args.last):
-        parser.error("--redraw takes what is kept, and nothing else")
+        parser.error("--redraw reads measured.json: leave out --write and --last")
     return args
 
 

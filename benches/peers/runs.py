@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from children import Children, Failure
 
 HELD = 10_000
-# For what a program needs to start, and to let everybody who waits have his turn at the end.
+# Seconds for the start of a program, and for all waiters to get their turn at the end.
 GRACE = 30
 
 
