@@ -29,7 +29,8 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds; each one runs all sections with all programs (5)")
     parser.add_argument("--held-rounds", type=int, default=3, help="how many of the rounds also measure the memory of held locks (3)")
     parser.add_argument("--seconds", type=float, default=2, help="measured seconds of each run (2)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"run only these programs or sections: {', '.join(names + sections)}")
+    only = f"run only these programs or sections: {', '.join(names + sections)}"
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=only)
     parser.add_argument("--last", action="store_true", help="no run: report the last full run again")
     parser.add_argument("--write", action="store_true", help="write the table and the pictures to docs/, and the figures to measured.json")
     parser.add_argument("--redraw", action="store_true", help="no run: write the table and the pictures again, from measured.json")
