@@ -1,23 +1,23 @@
-//! What a user may not do, in the words of an ACL rule: `+hget`, `~orders:7`, `&redisson_lock__channel:{orders:7}`. Servers
-//! tell it in very different words, and some leave out the one that counts.
+//! The permission that a user lacks, as an ACL rule: `+hget`, `~orders:7`, `&redisson_lock__channel:{orders:7}`. The error messages
+//! differ between server versions, and some do not name the command, key or channel.
 
 use std::fmt;
 
 use super::script::{Part, Script};
 use crate::error::Source;
 
-/// A refusal for want of a right.
+/// A refusal because of a missing permission.
 #[derive(Debug, Clone)]
 pub(crate) struct Denial {
     pub(crate) right: Right,
-    /// The server's words.
+    /// The error message of the server.
     pub(crate) source: Source,
 }
 
-/// What is missing. No names where the server does not say which.
+/// The missing permission. The lists are empty if the server does not say which command, key or channel it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// No password was given, or the server has not taken it.
+    /// The password is missing, or the server did not accept it.
     Login(&'static str),
     Commands(Vec<String>),
     Keys(Vec<String>),
@@ -26,9 +26,9 @@ pub(crate) enum Right {
 
 const NO_PASSWORD: &str = "it requires a user and a password";
 const NOT_KNOWN: &str = "it does not accept this user and password";
-/// What a server says inside a script where it would say NOPERM outside: Redis up to 7.0, Redis from 7.2 and Valkey.
+/// The messages inside a script, where a server says NOPERM outside: of Redis up to 7.0, and of Redis from 7.2 and Valkey.
 const INSIDE: [&str; 2] = ["The user executing the script can't", "ACL failure in script: "];
-/// Which of their arguments is the channel of all scripts that publish.
+/// The index of the argument that is the channel, in all scripts that publish.
 const CHANNEL: usize = 4;
 
 impl fmt::Display for Right {
@@ -48,7 +48,7 @@ impl fmt::Display for Right {
 }
 
 impl Right {
-    /// From the server's words; `None` if they are about something else.
+    /// Reads the error message of the server; `None` if it is about something else.
     pub(super) fn read(words: &str) -> Option<Right> {
         if words.starts_with("NOAUTH") {
             return Some(Right::Login(NO_PASSWORD));
@@ -64,7 +64,7 @@ impl Right {
         matches!(self, Right::Commands(names) if names.len() == 1 && names[0] == command)
     }
 
-    /// Whatever the server calls it, it is not let in.
+    /// For a login that the server refused with any other message.
     pub(super) fn login() -> Right {
         Right::Login(NOT_KNOWN)
     }
@@ -80,12 +80,12 @@ impl Right {
 }
 
 impl Denial {
-    /// Fills in what the server has left out, from what it was asked.
+    /// Adds the names that the server has left out, from the request.
     pub(super) fn of(self, script: &Script, part: &Part) -> Denial {
         let (said, text) = (self.source.to_string(), part.text());
         let right = match self.right {
             Right::Commands(names) if names.is_empty() => Right::Commands(commands(script, part, &said)),
-            // The keys of a call are looked at before it begins: inside it is one that the script has made up.
+            // The server checks the keys of a call before the script runs. Inside the script it is a key that the script has made.
             Right::Keys(names) if names.is_empty() && INSIDE.iter().any(|inside| said.contains(inside)) => {
                 Right::Keys(vec![format!("*{}*", part.key())])
             }
@@ -101,13 +101,13 @@ impl Denial {
     }
 }
 
-/// As in `no permissions to run the 'hget' command`.
+/// The command in a message such as `no permissions to run the 'hget' command`.
 fn quoted(words: &str) -> Option<&str> {
     let (_, after) = words.split_once(" run the '")?;
     Some(after.split_once('\'')?.0)
 }
 
-/// Redis 6 says in which line it was; where 7.0 does not say it, `frame.lua` adds all that it finds.
+/// Redis 6 names the line of the script. Redis 7.0 names nothing, so `frame.lua` adds all commands that this user may not call.
 fn commands(script: &Script, part: &Part, words: &str) -> Vec<String> {
     let found = words.split(' ').filter_map(|word| word.strip_prefix('+'));
     let is_called = |command: &str| {
@@ -119,13 +119,13 @@ fn commands(script: &Script, part: &Part, words: &str) -> Vec<String> {
     found.chain(calls_in(line)).collect()
 }
 
-/// As in `@user_script: 31: The user ..`.
+/// The line in a message such as `@user_script: 31: The user ..`.
 fn line_in(words: &str) -> Option<usize> {
     let (_, after) = words.split_once("@user_script:")?;
     after.split_once(':')?.0.trim().parse().ok().filter(|line| *line > 0)
 }
 
-/// The commands that a line of a script calls. One that is no word there is one that was told how to publish.
+/// The commands that a line of a script calls. A call without a literal command is the one that publishes.
 fn calls_in(line: &str) -> impl Iterator<Item = String> + '_ {
     line.split("call(").skip(1).map(|call| {
         let command = call.strip_prefix('\'').and_then(|call| call.split_once('\''));
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// What it comes to, with all that can be known.
+    /// The reason, with all names that can be found.
     fn said(words: &str) -> String {
         let script = Script::new(
             "first\n  redis.pcall('HGET', lock, id)\nredis.call(ARGV[a + 5], ARGV[a + 6])\nredis.call('DEL', k) or redis.call('SET', k)",

@@ -1,4 +1,4 @@
-//! What can become of a request, in the only terms that matter: may it have run, and is it worth sending again.
+//! The ways in which a request can fail, by two questions: may it have run, and does it make sense to send it again?
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::error::Source;
 
-/// Why there is no answer.
+/// The reason for which there is no usable reply.
 #[derive(Debug, Clone)]
 pub(crate) enum Fault {
-    /// No reply, or somebody else's: the script may have run, may yet run, or neither.
+    /// No reply, or the reply to another request: the script may have run, may still run later, or neither.
     Unknown(Source),
     /// There was no connection to send it on: it has not run.
     NotSent(Source),
@@ -19,25 +19,25 @@ pub(crate) enum Fault {
     NotReady(Source),
     /// A cluster keeps the key elsewhere: it has not run.
     Elsewhere(Arc<Redirection>, Source),
-    /// Not allowed.
+    /// The user lacks a permission.
     Denied(Denial),
     /// The key is of another type.
     Conflict,
     /// Any other refusal.
     Server(Source),
-    /// We have closed the connections ourselves.
+    /// This client has closed its connections.
     Closed,
-    /// The runtime that the connections live on has ended.
+    /// The runtime of the connections has ended.
     Abandoned,
 }
 
-/// Where a server of a cluster sends us.
+/// The place to which a server of a cluster redirects a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Redirection {
     pub(super) slot: u16,
-    /// `host:port`; without a host it is that of the server which says so.
+    /// `host:port`. If the host is empty, it is the host of the server that replied.
     pub(super) to: String,
-    /// For this request alone, which must be announced there: the slot is on the move.
+    /// True for ASK: the slot is being moved. Only this request goes there, after an ASKING.
     pub(super) asking: bool,
 }
 
@@ -54,7 +54,7 @@ impl Redirection {
     }
 }
 
-/// First words of answers that mean "later".
+/// The beginnings of error messages that mean "try again later".
 const NOT_READY: [&str; 11] = [
     "LOADING",
     "BUSY ",
@@ -70,8 +70,8 @@ const NOT_READY: [&str; 11] = [
 ];
 
 impl Fault {
-    /// Whether the same request may be answered otherwise later. A server without memory stays so for long, so that is
-    /// told to who asks for something; who `insists` gives something back, and asks until it is taken.
+    /// True if the same request may succeed later. A server that is out of memory stays so for long, so an acquisition fails at once.
+    /// A release `insists`: it is sent again until it succeeds.
     pub(crate) fn is_for_now(&self, insists: bool) -> bool {
         match self {
             Fault::NotReady(_) => true,
@@ -80,7 +80,7 @@ impl Fault {
         }
     }
 
-    /// The words behind it, where there are some.
+    /// The message behind it, if there is one.
     pub(crate) fn source(self) -> Option<Source> {
         match self {
             Fault::Unknown(source)
@@ -93,7 +93,7 @@ impl Fault {
         }
     }
 
-    /// From the server's words, with the error that carries them.
+    /// Reads the error message of the server; `source` is the error that contains it.
     pub(crate) fn refused(words: &str, source: Source) -> Fault {
         let words = unwrapped(words);
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
@@ -110,17 +110,17 @@ impl Fault {
         }
     }
 
-    /// From the words of a failed part of a script.
+    /// Reads the error message of one failed part of a script.
     pub(crate) fn said(words: &str) -> Fault {
         Fault::refused(words, source(words))
     }
 
-    /// Not let in, whatever the words.
+    /// A refused login, with any message.
     pub(super) fn not_let_in(words: &str, source: Source) -> Fault {
         Fault::Denied(Denial { right: Right::read(words).unwrap_or_else(Right::login), source })
     }
 
-    /// With what the server has left out, from what it was asked.
+    /// Adds the names that the server has left out, from the request.
     pub(super) fn of(self, script: &Script, part: &Part) -> Fault {
         match self {
             Fault::Denied(denial) => Fault::Denied(denial.of(script, part)),
@@ -128,7 +128,7 @@ impl Fault {
         }
     }
 
-    /// For want of these keys, where the server does not say which. None: it is not known.
+    /// Adds the keys that the user may not access, if the server does not name them. An empty list means unknown.
     pub(super) fn lacking(self, keys: Vec<String>) -> Fault {
         match self {
             Fault::Denied(Denial { right: Right::Keys(names), source }) if names.is_empty() => {
@@ -138,7 +138,7 @@ impl Fault {
         }
     }
 
-    /// Whether a call is refused as a whole for the sake of some of its parts.
+    /// True if the server refuses a whole call because of some of its parts.
     pub(super) fn is_for_some_keys(&self) -> bool {
         matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))
     }
@@ -152,12 +152,12 @@ impl Fault {
     }
 }
 
-/// Words as the cause of something.
+/// A message as the cause of an error.
 pub(super) fn source(words: &str) -> Source {
     Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words))
 }
 
-/// What a command inside a script was refused with. Before version 7, Redis puts the place in the script before it, as in
+/// The error message of a command inside a script. Before version 7, Redis writes the place in the script before it, as in
 /// `@user_script: 9: -READONLY You can't write ..`, and sometimes twice.
 fn unwrapped(words: &str) -> &str {
     let Some((_, after)) = words.rsplit_once("@user_script:") else { return words };

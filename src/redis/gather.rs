@@ -1,8 +1,8 @@
-//! Requests on one connection: while few are under way each goes out at once; those that arrive beyond that are
-//! gathered and go out together, one call of a script for many parts. The one place that does this.
+//! Sends the requests of one connection. While few are under way, it sends each request at once. It gathers the requests beyond that
+//! and sends them together: one call of a script with many parts. No other place does this.
 //!
-//! What has gathered goes out as soon as it is worth a call beside what is under way ([`Backlog::is_due`]); else it is
-//! held, since an answer is about to come, and every answer looks again.
+//! Gathered requests are sent as soon as there are enough of them for a call beside the requests under way ([`Backlog::is_due`]).
+//! Otherwise they wait: a reply is about to arrive, and every reply triggers the check again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -30,52 +30,53 @@ use super::{
     script::{Answer, Code, Part, Script},
 };
 
-/// Requests under way before others are gathered. Below this many tasks a call of one's own is faster than waiting for
-/// company.
+/// The number of requests under way above which others are gathered. Below this number of tasks a separate call for each request is
+/// faster than gathering.
 const ALONE: usize = 16;
-/// What has gathered is worth a call when it is this part of what is under way.
+/// The gathered requests are worth a call if their number, times this, reaches the number of requests under way.
 const PART_OF_UNDER_WAY: usize = 2;
-/// Gathered calls under way: enough that the rule above decides, and not this. All of these were measured with 1 to 2,048
-/// tasks, see docs/benchmarks.md.
+/// The number of gathered calls that can be under way: enough that the rule above is the limit, not this. All these values were measured
+/// with 1 to 2,048 tasks, see docs/benchmarks.md.
 const SENDERS: usize = 8;
-/// Parts under way that keep the server busy: more than that wait, and make larger calls.
+/// The number of parts under way that keeps the server busy. Further parts wait, and make larger calls.
 const ENOUGH: usize = 3 * PARTS;
-/// Parts in one call: enough to spread its cost, and the server is not kept from others for long (3 µs each).
+/// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
 
-/// Which requests may go in one call.
+/// The requests that may share one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Company {
     /// All of one script.
     Any,
-    /// Those of one slot: a server of a cluster refuses others. The calls of several slots are written together.
+    /// Those of one script and one slot: a server of a cluster refuses calls across slots. The calls of several slots are written
+    /// together.
     OfOneSlot,
 }
 
-/// One connection and what waits for it.
+/// One connection, and the requests that wait for it.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     conn: Conn,
     company: Company,
     backlog: Mutex<Backlog>,
-    /// Told when something waits.
+    /// Notified when requests wait.
     work: Notify,
     confirmations: mpsc::UnboundedSender<Confirmation>,
 }
 
 #[derive(Debug, Default)]
 struct Backlog {
-    /// Requests that were sent by themselves and not answered, or whose callers are not polled.
+    /// Requests sent in a call of their own that have no reply yet, or whose callers are not polled.
     alone: usize,
-    /// Those that were sent together. Their senders are sure to look again.
+    /// Requests sent in a call with others. Their senders certainly check the backlog again.
     together: usize,
-    /// Requests that have gathered.
+    /// Gathered requests.
     held: usize,
-    /// How many of them were left when those whose callers had gone were last taken out.
+    /// The number of gathered requests after the last removal of those without a caller.
     swept: usize,
-    /// Why nothing is sent any more.
+    /// The reason for which no more requests are sent.
     closed: Option<Fault>,
-    /// One batch for each script, the one whose turn it is in front.
+    /// One batch for each script; the script whose turn is next is in front.
     by_script: VecDeque<PendingBatch>,
 }
 
@@ -91,7 +92,7 @@ struct PendingRequest {
     answer: oneshot::Sender<Result<Answer, Fault>>,
 }
 
-/// Closes a dispatcher whose runtime ends, if nobody closed it before.
+/// Closes a dispatcher when its runtime ends, unless it was closed before.
 struct CloseOnDrop(Arc<Dispatcher>);
 
 impl Drop for CloseOnDrop {
@@ -100,7 +101,7 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Requests under way; whatever becomes of them, those that have gathered are looked at when they end.
+/// Requests under way. When they end, in whatever way, the gathered requests are checked.
 struct UnderWay<'a> {
     dispatcher: &'a Dispatcher,
     alone: usize,
@@ -133,7 +134,7 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// Sends one request and waits for its answer.
+    /// Sends one request and waits for its reply.
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         match self.enter(script, &part) {
             Ok(_place) => self.call(script, &part).await,
@@ -141,13 +142,13 @@ impl Dispatcher {
         }
     }
 
-    /// Sends one request that is in no hurry, with whatever else gathers.
+    /// Sends one request that is not urgent, in one call with others.
     pub(super) async fn request_gathered(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let answer = self.join(&mut self.backlog(), script, part);
         self.answered(answer).await
     }
 
-    /// Sends one request, then WAIT on the same connection. Never gathered: WAIT speaks of one connection.
+    /// Sends one request, then WAIT on the same connection. Never gathered: WAIT is about the writes of one connection.
     pub(super) async fn replicated(
         &self,
         script: &'static Script,
@@ -163,22 +164,22 @@ impl Dispatcher {
         Ok((answer, confirmed))
     }
 
-    /// How many replicas have what was written on that link so far.
+    /// The number of replicas that have all earlier writes of that link.
     async fn confirmed(&self, link: Arc<Link>, wanted: u8, begun: Instant) -> Result<u8, Fault> {
         let (answer, receiver) = oneshot::channel();
         let _ = self.confirmations.send(Confirmation { link, wanted, begun, answer });
         self.answered(receiver).await
     }
 
-    /// Not gathered: it asks whether the connection lives.
+    /// Not gathered, because it checks this connection.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         match self.conn.link().await?.ping().await {
-            Err(Fault::Unknown(_)) => self.conn.link().await?.ping().await, // the next connection may be answered in time
+            Err(Fault::Unknown(_)) => self.conn.link().await?.ping().await, // the next connection may get its reply in time
             answered => answered,
         }
     }
 
-    /// The bare connection, for measurements beside it.
+    /// The connection, for measurements.
     #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.conn.link().await
@@ -192,12 +193,12 @@ impl Dispatcher {
         self.conn.is_unwell(late)
     }
 
-    /// The same, if there is one that lives.
+    /// The present connection, if it is alive.
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {
         self.conn.link_now()
     }
 
-    /// A place for a call of one's own, or else a place among those that wait.
+    /// Permission for a call of its own; else a place among the gathered requests.
     fn enter(
         &self,
         script: &'static Script,
@@ -219,7 +220,7 @@ impl Dispatcher {
     ) -> oneshot::Receiver<Result<Answer, Fault>> {
         let (answer, receiver) = oneshot::channel();
         if backlog.closed.is_some() {
-            return receiver; // whose sender is gone
+            return receiver; // its sender is gone
         }
         backlog.batch_of(script).push_back(PendingRequest { part: part.clone(), answer });
         backlog.held += 1;
@@ -236,7 +237,7 @@ impl Dispatcher {
         link.run(script, std::slice::from_ref(part)).await?.pop().expect("one part, one answer")
     }
 
-    /// One of the senders: sends what has gathered, call after call.
+    /// One of the senders: sends the gathered requests, one call after the other.
     async fn send_gathered(self: Arc<Dispatcher>) {
         loop {
             match self.take() {
@@ -246,7 +247,7 @@ impl Dispatcher {
         }
     }
 
-    /// The next call: requests of one script; the scripts take turns.
+    /// The requests of the next call, all of one script. The scripts take turns.
     fn take(&self) -> Option<(UnderWay<'_>, &'static Script, Vec<PendingRequest>)> {
         let mut backlog = self.backlog();
         let (script, batch) = backlog.take()?;
@@ -254,14 +255,14 @@ impl Dispatcher {
         Some((UnderWay { dispatcher: self, alone: 0, together: batch.len() }, script, batch))
     }
 
-    /// Calls a sender if there is something for it.
+    /// Wakes a sender if there are requests to send.
     fn look_at(&self, backlog: &Backlog) {
         if backlog.is_due() {
             self.work.notify_one();
         }
     }
 
-    /// One call, or one for each slot, all written at once.
+    /// Sends one call, or one for each slot. All are written at once.
     async fn send_all(&self, script: &'static Script, batch: Vec<PendingRequest>) {
         match self.company {
             Company::Any => self.send(script, batch).await,
@@ -269,13 +270,12 @@ impl Dispatcher {
         }
     }
 
-    /// Requests whose caller has left are not sent. Who is still there is decided, and the call written, while the
-    /// backlog is locked: a caller who leaves later takes the request back with one that must pass the backlog first, and
-    /// so comes after it.
+    /// Does not send requests whose callers have left. It checks the callers and writes the call while the backlog is locked. A caller
+    /// that leaves later sends a release; that must lock the backlog first, so it is sent after this call.
     async fn send(&self, script: &'static Script, mut batch: Vec<PendingRequest>) {
         let answers = match self.conn.link().await {
             Ok(link) => match self.write(&link, script, &mut batch).await {
-                // The server did not know the script. Who has left meanwhile is left out of the second try.
+                // The server did not know the script. The second attempt omits callers that have left since.
                 Ok(None) => match link.load(script).await {
                     Ok(()) => self.write(&link, script, &mut batch).await.and_then(known),
                     Err(fault) => Err(fault),
@@ -285,14 +285,14 @@ impl Dispatcher {
             Err(fault) => Err(fault),
         };
         let answers = match answers {
-            // Nobody says which key it was, and the others may be allowed.
+            // The server does not say which key it refused, and it may permit the others.
             Err(fault) if fault.is_for_some_keys() && batch.len() > 1 => {
                 return Box::pin(self.send_one_by_one(script, batch)).await;
             }
             answers => answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect()),
         };
         for (waiting, answer) in batch.into_iter().zip(answers) {
-            let _ = waiting.answer.send(answer); // who has left takes it back
+            let _ = waiting.answer.send(answer); // a caller that has left releases the lock
         }
     }
 
@@ -319,7 +319,7 @@ impl Dispatcher {
         }
     }
 
-    /// Nothing is sent any more: whoever waits is told by the loss of the sender. The first reason stays.
+    /// Stops sending. All waiting callers notice it, because their senders are dropped. The first reason stays.
     fn close(&self, why: Fault) {
         let mut backlog = self.backlog();
         backlog.closed.get_or_insert(why);
@@ -348,7 +348,7 @@ impl Dispatcher {
 }
 
 impl Backlog {
-    /// In an outage callers come and go, and nothing is sent: what they leave is not kept. Looked at whenever it has doubled.
+    /// Removes requests without a caller. In an outage callers come and go, and nothing is sent. Checks whenever the number has doubled.
     fn sweep(&mut self) {
         if self.held < 2 * self.swept.max(PARTS) {
             return;
@@ -360,7 +360,7 @@ impl Backlog {
         self.swept = self.held;
     }
 
-    /// Whether what has gathered is worth a call; and if nobody is sure to look again, anything is.
+    /// True if the gathered requests are worth a call. If no sender is certain to check again, any number is.
     fn is_due(&self) -> bool {
         let is_worth_it = self.held * PART_OF_UNDER_WAY >= self.alone + self.together && self.together < ENOUGH;
         self.held > 0 && (self.together == 0 || is_worth_it)
@@ -398,24 +398,24 @@ fn by_slot(batch: Vec<PendingRequest>) -> impl Iterator<Item = Vec<PendingReques
     slots.into_values()
 }
 
-/// Of a script that was loaded just before.
+/// The replies of a script that was loaded just before.
 fn known(answers: Option<Answers>) -> Result<Answers, Fault> {
     answers.ok_or_else(|| Fault::said("NOSCRIPT although the script was just loaded"))
 }
 
-/// Wants to know how many replicas have what was written on a link before.
+/// A request for the number of replicas that have the earlier writes of a link.
 #[derive(Debug)]
 struct Confirmation {
     link: Arc<Link>,
     wanted: u8,
-    /// The request was, which may have waited behind a WAIT.
+    /// The time at which the caller's request began. It may have waited behind another WAIT.
     begun: Instant,
     answer: oneshot::Sender<Result<u8, Fault>>,
 }
 
-/// One WAIT after the other, each for all that was asked before it was sent, as a database commits in groups: so nobody
-/// waits for more than two, however many ask. In a task of its own, since one whose caller does not look must not hold up
-/// the others. Between two of them the other requests of the connection get through.
+/// Sends one WAIT after the other, each for all requests before it, as in the group commit of a database. So no caller waits for more than
+/// two of them, however many callers there are. This runs in a task of its own, so a caller that is not polled does not delay the others.
+/// Between two WAITs the other requests of the connection are sent.
 async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, settings: NodeSettings) {
     while let Some(first) = asked.recv().await {
         let mut group = vec![first];
@@ -431,7 +431,7 @@ async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, settings: Nod
     }
 }
 
-/// The replicas have half the command timeout from when the first request was begun, or an eighth if little of that is left.
+/// The replicas have half the command timeout, counted from the start of the earliest request; but at least an eighth of it.
 async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeSettings) {
     let NodeSettings { command_timeout, confirmed, .. } = settings;
     let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
@@ -439,6 +439,6 @@ async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeS
     let time = (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8);
     let count = link.confirmed(confirmed, wanted, time).await;
     for one in group {
-        let _ = one.answer.send(count.clone()); // who has left gives the lock back
+        let _ = one.answer.send(count.clone()); // a caller that has left releases the lock
     }
 }

@@ -1,5 +1,5 @@
-//! Channels to listeners, over one subscriber connection, or one for each shard of a cluster: one SUBSCRIBE per channel
-//! however many tasks wait, and no churn, since a channel just left stays subscribed for a moment.
+//! Delivers messages to listeners, over one connection, or over one for each shard of a cluster. It sends one SUBSCRIBE per channel,
+//! however many tasks wait. A channel without listeners stays subscribed for a moment, so that it is not subscribed again and again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,28 +28,28 @@ use crate::{
     sync::{std, tokio},
 };
 
-/// How long a channel without listeners stays subscribed.
+/// The time for which a channel without listeners stays subscribed.
 const LINGER: Duration = Duration::from_millis(500);
-/// SUBSCRIBEs sent before one barrier.
+/// The number of SUBSCRIBEs that are sent at once.
 const AT_ONCE: usize = 64;
-/// How often idle channels are looked for and the connection is asked whether it lives.
+/// The intervals of the search for idle channels, and of the check that the connection is alive.
 const TICK: Duration = Duration::from_millis(250);
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How long a refused channel is left alone.
+/// The time after which a refused channel is subscribed again.
 const REFUSED: Duration = Duration::from_secs(30);
-/// Waits between attempts to connect double from the first to the last.
+/// The pauses between attempts to connect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Told of messages. Called from the hub's task: must be quick and must not block.
+/// Receives messages. The hub's task calls it, so it must be quick and must not block.
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
-    /// Something was published.
+    /// A message was published.
     fn message(&self);
-    /// The subscription was just made, or made anew: something may have been published before.
+    /// The channel was just subscribed, or subscribed again: earlier messages may have been missed.
     fn subscribed(&self);
 }
 
-/// A listener's place on a channel; leaves it when dropped.
+/// The subscription of one listener to a channel. Dropping it removes the listener.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     hub: Arc<Hub>,
@@ -59,7 +59,7 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// Whether the server would tell us now. While it would not, waiters must look for themselves.
+    /// True if messages arrive now. While they do not, waiters must poll.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
@@ -80,15 +80,16 @@ pub(crate) struct Hub {
     deployment: Arc<Deployment>,
     counters: Arc<Counters>,
     table: Mutex<HashMap<Arc<str>, Channel>>,
-    /// Numbers the subscriptions, so that each takes its own listener with it.
+    /// Numbers the subscriptions, so that each removes its own listener.
     next_subscription: AtomicU64,
-    /// Told when a channel needs a SUBSCRIBE.
+    /// Notified when a channel needs a SUBSCRIBE.
     wanted: Notify,
-    /// A task for each line that was ever needed, told when one of its channels needs a SUBSCRIBE.
+    /// One task for each line that was ever needed. Notified when one of its channels needs a SUBSCRIBE.
     lines: Mutex<BTreeMap<Line, Arc<Notify>>>,
 }
 
-/// One subscribed channel. Without a listener it lingers. More than one listen where names share it, as `a` and `{a}` do.
+/// One subscribed channel. Without a listener it stays for a moment. It has several listeners if several names share it, as `a` and `{a}`
+/// do.
 #[derive(Debug)]
 struct Channel {
     listeners: Vec<(u64, Arc<dyn Listener>)>,
@@ -107,7 +108,7 @@ impl Hub {
         hub
     }
 
-    /// Puts a listener on a channel; it is told when the subscription stands. Never, where nothing is published.
+    /// Adds a listener to a channel, and notifies it when the channel is subscribed. That never happens if nothing is published.
     pub(super) fn join(self: &Arc<Self>, name: &str, listener: Arc<dyn Listener>) -> Subscription {
         let name: Arc<str> = name.into();
         let number = self.next_subscription.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +137,7 @@ impl Hub {
         self.table().get(name).is_some_and(|channel| channel.live.load(Ordering::Acquire))
     }
 
-    /// Keeps each channel on its line, and a task for each line.
+    /// Keeps each channel on its line, and runs a task for each line.
     async fn keep_lines(self: Arc<Hub>, closed: CancellationToken) {
         let mut changes = self.deployment.changes();
         loop {
@@ -152,7 +153,7 @@ impl Hub {
         }
     }
 
-    /// Moves channels to the lines that they belong to; those that have something to subscribe.
+    /// Moves channels to their present lines. Returns the lines that have channels to subscribe.
     fn lines_missing(&self) -> BTreeSet<Line> {
         let mut lines = BTreeSet::new();
         for (name, channel) in self.table().iter_mut() {
@@ -179,7 +180,7 @@ impl Hub {
         Arc::clone(wanted)
     }
 
-    /// Opens the connection when somebody first listens, and again whenever it is lost.
+    /// Opens the connection for the first listener, and again whenever it is lost.
     async fn keep_listening(self: Arc<Hub>, line: Line, wanted: Arc<Notify>) {
         let (dial, sharded) = (self.deployment.dial(&line), matches!(line, Line::Shard(_)));
         let (mut one_by_one, mut pause) = (false, FIRST_PAUSE);
@@ -207,7 +208,7 @@ impl Hub {
         }
     }
 
-    /// Resolves when what is published on a line is not published by that server any more, even if it says nothing.
+    /// Resolves when another server than `there` publishes the messages of a line, even if the connection to `there` still works.
     async fn leads_elsewhere(&self, line: &Line, there: &Address) {
         let mut changes = self.deployment.changes();
         while self.deployment.leads_to(line, there) {
@@ -217,8 +218,8 @@ impl Hub {
         }
     }
 
-    /// Serves one connection until it is lost. Returns whether channels should be tried one by one, because one of
-    /// several was refused and nobody can tell which.
+    /// Serves one connection until it is lost. Returns true if the channels should be subscribed one by one: the server refused one of
+    /// several, and did not say which.
     async fn serve(&self, line: &Line, wanted: &Notify, mut subscriber: Subscriber, one_by_one: bool) -> bool {
         let mut tick = interval(TICK);
         let mut asked = Instant::now();
@@ -239,12 +240,12 @@ impl Hub {
                         return self.refused(&some, &fault);
                     }
                     if !some.is_empty() {
-                        wanted.notify_one(); // there may be more than could be sent at once
+                        wanted.notify_one(); // there may be more channels than were sent at once
                     }
                 }
                 _ = tick.tick() => {
                     if !self.missing(line, 1).is_empty() {
-                        wanted.notify_one(); // one that was refused some time ago
+                        wanted.notify_one(); // for example a channel that was refused some time ago
                     }
                     let idle = self.forget_idle(line);
                     if !idle.is_empty() && subscriber.unsubscribe(&idle).await.is_err() {
@@ -283,7 +284,7 @@ impl Hub {
         missing.map(|(name, _)| Arc::clone(name)).take(most).collect()
     }
 
-    /// Notes a refusal; its waiters go on by timer. True if the guilty one must still be found.
+    /// Notes a refusal; the waiters of that channel use timers. True if it is not known yet which channel was refused.
     fn refused(&self, channels: &[Arc<str>], fault: &Fault) -> bool {
         if matches!(fault, Fault::Unknown(_) | Fault::NotReady(_) | Fault::Elsewhere(..)) {
             self.deployment.may_be_old();
@@ -298,7 +299,7 @@ impl Hub {
         false
     }
 
-    /// Takes channels out of the table that nobody listened to for a while.
+    /// Removes channels that have had no listener for a while. Returns those that are still subscribed.
     fn forget_idle(&self, line: &Line) -> Vec<Arc<str>> {
         let mut live = Vec::new();
         self.table().retain(|name, channel| {
@@ -315,7 +316,7 @@ impl Hub {
         live
     }
 
-    /// The connection is gone: every channel of it must be subscribed anew. Whether there are any.
+    /// The connection is lost, so all its channels must be subscribed again. True if there are any.
     fn all_silent(&self, line: &Line) -> bool {
         self.forget_idle(line);
         let table = self.table();

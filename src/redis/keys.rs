@@ -1,14 +1,14 @@
-//! Names of channels and of keys beside the lock's own, byte for byte Redisson's.
+//! The names of channels and of additional keys, byte for byte those of Redisson.
 
 use std::fmt;
 
 use crate::config::hash_tag;
 
-/// What goes before the name of a plain lock's channel.
+/// The prefix of the channel of a plain lock.
 pub(crate) const LOCK_CHANNEL: &str = "redisson_lock__channel";
 
-/// A name made from a prefix and a key. Redisson wraps keys without a brace, so that a cluster keeps both together,
-/// and leaves the others as they are.
+/// A name made from a prefix and a key. Redisson puts braces around a key without a brace, so that a cluster keeps both in one slot. It
+/// leaves other keys as they are.
 pub(crate) fn prefixed<'a>(prefix: &'a str, key: &'a str) -> impl fmt::Display + 'a {
     Prefixed { prefix, key }
 }
@@ -25,10 +25,10 @@ impl fmt::Display for Prefixed<'_> {
     }
 }
 
-/// Slots of a cluster.
+/// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: CRC-16/XMODEM of what is hashed, by the cluster specification of Redis.
+/// The slot of a key: CRC-16/XMODEM of its hashed part, by the cluster specification of Redis.
 pub(super) fn slot_of(key: &str) -> u16 {
     let hashed = hash_tag(key).unwrap_or(key);
     hashed.bytes().fold(0, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(byte))]) % SLOTS

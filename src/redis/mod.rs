@@ -1,4 +1,4 @@
-//! Layer 1, the servers: requests out, answers and messages in. Knows nothing of locks.
+//! Layer 1, the servers: sends requests, receives replies and messages. Knows nothing about locks.
 
 #[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
 mod conn;
@@ -38,7 +38,7 @@ use deployment::Deployment;
 use hub::Hub;
 use node::Node;
 
-/// All servers behind one URL, as the engine sees them.
+/// All servers of one URL, as the engine sees them.
 #[derive(Debug)]
 pub(crate) struct Redis {
     deployment: Arc<Deployment>,
@@ -46,18 +46,18 @@ pub(crate) struct Redis {
     command_timeout: Duration,
 }
 
-/// How a request goes out.
+/// The way in which a request is sent.
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    /// As soon as that is worth it.
+    /// As soon as that is efficient.
     Now,
-    /// In one call with others like it.
+    /// In one call with similar requests.
     Gathered,
-    /// Confirmed by so many replicas.
+    /// Confirmed by this number of replicas.
     Replicated(u8),
 }
 
-/// With the number of replicas that have it.
+/// Returns the number of replicas that have the write, too.
 async fn send(node: &Node, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
     match way {
         Way::Now => node.request(script, part).await.map(|answer| (answer, 0)),
@@ -67,8 +67,8 @@ async fn send(node: &Node, script: &'static Script, part: Part, way: Way) -> Res
 }
 
 impl Redis {
-    /// Connects, so that a wrong address or password is known at once. The connection that listens is opened when somebody
-    /// first waits. All of it ends with `closed`.
+    /// Connects, so that a wrong address or password is reported at once. The connection for messages is opened when a caller first
+    /// waits. `closed` ends all of it.
     pub(crate) async fn connect(
         url: &Url,
         config: &Config,
@@ -79,7 +79,7 @@ impl Redis {
         Ok(Redis::over(deployment, config, counters, closed))
     }
 
-    /// The same, but each connection is opened when it is first needed.
+    /// As [`connect`](Redis::connect), but opens each connection when it is first needed.
     pub(crate) fn lazy(url: &Url, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Redis {
         Redis::over(Deployment::lazy(url, config, counters, closed), config, counters, closed)
     }
@@ -90,7 +90,7 @@ impl Redis {
         Redis { deployment, hub, command_timeout: config.command_timeout }
     }
 
-    /// Whether the servers answer on all connections for commands.
+    /// Checks that the servers reply on all connections for commands.
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
         self.deployment.ping().await
     }
@@ -100,12 +100,12 @@ impl Redis {
         self.deployment.send(script, part, Way::Now).await.map(|(answer, _)| answer)
     }
 
-    /// Sends one request that is in no hurry, in one call with others like it.
+    /// Sends one request that is not urgent, in one call with similar requests.
     pub(crate) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         self.deployment.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
     }
 
-    /// Like [`request`](Self::request), then waits until `wanted` replicas have it; with their number.
+    /// As [`request`](Self::request), then waits until `wanted` replicas have its writes. Returns their number, too.
     pub(crate) fn replicated(
         &self,
         script: &'static Script,
@@ -115,22 +115,22 @@ impl Redis {
         Box::pin(self.deployment.send(script, part, Way::Replicated(wanted)))
     }
 
-    /// Counts up whenever what a server knew of some keys may be gone: it was connected to anew, or they moved.
+    /// Counts up whenever a server may have lost some keys: after a reconnection, or when keys moved to another server.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.deployment.changes()
     }
 
-    /// Whether that has happened to this key since so many changes.
+    /// True if this may have happened to `key` since the count was `changes`.
     pub(crate) fn changed_since(&self, key: &str, changes: u64) -> bool {
         self.deployment.changed_since(key, changes)
     }
 
-    /// How long one request may take.
+    /// The longest time that the client waits for one reply.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.command_timeout
     }
 
-    /// The command with which scripts publish; empty where they do not.
+    /// The command that scripts publish with; empty if they do not publish.
     pub(crate) fn publish(&self) -> &'static str {
         match self.deployment.pubsub() {
             PubSub::Sharded => "SPUBLISH",
@@ -139,12 +139,12 @@ impl Redis {
         }
     }
 
-    /// Listens on a channel until the subscription is dropped.
+    /// Subscribes to a channel until the subscription is dropped.
     pub(crate) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
         self.hub.join(channel, listener)
     }
 
-    /// Whether what is published there reaches this process, whether or not anybody listens.
+    /// True if messages on this channel reach this process, even if no listener is left.
     pub(crate) fn hears(&self, channel: &str) -> bool {
         self.hub.hears(channel)
     }

@@ -1,4 +1,4 @@
-//! One server as we talk to it: its connections for commands, over which keys are spread.
+//! One server: its connections for commands, over which keys are distributed.
 
 use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
@@ -23,7 +23,7 @@ pub(super) struct Node {
     dispatchers: Box<[Arc<Dispatcher>]>,
 }
 
-/// How to talk to a server.
+/// Settings for the connections to one server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeSettings {
     pub(super) connections: usize,
@@ -33,7 +33,7 @@ pub(super) struct NodeSettings {
 }
 
 impl Node {
-    /// Connects every connection, so that a wrong address or password is known at once.
+    /// Opens all connections, so that a wrong address or password is reported at once.
     pub(super) async fn connect(
         dial: &Dialer,
         settings: NodeSettings,
@@ -47,7 +47,7 @@ impl Node {
         Ok(Node::over(conns, settings, closed))
     }
 
-    /// The same, but each connection is opened when it is first needed.
+    /// As [`connect`](Node::connect), but opens each connection when it is first needed.
     pub(super) fn lazy(
         dial: &Dialer,
         settings: NodeSettings,
@@ -63,17 +63,17 @@ impl Node {
         Node { dispatchers: conns.into_iter().map(start).collect() }
     }
 
-    /// Sends one request. One key always travels on the same connection, so that its requests keep their order.
+    /// Sends one request. Requests about one key always use the same connection, so they keep their order.
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         self.dispatcher(part.key()).request(script, part).await
     }
 
-    /// Sends one request that is in no hurry, in one call with others like it.
+    /// Sends one request that is not urgent, in one call with similar requests.
     pub(super) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         self.dispatcher(part.key()).request_gathered(script, &part).await
     }
 
-    /// Sends one request, then waits until `wanted` replicas have it; with their number.
+    /// Sends one request, then waits until `wanted` replicas have its writes. Returns their number, too.
     pub(super) async fn replicated(
         &self,
         script: &'static Script,
@@ -83,28 +83,28 @@ impl Node {
         self.dispatcher(part.key()).replicated(script, part, wanted).await
     }
 
-    /// Whether the server answers on all connections.
+    /// Checks that the server replies on all connections.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         try_join_all(self.dispatchers.iter().map(|dispatcher| dispatcher.ping())).await.map(drop)
     }
 
-    /// The first connection, bare.
+    /// The first connection, for measurements.
     #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.dispatchers[0].link().await
     }
 
-    /// Resolves when somebody has needed a connection.
+    /// Resolves when a caller has needed a connection.
     pub(super) async fn needed(&self) {
         select_all(self.dispatchers.iter().map(|dispatcher| Box::pin(dispatcher.needed()))).await;
     }
 
-    /// The links of the moment, those of them that live.
+    /// The present links that are alive.
     pub(super) fn links(&self) -> impl Iterator<Item = Arc<Link>> + '_ {
         self.dispatchers.iter().filter_map(|dispatcher| dispatcher.link_now())
     }
 
-    /// Whether somebody waits for a connection in vain, or one has been silent for so long although it was asked.
+    /// True if a caller waits for a connection that cannot be opened, or if a connection has given no reply for this long.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         self.dispatchers.iter().any(|dispatcher| dispatcher.is_unwell(late))
     }

@@ -1,11 +1,11 @@
-//! Scripts as they are on a bare connection, for benchmarks that say what the rest costs.
+//! Scripts on a bare connection. Benchmarks use them to measure the cost of everything else.
 
 use std::{future::Future, sync::Arc};
 
 use super::{Fault, Redis, conn::Link};
 
 impl Redis {
-    /// A script on the bare first connection, to measure what the rest costs.
+    /// A script on the first connection, without everything else, for measurements.
     pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
         let link = self.deployment.link().await?;
         let sha = link.load_source(source).await?;

@@ -1,4 +1,4 @@
-//! A script, what goes into a call of it and what comes back.
+//! A script, the requests to it, and its replies.
 
 use std::{
     fmt::{self, Write},
@@ -11,7 +11,7 @@ use std::{
 
 use super::fault::Fault;
 
-/// A Lua script that serves one or many parts, see `frame.lua`.
+/// A Lua script that runs for one or many parts, see `frame.lua`.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(super) source: &'static str,
@@ -24,24 +24,24 @@ impl Script {
     }
 }
 
-/// One request: its keys, the first of which decides the connection, and its arguments after the nonce. Cheap to
-/// clone, for it may be sent again.
+/// One request: its keys, and its arguments after the nonce. The first key decides the connection. Cheap to clone, because it may be
+/// sent again.
 ///
-/// All words stand in one string, one after the other: a request is many short words, and an allocation for each
-/// would cost more than the rest of the request.
+/// All words are in one string, one after the other. A request has many short words, and one allocation for each would cost more than
+/// the rest of the request.
 #[derive(Clone)]
 pub(crate) struct Part(Arc<Words>);
 
 #[derive(Default)]
 struct Words {
     text: String,
-    /// Where each word ends; keys come first.
+    /// The end of each word; keys come first.
     ends: Vec<u32>,
     keys: usize,
     recall: Option<Recall>,
 }
 
-/// Takes back what was not sent yet: once it is called, no request that carries it goes out any more.
+/// Recalls requests that were not sent yet: after `call`, no request that carries it is sent anymore.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recall(Arc<AtomicBool>);
 
@@ -59,7 +59,7 @@ impl Recall {
 pub(crate) struct PartBuilder(Words);
 
 impl Part {
-    /// Begins with the first key.
+    /// Starts with the first key.
     pub(crate) fn of(key: &str) -> PartBuilder {
         let words = Words { text: String::with_capacity(160), ends: Vec::with_capacity(8), keys: 0, recall: None };
         PartBuilder(words).key(format_args!("{key}"))
@@ -73,7 +73,7 @@ impl Part {
         self.0.recall.as_ref().is_some_and(Recall::is_called)
     }
 
-    /// All words, and where each is.
+    /// All words, one after the other.
     pub(super) fn text(&self) -> &str {
         &self.0.text
     }
@@ -100,7 +100,7 @@ impl Words {
 }
 
 impl PartBuilder {
-    /// One more key. All keys come before the first argument.
+    /// Adds a key. All keys come before the first argument.
     pub(crate) fn key(mut self, key: fmt::Arguments<'_>) -> PartBuilder {
         debug_assert_eq!(self.0.keys, self.0.ends.len(), "keys come first");
         self.0.push(key);
@@ -129,7 +129,7 @@ impl fmt::Debug for Part {
     }
 }
 
-/// The answer to one request: a code, and the words after it.
+/// The reply to one request: a code, and the words after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) code: Code,
@@ -141,8 +141,8 @@ impl Answer {
         Answer { code, rest: rest.into() }
     }
 
-    /// From `nonce code words...`, with the nonce. Where the words are no text, as another program's holder may be called,
-    /// there are none.
+    /// Reads `nonce code words...`; returns the nonce, too. If the words are not UTF-8, there are none: another program may use such
+    /// ids.
     pub(super) fn read(reply: &[u8]) -> Option<(u64, Result<Answer, Fault>)> {
         let mut words = reply.splitn(3, |byte| *byte == b' ');
         let (nonce, code) = (text(words.next())?, text(words.next())?);
@@ -154,19 +154,19 @@ impl Answer {
         Some((nonce.parse().ok()?, answer))
     }
 
-    /// The words, if there are so many; the last may have spaces in it.
+    /// The words, if there are at least `N`; the last one may contain spaces.
     pub(crate) fn words<const N: usize>(&self) -> Option<[&str; N]> {
         let mut words = self.rest.splitn(N, ' ');
         let all = [(); N].map(|()| words.next());
         all.iter().all(Option::is_some).then(|| all.map(Option::unwrap_or_default))
     }
 
-    /// Whether this is all it says beside the code.
+    /// True if this is the only word after the code.
     pub(crate) fn is(&self, word: &str) -> bool {
         self.rest == word
     }
 
-    /// The only word, where that is a number.
+    /// The only word, if it is a number.
     pub(crate) fn number(&self) -> Option<u64> {
         self.rest.parse().ok()
     }
@@ -178,7 +178,7 @@ fn text(word: Option<&[u8]>) -> Option<&str> {
 
 macro_rules! codes {
     ($($code:ident $word:literal,)*) => {
-        /// The first word of an answer; each script's head lists its own.
+        /// The first word of a reply; the header of each script lists its codes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Code {
             $($code,)*

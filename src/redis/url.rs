@@ -1,4 +1,4 @@
-//! Where the servers are and who we are there: a URL, read.
+//! Parses a URL: the addresses of the servers, and the user and password for them.
 
 use std::{fmt, net::Ipv6Addr, path::PathBuf, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
 const STANDARD_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// A URL that can be used. Not printable: it can hold passwords.
+/// A valid URL. Never printed, because it can contain passwords.
 #[derive(Clone)]
 pub(crate) struct Url {
     pub(super) shape: Shape,
@@ -21,21 +21,21 @@ pub(crate) struct Url {
     pub(super) tls: bool,
 }
 
-/// What stands behind a URL.
+/// The deployment that a URL names.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Shape {
     One(Address),
-    /// Sentinels that know the master of a service, and who we are to them.
+    /// Sentinels that know the master of a service, and the login for them.
     Sentinel {
         sentinels: Vec<Address>,
         service: String,
         credentials: Credentials,
     },
-    /// Some servers of a cluster, which know the others.
+    /// Some servers of a cluster. They know the others.
     Cluster(Vec<Address>),
 }
 
-/// Where one server listens.
+/// The address on which one server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Address {
     Tcp(Arc<str>, u16),
@@ -59,7 +59,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Reads `host`, `host:port`, `[::1]` and `[::1]:port`; and `::1:port`, as servers of a cluster write it.
+    /// Reads `host`, `host:port`, `[::1]` and `[::1]:port`; and `::1:port`, which is the form that servers of a cluster use.
     pub(super) fn parse(text: &str, standard_port: u16) -> Option<Address> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
@@ -87,7 +87,7 @@ impl Url {
         Url::read(url).map_err(|reason| Error::config("url", reason))
     }
 
-    /// What is wrong with it is said without a word of it, for it may be part of a password.
+    /// The reason in an error contains no part of the URL, because that may be part of a password.
     fn read(url: &str) -> std::result::Result<Url, &'static str> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
         let (tls, kind) = split_scheme(scheme).ok_or(UNKNOWN_SCHEME)?;
@@ -95,7 +95,7 @@ impl Url {
         if let Some((login, _)) = rest.rsplit_once('@') {
             once(login, kind)?;
         }
-        // A password may hold an @ that was not encoded.
+        // A password may contain an @ that is not encoded.
         let (login, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) => (credentials(user)?, rest),
             None => (Credentials::default(), rest),
@@ -110,12 +110,12 @@ impl Url {
         query
             .is_empty()
             .then_some(Url { shape, credentials: login, database, tls })
-            .ok_or("it has a parameter that is not known here")
+            .ok_or("it has an unknown parameter")
     }
 }
 
-/// Who we are is said once, before the first host. With a comma in it that is not encoded it is more likely a list of hosts,
-/// each with a user of its own, than a password.
+/// The login stands once, before the first host. A comma that is not encoded more likely separates hosts, each with a login of its
+/// own, than belongs to a password.
 fn once(login: &str, kind: &str) -> std::result::Result<(), &'static str> {
     let is_list = match kind {
         "-sentinel" | "-cluster" => login.contains(','),
@@ -124,13 +124,13 @@ fn once(login: &str, kind: &str) -> std::result::Result<(), &'static str> {
     if is_list { Err(LOGIN_ONCE) } else { Ok(()) }
 }
 
-const LOGIN_ONCE: &str = "a user and a password go once, before the first host, as in redis-cluster://user:password@host,host; \
-    a comma in a password is written as %2C";
+const LOGIN_ONCE: &str = "write the user and the password once, before the first host, as in \
+    redis-cluster://user:password@host,host; write a comma in a password as %2C";
 
-const UNKNOWN_SCHEME: &str = "its scheme is none of redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, \
-    redis-cluster://, rediss-cluster:// and their valkey twins";
+const UNKNOWN_SCHEME: &str = "its scheme must be one of redis://, rediss://, redis+unix://, redis-sentinel://, rediss-sentinel://, \
+    redis-cluster://, rediss-cluster://, or one of these with valkey instead of redis";
 
-/// Whether by TLS, and what follows the server's kind.
+/// Whether the connection uses TLS, and the rest of the scheme.
 fn split_scheme(scheme: &str) -> Option<(bool, &str)> {
     let rest = scheme.strip_prefix("redis").or_else(|| scheme.strip_prefix("valkey"))?;
     let (tls, kind) = rest.strip_prefix('s').map_or((false, rest), |kind| (true, kind));
@@ -141,7 +141,7 @@ fn split_scheme(scheme: &str) -> Option<(bool, &str)> {
 fn standalone(rest: &str) -> std::result::Result<(Shape, Option<u8>), &'static str> {
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     if host.contains(',') {
-        return Err("it names several servers, which is for redis-cluster:// and redis-sentinel://");
+        return Err("it names several servers; that needs redis-cluster:// or redis-sentinel://");
     }
     let address = address(host, STANDARD_PORT)?;
     let database = (!path.is_empty()).then(|| database(path)).transpose()?;
@@ -152,7 +152,7 @@ fn unix(rest: &str) -> std::result::Result<Shape, &'static str> {
     let path = decoded(rest)?;
     path.starts_with('/')
         .then(|| Shape::One(Address::Unix(path.into())))
-        .ok_or("the path of its socket must begin with /")
+        .ok_or("the path of the socket must begin with /")
 }
 
 fn sentinel(rest: &str, query: &mut Query) -> std::result::Result<(Shape, Option<u8>), &'static str> {
@@ -172,7 +172,7 @@ const NO_SERVICE: &str = "the name of the service is missing, as in redis-sentin
 fn cluster(rest: &str) -> std::result::Result<Shape, &'static str> {
     match rest.split_once('/').unwrap_or((rest, "")) {
         (hosts, "" | "0") => Ok(Shape::Cluster(addresses(hosts, STANDARD_PORT)?)),
-        _ => Err("a cluster has no database but 0"),
+        _ => Err("a cluster has only database 0"),
     }
 }
 
@@ -183,7 +183,7 @@ fn addresses(hosts: &str, standard_port: u16) -> std::result::Result<Vec<Address
 /// As people write it: what can be no host is refused here, and not when it cannot be found.
 fn address(text: &str, standard_port: u16) -> std::result::Result<Address, &'static str> {
     if text.chars().any(|char| char.is_control() || char.is_whitespace()) {
-        return Err("a host has a space or a control character, such as the end of a line, in it");
+        return Err("a host contains a space or a control character, such as a line break");
     }
     if let Some(rest) = text.strip_prefix('[') {
         let inside = rest.split_once(']').map(|(inside, _)| inside.split_once('%').map_or(inside, |(ip, _zone)| ip));
@@ -198,16 +198,17 @@ fn address(text: &str, standard_port: u16) -> std::result::Result<Address, &'sta
     Address::parse(text, standard_port).ok_or(NO_HOST)
 }
 
-const NO_IPV6: &str = "an address of IPv6 is written in brackets, as in redis://[::1]:6379";
+const NO_IPV6: &str = "write an IPv6 address in brackets, as in redis://[::1]:6379";
 
-const NO_HOST: &str = "a host or its port cannot be read";
+const NO_HOST: &str = "a host or a port is not valid";
 
 fn database(text: &str) -> std::result::Result<u8, &'static str> {
-    text.parse().map_err(|_| "its database is not a number from 0 to 255")
+    text.parse().map_err(|_| "the database is not a number from 0 to 255")
 }
 
 fn decoded(text: &str) -> std::result::Result<String, &'static str> {
-    let text = percent_decode_str(text).decode_utf8().map_err(|_| "what it encodes with % is no text")?;
+    let text =
+        percent_decode_str(text).decode_utf8().map_err(|_| "a part that is encoded with % is not valid UTF-8")?;
     Ok(text.into_owned())
 }
 
@@ -217,13 +218,13 @@ fn credentials(text: &str) -> std::result::Result<Credentials, &'static str> {
     Ok(Credentials { user, password: password.map(decoded).transpose()? })
 }
 
-/// What stands behind the question mark.
+/// The part of a URL after the question mark.
 struct Query(Vec<(String, String)>);
 
 impl Query {
     fn parse(text: &str) -> std::result::Result<Query, &'static str> {
         let pair = |pair: &str| {
-            let (name, value) = pair.split_once('=').ok_or("its parameters are not of the form name=value")?;
+            let (name, value) = pair.split_once('=').ok_or("a parameter is not of the form name=value")?;
             Ok((decoded(name)?, decoded(value)?))
         };
         text.split('&').filter(|text| !text.is_empty()).map(pair).collect::<std::result::Result<_, _>>().map(Query)

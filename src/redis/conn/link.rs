@@ -509,7 +509,8 @@ impl Link {
         match self.custom::<Value>("CLIENT", &["KILL", "ID", id, "ADDR", addr]).await {
             Err(Fault::Unknown(_)) => false,
             Err(fault) => {
-                tracing::debug!(target: "leasehold::conn", ?fault, "the server refused to close the previous connection; its last requests may still run");
+                tracing::debug!(target: "leasehold::conn", ?fault,
+                    "the server refused to close the previous connection; its last requests may still run");
                 true
             }
             Ok(_) => true,

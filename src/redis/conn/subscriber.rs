@@ -1,4 +1,4 @@
-//! The connection that listens.
+//! The connection that receives messages.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use tokio::sync::broadcast;
 use super::{Dialer, Link};
 use crate::redis::{fault::Fault, url::Address};
 
-/// Messages that may wait for us before we count as lagging. fred keeps eight such buffers per connection, and only
-/// the subscriber's is ever filled.
+/// The number of messages that are buffered before the subscriber counts as lagging. fred keeps eight such buffers per connection, and
+/// only the subscriber's is ever filled.
 const HEARD: usize = 4096;
 
-/// A connection that only listens. Nothing else may be under way on it.
+/// A connection that only receives messages. No other requests may be under way on it.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     link: Link,
@@ -24,28 +24,28 @@ pub(crate) struct Subscriber {
     sharded: bool,
 }
 
-/// What a subscriber hears.
+/// An event on the connection for messages.
 #[derive(Debug)]
 pub(crate) enum PubSubEvent {
-    /// Something was published on this channel.
+    /// A message was published on this channel.
     Message(String),
-    /// More than we could take: any channel may have had something.
+    /// Messages were dropped: any channel may have had one.
     TooMuch,
-    /// The connection is gone.
+    /// The connection is lost.
     Silence,
 }
 
 impl Subscriber {
-    /// One that hears what is published on the channels of shards, or else what is published on all others.
+    /// With `sharded` it receives the messages of sharded channels, else those of classic channels.
     pub(crate) async fn open(dial: &Dialer, sharded: bool) -> Result<Self, Fault> {
         let link = dial.open(HEARD).await?;
         let messages = link.client.message_rx();
         Ok(Subscriber { link, messages, sharded })
     }
 
-    /// Sends one SUBSCRIBE for each channel, each with a PING close behind: fred forgets a SUBSCRIBE once it is written
-    /// and hands its refusal to whatever is in flight then. Done when the server has dealt with all of them; an error
-    /// does not say which was refused.
+    /// Sends one SUBSCRIBE for each channel, and a PING directly after each. fred forgets a SUBSCRIBE once it is written, and reports
+    /// its refusal to the request that is in flight then. Returns when the server has processed all of them. An error does not say
+    /// which channel was refused.
     pub(crate) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         let all = channels.iter().map(|channel| async move {
             let (subscribed, answered) = join(self.link.bounded(self.subscribe_one(channel)), self.barrier()).await;
@@ -75,7 +75,7 @@ impl Subscriber {
         self.link.address()
     }
 
-    /// Answered after the server has dealt with all before it.
+    /// Returns when the server has processed all earlier requests.
     pub(crate) async fn barrier(&self) -> Result<(), Fault> {
         self.link.ping().await
     }

@@ -1,4 +1,4 @@
-//! One server, as a connection to it is made.
+//! One server to connect to.
 
 use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
@@ -16,11 +16,11 @@ use crate::{
     tls::TlsContext,
 };
 
-/// One server and who we are there. Not printable: it can hold a password.
+/// One server, and the login for it. Never printed, because it can contain a password.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) address: Address,
-    /// The one of the host's addresses to connect to; without it any.
+    /// The IP address of the host to connect to; `None` for any.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) credentials: Credentials,
     pub(crate) database: Option<u8>,
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// One target for each address that the host has now, in the order in which the system names them.
+    /// One target for each IP address that the host has now, in the order of the system's resolver.
     pub(super) async fn each_address(self, time: Duration) -> Result<Vec<Target>, Fault> {
         let Address::Tcp(host, port) = &self.address else { return Ok(vec![self]) };
         if host.parse::<IpAddr>().is_ok() {
@@ -47,11 +47,11 @@ impl Target {
         let found = match timeout(time, resolved).await {
             Ok(Ok(found)) => found.map_err(|error| failed(&error.to_string()))?,
             Ok(Err(ended)) => return Err(failed(&ended.to_string())),
-            Err(_) => return Err(failed(&format!("no answer within {time:?}"))),
+            Err(_) => return Err(failed(&format!("no reply within {time:?}"))),
         };
         match &*found {
             [] => Err(failed("it has no address")),
-            [_] => Ok(vec![self]), // with all that belongs to the address, such as its scope
+            [_] => Ok(vec![self]), // keeps the whole address, also its scope
             several => Ok(several.iter().map(|one| self.at(one)).collect()),
         }
     }
@@ -62,7 +62,7 @@ impl Target {
 
     pub(super) fn config(&self) -> Result<FredConfig, Fault> {
         let Credentials { user, password } = self.credentials.clone();
-        // Without a password fred would not say who we are, and the server would take us for its default user.
+        // Without a password fred would not send the user name, and the server would use its default user.
         let password = password.or_else(|| user.as_ref().map(|_| String::new()));
         let config = FredConfig {
             username: user,
@@ -87,7 +87,7 @@ impl Target {
     #[cfg(feature = "tls")]
     fn named(&self, server: Server) -> Server {
         let host = match (&self.address, self.ip) {
-            (Address::Tcp(host, _), Some(_)) => Some(host.to_string()), // an address is no name
+            (Address::Tcp(host, _), Some(_)) => Some(host.to_string()), // an IP address is not a host name
             _ => None,
         };
         let name = self.tls.as_ref().and_then(|tls| tls.server_name.clone().or(host));
