@@ -1,11 +1,11 @@
-//! A web service on many machines in which one invoice is billed once: `POST /bill/{invoice}` begins a job and answers 202,
-//! or 409 while a job for the same invoice runs, on whatever machine.
+//! A web service on many machines that bills each invoice once. `POST /bill/{invoice}` starts a job and returns 202. While a job for
+//! the same invoice runs on any machine, it returns 409.
 //!
 //! `scripts/with-redis cargo run --example axum` starts it, sends two requests over one connection, and shuts it down.
 //!
-//! It takes [`Client::mutex`], not [`Client::lock`]. A server runs all requests of one HTTP/1 connection in one task, and the
-//! owner of a `lock` is the task: the second request on a connection that is kept alive would *re-enter* the lock which the
-//! first one's job still holds, and bill the invoice twice. `/reentrant/{invoice}` is the same with `lock`, to see that.
+//! It uses [`Client::mutex`], not [`Client::lock`]. The server runs all requests of one HTTP/1 connection in one task, and the owner
+//! of a `lock` is the task. So the second request of a keep-alive connection would *re-enter* the lock that the job of the first
+//! request still holds, and bill the invoice twice. `/reentrant/{invoice}` shows that with `lock`.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What the handlers share. Clients are cheap to clone.
+/// The state that the handlers share. Clients are cheap to clone.
 #[derive(Clone)]
 struct App {
     locks: Client,
-    /// Stands for the payment service: the jobs wait for it.
+    /// In place of a payment service: the jobs wait for it.
     paid: CancellationToken,
 }
 
@@ -35,13 +35,13 @@ async fn bill(State(app): State<App>, Path(invoice): Path<u32>) -> StatusCode {
     begin(taken, app.paid)
 }
 
-/// What not to do.
+/// A mistake: do not do this.
 async fn bill_reentrant(State(app): State<App>, Path(invoice): Path<u32>) -> StatusCode {
     let taken = app.locks.lock(&format!("invoice:{invoice}")).try_lock().await;
     begin(taken, app.paid)
 }
 
-/// The guard goes into the job's task, which gives it back when the job is done, fails or panics.
+/// The guard moves into the task of the job. The lock is released when the job completes, fails or panics.
 fn begin(taken: leasehold::Result<Option<Guard>>, paid: CancellationToken) -> StatusCode {
     match taken {
         Ok(Some(guard)) => {
@@ -49,7 +49,7 @@ fn begin(taken: leasehold::Result<Option<Guard>>, paid: CancellationToken) -> St
             StatusCode::ACCEPTED
         }
         Ok(None) => StatusCode::CONFLICT,
-        Err(_) => StatusCode::SERVICE_UNAVAILABLE, // nobody knows: not the same as taken
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE, // unknown: not the same as held by another owner
     }
 }
 
@@ -86,7 +86,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("lock:  two requests for one invoice on one connection: {}, {}", both.0, both.1);
     assert_eq!(both, (202, 202), "one task is one owner");
 
-    // As on SIGTERM (examples/shutdown.rs): no more requests, then no more locks; the jobs may finish.
+    // As on SIGTERM (examples/shutdown.rs): accept no more requests, then acquire no more locks, and let the jobs finish.
     drop(connection);
     stop.cancel();
     server.await??;
@@ -95,12 +95,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One request on a connection that is kept alive, and the status it was answered with.
+/// Sends one request on a keep-alive connection. Returns the status of the response.
 async fn status(connection: &mut TcpStream, request: &str) -> Result<u16, Box<dyn std::error::Error>> {
     connection.write_all(format!("{request} HTTP/1.1\r\nhost: shop\r\ncontent-length: 0\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {
-        answer.push(connection.read_u8().await?); // these answers have no body
+        answer.push(connection.read_u8().await?); // these responses have no body
     }
     let text = String::from_utf8(answer)?;
     Ok(text.split(' ').nth(1).ok_or("no status")?.parse()?)

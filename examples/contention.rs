@@ -1,4 +1,4 @@
-//! Many tasks want one name. Nobody polls: each turn is passed on, or announced.
+//! Many tasks share one lock. No task polls: the client passes the lock on to the next task, or the server wakes a waiter.
 //!
 //! Run: scripts/with-redis cargo run --release --example contention
 
@@ -41,7 +41,7 @@ async fn main() -> Result<()> {
 async fn take_turns(client: Client, inside: Arc<AtomicU64>) -> Result<()> {
     for _ in 0..TURNS {
         let guard = client.mutex("the-one").lock().await?;
-        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
         inside.fetch_sub(1, Ordering::SeqCst);
         guard.unlock().await?;
     }

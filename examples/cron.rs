@@ -1,4 +1,4 @@
-//! A job that every machine starts at the same time, and only one of them runs; the others skip it.
+//! All machines start the same job at the same time. One machine runs it, and the others skip it.
 //!
 //! `scripts/with-redis cargo run --example cron`
 
@@ -7,10 +7,10 @@ use std::time::Duration;
 use leasehold::Client;
 use tokio::time::sleep;
 
-/// Clocks differ. A machine whose clock is late must still find the lock held, however short the job was, even if the machine that
-/// ran the job has died since.
+/// Clocks differ. A machine whose clock is late must still find the lock held, however short the job was. This must be true even if the
+/// machine that ran the job has died since.
 const AT_LEAST: Duration = Duration::from_millis(500);
-/// A job that takes longer has gone wrong. leasehold stops it, and its lock ends with the lease.
+/// A job that takes longer than this hangs. leasehold then stops the job and no longer renews the lock, so its lease expires.
 const AT_MOST: Duration = Duration::from_secs(60 * 60);
 
 /// True if the job ran here.

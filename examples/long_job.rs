@@ -1,4 +1,4 @@
-//! A job longer than its lease: the watchdog renews the lock, and the job stops when the lock is lost.
+//! A job that takes longer than its lease. The client renews the lock; if the lock is lost, the job stops.
 //!
 //! Run: scripts/with-redis cargo run --example long_job
 
@@ -10,11 +10,11 @@ use tokio::time::sleep;
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
-    // A short lease, so that a few seconds are a long job.
+    // A short lease, so that a job of a few seconds is a long one.
     let client = Client::builder().url(url).watchdog(Duration::from_millis(900)).connect().await?;
 
     let guard = client.mutex("nightly-report").lock().await?;
-    guard.protect(report("left alone", 10)).await?;
+    guard.protect(report("undisturbed", 10)).await?;
     println!("done, {} renewals\n", client.stats().total.renewals);
 
     let guard = client.mutex("nightly-report").lock().await?;

@@ -1,4 +1,4 @@
-//! Nested `lock()` calls in one task, through three functions that know nothing of each other.
+//! Nested `lock()` calls in one task: three functions that do not know about each other acquire the same lock.
 //!
 //! Run: scripts/with-redis cargo run --example nested
 

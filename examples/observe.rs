@@ -1,4 +1,4 @@
-//! What can be seen of the locks of a service: events and spans of `tracing`, gauges and counters, and what is held.
+//! How to observe the locks of a service: `tracing` events and spans, gauges and counters, and the list of held locks.
 //!
 //! `scripts/with-redis cargo run --example observe`
 
@@ -9,10 +9,10 @@ use tokio::time::{interval, sleep};
 
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
-    // `leasehold::lock` speaks of locks, `leasehold::conn` of connections; neither ever prints a URL.
+    // The target `leasehold::lock` has the events of locks, `leasehold::conn` those of connections. Neither ever prints a URL.
     tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    // A wait that is longer than this is logged while it lasts, with who has the lock.
+    // If a wait takes longer than this, the client logs it while it lasts, with the holder of the lock.
     let client = Client::builder().url(url).slow_wait(Duration::from_millis(200)).connect().await?;
 
     let observed = client.clone();
@@ -22,7 +22,7 @@ async fn main() -> leasehold::Result<()> {
             tick.tick().await;
             print(&observed.stats());
             for held in observed.held() {
-                println!("  {} since {:.1?}, {} times", held.name, held.since.elapsed(), held.holds);
+                println!("  {}: held for {:.1?}, hold count {}", held.name, held.since.elapsed(), held.holds);
             }
         }
     });
@@ -42,8 +42,8 @@ async fn work(client: Client) -> leasehold::Result<()> {
     Ok(())
 }
 
-/// Gauges for a dashboard, counters for rates, and the waits that users feel.
+/// Gauges for a dashboard, counters for rates, and the wait times that users notice.
 fn print(Stats { now, total, wait, .. }: &Stats) {
     println!("{} held, {} waiting, {} acquired, {} lost", now.holds, now.waiting, total.acquired, total.lost);
-    println!("  waits: half up to {:.0?}, 99 of 100 up to {:.0?}", wait.p50, wait.p99);
+    println!("  wait times: p50 {:.0?}, p99 {:.0?}", wait.p50, wait.p99);
 }

@@ -1,4 +1,4 @@
-//! A worker that stops cleanly on SIGTERM or Ctrl-C: it starts no new job, finishes the running ones, and leaves no lock behind.
+//! A worker that stops cleanly on SIGTERM or Ctrl-C: it starts no new jobs, finishes the running ones, and releases all locks.
 //!
 //! `scripts/with-redis cargo run --example shutdown` runs until you stop it; with `-- 2` it sends itself SIGTERM after two
 //! seconds.
@@ -9,7 +9,7 @@ use leasehold::{Client, Error};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long jobs may take to finish after SIGTERM. Below what your process manager grants before it sends SIGKILL.
+/// The time that jobs get to finish after SIGTERM. Keep it below the time after which your process manager sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(20);
 
 #[tokio::main]

@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     runtime.block_on(client.close())
 }
 
-/// A thread is an owner, as a task is. The guard is released before the thread goes on.
+/// A thread is an owner, as a task is. The lock is released before the thread continues.
 async fn job(client: &Client, number: u32) -> Result<()> {
     let guard = client.mutex("printer").lock().await?;
     println!("thread {number} prints alone");
