@@ -1,14 +1,13 @@
-//! The clock that leases are counted on: it goes on while the machine sleeps.
+//! The clock for leases. It continues while the machine sleeps.
 //!
-//! `std::time::Instant` stands still during suspend on Linux and on Apple's systems, so a laptop that wakes would believe in
-//! leases that ended long ago. `CLOCK_BOOTTIME` does not on Linux; on Apple's systems `CLOCK_MONOTONIC` does not (unlike
-//! the clock of that name on Linux: its manual says that it goes on while the system is asleep). Elsewhere we have
-//! `Instant`; on Windows that goes on too.
+//! `std::time::Instant` stops during suspend on Linux and on Apple's systems. With it, a laptop that wakes up would still consider
+//! leases valid that expired long ago. On Linux, `CLOCK_BOOTTIME` continues. On Apple's systems `CLOCK_MONOTONIC` continues, by its
+//! manual; the clock of that name on Linux does not. All other systems use `Instant`; on Windows it continues, too.
 
 use std::{ops::Add, time::Duration};
 
-/// A point in time since boot, sleep included where the system can tell. In nanoseconds, which last for 584 years: half of
-/// what a `Duration` takes.
+/// A point in time since boot; includes sleep if the system can measure it. In nanoseconds, which last for 584 years and need half the
+/// space of a `Duration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
@@ -36,12 +35,12 @@ impl Moment {
         Moment(nanos(START.get_or_init(std::time::Instant::now).elapsed()))
     }
 
-    /// From now until then; zero if that is past.
+    /// The time from now until this moment; zero if it is past.
     pub(crate) fn left(self) -> Duration {
         self.since(Moment::now())
     }
 
-    /// The last multiple of `grid` before it.
+    /// Rounds down to a multiple of `grid`.
     pub(crate) fn floor(self, grid: Duration) -> Moment {
         Moment(self.0 - self.0 % nanos(grid).max(1))
     }

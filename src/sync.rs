@@ -1,5 +1,5 @@
-//! Where threads, tasks, their locks and the time come from. A file that says `use crate::sync::{std, tokio};` means
-//! these crates; but where interleavings are explored (tests/explore), what stands in for them there.
+//! The source of threads, tasks, their locks, and time. `use crate::sync::{std, tokio};` imports these crates. When tests/explore explores
+//! interleavings, it imports the replacements of these crates instead.
 
 #[cfg(leasehold_explore)]
 pub(crate) use crate::explore::{dashmap, now, std, tokio};

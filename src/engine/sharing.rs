@@ -1,7 +1,8 @@
-//! Which hold others of this process may join in memory, where several may hold a lock at once.
+//! The hold that other owners of this process may join in memory, for locks that several owners may hold at once.
 //!
-//! They may for a moment after the server granted it, and only if it would have granted it to anybody: a writer that has come
-//! to wait since then keeps new readers out by a mark, which the server looks at with every grant, and those who join ask nobody.
+//! They may join only for a moment after the server granted the hold, and only if the server would then have granted it to any owner.
+//! The reason: a writer that has begun to wait since then leaves a mark that keeps new readers out. The server checks the mark at every
+//! grant, but an owner that joins in memory sends no request.
 
 use std::{
     sync::{Arc, Weak},
@@ -17,9 +18,9 @@ use crate::{
     sync::{dashmap, std},
 };
 
-/// For how long others may join: what a writer waits for at most because of that. Measured, see docs/benchmarks.md.
+/// The time for which others may join. A writer waits at most this much longer because of it. Measured, see docs/benchmarks.md.
 const OPEN: Duration = Duration::from_millis(10);
-/// Where an answer takes longer than that: for so many round trips.
+/// If a reply takes longer than that: the time, in round trips.
 const OPEN_ROUND_TRIPS: u32 = 4;
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
 
@@ -34,8 +35,8 @@ impl Sharing {
         Sharing { by_line: DashMap::new(), counters }
     }
 
-    /// Others may join it for a moment: it was granted by a request sent then, and so would they have been. Where there is such a
-    /// one already, that stays the one.
+    /// Opens a hold for a moment, so that others may join it. The request that granted it was sent at `sent`, and would have granted the
+    /// lock to them, too. If another hold is open already, that one stays open instead.
     pub(super) fn open(&self, hold: &Arc<Hold>, sent: Moment) {
         let mut shared = self.by_line.entry(hold.line()).or_default();
         if !shared.upgrade().is_some_and(|tenure| tenure.is_open()) {
@@ -46,12 +47,12 @@ impl Sharing {
         }
     }
 
-    /// Joins what somebody else here has, or what rests.
+    /// Joins a hold that another owner of this process has, or one that rests.
     pub(super) fn join(&self, hold: &Arc<Hold>) -> bool {
         self.get(&hold.line()).is_some_and(|tenure| tenure.join(hold))
     }
 
-    /// Nobody joins what is there now.
+    /// Closes the present hold: no other owner may join it anymore.
     pub(super) fn close(&self, line: &LineKey) {
         self.get(line).inspect(|tenure| tenure.close());
     }
@@ -60,7 +61,7 @@ impl Sharing {
         self.by_line.get(line).and_then(|shared| shared.upgrade())
     }
 
-    /// Forgets what nobody has any more.
+    /// Removes entries whose holds have ended.
     pub(super) fn sweep(&self) {
         self.by_line.retain(|_, shared| shared.strong_count() > 0);
     }
