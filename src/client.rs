@@ -32,7 +32,7 @@ use crate::{
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
 /// let client = leasehold::Client::connect("redis://127.0.0.1:6379").await?;
-/// let guard = client.lock("invoice:42").lock().await?;
+/// let guard = client.mutex("invoice:42").lock().await?;
 /// // one holder at a time, on all machines
 /// guard.unlock().await?;
 /// # Ok(())
@@ -133,7 +133,7 @@ impl Client {
     /// # fn main() { run(async |client| {
     /// use std::time::Duration;
     ///
-    /// let guard = client.lock("invoice:42").lock().await?;
+    /// let guard = client.mutex("invoice:42").lock().await?;
     /// let job = tokio::spawn(guard.protect(async { /* half a second of work */ }));
     /// client.clone().shutdown(Duration::from_secs(5)).await?; // the job finishes first
     /// job.await.expect("it does not panic")?;
@@ -179,7 +179,7 @@ impl Client {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let _guard = client.lock("invoice:42").lock().await?;
+    /// let _guard = client.mutex("invoice:42").lock().await?;
     /// for held in client.held() {
     ///     println!("{}: held for {:?}, certain for {:?} more", held.name, held.since.elapsed(), held.remaining);
     /// }

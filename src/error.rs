@@ -24,7 +24,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// # fn main() { run(async |client| {
 /// use leasehold::Error;
 ///
-/// match client.lock("invoice:42").try_lock().await {
+/// match client.mutex("invoice:42").try_lock().await {
 ///     Ok(Some(_guard)) => println!("acquired"),
 ///     Ok(None) => println!("another owner holds it"),
 ///     Err(Error::Unavailable { .. }) => println!("unknown: the server does not reply"),
@@ -178,7 +178,7 @@ impl Error {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let error = client.lock("half a {tag").lock().await.expect_err("a name that a cluster cannot hash");
+    /// let error = client.mutex("half a {tag").lock().await.expect_err("a name that a cluster cannot hash");
     /// assert_eq!(error.name(), Some("half a {tag"));
     /// assert!(!error.is_lost() && !error.is_unavailable());
     /// # Ok(()) }) }
@@ -273,7 +273,7 @@ fn if_any(name: &str) -> Option<String> {
 ///
 /// use leasehold::Lost;
 ///
-/// let guard = client.lock("slow-job").max_hold(Duration::from_millis(50)).lock().await?;
+/// let guard = client.mutex("slow-job").max_hold(Duration::from_millis(50)).lock().await?;
 /// match guard.lost().await {
 ///     Lost::MaxHold => println!("the work took longer than max_hold"),
 ///     other => println!("stop: {other}"),

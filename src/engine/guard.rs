@@ -37,7 +37,7 @@ use crate::{
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
 /// # fn main() { run(async |client| {
-/// let guard = client.lock("nightly-report").lock().await?;
+/// let guard = client.mutex("nightly-report").lock().await?;
 /// tokio::select! {
 ///     lost = guard.lost() => println!("stop: {lost}"),
 ///     () = write_report() => println!("done"),
@@ -239,7 +239,7 @@ impl Guard {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let guard = client.lock("nightly-report").lock().await?;
+    /// let guard = client.mutex("nightly-report").lock().await?;
     /// let lost = guard.lost_token();
     /// let helper = tokio::spawn(async move { lost.run_until_cancelled(async { /* a part of the work */ }).await });
     /// assert!(helper.await.expect("it does not panic").is_some());
@@ -336,7 +336,7 @@ impl Guard {
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let guard = client.lock("invoice:42").lock().await?;
+    /// let guard = client.mutex("invoice:42").lock().await?;
     /// let total = guard.protect(async { 40 + 2 }).await?;
     /// # assert_eq!(total, 42);
     /// # Ok(()) }) }
@@ -359,7 +359,7 @@ impl Guard {
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
     /// # type BoxError = Box<dyn std::error::Error + Send + Sync>;
-    /// let guard = client.lock("invoice:42").lock().await?;
+    /// let guard = client.mutex("invoice:42").lock().await?;
     /// let total: Result<u32, BoxError> = guard.try_protect(async { Ok("42".parse()?) }).await;
     /// # assert_eq!(total.unwrap(), 42);
     /// # Ok(()) }) }
@@ -384,7 +384,7 @@ impl Guard {
     /// # fn main() { run(async |client| {
     /// use leasehold::Outcome;
     ///
-    /// let guard = client.lock("invoice:42").lock().await?;
+    /// let guard = client.mutex("invoice:42").lock().await?;
     /// match guard.protect_outcome(async { 40 + 2 }).await {
     ///     Outcome::Done(total) => println!("{total}"),
     ///     Outcome::Unconfirmed { value, error } => println!("{value}, but check it: {error}"),
