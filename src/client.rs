@@ -334,9 +334,9 @@ impl Builder {
         Builder { watchdog: lease, ..self }
     }
 
-    /// The longest time that the client waits for the reply to one request. After that the outcome of the request is unknown. The
-    /// client then sends it again, until the `outage_timeout` is over. If the connection delivered no other reply in the meantime, the
-    /// client replaces it.
+    /// The longest time that the client waits for the reply to one request. After that the outcome of the request is unknown, and the
+    /// client sends it again until the call gives up: after the `outage_timeout`, or sooner for the `try_` methods. If the connection
+    /// delivered no other reply in the meantime, the client replaces it.
     ///
     /// At most a third of [`watchdog`](Builder::watchdog), so that a dead connection does not cost the lock. A longer time is lowered
     /// to that with a warning. Defaults to 3 s.
