@@ -132,7 +132,7 @@ pub use uuid::Uuid;
 
 /// The pages of `docs/`.
 pub mod guide {
-    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#rights\n\n"]
+    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#permissions\n\n"]
     #[doc = include_str!("../docs/faq.md")]
     pub mod faq {}
 
@@ -140,7 +140,7 @@ pub mod guide {
     #[doc = include_str!("../docs/operations.md")]
     pub mod operations {}
 
-    #[doc = "[operations]: crate::guide::operations#rights\n\n"]
+    #[doc = "[operations]: crate::guide::operations#permissions\n\n"]
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
 
