@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::{Notify, Semaphore, mpsc},
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout_at},
 };
@@ -34,8 +34,11 @@ use crate::{
 const CLOSING: Duration = Duration::from_millis(500);
 /// What hand_over.lua adds where the heir was there already.
 const HANDED_BEFORE: &str = "before";
-/// Jobs under way at once, 5 KiB each; more wait for these, in a tenth of the room.
-const AT_ONCE: usize = 4096;
+/// Jobs under way at once on one connection, 5 KiB each; more wait for these, in a tenth of the room. A server that does not
+/// answer holds up its own only.
+const AT_ONCE: usize = 1024;
+/// The same for jobs that were tried before: thousands that are refused again and again must not delay a new one.
+const TRIED_AT_ONCE: usize = 128;
 
 /// One hold whose count on the server has to come down to what is wanted.
 #[derive(Debug)]
@@ -116,11 +119,28 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).expect("a year at most")
 }
 
+/// Jobs in the background whose requests take the same connection.
+#[derive(Debug)]
+struct Lane {
+    new: Semaphore,
+    tried: Semaphore,
+}
+
+impl Default for Lane {
+    fn default() -> Lane {
+        Lane { new: Semaphore::new(AT_ONCE), tried: Semaphore::new(TRIED_AT_ONCE) }
+    }
+}
+
+impl Lane {
+    fn room_for(&self, failed: Option<&Error>) -> &Semaphore {
+        if failed.is_some() { &self.tried } else { &self.new }
+    }
+}
+
 /// What a job in the background leaves to be done.
 #[derive(Debug)]
 enum Leftover {
-    /// It was refused, and is tried again.
-    Refused(ReleaseJob),
     /// Others have its id, and somebody must take back a lease that none of them needs.
     Claimed(Arc<Tenure>),
     /// As [`JobProgress::unheard`].
@@ -177,6 +197,8 @@ struct ReleaseWorker {
     redis: Arc<Redis>,
     queues: Arc<Queues>,
     counters: Arc<Counters>,
+    /// One for each connection that has jobs in the background.
+    lanes: Mutex<HashMap<usize, Arc<Lane>>>,
     /// How many releases of each kind and name are on their way in the background.
     pending: Mutex<HashMap<LineKey, usize>>,
     /// Told after each release, in the background or not.
@@ -222,11 +244,6 @@ impl ReleaseJob {
             Err(_) if doomed => Ok(None),
             Err(_) => Err(Error::silent("waiting for an earlier request about", &hold.name, started.elapsed(), None)),
         }
-    }
-
-    async fn rest(mut self) -> ReleaseJob {
-        sleep(self.pauses.next()).await;
-        self
     }
 
     /// Not to the heir it was meant for, nor to any other.
@@ -287,8 +304,9 @@ impl Releaser {
     /// Starts the task. It ends when it is stopped, or when the sender is gone and all is given back.
     pub(crate) fn start(redis: Arc<Redis>, queues: Arc<Queues>, counters: Arc<Counters>) -> (Releaser, JoinHandle<()>) {
         let (work, inbox) = mpsc::unbounded_channel();
-        let (pending, done, stop) = (Mutex::default(), Notify::new(), CancellationToken::new());
-        let worker = Arc::new(ReleaseWorker { redis, queues, counters, pending, done, stop });
+        let (lanes, pending, done, stop) =
+            (Mutex::default(), Mutex::default(), Notify::new(), CancellationToken::new());
+        let worker = Arc::new(ReleaseWorker { redis, queues, counters, lanes, pending, done, stop });
         let run = Arc::clone(&worker).run(inbox);
         (Releaser { work, worker }, tokio::spawn(run))
     }
@@ -358,18 +376,16 @@ impl ReleaseWorker {
         let _ = self.stop.run_until_cancelled(self.work(inbox)).await; // what is left then is dropped: its lease ends it
     }
 
-    /// What was refused rests beside those that are under way: thousands that are not allowed must not keep others waiting.
+    /// Each job has a task of its own, which waits for room on its connection.
     async fn work(self: &Arc<ReleaseWorker>, mut inbox: mpsc::UnboundedReceiver<Work>) {
-        let (mut under_way, mut resting, mut is_open) = (JoinSet::new(), JoinSet::new(), true);
+        let (mut under_way, mut is_open) = (JoinSet::new(), true);
         let mut calling = JoinSet::new(); // nobody waits for these
-        while is_open || under_way.len() + resting.len() > 0 {
-            let has_room = under_way.len() < AT_ONCE;
+        while is_open || !under_way.is_empty() {
             tokio::select! {
                 biased;
                 Some(ended) = under_way.join_next() => {
                     match ended {
                         Ok(Some(Leftover::Claimed(tenure))) => _ = under_way.spawn(Arc::clone(self).confirm(tenure)),
-                        Ok(Some(Leftover::Refused(job))) => _ = resting.spawn(job.rest()),
                         Ok(Some(Leftover::Unheard(hold, time))) => {
                             _ = calling.spawn(Arc::clone(self).call_next(hold, time));
                         }
@@ -377,12 +393,7 @@ impl ReleaseWorker {
                     }
                 }
                 Some(_) = calling.join_next() => {}
-                Some(rested) = resting.join_next(), if has_room => {
-                    if let Ok(job) = rested {
-                        under_way.spawn(Arc::clone(self).in_background(job));
-                    }
-                }
-                work = inbox.recv(), if is_open && has_room => match work {
+                work = inbox.recv(), if is_open => match work {
                     Some(Work::Release(job)) => _ = under_way.spawn(Arc::clone(self).in_background(job)),
                     Some(Work::Confirm(tenure)) => _ = under_way.spawn(Arc::clone(self).confirm(tenure)),
                     Some(Work::Call(hold, time)) => _ = calling.spawn(Arc::clone(self).call_next(hold, time)),
@@ -392,11 +403,29 @@ impl ReleaseWorker {
         }
     }
 
+    /// Where the jobs wait that need the same connection as this one.
+    fn lane(&self, job: &ReleaseJob) -> Arc<Lane> {
+        let connection = self.redis.connection_of(job.hold.name.key());
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !lanes.contains_key(&connection) {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        }
+        Arc::clone(lanes.entry(connection).or_default())
+    }
+
     /// Tries until it is answered or nothing can be left on the server, whatever is answered meanwhile: a right that is
-    /// missing may be given, a full server may be emptied. Lets go of the turn between tries.
+    /// missing may be given, a full server may be emptied. Lets go of the turn, and of its room, between tries.
     async fn in_background(self: Arc<ReleaseWorker>, mut job: ReleaseJob) -> Option<Leftover> {
+        let mut failed: Option<Error> = None;
         loop {
-            match self.bring(&mut job, Instant::now() + self.redis.command_timeout()).await {
+            let lane = self.lane(&job);
+            let room = lane.room_for(failed.as_ref()).acquire().await;
+            if let Some(error) = failed.as_ref().filter(|_| job.bound() <= Moment::now()) {
+                self.give_up(&job, error);
+                return None;
+            }
+            let give_up = Instant::now() + self.redis.command_timeout();
+            match Box::pin(self.bring(&mut job, give_up)).await {
                 Ok(progress) if progress.to_others => {
                     let settles = job.hold.tenure().filter(|tenure| tenure.settles_unheard());
                     return settles.map(|tenure| Leftover::Claimed(Arc::clone(tenure)));
@@ -404,13 +433,19 @@ impl ReleaseWorker {
                 Ok(progress) if progress.is_last => {
                     return progress.unheard.map(|time| Leftover::Unheard(job.hold, time));
                 }
-                Ok(_) => job.pauses = Pauses::default(),
+                Ok(_) => (failed, job.pauses) = (None, Pauses::default()),
                 Err(error) if is_final(&error) || job.bound() <= Moment::now() => {
                     self.give_up(&job, &error);
                     return None;
                 }
-                Err(Error::Unavailable { .. }) => job.tried = true, // it has waited
-                Err(_) => return Some(Leftover::Refused(job)),
+                Err(error) => {
+                    drop(room);
+                    match error {
+                        Error::Unavailable { .. } => job.tried = true, // it has waited
+                        _ => sleep(job.pauses.next()).await,
+                    }
+                    failed = Some(error);
+                }
             }
         }
     }
@@ -427,6 +462,7 @@ impl ReleaseWorker {
         }
     }
 
+    /// Waits for no room: there is one at a time for each row.
     async fn confirm(self: Arc<ReleaseWorker>, tenure: Arc<Tenure>) -> Option<Leftover> {
         match tenure.confirm(&self.redis, &self.queues).await {
             Some(job) => self.in_background(job).await,

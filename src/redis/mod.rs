@@ -125,6 +125,11 @@ impl Redis {
         self.deployment.changed_since(key, changes)
     }
 
+    /// The number of the connection that the requests about a key use now. Each connection has its own number.
+    pub(crate) fn connection_of(&self, key: &str) -> usize {
+        self.deployment.connection_of(key)
+    }
+
     /// The longest time that the client waits for one reply.
     pub(crate) fn command_timeout(&self) -> Duration {
         self.command_timeout

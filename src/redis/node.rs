@@ -109,6 +109,11 @@ impl Node {
         self.dispatchers.iter().any(|dispatcher| dispatcher.is_unwell(late))
     }
 
+    /// A number that no other connection has for as long as this server is there.
+    pub(super) fn connection_of(&self, key: &str) -> usize {
+        Arc::as_ptr(self.dispatcher(key)).addr()
+    }
+
     fn dispatcher(&self, key: &str) -> &Arc<Dispatcher> {
         if let [only] = &*self.dispatchers {
             return only;

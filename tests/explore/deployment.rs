@@ -61,6 +61,10 @@ impl Deployment {
         send(&self.node, script, part, way).await
     }
 
+    pub(super) fn connection_of(&self, key: &str) -> usize {
+        self.node.connection_of(key)
+    }
+
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         self.node.ping().await
     }

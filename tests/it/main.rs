@@ -4,6 +4,7 @@
 mod support;
 
 mod acl;
+mod backlog;
 mod behind_a_name;
 mod cancelled;
 mod channels;

@@ -136,6 +136,11 @@ impl Cluster {
         }
     }
 
+    /// Of the server that has the slot, as far as we know.
+    pub(super) fn connection_of(&self, key: &str) -> usize {
+        self.owner_now(slot_of(key)).map_or(0, |owner| owner.node.connection_of(key))
+    }
+
     fn has_left(&self, member: &Member) -> bool {
         member.has_ended() && !self.closed.is_cancelled()
     }

@@ -94,6 +94,14 @@ impl Deployment {
         }
     }
 
+    /// A number for the connection of a key; 0 while nobody knows its server.
+    pub(super) fn connection_of(&self, key: &str) -> usize {
+        match self {
+            Deployment::One(one) => one.node.connection_of(key),
+            Deployment::Cluster(cluster, _) => cluster.connection_of(key),
+        }
+    }
+
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         match self {
             Deployment::One(one) => one.node.ping().await,
