@@ -484,7 +484,7 @@ impl Hold {
     /// A request that asks for `lease` is about to be sent: the server may keep the hold for that long.
     pub(crate) fn asking(&self, lease: Lease) {
         let mut state = self.facts();
-        state.bound = state.bound.max(Moment::now() + (*lease).max(self.kind.rules.waits.trace()));
+        state.bound = state.bound.max(Moment::now() + (*lease).max(self.kind.rules.trace()));
     }
 
     /// Given back before this moment, nobody else gets it until then.

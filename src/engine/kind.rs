@@ -52,21 +52,10 @@ pub(crate) enum ExtraKey {
 pub(crate) enum Waits {
     /// In a queue of this process, whose head asks.
     Here,
-    /// The same, and the head leaves a mark on the server that keeps others away: for so long, so it asks more often than that.
+    /// The same, and the head leaves a mark on the server beside holders of the other kind.
     Marked,
     /// In a line of the server's: each asks for itself, and is called on a channel of its own.
     InLine,
-}
-
-impl Waits {
-    /// How long what a waiter leaves on the server can stay there by itself.
-    pub(crate) fn trace(self) -> Duration {
-        match self {
-            Waits::Here => Duration::ZERO,
-            Waits::Marked => Duration::from_secs(3),
-            Waits::InLine => Duration::from_secs(30),
-        }
-    }
 }
 
 /// Where kinds behave differently.
@@ -90,11 +79,28 @@ impl Rules {
     pub(crate) const PLAIN: Rules =
         Rules { suffix: "", shared: false, waits: Waits::Here, passes_on: true, has_token: false, sure: None };
 
+    /// Its waiters may leave a mark on the server for three seconds, with which they claim the next turn.
+    pub(super) fn has_mark(&self) -> bool {
+        self.shared || self.waits == Waits::Marked
+    }
+
+    /// How long what a waiter leaves on the server can stay there by itself.
+    pub(super) fn trace(&self) -> Duration {
+        match self.waits {
+            Waits::InLine => Duration::from_secs(30),
+            _ if self.has_mark() => Duration::from_secs(3),
+            Waits::Here | Waits::Marked => Duration::ZERO,
+        }
+    }
+
     /// The longest sleep between two attempts beside that holder: what a message lost on the way can cost, if the lease does not
-    /// end sooner. A mark is left only beside holders of another kind, and must not end meanwhile; those who are next in a line
-    /// notice in time that the one before them does not come.
-    pub(crate) fn longest_nap(&self, holder: Option<&str>, place: Option<u64>) -> Duration {
+    /// end sooner. A mark must not end meanwhile, be it `claimed` or left beside a holder of the other kind; those who are next in a
+    /// line notice in time that the one before them does not come.
+    pub(crate) fn longest_nap(&self, holder: Option<&str>, place: Option<u64>, claimed: bool) -> Duration {
         let is_marked = || !holder.is_some_and(|holder| holder.ends_with(self.suffix));
+        if claimed {
+            return Duration::from_secs(1);
+        }
         match self.waits {
             Waits::Marked if is_marked() => Duration::from_secs(1),
             Waits::InLine if place.is_none_or(|place| place <= 2) => Duration::from_millis(2_500),

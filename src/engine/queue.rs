@@ -21,8 +21,8 @@ use tokio::{
 
 use super::{
     hold::Hold,
-    kind::{Kind, Waits},
-    queue_state::QueueState,
+    kind::{Kind, Rules},
+    queue_state::{Others, QueueState},
     releaser::ReleaseJob,
     sharing::Sharing,
     tenure::Tenure,
@@ -130,8 +130,7 @@ impl Queues {
         let queue = self.get(&hold.queue())?;
         let mut state = queue.state();
         if !state.goes_on(self.handovers) {
-            state.in_a_row = 0;
-            return None;
+            return None; // the row ends when it is released
         }
         let head = Arc::clone(state.head()?);
         let offered = head.offer().change(Offer::None, Offer::Made);
@@ -170,7 +169,7 @@ impl Queues {
         let tenure = hold.begin_tenure(&self.counters);
         let passed = match state.head().map(Arc::clone) {
             Some(head) => head.pass(tenure, hold),
-            None if state.others_wait || !tenure.rest(hold, release) => false,
+            None if state.others == Others::Wait || !tenure.rest(hold, release) => false,
             None => {
                 state.resting = Some(Arc::clone(tenure));
                 true
@@ -191,16 +190,19 @@ impl Queues {
         resting.is_some_and(|tenure| tenure.resume(hold))
     }
 
-    /// The lock was released for all, and so many `others` heard of it. Where we do too there is no need to wake the head.
-    pub(crate) fn released(&self, hold: &Hold, others: u64) {
+    /// The lock was released for all, and so many `others` heard of it; `None` where nobody can be told. Where we hear of it too there
+    /// is no need to wake the head.
+    pub(crate) fn released(&self, hold: &Hold, others: Option<u64>) {
         let (queue, mut beside) = (self.get(&hold.queue()), self.beside(hold));
         let hears = queue.as_ref().is_some_and(|queue| queue.is_told());
-        let others =
-            if hold.kind.rules.yields() { others + u64::from(beside.any(|queue| queue.is_waited_in())) } else { 0 };
-        if let Some(queue) = &queue {
-            queue.state().released(others);
+        let beside = u64::from(beside.any(|queue| queue.is_waited_in()));
+        let row =
+            queue.as_ref().map_or(Duration::ZERO, |queue| queue.state().released(others.map(|told| told + beside)));
+        match others {
+            _ if !hold.kind.rules.yields() => {}
+            Some(told) => self.yielding.owe(hold.name.key(), told + beside, hears),
+            None => self.yielding.pause_after(hold.name.key(), row),
         }
-        self.yielding.owe(hold.name.key(), others, hears);
         queue.into_iter().chain(self.beside(hold)).filter(|queue| !queue.is_told()).for_each(|queue| queue.wake_head());
     }
 
@@ -301,8 +303,8 @@ impl QueueEntry<'_> {
         self.queue.state().is_head(&self.waiter)
     }
 
-    pub(crate) fn waits(&self) -> Waits {
-        self.waiter.hold.kind.rules.waits
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.waiter.hold.kind.rules
     }
 
     /// Another's answer does not say that there is nothing for this one.

@@ -40,8 +40,7 @@ pub(super) struct QueueState {
     last_handover: Option<Instant>,
     /// It stays in this process although nobody has it, see [`Tenure::rest`].
     pub(super) resting: Option<Arc<Tenure>>,
-    /// As far as is known: who was told of the last release for all.
-    pub(super) others_wait: bool,
+    pub(super) others: Others,
     /// Who was last seen to have the lock.
     pub(super) holder: Option<Box<str>>,
     /// In a line of the server's, when the server was last asked.
@@ -54,6 +53,17 @@ pub(super) struct QueueState {
     pub(super) asked: Instant,
     /// When the last attempt that was answered was begun.
     pub(super) answered: Option<Instant>,
+}
+
+/// What the last release for all said of other processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Others {
+    /// Some were told.
+    Wait,
+    /// Nobody else was told, so nobody else waits.
+    Away,
+    /// Nobody can be told.
+    Unknown,
 }
 
 /// The server does not answer.
@@ -74,7 +84,7 @@ impl QueueState {
             row_began: now,
             last_handover: None,
             resting: None,
-            others_wait: true,
+            others: Others::Wait,
             holder: None,
             place: None,
             silence: None,
@@ -86,7 +96,7 @@ impl QueueState {
 
     /// Whether the lock may stay in this process once more: for so many turns, and for longer where nobody else seems to want it.
     pub(super) fn goes_on(&self, handovers: u32) -> bool {
-        let is_alone = || !self.others_wait && self.row_began.elapsed() < LONGEST_ROW;
+        let is_alone = || self.others == Others::Away && self.row_began.elapsed() < LONGEST_ROW;
         handovers > 0 && (self.in_a_row < handovers || is_alone())
     }
 
@@ -102,9 +112,16 @@ impl QueueState {
         self.last_handover = Some(now);
     }
 
-    /// For all, and so many others heard of it.
-    pub(super) fn released(&mut self, others: u64) {
-        (self.in_a_row, self.others_wait) = (0, others > 0);
+    /// For all, and so many others heard of it; `None` where nobody can. How long the row was that ends so.
+    pub(super) fn released(&mut self, others: Option<u64>) -> Duration {
+        let row = if self.in_a_row > 0 { self.row_began.elapsed() } else { Duration::ZERO };
+        self.in_a_row = 0;
+        self.others = match others {
+            Some(0) => Others::Away,
+            Some(_) => Others::Wait,
+            None => Others::Unknown,
+        };
+        row
     }
 
     /// Nobody needs it, nor what is known here of others.

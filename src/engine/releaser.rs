@@ -598,7 +598,8 @@ impl ReleaseWorker {
             (Code::Released, Some(asked)) => {
                 hold.returned(asked);
                 let told = reply.answer.number().unwrap_or(0);
-                self.queues.released(hold, self.others(hold, told));
+                let can_tell = !self.redis.publish().is_empty();
+                self.queues.released(hold, can_tell.then(|| self.others(hold, told)));
             }
             (Code::Gone, _) => {
                 hold.not_returned(); // there is an answer: no later one may take it for a lost one

@@ -86,6 +86,10 @@ enum Asked {
     /// The same, by one that waits: for the first time, or once more.
     ToJoin,
     ToStay,
+    /// The same, by one that was refused so often that it claims the next turn.
+    ToClaim,
+    /// The same, where no JVM has the lock: JVMs do not know of claims, which would keep away only ours.
+    ToClaimLate,
     /// As a nested one.
     Again,
 }
@@ -96,10 +100,19 @@ impl Asked {
             Asked::Again => "again",
             Asked::ToJoin if waits != Waits::Here => "join",
             Asked::ToStay if waits != Waits::Here => "stay",
+            Asked::ToClaim => "turn",
+            Asked::ToClaimLate => "late",
             Asked::Once | Asked::ToJoin | Asked::ToStay => "first",
         }
     }
+
+    fn claims(self) -> bool {
+        matches!(self, Asked::ToClaim | Asked::ToClaimLate)
+    }
 }
+
+/// How often a waiter is refused although it was woken, before it claims the next turn: by then others are always quicker.
+const BEATEN: u32 = 3;
 
 /// How long to wait while somebody else has it.
 #[derive(Debug, Clone, Copy)]
@@ -416,7 +429,7 @@ impl Engine {
         request: &AcquireRequest,
         reports: &mut Reports,
     ) -> Result<WaitOutcome> {
-        let (mut look_again, mut pauses) = (None, Pauses::default());
+        let (mut look_again, mut pauses, mut beaten) = (None, Pauses::default(), 0);
         let mut woken =
             if entry.is_head() { Woken::First } else { self.sleep(entry, &mut look_again, request, reports).await? };
         loop {
@@ -440,7 +453,7 @@ impl Engine {
                     self.let_others_go_first(entry, request.wait_limit).await;
                     let told = entry.is_told();
                     let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // it has the lock
-                    let asked = self.asked(entry, woken);
+                    let asked = self.asked(entry, woken, beaten);
                     match self.attempt_in_queue(entry, (asking, until), guard, (request, asked)).await? {
                         Attempt::Granted(sent) if entry.accept() => {
                             self.granted(guard, request, sent);
@@ -449,8 +462,9 @@ impl Engine {
                         Attempt::Granted(_) => return Ok(WaitOutcome::PassedOver),
                         Attempt::Busy { left, place, holder } => {
                             holder.as_ref().inspect(|holder| entry.seen(holder, place));
+                            beaten += u32::from(woken == Woken::Called || !told);
                             let longest = match told {
-                                true => request.kind.rules.longest_nap(holder.as_deref(), place),
+                                true => request.kind.rules.longest_nap(holder.as_deref(), place, asked.claims()),
                                 false => self.untold_nap(&mut pauses),
                             };
                             look_again = Some(Instant::now() + nap(left, longest));
@@ -506,11 +520,16 @@ impl Engine {
         tried
     }
 
-    /// One that marks the lock does so for no longer than a lease: where others do not heed the mark, it would keep away only ours.
-    fn asked(&self, entry: &QueueEntry<'_>, woken: Woken) -> Asked {
-        match (entry.waits(), woken) {
-            (Waits::Marked, _) if entry.joined().elapsed() > *self.config.watchdog => Asked::Once,
-            (_, Woken::First) => Asked::ToJoin,
+    /// Beside JVMs one leaves a mark for no longer than a lease, see [`Asked::ToClaimLate`].
+    fn asked(&self, entry: &QueueEntry<'_>, woken: Woken, beaten: u32) -> Asked {
+        let rules = entry.rules();
+        let is_late = entry.joined().elapsed() > *self.config.watchdog;
+        match woken {
+            _ if rules.has_mark() && is_late && (beaten >= BEATEN || rules.waits == Waits::Marked) => {
+                Asked::ToClaimLate
+            }
+            _ if rules.has_mark() && beaten >= BEATEN => Asked::ToClaim,
+            Woken::First => Asked::ToJoin,
             _ => Asked::ToStay,
         }
     }
@@ -524,7 +543,8 @@ impl Engine {
     ) -> Result<Woken> {
         entry.queued();
         // Set once: whoever is woken for nothing must not put it off.
-        let look_again = *look_again.get_or_insert_with(|| Instant::now() + request.kind.rules.longest_nap(None, None));
+        let look_again =
+            *look_again.get_or_insert_with(|| Instant::now() + request.kind.rules.longest_nap(None, None, false));
         loop {
             let alarm = entry.alarm(look_again, self.config.outage_timeout);
             let report_at = reports.due.filter(|_| entry.is_head());
@@ -654,7 +674,8 @@ impl Engine {
             Code::Out => Box::pin(self.attempt(guard, request, Asked::ToJoin, (since, give_up))).await,
             Code::Busy | Code::Queued => {
                 self.counters.refused.up();
-                guard.refused(waits != Waits::Here && !matches!(request.wait_limit, WaitLimit::Once));
+                let notes = waits != Waits::Here || asked.claims();
+                guard.refused(notes && !matches!(request.wait_limit, WaitLimit::Once));
                 Ok(busy(&reply.answer))
             }
             // Its owner has given back the other hold meanwhile.

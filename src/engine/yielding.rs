@@ -23,6 +23,10 @@ use crate::{
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// How long the lock stays free after a row of turns where nobody can be told.
+const PART_OF_ROW: u32 = 4;
+const LONGEST_FREE: Duration = Duration::from_millis(50);
+
 /// How often in a row nobody must have taken the lock meanwhile, and how many releases then pass before the next try.
 const IN_VAIN: u32 = 8;
 const NOW_AND_THEN: u32 = 16;
@@ -62,6 +66,16 @@ impl Yielding {
         if debt.in_vain < IN_VAIN || debt.passed > NOW_AND_THEN {
             // This release is the first of them, or else our own message will be.
             (debt.owed, debt.until, debt.passed) = (Some(others - u64::from(!hears)), until, 0);
+        }
+    }
+
+    /// We released it after a row of turns, and nobody can be told: others only find it free if they look just then. So it stays
+    /// free for a part of the time, whether or not anybody comes.
+    pub(crate) fn pause_after(&self, key: &Arc<str>, row: Duration) {
+        let pause = (row / PART_OF_ROW).min(LONGEST_FREE);
+        if !pause.is_zero() {
+            let until = Instant::now() + pause;
+            self.debts.insert(Arc::clone(key), Debt { owed: Some(0), until, in_vain: 0, passed: 0 });
         }
     }
 

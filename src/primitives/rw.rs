@@ -79,8 +79,11 @@ impl Client {
 /// * **A lost write lock ends with its lease**, even if its guard lives on and its owner still reads: other readers then enter.
 /// * **Each client's read leases are its own.** A reader that dies keeps writers out for no longer than its lease, however many
 ///   others go on reading.
-/// * **Writers are not starved.** A waiting writer leaves a mark on the server, and later readers wait until the writer has had its
-///   turn. JVMs do not know the mark. Behind JVM readers that never leave a gap a writer waits as it does in Redisson.
+/// * **Nobody is starved.** A writer that waits for readers leaves a mark on the server, and later readers wait until the writer has
+///   had its turn, however long that takes. A waiter that was refused several times, reader or writer, claims the next turn in the
+///   same way, so a client that is far from the server has its turn, too. If the process of such a waiter is killed, the others wait
+///   for up to three seconds. JVMs do not know the mark. Behind JVM readers that never leave a gap a writer waits as it does in
+///   Redisson, and keeps other clients of this crate out for no longer than one lease.
 /// * **Readers of one client share.** Readers that come soon after each other share one hold on the server, and one
 ///   [`id`](Guard::id), so a turn of theirs costs the server next to nothing. Each reader still releases its own guard.
 ///

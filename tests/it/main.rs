@@ -63,6 +63,7 @@ mod starting;
 #[cfg(feature = "tls")]
 mod tls;
 mod tokens;
+mod turns;
 mod unheard;
 mod unlock_tells;
 mod unpolled;

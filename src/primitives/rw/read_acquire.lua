@@ -1,9 +1,10 @@
 -- Takes the lock for reading, or moves the count of a read hold to the count wanted. Safe to run twice: the second run finds
--- the count in place. New readers let a writer pass that waits since readers had the lock, be it free or not; but not below a
--- write hold of their own owner, which must be there if it is named.
+-- the count in place. New readers let a writer pass that has left a mark, be the lock free or not; but not below a write hold of
+-- their own owner, which must be there if it is named. A reader that was refused several times leaves a mark of its own, which
+-- keeps writers away (write_acquire) and no reader.
 -- KEYS   lock, the reader's expiry key, the waiting writer's mark
--- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already, channel, id of the owner's write
---        hold or ''; for `again` the claim of a longer lease or '', see read_renew
+-- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already, 'turn' or 'late' to leave a mark, else
+--        'first'; channel, id of the owner's write hold or ''; for `again` the claim of a longer lease or '', see read_renew
 -- Reply  granted, count | lost: `again`, but there is no hold, or the write hold is gone | conflict: not a read-write lock
 --        busy, ms left (-1: no end), id of the writer, or of one that waits
 return serve(function(k, a)
@@ -25,11 +26,16 @@ return serve(function(k, a)
         return 'lost'
       end
     elseif mode == 'write' then
+      if ARGV[a + 5] == 'turn' or ARGV[a + 5] == 'late' then
+        mark_turn(lock, mark, id, ARGV[a + 5])
+      end
       return string.format('busy %.0f ', redis.call('PTTL', lock)) .. someone(lock)
     else
-      local waits = redis.call('PTTL', mark)
-      if waits > 0 then
-        return string.format('busy %.0f ', waits) .. redis.call('GET', mark)
+      local waits = redis.call('GET', mark)
+      if waits and writes(waits) then
+        return string.format('busy %.0f ', redis.call('PTTL', mark)) .. waits
+      elseif waits == id then
+        redis.call('DEL', mark)
       end
     end
   end

@@ -21,6 +21,28 @@ local function ours(id)
   return string.sub(id, 15, 15) == '8'
 end
 
+-- Somebody who does not know the mark has the lock.
+local function foreign(lock)
+  for _, field in ipairs(redis.call('HKEYS', lock)) do
+    if field ~= 'mode' and not ours(field) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Leaves or renews the mark of a refused waiter for three seconds, unless another waiter's is there: all clients of ours leave the
+-- next turn to it. `turn` leaves it, `late` only where all holders know it.
+local function mark_turn(lock, mark, id, how)
+  if how == 'late' and foreign(lock) then
+    return
+  end
+  local waits = redis.call('GET', mark)
+  if not waits or waits == id then
+    redis.call('SET', mark, id, 'PX', '3000')
+  end
+end
+
 -- Before the number of a reader's expiry keys.
 local function lives_of(lock, id)
   return (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. id .. ':rwlock_timeout:'

@@ -108,12 +108,18 @@ impl ReadWrite {
         life.0
     }
 
-    fn read_acquire(&mut self, id: &str, lease: i64, level: u64, again: bool, last: &str) -> String {
-        let (writer, claim) = if again { ("", last) } else { (last, "") };
+    fn read_acquire(&mut self, id: &str, lease: i64, level: u64, how: &str, last: &str) -> String {
+        let (writer, claim) = if how == "again" { ("", last) } else { (last, "") };
         let mode = self.mode();
         let is_held = mode != Mode::Conflict && self.count(id).is_some() && self.lives.contains_key(&life(id));
-        if let Some(refused) = self.keeps_out(mode, again, writer).filter(|_| !is_held) {
-            return refused;
+        if !is_held {
+            if how != "again" && writer.is_empty() && mode == Mode::Write {
+                self.mark_turn(id, how);
+            }
+            if let Some(refused) = self.keeps_out(mode, how == "again", writer) {
+                return refused;
+            }
+            self.mark.take_if(|(waits, _)| waits == id && writer.is_empty());
         }
         let left = self.lives_for(id, lease, claim);
         match &mut self.lock {
@@ -131,14 +137,26 @@ impl ReadWrite {
             (Mode::Conflict, _) => Some("conflict".to_owned()),
             _ if !writer.is_empty() => self.count(writer).is_none().then(|| "lost".to_owned()),
             (Mode::Write, _) => Some(self.busy()),
-            (_, mark) => mark.as_ref().map(|(waits, left)| format!("busy {left} {waits}")),
+            (_, mark) => {
+                mark.as_ref().filter(|(waits, _)| writes(waits)).map(|(waits, left)| format!("busy {left} {waits}"))
+            }
+        }
+    }
+
+    /// A refused waiter claims the next turn, unless another has done so.
+    fn mark_turn(&mut self, id: &str, how: &str) {
+        let foreign = || self.lock.as_ref().is_some_and(|lock| lock.fields.iter().any(|(id, _)| !ours(id)));
+        let is_left = how == "turn" || how == "late" && !foreign();
+        if is_left && self.mark.as_ref().is_none_or(|(waits, _)| waits == id) {
+            self.mark = Some((id.to_owned(), MARKED));
         }
     }
 
     fn read_release(&mut self, id: &str, level: u64) -> (String, u64) {
         if self.count(id).is_none() {
             self.lives.remove(&life(id));
-            return ("gone".to_owned(), 0);
+            let waited = level == 0 && self.mark.take_if(|(waits, _)| waits == id).is_some();
+            return ("gone".to_owned(), u64::from(waited));
         }
         let over = !self.lives.contains_key(&life(id));
         if level > 0 && !over {
@@ -188,14 +206,16 @@ impl ReadWrite {
             _ if how == "again" => "lost".to_owned(),
             Mode::Conflict => "conflict".to_owned(),
             Mode::Free => {
+                if let Some((waits, left)) = self.mark.as_ref().filter(|(waits, _)| waits != id) {
+                    return format!("busy {left} {waits}");
+                }
                 self.lock = Some(Hash::of(Some("write"), id, level, lease));
                 self.mark = None;
                 format!("granted {level}")
             }
             Mode::Read | Mode::Write => {
-                if mode == Mode::Read && how != "first" {
-                    self.mark = Some((id.to_owned(), MARKED));
-                }
+                let beside_readers = mode == Mode::Read && matches!(how, "join" | "stay");
+                self.mark_turn(id, if beside_readers { "turn" } else { how });
                 self.busy()
             }
         }
@@ -308,9 +328,7 @@ impl Rules for ReadWrite {
     fn run(&mut self, request: &Request) -> (String, u64) {
         let Request { script, id, lease, level, more, last } = request;
         match *script {
-            "read_acquire" => {
-                (self.read_acquire(id, *lease, *level, more == "again", last.as_deref().unwrap_or_default()), 0)
-            }
+            "read_acquire" => (self.read_acquire(id, *lease, *level, more, last.as_deref().unwrap_or_default()), 0),
             "read_release" => self.read_release(id, *level),
             "read_renew" => (self.read_renew(id, *lease, *level == 1, more), 0),
             "write_acquire" => (self.write_acquire(id, *lease, *level, more), 0),
@@ -350,8 +368,8 @@ impl Rules for ReadWrite {
             ["read_acquire", "read_release", "read_renew", "write_acquire", "write_hand_over", "write_release"];
         let script = if rng.u8(..8) == 0 { one_of(rng, &["force_unlock", "inspect"]) } else { one_of(rng, &scripts) };
         let more = match script {
-            "read_acquire" => one_of(rng, &["first", "first", "again"]),
-            "write_acquire" => one_of(rng, &["first", "join", "stay", "again"]),
+            "read_acquire" => one_of(rng, &["first", "turn", "late", "again"]),
+            "write_acquire" => one_of(rng, &["first", "join", "stay", "turn", "late", "again"]),
             "write_hand_over" => one_of(rng, &WRITERS[..2]),
             "read_renew" => one_of(rng, &["", "1", "2", "3"]),
             _ => "PUBLISH",

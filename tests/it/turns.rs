@@ -1,0 +1,172 @@
+//! Whose turn is next: a client that is farther away than others, one that cannot be notified, and writers beside readers.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Builder, Client, Owner, PubSub};
+use tokio::{task::JoinHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    family::{How, Way},
+    support::{
+        Server, before, behind, client, ms, plain,
+        proxy::{Fault, Rule, Way as Hop, Which},
+        until, within,
+    },
+};
+
+const SOON: Duration = ms(5_000);
+const MARK: &str = "leasehold_rwlock_waits:{x}";
+const JVM: &str = "6b1c7d3e-0000-4000-8000-000000000001:7";
+
+/// Clients that use a lock all the time.
+struct Busy {
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    /// Each client has so many tasks, each of which uses the lock for so long.
+    fn start(clients: &[Client], tasks: u32, way: Way, work: impl Fn(u32) -> Duration) -> Busy {
+        let stop = CancellationToken::new();
+        let all = clients.iter().flat_map(|client| (0..tasks).map(move |n| (client.clone(), n)));
+        let start = |(client, n)| {
+            let (stop, work) = (stop.clone(), work(n));
+            tokio::spawn(async move {
+                while !stop.is_cancelled() {
+                    let held = way.take(&client, "x", How::for_other()).await;
+                    let held = held.expect("answered").expect("a turn");
+                    sleep(work).await;
+                    held.unlock().await.expect("ours to the end");
+                }
+            })
+        };
+        let tasks = all.map(start).collect();
+        Busy { stop, tasks }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        for task in self.tasks {
+            within("its end", ms(20_000), task).await.0.expect("no panic");
+        }
+    }
+}
+
+/// A client whose requests are this much longer on their way, beside two others that hand the lock from task to task.
+async fn is_not_starved(far: Way, farther: u64) {
+    const TURNS: u32 = 4;
+    let server = Server::start();
+    let busy = [plain(&server).await, plain(&server).await];
+    let proxy = before(&server);
+    let away = behind(&proxy, |builder| builder).await;
+    proxy.rule(Rule::new(Which::Any, Fault::Delay(Hop::There, ms(farther))).times(u64::MAX));
+    let others = Busy::start(&busy, 4, Way::Write, |_| ms(5));
+    until("them to hand it on", SOON, || busy[0].stats().total.handed_over > 0).await;
+    let started = Instant::now();
+    for _ in 0..TURNS {
+        let turn = within("a turn of the client far away", ms(3_000), far.take(&away, "x", How::for_other())).await;
+        turn.0.expect("answered").expect("its turn").unlock().await.expect("ours");
+    }
+    println!("{far:?}, {farther} ms farther away: {:?} for each turn", started.elapsed() / TURNS);
+    others.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_far_away_is_not_starved_by_writers() {
+    is_not_starved(Way::Write, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_far_away_is_not_starved_by_writers() {
+    is_not_starved(Way::Read, 20).await;
+}
+
+/// Reads that overlap are no gap, however long a writer has waited: its mark stays, and readers wait behind it.
+#[tokio::test]
+async fn a_writer_that_waits_longer_than_a_lease_is_not_starved_by_readers() {
+    const LEASE: Duration = ms(1_500);
+    let server = Server::start();
+    let short = |builder: Builder| builder.watchdog(LEASE);
+    let (one, two) = (client(&server, short).await, client(&server, short).await);
+    let reading = one.rw_lock("x").read().await.expect("free");
+    let writing = tokio::spawn(async move { Way::Write.lock(&two, "x").await });
+    until("its mark", SOON, || server.exists(MARK)).await;
+    sleep(LEASE + ms(3_500)).await; // the mark of the last attempt of its first lease would be over
+    let refused = one.rw_lock("x").owner(&Owner::new()).try_read().await.expect("answered");
+    assert!(refused.is_none(), "it is the writer's turn");
+    reading.unlock().await.expect("ours");
+    within("its turn", SOON, writing).await.0.expect("no panic").unlock().await.expect("ours");
+}
+
+/// A JVM that reads does not know the mark, which would keep away only readers of ours.
+#[tokio::test]
+async fn beside_a_jvm_a_waiting_writer_keeps_readers_away_for_a_lease_only() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(1_500))).await;
+    let _: u32 = server.ask(&["HSET", "x", "mode", "read", JVM, "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "x", "60000"]);
+    let _: String = server.ask(&["SET", &format!("{{x}}:{JVM}:rwlock_timeout:1"), "1", "PX", "60000"]);
+    let lock = client.rw_lock("x").owner(&Owner::new());
+    let writing = tokio::spawn(async move { lock.write().await });
+    until("its mark", SOON, || server.exists(MARK)).await;
+    assert!(client.rw_lock("x").try_read().await.expect("answered").is_none(), "it is the writer's turn");
+    let reading = within("a read beside the JVM", ms(7_000), client.rw_lock("x").read()).await.0.expect("shared");
+    assert!(!writing.is_finished() && !server.exists(MARK));
+    writing.abort();
+    drop(reading);
+}
+
+/// A waiter that was refused and has gone does not keep the others away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_goes_with_its_waiter() {
+    for way in [Way::Write, Way::Read] {
+        let server = Server::start();
+        let (one, two) = (plain(&server).await, plain(&server).await);
+        let others = Busy::start(std::slice::from_ref(&one), 2, Way::Write, |_| ms(20));
+        let stop = CancellationToken::new();
+        let waiting = tokio::spawn({
+            let (two, stop) = (two.clone(), stop.clone());
+            async move {
+                while !stop.is_cancelled() {
+                    drop(way.take(&two, "x", How::for_other().patience(ms(150))).await);
+                }
+            }
+        });
+        let _ = tokio::time::timeout(ms(600), async {
+            while !server.exists(MARK) {
+                sleep(ms(1)).await
+            }
+        })
+        .await;
+        stop.cancel();
+        within("its end", SOON, waiting).await.0.expect("no panic");
+        until("nothing to be left", SOON, || two.stats().now.releasing == 0).await;
+        let mark: Option<String> = server.ask(&["GET", MARK]);
+        let is_theirs = |mark: &str| mark.starts_with(&two.id().to_string());
+        assert!(!mark.as_deref().is_some_and(is_theirs), "{way:?}: {mark:?}");
+        others.end().await;
+    }
+}
+
+/// Nobody is notified, so a row of turns in one process must leave the lock free for long enough that others find it so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_channels_a_row_leaves_the_lock_free_for_others() {
+    let server = Server::start();
+    let off = |builder: Builder| builder.pubsub(PubSub::Off);
+    let (hot, other) = (client(&server, off).await, client(&server, off).await);
+    let busy = Busy::start(&[hot], 8, Way::Plain, |_| ms(1));
+    until("a row", SOON, || server.exists("x")).await;
+    let (mut raw, started, mut looks, mut free) = (server.raw(), Instant::now(), 0_u32, 0_u32);
+    while started.elapsed() < ms(1_500) {
+        looks += 1;
+        free += u32::from(!redis::cmd("EXISTS").arg("x").query::<bool>(&mut raw).expect("answered"));
+        sleep(ms(1)).await;
+    }
+    println!("free at {free} of {looks} looks");
+    assert!(free * 20 > looks, "free at {free} of {looks} looks");
+    let (held, took) = within("its turn", ms(9_000), Way::Plain.lock(&other, "x")).await;
+    println!("a turn after {took:?}");
+    held.unlock().await.expect("ours");
+    busy.end().await;
+}
