@@ -10,7 +10,7 @@ use std::{
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
     task::{JoinHandle, JoinSet},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -147,6 +147,18 @@ enum Leftover {
     Unheard(Arc<Hold>, Duration),
 }
 
+/// How often in a row a release is sent again because nobody heard of it.
+const CALLS: u32 = 12;
+
+/// A release that is to be sent again.
+#[derive(Debug)]
+struct NextCall {
+    hold: Arc<Hold>,
+    due: Instant,
+    /// How often it may still be.
+    left: u32,
+}
+
 /// Who was called in a line of the server's did not hear, and has so long to come.
 fn not_heard(answer: &Answer) -> Option<Duration> {
     let [told, left] = answer.words()?;
@@ -199,6 +211,8 @@ struct ReleaseWorker {
     counters: Arc<Counters>,
     /// One for each connection that has jobs in the background.
     lanes: Mutex<HashMap<usize, Arc<Lane>>>,
+    /// Who is to be called next, at most one for each kind and name: a later release stands for the earlier ones.
+    calls: Mutex<HashMap<LineKey, NextCall>>,
     /// How many releases of each kind and name are on their way in the background.
     pending: Mutex<HashMap<LineKey, usize>>,
     /// Told after each release, in the background or not.
@@ -304,9 +318,9 @@ impl Releaser {
     /// Starts the task. It ends when it is stopped, or when the sender is gone and all is given back.
     pub(crate) fn start(redis: Arc<Redis>, queues: Arc<Queues>, counters: Arc<Counters>) -> (Releaser, JoinHandle<()>) {
         let (work, inbox) = mpsc::unbounded_channel();
-        let (lanes, pending, done, stop) =
-            (Mutex::default(), Mutex::default(), Notify::new(), CancellationToken::new());
-        let worker = Arc::new(ReleaseWorker { redis, queues, counters, lanes, pending, done, stop });
+        let (lanes, calls, pending) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (done, stop) = (Notify::new(), CancellationToken::new());
+        let worker = Arc::new(ReleaseWorker { redis, queues, counters, lanes, calls, pending, done, stop });
         let run = Arc::clone(&worker).run(inbox);
         (Releaser { work, worker }, tokio::spawn(run))
     }
@@ -386,9 +400,7 @@ impl ReleaseWorker {
                 Some(ended) = under_way.join_next() => {
                     match ended {
                         Ok(Some(Leftover::Claimed(tenure))) => _ = under_way.spawn(Arc::clone(self).confirm(tenure)),
-                        Ok(Some(Leftover::Unheard(hold, time))) => {
-                            _ = calling.spawn(Arc::clone(self).call_next(hold, time));
-                        }
+                        Ok(Some(Leftover::Unheard(hold, time))) => self.call_later(&mut calling, hold, time),
                         _ => {}
                     }
                 }
@@ -396,7 +408,7 @@ impl ReleaseWorker {
                 work = inbox.recv(), if is_open => match work {
                     Some(Work::Release(job)) => _ = under_way.spawn(Arc::clone(self).in_background(job)),
                     Some(Work::Confirm(tenure)) => _ = under_way.spawn(Arc::clone(self).confirm(tenure)),
-                    Some(Work::Call(hold, time)) => _ = calling.spawn(Arc::clone(self).call_next(hold, time)),
+                    Some(Work::Call(hold, time)) => self.call_later(&mut calling, hold, time),
                     None => is_open = false,
                 },
             }
@@ -452,14 +464,40 @@ impl ReleaseWorker {
 
     /// One that was called and did not come may be gone: whoever is behind it is called then. Our own waiters look for
     /// themselves, but others sleep until they are told.
-    async fn call_next(self: Arc<ReleaseWorker>, hold: Arc<Hold>, time: Duration) {
-        let mut unheard = Some(time);
-        while let Some(time) = unheard {
-            sleep(time).await;
-            let give_up = Instant::now() + self.redis.command_timeout();
-            let reply = Box::pin(self.release_request(&hold, 0, (Instant::now(), give_up)).ask(&self.redis)).await;
-            unheard = reply.ok().and_then(|reply| not_heard(&reply.answer));
+    async fn call_next(self: Arc<ReleaseWorker>, line: LineKey) {
+        while let Some((hold, due)) = self.next_call(&line) {
+            if due > Instant::now() {
+                sleep_until(due).await; // it may be put off meanwhile
+                continue;
+            }
+            let time = (Instant::now(), Instant::now() + self.redis.command_timeout());
+            let reply = Box::pin(self.release_request(&hold, 0, time).ask(&self.redis)).await;
+            let unheard = reply.ok().and_then(|reply| not_heard(&reply.answer));
+            let mut calls = self.calls();
+            match (calls.get_mut(&line), unheard) {
+                (Some(call), _) if call.due != due => {} // a later release has come
+                (Some(call), Some(time)) if call.left > 0 => {
+                    (call.due, call.left) = (Instant::now() + time, call.left - 1);
+                }
+                _ => _ = calls.remove(&line),
+            }
         }
+    }
+
+    fn call_later(self: &Arc<ReleaseWorker>, calling: &mut JoinSet<()>, hold: Arc<Hold>, time: Duration) {
+        let line = hold.line();
+        let call = NextCall { hold, due: Instant::now() + time, left: CALLS };
+        if self.calls().insert(line.clone(), call).is_none() {
+            calling.spawn(Arc::clone(self).call_next(line));
+        }
+    }
+
+    fn next_call(&self, line: &LineKey) -> Option<(Arc<Hold>, Instant)> {
+        self.calls().get(line).map(|call| (Arc::clone(&call.hold), call.due))
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<LineKey, NextCall>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for no room: there is one at a time for each row.
@@ -598,8 +636,7 @@ impl ReleaseWorker {
             (Code::Released, Some(asked)) => {
                 hold.returned(asked);
                 let told = reply.answer.number().unwrap_or(0);
-                let can_tell = !self.redis.publish().is_empty();
-                self.queues.released(hold, can_tell.then(|| self.others(hold, told)));
+                self.queues.released(hold, self.can_tell().then(|| self.others(hold, told)));
             }
             (Code::Gone, _) => {
                 hold.not_returned(); // there is an answer: no later one may take it for a lost one
@@ -614,7 +651,7 @@ impl ReleaseWorker {
             Ending::Unknown => Ending::Gone, // others have it still, and learn by the clock that it has ended
             found => found,
         };
-        Ok(JobProgress { unheard: not_heard(&reply.answer), ..JobProgress::done(ending) })
+        Ok(JobProgress { unheard: not_heard(&reply.answer).filter(|_| self.can_tell()), ..JobProgress::done(ending) })
     }
 
     /// The last acquisition was given back, or found gone: noted for all guards of the hold, and for those who had its id before.
@@ -635,6 +672,11 @@ impl ReleaseWorker {
             self.note_released(&job.hold); // nobody waits to be told
         }
         JobProgress { to_others: true, ..JobProgress::done(Ending::Ours) }
+    }
+
+    /// Somebody can be told of a release.
+    fn can_tell(&self) -> bool {
+        !self.redis.publish().is_empty()
     }
 
     /// How many of those who were told are not ourselves.

@@ -52,7 +52,10 @@ impl Client {
 ///
 /// Every waiter has a place in a queue on the server. A waiter that leaves, because its future is dropped or its wait limit ends,
 /// leaves the queue at once. A waiter whose process died keeps its place until its turn comes, and then costs the others five
-/// seconds. `try_lock` does not pass the waiters.
+/// seconds; the other waiters of the same process then cost nothing. `try_lock` does not pass the waiters.
+///
+/// Do not use the names `a` and `{a}` together: as in Redisson, they share one queue, and each waiter for one of them can delay
+/// the waiters for the other by five seconds.
 ///
 /// It costs more than a [`Lock`](crate::Lock). Every waiter sends its own requests, has its own subscription, and looks every five
 /// seconds; and the lock never passes between tasks of one client without a request. If you do not need the order, use a `Lock`: it

@@ -6,12 +6,12 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold::{Client, FairLock, Guard, Owner};
+use leasehold::{Client, FairLock, Guard, Owner, PubSub};
 use tokio::task::JoinHandle;
 
 use crate::{
     family::{clean, idle},
-    support::{Server, Stopwatch, ms, plain, until, within},
+    support::{Server, Stopwatch, client, ms, plain, until, within},
 };
 
 const SOON: Duration = ms(3_000);
@@ -144,6 +144,75 @@ async fn who_waits_behind_a_dead_head_is_called() {
         assert!(started.elapsed() >= GRACE - ms(100), "{:?}", started.elapsed());
         assert_eq!(server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]), [DEAD_JVM]);
     }
+}
+
+/// All of a killed process: when the first has not come, the others are passed over at once.
+#[tokio::test]
+async fn thirty_dead_waiters_of_one_client_cost_as_much_as_one() {
+    let (server, one, two) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    for n in 0..30 {
+        stands_in_line(&server, &format!("{}{n}", &DEAD[..37]), Some(ms(60_000)));
+    }
+    let waiting = waits(&two);
+    until("it to stand in line", SOON, || in_line(&server) == 31).await;
+    guard.unlock().await.expect("ours");
+    let (next, took) = within("its turn", GRACE + ms(4_000), waiting).await;
+    assert!(took > GRACE - ms(200), "{took:?}");
+    next.expect("no panic").unlock().await.expect("ours");
+    clean(&server, &two).await;
+}
+
+/// What a killed process leaves in the queue of a lock that nobody uses any more ends by itself.
+#[tokio::test]
+async fn a_queue_that_nobody_comes_back_to_ends_by_itself() {
+    let (server, one, two) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    stands_in_line(&server, DEAD_JVM, Some(ms(300_000)));
+    let waiting = waits(&two);
+    until("it to stand in line", SOON, || in_line(&server) == 2).await;
+    for key in [QUEUE, PLACES] {
+        let left = server.pttl(key);
+        assert!((3_600_000..200_000_000).contains(&left), "{key}: {left} ms left");
+    }
+    drop((guard, waiting));
+}
+
+/// By Redisson's names these two locks share one queue: a waiter for one of them must not keep the other for ever.
+#[tokio::test]
+async fn a_free_lock_is_acquired_although_its_queue_is_shared_with_another_name() {
+    let (server, one, two) = two_clients().await;
+    let held = one.fair_lock("{a}").lock().await.expect("free");
+    let other = two.fair_lock("{a}");
+    let waiting = tokio::spawn(async move { other.lock().await.expect("in turn") });
+    let queue = "redisson_lock_queue:{a}";
+    until("it to stand in line", SOON, || server.ask::<usize>(&["LLEN", queue]) == 1).await;
+    let (free, took) = within("a free lock", ms(9_000), one.fair_lock("a").lock()).await;
+    println!("a free lock after {took}");
+    free.expect("free").unlock().await.expect("ours");
+    held.unlock().await.expect("ours");
+    let next = within("its turn", ms(9_000), waiting).await.0;
+    next.expect("no panic").unlock().await.expect("ours");
+}
+
+/// Where nobody can be called there is nothing to be sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_channels_releases_are_not_sent_again() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.pubsub(PubSub::Off)).await;
+    let tasks = (0..3).map(|_| {
+        let lock = lock(&client);
+        tokio::spawn(async move {
+            for _ in 0..30 {
+                lock.lock().await.expect("in turn").unlock().await.expect("ours");
+            }
+        })
+    });
+    join_all(tasks.collect::<Vec<_>>()).await;
+    idle(&client).await;
+    let before = server.calls("evalsha");
+    tokio::time::sleep(GRACE + ms(500)).await;
+    assert_eq!(server.calls("evalsha"), before, "requests after all was over");
 }
 
 /// One whose place is over, and one that never had any: neither costs anything.

@@ -60,14 +60,24 @@ return serve(function(k, a)
       stay = stay + (ours(other) and 0 or JVM)
     end
   end
-  local joins, till = not place, string.format('%.0f', clock() + stay)
+  local joins, now = not place, clock()
   place = place or redis.call('RPUSH', queue, id) - 1
-  local kept = redis.pcall('ZADD', places, till, id)
+  -- A head was notified although its own lock is held: the names `a` and `{a}` share the queue, and the other lock is free. This
+  -- request does not extend the time of that turn, so that the waiters for the other lock get their turn.
+  local given = place == 0 and not joins and tonumber(redis.call('ZSCORE', places, id) or 0) or 0
+  local is_called = given > now and given <= now + GRACE
+  local kept = is_called or redis.pcall('ZADD', places, string.format('%.0f', now + stay), id)
   if type(kept) == 'table' then -- not permitted: the others would pass over a waiter without a place
     if joins then
       redis.call('LREM', queue, -1, id)
     end
     error(kept)
+  end
+  -- The keys of dead waiters expire. Not soon, because a JVM that joins later does not extend this time.
+  for _, key in ipairs({ queue, places }) do
+    if redis.call('PTTL', key) < stay + DAY - JVM then
+      redis.call('PEXPIRE', key, string.format('%.0f', stay + DAY))
+    end
   end
   return string.format('queued %.0f %d ', left, place + 1) .. theirs
 end)

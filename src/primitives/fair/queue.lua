@@ -3,8 +3,9 @@
 -- with each request. A JVM gets a place for five minutes, plus five minutes for each waiter before it; when it acquires the lock, it
 -- subtracts five minutes from the places of all others.
 
--- For how long a place of this client lasts, how much time a notified head has to come, and the time that a JVM subtracts: all in ms.
-local PLACE, GRACE, JVM = 30000, 5000, 300000
+-- For how long a place of this client lasts, how much time a notified head has to come, the time that a JVM subtracts, and for how
+-- long the keys outlast the last known place: all in ms.
+local PLACE, GRACE, JVM, DAY = 30000, 5000, 300000, 86400000
 
 -- The server's clock, in ms.
 local function clock()
@@ -20,6 +21,21 @@ end
 -- Returns the number of clients that received the message. Publishes nothing if there is no command.
 local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
+end
+
+-- A waiter did not come in its time. Removes the other waiters of its client that are not subscribed: this client has died. Does
+-- nothing if this client asks now, or if no message can be sent.
+local function sweep(queue, places, command, channel, gone, me)
+  local client = string.sub(gone, 1, 37)
+  if command == '' or me and string.sub(me, 1, 37) == client then
+    return
+  end
+  for _, id in ipairs(redis.call('LRANGE', queue, 0, 255)) do
+    if string.sub(id, 1, 37) == client and publish(command, channel .. ':' .. id) == 0 then
+      redis.call('ZREM', places, id)
+      redis.call('LREM', queue, 1, id)
+    end
+  end
 end
 
 -- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
@@ -50,5 +66,8 @@ local function call_next(queue, places, command, channel, me, fresh)
     -- In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without a waiter stays forever.
     redis.call('ZREM', places, first)
     redis.call('LPOP', queue)
+    if called then
+      sweep(queue, places, command, channel, first, me)
+    end
   end
 end

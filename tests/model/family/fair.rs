@@ -77,7 +77,21 @@ impl Fair {
                 }
             }
             self.leave(&first);
+            if is_called && !is_of_one_client(&first, me) {
+                published += self.sweep(&first);
+            }
         }
+    }
+
+    /// One did not come: those of its client that do not listen leave. How many were called.
+    fn sweep(&mut self, gone: &str) -> u64 {
+        let theirs: Vec<_> = self.line.iter().filter(|id| is_of_one_client(id, gone)).cloned().collect();
+        for id in &theirs {
+            if !self.listening.contains(id) {
+                self.leave(id);
+            }
+        }
+        u64::try_from(theirs.len()).expect("few")
     }
 
     fn acquire(&mut self, id: &str, lease: i64, level: u64, how: &str) -> (String, u64) {
@@ -118,6 +132,9 @@ impl Fair {
     /// In line: in which place, from 1.
     fn stand(&mut self, id: &str) -> usize {
         let before = self.place(id).unwrap_or(self.line.len());
+        if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1..=GRACE).contains(till)) {
+            return 1; // it was called, though its lock is held: for another lock that shares the line
+        }
         if before == self.line.len() {
             self.line.push(id.to_owned());
         }
@@ -189,6 +206,10 @@ impl Fair {
 /// What stays of a hold that is released early.
 fn rest_of(id: &str) -> String {
     format!("{id}:rest")
+}
+
+fn is_of_one_client(one: &str, other: &str) -> bool {
+    one.rsplit_once(':').map(|id| id.0) == other.rsplit_once(':').map(|id| id.0)
 }
 
 /// The turn of one that is called: one whose place is over has it only if it listens.
