@@ -87,9 +87,9 @@ impl Rules {
     /// How long what a waiter leaves on the server can stay there by itself.
     pub(super) fn trace(&self) -> Duration {
         match self.waits {
+            Waits::Here => Duration::ZERO, // a reader's claim does not make its holds last longer
+            Waits::Marked => Duration::from_secs(3),
             Waits::InLine => Duration::from_secs(30),
-            _ if self.has_mark() => Duration::from_secs(3),
-            Waits::Here | Waits::Marked => Duration::ZERO,
         }
     }
 
