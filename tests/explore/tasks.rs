@@ -71,6 +71,10 @@ impl<T> JoinSet<T> {
 }
 
 impl<T: Send + 'static> JoinSet<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn new() -> JoinSet<T> {
         JoinSet(FuturesUnordered::new())
     }
