@@ -1,4 +1,4 @@
-//! What differs between kinds of locks: their scripts and keys, and a few rules. A table, not a trait: each kind is one static.
+//! The differences between kinds of locks: their scripts and keys, and a few rules. A table, not a trait: each kind is one static.
 
 use std::{
     hash::{Hash, Hasher},
@@ -8,83 +8,83 @@ use std::{
 
 use crate::redis::{Part, PartBuilder, Script, prefixed};
 
-/// One kind of lock. Its scripts have one signature: the first key is the lock; arguments are the hold's id, a lease in ms, a
-/// hold count, one more that depends on the script, and the channel. That is no key: while a cluster moves a slot it refuses
-/// whatever names one key that is there and one that is not, and a channel never is.
+/// One kind of lock. All scripts have one signature. The first key is the lock. The arguments are the id of the hold, a lease in ms, a
+/// hold count, one more argument that depends on the script, and the channel. The channel is an argument and not a key: while a cluster
+/// moves a slot, it refuses calls that name both an existing and a missing key, and a channel never exists as a key.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    /// What stands before the key in the name of the channel, see [`Kind::channel`].
+    /// The prefix of the key in the name of the channel, see [`Kind::channel`].
     pub(crate) channel: &'static str,
     pub(crate) acquire: KindScript,
     pub(crate) release: KindScript,
     pub(crate) renew: KindScript,
-    /// To another hold of this client; `None` where that would help nobody.
+    /// Hands the lock over to another hold of this client. `None` if that has no advantage.
     pub(crate) hand_over: Option<KindScript>,
     pub(crate) inspect: KindScript,
     pub(crate) force_unlock: KindScript,
-    /// An owner that holds this kind of the same name need not wait: the last argument of `acquire` is the id of that hold, or
-    /// nothing.
+    /// An owner that holds a lock of this other kind and the same name need not wait. The last argument of `acquire` is the id of that
+    /// hold, or empty.
     pub(crate) beside: Option<&'static Kind>,
-    /// An owner that holds this kind of the same name would wait for itself.
+    /// An owner that holds a lock of this other kind and the same name would wait for itself.
     pub(crate) barred_by: Option<&'static Kind>,
     pub(crate) rules: Rules,
 }
 
-/// A script, and the keys that it needs beside the lock itself. Only what must be in step with the lock is a key: each of them
-/// that is not there keeps the script waiting while a cluster moves its slot.
+/// A script, and the keys that it needs beside the lock itself. Only keys that must change together with the lock are listed: each listed
+/// key that does not exist makes the script wait while a cluster moves the slot.
 #[derive(Debug)]
 pub(crate) struct KindScript {
     pub(crate) script: Script,
     keys: &'static [ExtraKey],
 }
 
-/// A key beside the lock's, in the same slot.
+/// An additional key in the slot of the lock.
 #[derive(Debug)]
 pub(crate) enum ExtraKey {
-    /// Made from the lock's key with this before it, as the channel is.
+    /// The lock's key with this prefix, as for the channel.
     Prefixed(&'static str),
-    /// Made from the lock's key and the hold's id with this after them.
+    /// The lock's key, the id of the hold, and this suffix.
     OfHold(&'static str),
 }
 
-/// Where those wait who find it taken, and what the server knows of it.
+/// The place where waiters wait, and the traces of them on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// In a queue of this process, whose head asks.
+    /// In a queue of this process. Its head sends the requests.
     Here,
-    /// The same, and the head leaves a mark on the server beside holders of the other kind.
+    /// In a queue of this process. While holders of the other kind have the lock, its head also leaves a mark on the server.
     Marked,
-    /// In a line of the server's: each asks for itself, and is called on a channel of its own.
+    /// In a queue on the server. Each waiter sends its own requests, and is notified on a channel of its own.
     InLine,
 }
 
-/// Where kinds behave differently.
+/// Rules in which the kinds differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// What ends the ids of its holds.
+    /// The suffix of the ids of its holds.
     pub(crate) suffix: &'static str,
     /// Several owners may hold it at once.
     pub(crate) shared: bool,
     pub(crate) waits: Waits,
-    /// It may go from hold to hold in this process without the server being asked.
+    /// The lock may pass from hold to hold in this process without a request.
     pub(crate) passes_on: bool,
-    /// The server names a fencing token when it grants it or hands it over.
+    /// The server returns a fencing token when it grants the lock or hands it over.
     pub(crate) has_token: bool,
-    /// Others may bring its end nearer, but not nearer than this: it is certain for no longer after each look.
+    /// Other clients may shorten the lease, but to no less than this. So after each confirmation the hold is certain for at most this long.
     pub(crate) sure: Option<Duration>,
 }
 
 impl Rules {
-    /// Of a lock that one owner has at a time, and that waits in a queue of this process.
+    /// The rules of a lock that one owner holds at a time, and whose waiters wait in a queue of this process.
     pub(crate) const PLAIN: Rules =
         Rules { suffix: "", shared: false, waits: Waits::Here, passes_on: true, has_token: false, sure: None };
 
-    /// Its waiters may leave a mark on the server for three seconds, with which they claim the next turn.
+    /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
     pub(super) fn has_mark(&self) -> bool {
         self.shared || self.waits == Waits::Marked
     }
 
-    /// How long what a waiter leaves on the server can stay there by itself.
+    /// The time after which the trace of a waiter on the server expires.
     pub(super) fn trace(&self) -> Duration {
         match self.waits {
             Waits::Here => Duration::ZERO, // a reader's claim does not make its holds last longer
@@ -93,9 +93,9 @@ impl Rules {
         }
     }
 
-    /// The longest sleep between two attempts beside that holder: what a message lost on the way can cost, if the lease does not
-    /// end sooner. A mark must not end meanwhile, be it `claimed` or left beside a holder of the other kind; those who are next in a
-    /// line notice in time that the one before them does not come.
+    /// The longest sleep between two attempts while `holder` has the lock. It is the cost of a lost message, if the lease does not expire
+    /// sooner. A mark must not expire during the sleep: a `claimed` one, or one that is left beside a holder of the other kind. The next
+    /// waiters in a queue on the server must notice in time that the waiter before them does not come.
     pub(crate) fn longest_nap(&self, holder: Option<&str>, place: Option<u64>, claimed: bool) -> Duration {
         let is_marked = || !holder.is_some_and(|holder| holder.ends_with(self.suffix));
         if claimed {
@@ -108,7 +108,7 @@ impl Rules {
         }
     }
 
-    /// After a release others go first, for they are told of it at the same moment.
+    /// True if other processes go first after a release. They are notified at the same moment, but take longer to react.
     pub(crate) fn yields(&self) -> bool {
         !self.shared && self.waits != Waits::InLine
     }
@@ -121,7 +121,7 @@ impl KindScript {
 }
 
 impl Kind {
-    /// The request of one hold to one of the scripts.
+    /// The request of one hold for one of the scripts.
     pub(crate) fn part(
         &self,
         script: &KindScript,
@@ -147,24 +147,23 @@ impl Kind {
         keys.arg(id).arg(lease).arg(count).arg(more).arg(prefixed(self.channel, key))
     }
 
-    /// Whether `acquire` has an argument after the channel: [`Kind::beside`], or what is claimed, or the publish command, with which the next in a line
-    /// is called.
+    /// True if `acquire` has an argument after the channel: [`Kind::beside`], or a claim, or the command that notifies the next waiter.
     pub(super) fn has_last_word(&self) -> bool {
         self.beside.is_some() || self.rules.waits == Waits::InLine
     }
 
-    /// On the server it has the lease of another kind too, which its owner may hold beside it and keep.
+    /// True if the lock can stay on the server beyond its own lease: its owner may also hold the other kind of the same name, and renew it.
     pub(super) fn may_outlast_its_lease(&self) -> bool {
         self.barred_by.is_some()
     }
 
-    /// Where releases of this key are published.
+    /// The channel on which releases of this key are published.
     pub(crate) fn channel(&self, key: &str) -> String {
         prefixed(self.channel, key).to_string()
     }
 }
 
-/// Each kind is one static, so it is the same if it is in the same place.
+/// Each kind is one static, so two references are equal if they have the same address.
 impl PartialEq for Kind {
     fn eq(&self, other: &Kind) -> bool {
         ptr::eq(self, other)

@@ -1,4 +1,4 @@
-//! The one loop that waits for a lock: try, join the queue, try again when woken or when the lease of the holder ends.
+//! The one loop that waits for a lock: try, join the queue, and try again when woken or when the lease of the holder expires.
 
 use std::{
     future::{Future, poll_fn},
@@ -33,13 +33,13 @@ use crate::{
     sync::{std, tokio},
 };
 
-/// Where locks are logged.
+/// The tracing target of events about locks.
 const TARGET: &str = "leasehold::lock";
 
-/// The longest sleep between two attempts while the server would not tell us of a release.
+/// The longest sleep between two attempts while no message about a release can arrive.
 const UNTOLD_NAP: Duration = Duration::from_millis(200);
 
-/// What a caller wants.
+/// A call that acquires a lock.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
     pub(crate) name: Name,
@@ -48,14 +48,14 @@ pub(crate) struct AcquireRequest {
     /// A fixed lease instead of the watchdog's.
     pub(crate) lease: Option<Lease>,
     pub(crate) max_hold: Option<Duration>,
-    /// For so long nobody else gets it, however soon it is given back.
+    /// The lock stays held for at least this long, even if it is released sooner.
     pub(crate) min_hold: Option<Lease>,
     pub(crate) wait_limit: WaitLimit,
 }
 
 impl AcquireRequest {
-    /// Whether an id that another hold passes on in memory will do. What is left of its lease is not known to be enough for a fixed
-    /// lease, or for the time for which nobody else may have the lock: the server must be asked for those.
+    /// True if this call accepts an id that another hold passes on in memory. A fixed lease and a `min_hold` need a request to the server,
+    /// because the time left on the lease of that id may be too short for them.
     fn may_inherit(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()
     }
@@ -68,8 +68,8 @@ impl AcquireRequest {
         (Arc::clone(self.name.key()), kind, self.owner.clone())
     }
 
-    /// Whose way back it waits for: of what its owner may have dropped a moment ago. Those who share it are not waited for; others
-    /// of them come and go all the time.
+    /// The queues whose releases this call waits for first: its owner may have dropped a guard a moment ago. It does not wait for
+    /// releases of holds that it could share, because other owners acquire and release these all the time.
     fn lines(&self) -> impl Iterator<Item = LineKey> {
         let own = (!self.kind.rules.shared).then_some(self.kind);
         let other = if matches!(self.wait_limit, WaitLimit::Once) { self.kind.barred_by } else { None };
@@ -78,19 +78,19 @@ impl AcquireRequest {
     }
 }
 
-/// As what an acquisition is asked for.
+/// The kind of a request for an acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// As the outermost one, of a hold that does not wait.
+    /// The outermost acquisition of a hold that does not wait.
     Once,
-    /// The same, by one that waits: for the first time, or once more.
+    /// The outermost acquisition of a waiter: its first request, or a later one.
     ToJoin,
     ToStay,
-    /// The same, by one that was refused so often that it claims the next turn.
+    /// A later request of a waiter that was refused so often that it claims the next turn.
     ToClaim,
-    /// The same, where no JVM has the lock: JVMs do not know of claims, which would keep away only ours.
+    /// The same, but it claims only if no JVM holds the lock. JVMs do not know claims, so a claim would keep out only leasehold clients.
     ToClaimLate,
-    /// As a nested one.
+    /// A nested acquisition.
     Again,
 }
 
@@ -111,10 +111,10 @@ impl Asked {
     }
 }
 
-/// How often a waiter is refused although it was woken, before it claims the next turn: by then others are always quicker.
+/// A waiter that was woken and still refused this many times claims the next turn: other processes are always faster.
 const BEATEN: u32 = 3;
 
-/// How long to wait while somebody else has it.
+/// The time to wait while another owner holds the lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum WaitLimit {
     Once,
@@ -123,7 +123,7 @@ pub(crate) enum WaitLimit {
 }
 
 impl WaitLimit {
-    /// A wait too long for the clock is one without end.
+    /// A limit that is too long for the clock means forever.
     pub(crate) fn of(time: Duration) -> WaitLimit {
         Instant::now().checked_add(time).map_or(WaitLimit::Forever, WaitLimit::Until)
     }
@@ -144,23 +144,23 @@ impl WaitLimit {
     }
 }
 
-/// How often in a row the lock may be granted too late to be of use, before the caller is told so.
+/// The number of grants in a row that may be too late to use, before the caller gets an error.
 const TOO_LATE: u32 = 3;
 
-/// What came of waiting.
+/// The result of waiting.
 enum WaitOutcome {
     Granted(AcquiredBy),
     TimeOver,
-    /// The waiter did not look for so long that the others went on without it.
+    /// The waiter was not polled for so long that the others have passed it over.
     PassedOver,
 }
 
-/// When a wait tells its length: first when it is slow, then at every doubling.
+/// The times at which a wait is logged: when it becomes slow, and then at every doubling.
 struct Reports {
     started: Instant,
     slow: Duration,
     spoke: bool,
-    /// Never, for a time that the clock cannot count to.
+    /// `None` if the clock cannot count that far.
     due: Option<Instant>,
 }
 
@@ -180,44 +180,44 @@ impl Reports {
     }
 }
 
-/// What came of waiting for the right to ask about a hold.
+/// The result of waiting for the right to send requests about a hold.
 enum Turn<'a> {
     Mine(MutexGuard<'a, ()>),
     Taken,
     None,
 }
 
-/// Whether a waiter whose time is over must ask.
+/// Tells a waiter whose wait limit has ended whether it must send a request of its own.
 enum FinalAttempt<'a> {
     Taken,
-    /// Until then: who has waited for another's answer has had a part of its time.
+    /// Send a request, until the given time. A waiter that has waited for the reply to another waiter has used a part of its time.
     Ask(Option<OngoingAttempt<'a>>, Option<Instant>),
 }
 
-/// The same for the caller.
+/// The result for the caller.
 enum Entered {
     Ours(Guard),
     Taken,
     PassedOver,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum Attempt {
     /// By a request sent then. Nothing is held until it is accepted.
     Granted(Moment),
-    /// Somebody has it, for so long as far as is known.
+    /// Another owner holds the lock. `left` is the time left on its lease, as far as it is known.
     Busy { left: Option<Duration>, place: Option<u64>, holder: Option<String> },
 }
 
 impl Engine {
-    /// Takes the lock; `None` if somebody else has it for longer than the wait limit.
+    /// Acquires the lock; `None` if another owner holds it for longer than the wait limit.
     pub(crate) async fn take(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
         if self.is_closed() {
             return Err(self.closed(ASKING, &request.name));
         }
         TaskRuntime::around(ASKING)?;
         let taken = self.enter(request).await;
-        // What was granted while the client closed goes back with its guard.
+        // If the lock was granted while the client closed, dropping the guard releases it.
         if self.is_closed() { Err(self.closed(ASKING, &request.name)) } else { taken }
     }
 
@@ -238,23 +238,23 @@ impl Engine {
             let _turn = match self.turn(&hold, request.wait_limit).await? {
                 Turn::Mine(turn) => turn,
                 Turn::Taken => return Ok(None),
-                Turn::None => continue, // whoever has it does not look: afresh
+                Turn::None => continue, // the task that has the turn is not polled: start again with a new hold
             };
             if self.is_closed() {
-                return Err(self.closed(ASKING, &request.name)); // and whoever closes sees this hold, or has seen it
+                return Err(self.closed(ASKING, &request.name)); // closing sees this hold, or has seen it already
             }
             let claim = hold.claim();
             match claim {
                 Claim::First => {}
                 Claim::Again => return self.enter_again(Guard::of_claim(self, &hold), request).await.map(Some),
                 Claim::Lost(reason) => return Err(Error::lost(&request.name, reason)),
-                Claim::Over => continue, // its last guard went while we waited for the turn
+                Claim::Over => continue, // its last guard was dropped while this call waited for the turn
             }
             let mut entering = pin!(self.enter_first(Guard::of_claim(self, &hold), request));
             match poll_fn(|cx| self.poll_unless_recalled(&hold, entering.as_mut(), cx)).await? {
                 Entered::Ours(_) if self.is_stopping() => return Err(self.closed(ASKING, &request.name)),
                 Entered::Ours(guard) => match guard.check_clock() {
-                    // Nobody looked at the answer for a lease, or the lease is shorter than the way of an answer.
+                    // This call was not polled for a whole lease, or the lease is shorter than a round trip.
                     Err(lost) if too_late == TOO_LATE => return Err(lost),
                     Err(_) => too_late += 1,
                     Ok(()) => return Ok(Some(guard)),
@@ -265,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Refuses what its owner would wait for itself for; not a nested acquisition.
+    /// Refuses a call that would wait for its own owner forever. Permits nested acquisitions.
     fn check_barred(&self, request: &AcquireRequest) -> Result<()> {
         let holds = |kind| self.registry.granted(&request.hold_key_of(kind));
         match request.kind.barred_by.and_then(holds) {
@@ -277,8 +277,8 @@ impl Engine {
         }
     }
 
-    /// Ends a first acquisition whenever nobody would use it any more. It is looked at whenever it is polled, and who waits for
-    /// an answer is: ten times within the command timeout.
+    /// Ends a first acquisition as soon as no caller would use it anymore. This checks at every poll, and a task that waits for a reply is
+    /// polled ten times within the command timeout.
     fn poll_unless_recalled(
         &self,
         hold: &Hold,
@@ -294,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// One more acquisition of a hold that we have.
+    /// One more acquisition of a hold that this owner has.
     async fn enter_again(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Guard> {
         match Box::pin(self.attempt(
             &mut guard,
@@ -318,7 +318,7 @@ impl Engine {
         let has_beside =
             request.kind.beside.is_some_and(|kind| self.registry.granted(&request.hold_key_of(kind)).is_some());
         if request.kind.rules.shared {
-            consume_budget().await; // who asks nobody would else never let others run
+            consume_budget().await; // a call without a request would otherwise never yield to other tasks
         }
         if !has_beside && request.may_inherit() && self.queues.resume(&hold) {
             self.granted(&mut guard, request, Moment::now());
@@ -326,7 +326,7 @@ impl Engine {
             return Ok(Entered::Ours(guard));
         }
         if has_beside {
-            // What its owner has lets it in, past all who wait for that.
+            // The other hold of this owner lets it enter before all waiters.
             let give_up = self.give_up(request.wait_limit);
             let entered = Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, give_up))).await?;
             if let Attempt::Granted(sent) = entered {
@@ -335,14 +335,14 @@ impl Engine {
                 return Ok(Entered::Ours(guard));
             }
         }
-        // What this process is giving back must not look like somebody else's. Half of the time at most: the rest is for
-        // asking. Who can wait for the lock need not wait for long here.
+        // Wait for releases of this process, so that they do not look like locks of other owners. For at most half of the time: the rest
+        // is for the request. A call that can wait for the lock need not wait for long here.
         let soon = self.give_up(WaitLimit::Once);
         let half = started + (request.wait_limit.end().map_or(soon, |end| end.min(soon)) - started) / 2;
         tokio::select! {
             biased;
             () = self.clear(request) => {}
-            () = self.stopping.cancelled() => return Err(self.closed(ASKING, &hold.name)), // whoever closes waits for us
+            () = self.stopping.cancelled() => return Err(self.closed(ASKING, &hold.name)), // closing waits for this call
             () = sleep_until(half.max(started + LAST_ATTEMPT.min(soon - started))) => {}
         }
         let outcome = match request.wait_limit {
@@ -362,13 +362,13 @@ impl Engine {
             }
             WaitOutcome::TimeOver => Ok(Entered::Taken),
             WaitOutcome::PassedOver => {
-                hold.came_again(); // whatever it got meanwhile goes back with its guard
+                hold.came_again(); // if the server granted it in the meantime, dropping the guard releases it
                 Ok(Entered::PassedOver)
             }
         }
     }
 
-    /// Resolves when nothing that its owner could have dropped is on its way back.
+    /// Resolves when no release is under way for a guard that this owner may have dropped.
     async fn clear(&self, request: &AcquireRequest) {
         for line in request.lines() {
             self.releaser.clear(&line).await;
@@ -403,8 +403,8 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// Says how long it takes, or took, and who has the lock, or had. Loud for who has spoken before, the head of its queue:
-    /// where thousands wait, the others would say the same.
+    /// Logs the length of the wait and the holder. A warning for the head of the queue, and for a waiter that has logged a warning before;
+    /// a debug event for all others, because thousands of waiters would log the same.
     fn report(&self, entry: &QueueEntry<'_>, reports: &Reports, ended: Option<Option<AcquiredBy>>) {
         let (name, waited, holder) = (entry.name(), reports.started.elapsed(), entry.holder());
         let place = entry.place();
@@ -421,7 +421,7 @@ impl Engine {
         }
     }
 
-    /// Waits in the queue. Who is first in the queue tries at once, with no subscription and no timer.
+    /// Waits in the queue. The first waiter tries at once, without a subscription or a timer.
     async fn wait(
         &self,
         entry: &QueueEntry<'_>,
@@ -452,7 +452,7 @@ impl Engine {
                     let FinalAttempt::Ask(asking, until) = asking else { return Ok(WaitOutcome::TimeOver) };
                     self.let_others_go_first(entry, request.wait_limit).await;
                     let told = entry.is_told();
-                    let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // it has the lock
+                    let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // this waiter has the lock already
                     let asked = self.asked(entry, woken, beaten);
                     match self.attempt_in_queue(entry, (asking, until), guard, (request, asked)).await? {
                         Attempt::Granted(sent) if entry.accept() => {
@@ -480,8 +480,9 @@ impl Engine {
         }
     }
 
-    /// What a waiter whose time is over knows from others of its queue. All whose time ends together share one question:
-    /// thousands of them would have thousands answered too late. The head has its own, for the lock would be its.
+    /// The knowledge that a waiter whose wait limit has ended gets from other waiters of its queue. Waiters whose limits end together share
+    /// one request: with thousands of requests, most replies would be too late. The head sends a request of its own, because the lock
+    /// would be granted to it.
     async fn last_word<'a>(&self, entry: &'a QueueEntry<'_>, wait_limit: WaitLimit) -> Result<FinalAttempt<'a>> {
         let (began, due) = (Instant::now(), self.last_attempt(wait_limit.end().unwrap_or_else(Instant::now)));
         let until = began + due + LATE;
@@ -498,7 +499,7 @@ impl Engine {
         Ok(FinalAttempt::Ask(None, Some(until)))
     }
 
-    /// Where nothing is ever published pauses grow, so that a short hold is not waited for long.
+    /// If nothing is ever published, the pauses grow from a short one, so that a waiter notices soon that a short hold has ended.
     fn untold_nap(&self, pauses: &mut Pauses) -> Duration {
         match self.config.pubsub {
             PubSub::Off => pauses.next().min(UNTOLD_NAP),
@@ -520,7 +521,7 @@ impl Engine {
         tried
     }
 
-    /// Beside JVMs one leaves a mark for no longer than a lease, see [`Asked::ToClaimLate`].
+    /// While JVMs hold the lock, a waiter leaves a mark for at most one lease, see [`Asked::ToClaimLate`].
     fn asked(&self, entry: &QueueEntry<'_>, woken: Woken, beaten: u32) -> Asked {
         let rules = entry.rules();
         let is_late = entry.joined().elapsed() > *self.config.watchdog;
@@ -542,14 +543,14 @@ impl Engine {
         reports: &mut Reports,
     ) -> Result<Woken> {
         entry.queued();
-        // Set once: whoever is woken for nothing must not put it off.
+        // Set once: a wake-up without a reason must not postpone it.
         let look_again =
             *look_again.get_or_insert_with(|| Instant::now() + request.kind.rules.longest_nap(None, None, false));
         loop {
             let alarm = entry.alarm(look_again, self.config.outage_timeout);
             let report_at = reports.due.filter(|_| entry.is_head());
             if self.is_stopping() {
-                return Err(self.closed(ASKING, entry.name())); // whoever stops has woken those who were here before
+                return Err(self.closed(ASKING, entry.name())); // stopping has woken the earlier waiters
             }
             let woken = sleep(entry, earlier(alarm, report_at), request.wait_limit).await;
             let now = Instant::now();
@@ -561,7 +562,7 @@ impl Engine {
         }
     }
 
-    /// Unless the time is over: then the last attempt is due.
+    /// Waits so that other processes go first. Not beyond the wait limit: then the last attempt is due.
     async fn let_others_go_first(&self, entry: &QueueEntry<'_>, wait_limit: WaitLimit) {
         if let Some(until) = entry.yield_until()
             && until > Instant::now()
@@ -570,9 +571,8 @@ impl Engine {
         }
     }
 
-    /// What an attempt after the deadline may take: a few of the round trips seen lately. Where thousands have that deadline,
-    /// what it takes until their tasks have run, for the answer comes to one of these, and until all their requests have gone
-    /// out.
+    /// The time that an attempt after the deadline may take: a few recent round trips. If thousands of waiters have the same deadline, it
+    /// also covers the time until all their tasks have run, and until all their requests were sent.
     fn last_attempt(&self, end: Instant) -> Duration {
         let crowd = self.crowd.at(end);
         let round_trips = self.counters.round_trip.get().saturating_mul(4 + crowd / AT_ONCE);
@@ -580,7 +580,7 @@ impl Engine {
         round_trips.max(LAST_ATTEMPT).max(all).min(self.config.command_timeout)
     }
 
-    /// What the server is asked for: no less than the time for which nobody else may have it, for its holder may die now.
+    /// The lease for the request. At least `min_hold`, because the holder may die at once.
     fn lease(&self, request: &AcquireRequest) -> Lease {
         let lease = request.lease.unwrap_or(self.config.watchdog);
         request.min_hold.map_or(lease, |min| lease.max(min))
@@ -593,8 +593,8 @@ impl Engine {
         guard.granted(sent, self.lease(request), terms);
     }
 
-    /// The right to ask about this hold. The lock is taken if the wait limit is over first, or if it is for one attempt and the
-    /// hold's own asker has found it taken.
+    /// The right to send requests about this hold. `Taken` if the wait limit ends first. Also for a single attempt, if the task that has
+    /// the right has found that another owner holds the lock.
     async fn turn<'a>(&self, hold: &'a Hold, wait_limit: WaitLimit) -> Result<Turn<'a>> {
         match hold.turn.try_lock() {
             Ok(turn) => Ok(Turn::Mine(turn)),
@@ -614,7 +614,7 @@ impl Engine {
                 () = hold.queued(), if matches!(wait_limit, WaitLimit::Once) => return Ok(Turn::Taken),
                 () = sleep_until(self.give_up(wait_limit)) => {}
             }
-            // Whoever has the turn waits for the lock as we do, or for a server that does not answer.
+            // The task that has the turn also waits for the lock, or for a server that does not reply.
             match (hold.is_queued(), wait_limit.is_over()) {
                 (true, false) => {}
                 (true, true) => return Ok(Turn::Taken),
@@ -630,8 +630,8 @@ impl Engine {
         }
     }
 
-    /// Asks the server once, through outages. Its callers box it, so that who only waits does not carry the room for a
-    /// request along.
+    /// Sends one request, and retries it during an outage. The callers box this future, so that a task that only waits needs no room for a
+    /// request.
     async fn attempt(
         &self,
         guard: &mut Guard,
@@ -678,7 +678,7 @@ impl Engine {
                 guard.refused(notes && !matches!(request.wait_limit, WaitLimit::Once));
                 Ok(busy(&reply.answer))
             }
-            // Its owner has given back the other hold meanwhile.
+            // The owner has released the other hold in the meantime.
             Code::Lost if beside.as_ref().is_some_and(|beside| beside.is_over()) => {
                 Box::pin(self.attempt(guard, request, asked, (since, give_up))).await
             }
@@ -691,8 +691,8 @@ impl Engine {
         }
     }
 
-    /// How long one question is asked: a single attempt for as long as a command may take, else through an outage,
-    /// but never long beyond the caller's wait limit.
+    /// The time limit of one request. A single attempt may take one `command_timeout`. Other calls retry during an outage, but not long
+    /// beyond the wait limit of the caller.
     fn give_up(&self, wait_limit: WaitLimit) -> Instant {
         let now = Instant::now();
         match wait_limit {
@@ -704,19 +704,19 @@ impl Engine {
 }
 
 const ASKING: &str = "acquiring the lock";
-/// What the attempt after the deadline may take at least.
+/// The time that the attempt after the deadline gets at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
-/// However many have the same deadline.
+/// The longest such time, however many waiters have the same deadline.
 const LONGEST_LAST_ATTEMPT: Duration = Duration::from_millis(1_000);
-/// How much later than whoever asks for all the others may hear of it.
+/// The delay with which the other waiters may see a shared reply.
 const LATE: Duration = Duration::from_millis(200);
-/// How many requests are under way at once on one connection.
+/// The number of requests that are under way at once on one connection.
 const AT_ONCE: u32 = 384;
-/// What each of thousands of tasks that wake at once adds to the way of an answer, on a machine that is busy with others
-/// too: 50 µs were too few for a thousand (one in twenty was told so) beside twelve processes on two cores.
+/// The delay that each of thousands of tasks that wake at once adds to a reply, on a machine that is also busy with other work. With
+/// 50 µs, beside twelve processes on two cores, one in twenty of a thousand tasks got an error.
 const A_TASK: Duration = Duration::from_micros(200);
 
-/// From milliseconds left, where there is an end, the place in line, where there is one, and the holder's id.
+/// Reads the milliseconds left (if the lock expires), the place in the queue (if there is one), and the id of the holder.
 fn busy(answer: &Answer) -> Attempt {
     let (left, place, holder) = match answer.code {
         Code::Queued => answer.words().map(|[left, place, holder]| (left, place.parse().ok(), holder)),
@@ -727,7 +727,7 @@ fn busy(answer: &Answer) -> Attempt {
     Attempt::Busy { left, place, holder: Some(holder).filter(|holder| !holder.is_empty()).map(str::to_owned) }
 }
 
-/// What ended a waiter's sleep.
+/// The reason for which a waiter's sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Woken {
     /// It never slept.
@@ -738,7 +738,7 @@ enum Woken {
 }
 
 impl Woken {
-    /// A wake-up without a call concerns the head at its alarm, and whose time is over.
+    /// True if the wake-up requires nothing. Without a call, only the head at its alarm and a waiter at its limit must act.
     fn needs_nothing(self, entry: &QueueEntry<'_>) -> bool {
         match self {
             Woken::Called => true,
@@ -766,7 +766,7 @@ async fn sleep(entry: &QueueEntry<'_>, alarm: Option<Instant>, wait_limit: WaitL
         entry.woken().await;
         return Woken::Called;
     };
-    // Boxed, so that the thousands that have no timer do not carry the room for one.
+    // Boxed, so that the thousands of waiters without a timer need no room for one.
     match Box::pin(timeout_at(until, entry.woken())).await {
         Ok(()) => Woken::Called,
         Err(_) if end == Some(until) => Woken::OutOfTime,
@@ -774,8 +774,8 @@ async fn sleep(entry: &QueueEntry<'_>, alarm: Option<Instant>, wait_limit: WaitL
     }
 }
 
-/// How long to sleep beside a holder whose lease has `left` to go.
+/// The time to sleep while another owner holds the lock and its lease has `left`.
 fn nap(left: Option<Duration>, longest: Duration) -> Duration {
-    // A millisecond more: Redis deletes a key only after the millisecond in which it ends.
+    // One millisecond more: Redis deletes a key only after the millisecond in which it expires.
     left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
 }

@@ -1,12 +1,12 @@
-//! After its turns a process lets others go first.
+//! After its turns a process lets other processes go first.
 //!
-//! All who wait are told of a release at the same moment, and the process that just had the lock is the quickest to ask
-//! again, because it is awake, or because it need not wait to be told. So after a release for all it hesitates for as many
-//! releases as there are others before it asks; who owes nothing asks at once. This is remembered per key and not in the
-//! queue: a process whose tasks come and go one by one has no queue when it asks again.
+//! All waiting processes receive the message about a release at the same moment. The process that just held the lock is the quickest to
+//! send the next request, because it is awake, or because it need not wait for the message. So after a release for all processes it
+//! pauses before its next request: once for each of the other processes. Until then it *owes* turns. This debt is kept per key and not in
+//! the queue, because a process whose tasks come one by one has no queue between them.
 //!
-//! Who is told of a release need not want the lock: a monitor that listens to all channels (`PSUBSCRIBE *`) is told of every
-//! one. So who has let others go first in vain for several times in a row does so only now and then.
+//! A subscriber need not want the lock: a monitor that subscribes to all channels (`PSUBSCRIBE *`) receives every message. So a process
+//! that has let others go first several times in a row, and no other process acquired the lock, does so only now and then.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,19 +18,19 @@ use crate::{
     sync::{dashmap, tokio},
 };
 
-/// How long to let others go first: a few round trips, in which they hear of it and ask. A JVM that is woken takes one to
-/// two milliseconds to ask (measured with Redisson 4.7.0 beside this).
+/// The time for which others go first: a few round trips, in which they receive the message and send a request. A JVM that is woken takes
+/// 1 to 2 ms for that (measured with Redisson 4.7.0).
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long the lock stays free after a row of turns where nobody can be told.
+/// If no message can be published, the lock stays free after a row of turns: for this part of the row's time, but at most this long.
 const PART_OF_ROW: u32 = 4;
 const LONGEST_FREE: Duration = Duration::from_millis(50);
 
-/// How often in a row nobody must have taken the lock meanwhile, and how many releases then pass before the next try.
+/// After this many pauses in a row in which no other process acquired the lock, and then the number of releases without a pause.
 const IN_VAIN: u32 = 8;
 const NOW_AND_THEN: u32 = 16;
-/// For how long that is remembered.
+/// The time for which this is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -41,12 +41,12 @@ pub(crate) struct Yielding {
 
 #[derive(Debug)]
 struct Debt {
-    /// Releases for which to hesitate still; `None` when all is paid.
+    /// The number of releases at which to pause; `None` if no turn is owed.
     owed: Option<u64>,
     until: Instant,
-    /// How often in a row nobody else took the lock while we hesitated.
+    /// The number of pauses in a row in which no other process acquired the lock.
     in_vain: u32,
-    /// Releases since then.
+    /// The number of releases since then.
     passed: u32,
 }
 
@@ -55,7 +55,7 @@ impl Yielding {
         Yielding { debts: DashMap::new(), counters }
     }
 
-    /// We released it for all, and so many `others` heard of it. `hears`: so will we.
+    /// This process has released the lock for all, and `others` processes received the message. With `hears`, this process will, too.
     pub(crate) fn owe(&self, key: &Arc<str>, others: u64, hears: bool) {
         if others == 0 {
             return;
@@ -64,13 +64,13 @@ impl Yielding {
         let mut debt = self.debts.entry(Arc::clone(key)).or_insert(Debt { owed: None, until, in_vain: 0, passed: 0 });
         debt.passed += 1;
         if debt.in_vain < IN_VAIN || debt.passed > NOW_AND_THEN {
-            // This release is the first of them, or else our own message will be.
+            // This release counts as the first one, or, if this process is subscribed, its own message does.
             (debt.owed, debt.until, debt.passed) = (Some(others - u64::from(!hears)), until, 0);
         }
     }
 
-    /// We released it after a row of turns, and nobody can be told: others only find it free if they look just then. So it stays
-    /// free for a part of the time, whether or not anybody comes.
+    /// This process has released the lock after a row of turns, and no message can be published. Others find the lock free only if they
+    /// try at that moment. So it stays free for a part of the time of the row, whether or not another process comes.
     pub(crate) fn pause_after(&self, key: &Arc<str>, row: Duration) {
         let pause = (row / PART_OF_ROW).min(LONGEST_FREE);
         if !pause.is_zero() {
@@ -79,7 +79,7 @@ impl Yielding {
         }
     }
 
-    /// A release was heard of.
+    /// A message about a release has arrived.
     pub(crate) fn heard(&self, key: &str) {
         if let Some(mut debt) = self.debts.get_mut(key)
             && let Some(owed) = debt.owed
@@ -89,27 +89,27 @@ impl Yielding {
         }
     }
 
-    /// Before this moment others should go first.
+    /// Until this moment other processes should go first.
     pub(crate) fn yield_until(&self, key: &str) -> Option<Instant> {
         let debt = self.debts.get(key)?;
         debt.owed.map(|_| debt.until).filter(|until| *until > Instant::now())
     }
 
-    /// Somebody else has it.
+    /// Another process holds the lock.
     pub(crate) fn refused(&self, key: &str) {
         if let Some(mut debt) = self.debts.get_mut(key) {
             debt.in_vain = 0;
         }
     }
 
-    /// It is ours again: nothing is owed any more.
+    /// This process has acquired the lock again, so it owes nothing anymore.
     pub(crate) fn taken(&self, key: &str) {
         if let Some(mut debt) = self.debts.get_mut(key) {
             debt.in_vain += u32::from(debt.owed.take().is_some());
         }
     }
 
-    /// Forgets what can make no difference any more.
+    /// Removes entries that no longer matter.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         let matters = |debt: &Debt| debt.owed.is_some() && debt.until > now;
@@ -131,7 +131,7 @@ mod tests {
         (yielding, key)
     }
 
-    /// How many releases it hesitates at, its own included.
+    /// The number of releases at which it pauses, its own included.
     fn hesitations(others: u64, hears: bool) -> u64 {
         let (yielding, key) = owing(others, hears);
         let mut count = u64::from(!hears); // at its own, which it does not hear
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(again.yield_until(&key), None);
     }
 
-    /// How often one that is alone but for a listener hesitates in so many turns; `others` take it now and then.
+    /// The number of pauses in this many turns, beside one subscriber. With `others_take_it`, another process acquires the lock in between.
     fn hesitates(turns: u32, others_take_it: bool) -> u32 {
         let (yielding, key) = (Yielding::new(Arc::default()), Arc::from("x"));
         let turn = |_| {

@@ -1,7 +1,7 @@
--- Takes the lock away from the holds that are meant, readers and writer, and wakes all who wait. Safe to run twice, and late:
--- holds that came since are left alone.
+-- Releases the named holds, readers and writer, on behalf of their holders, and wakes all waiters. Safe to run twice or late: it
+-- changes no later holds.
 -- KEYS   lock
--- ARGV   nonce, the hold ids with a line each, (unused) x 2, publish command, channel
+-- ARGV   nonce, the hold ids, one per line, (unused) x 2, publish command, channel
 -- Reply  released | gone: there is no such hold
 return serve(function(k, a)
   local lock, meant, gone, rest, writer = KEYS[k + 1], {}, {}, 0, false

@@ -1,7 +1,7 @@
--- Says who holds the lock, and how. Changes nothing.
+-- Returns the holders of the lock, and whether they read or write. Changes nothing.
 -- KEYS   lock
 -- ARGV   nonce, (unused) x 4, channel
--- Reply  held, then a line for each hold: count, ms left (-1: no end), id | free | conflict: not a read-write lock
+-- Reply  held, then one line for each hold: count, ms left (-1: never expires), id | free | conflict: not a read-write lock
 return serve(function(k)
   local lock, mode = KEYS[k + 1], mode_of(KEYS[k + 1])
   if mode == 'free' or mode == 'conflict' then

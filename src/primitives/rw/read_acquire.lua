@@ -1,12 +1,12 @@
--- Takes the lock for reading, or moves the count of a read hold to the count wanted. Safe to run twice: the second run finds
--- the count in place. New readers let a writer pass that has left a mark, be the lock free or not; but not below a write hold of
--- their own owner, which must be there if it is named. A reader that was refused several times leaves a mark of its own, which
--- keeps writers away (write_acquire) and no reader.
+-- Acquires the read lock, or sets the count of a read hold to the wanted count. Safe to run twice: the second run finds the count
+-- already set. A new reader lets a writer that has left a mark go first, even if the lock is free. It does not do so if its own owner
+-- has a write hold; if that hold is named, it must exist. A reader that was refused several times leaves a mark of its own, which keeps
+-- writers out (see write_acquire), but no readers.
 -- KEYS   lock, the reader's expiry key, the waiting writer's mark
--- ARGV   nonce, hold id, lease ms, count wanted, 'again' if a hold must be there already, 'turn' or 'late' to leave a mark, else
+-- ARGV   nonce, hold id, lease ms, wanted count, 'again' to re-enter an existing hold, 'turn' or 'late' to leave a mark, else
 --        'first'; channel, id of the owner's write hold or ''; for `again` the claim of a longer lease or '', see read_renew
--- Reply  granted, count | lost: `again`, but there is no hold, or the write hold is gone | conflict: not a read-write lock
---        busy, ms left (-1: no end), id of the writer, or of one that waits
+-- Reply  granted, count | lost: `again`, but there is no such hold, or the write hold is gone | conflict: not a read-write lock
+--        busy, ms left (-1: never expires), id of the writer, or of a waiting writer
 return serve(function(k, a)
   local lock, lives, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, again = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] == 'again'
@@ -39,7 +39,7 @@ return serve(function(k, a)
       end
     end
   end
-  -- First what has an end of its own: without the field it means nothing.
+  -- First the key that expires by itself: without the field it means nothing.
   lives_for(lives, lease, claim)
   if mode == 'free' then
     redis.call('HSET', lock, 'mode', 'read')
@@ -47,7 +47,7 @@ return serve(function(k, a)
   redis.call('HSET', lock, id, wanted)
   local lasting, why = pcall(lasts, lock, redis.call('PTTL', lives))
   if not lasting then
-    -- Not allowed: a lock without end would stay for ever if its client went away now.
+    -- Not permitted: a lock that never expires would stay forever if its client died now.
     if mode == 'free' then
       redis.call('DEL', lock)
     end

@@ -1,11 +1,11 @@
--- Puts the end of a reader's lease off, never nearer. With lease 0 it only looks, but mends the lock's own end, which the
--- watchdog of a JVM may have put before ours. A lease that is over does not come back.
--- A longer lease than all who share the hold need bears a claim, a number of its own. When the one that asked for it has left, the
--- others take it back: the end comes nearer, to their lease, unless somebody has made another claim since. So this is safe to run
--- twice, and late.
+-- Extends a reader's lease, never shortens it. With lease 0 it does not change that lease. In both cases it repairs the lease of the
+-- lock itself, which the watchdog of a JVM may have shortened to less than the reader's. It does not renew a lease that has expired.
+-- Several readers of one client may share a hold. If one of them needs a longer lease than the others, its request carries a claim, a
+-- number of its own. When that reader has left, the others withdraw the claim: the lease becomes shorter again, unless there is another
+-- claim since. So this is safe to run twice or late.
 -- KEYS   lock, the reader's expiry key
--- ARGV   nonce, hold id, lease ms or 0, 1 to take back what was claimed else 0, claim or '', channel
--- Reply  kept, ms left | gone: there is no such hold, or its lease is over
+-- ARGV   nonce, hold id, lease ms or 0, 1 to withdraw the claim else 0, claim or '', channel
+-- Reply  kept, ms left | gone: there is no such hold, or its lease has expired
 return serve(function(k, a)
   local lock, lives = KEYS[k + 1], KEYS[k + 2]
   local is_over = redis.call('EXISTS', lives) == 0

@@ -1,9 +1,9 @@
--- Before each script of the read-write lock. The lock is a hash: `mode` is `read` or `write`, `id` counts a reader's
--- acquisitions, `id:write` the writer's. A reader's lease is the string `{lock}:id:rwlock_timeout:1`, the writer's that of
--- the hash, which lives as long as the longest lease. Redisson keeps one such string for each acquisition; of ours, which end
--- together, it reads but the first, and that is enough for it.
+-- Runs before each script of the read-write lock. The lock is a hash: `mode` is `read` or `write`, `id` counts the acquisitions of a
+-- reader, `id:write` those of the writer. The lease of a reader is that of the string `{lock}:id:rwlock_timeout:1`. The lease of the
+-- writer is that of the hash, which lasts as long as the longest lease. Redisson keeps one such string for each acquisition. A leasehold
+-- client keeps only the first, because its acquisitions end together; Redisson works with that.
 
--- free | read | write | conflict: not such a lock. Raises WRONGTYPE where the key is not a hash.
+-- Returns free, read, write, or conflict (not a read-write lock). Raises WRONGTYPE if the key is not a hash.
 local function mode_of(lock)
   local mode = redis.call('HGET', lock, 'mode')
   if mode == 'read' or mode == 'write' then
@@ -16,12 +16,12 @@ local function writes(id)
   return string.sub(id, -6) == ':write'
 end
 
--- A client of ours has a UUID of version 8, Redisson's are of version 4.
+-- A leasehold client has a UUID of version 8; Redisson's are of version 4.
 local function ours(id)
   return string.sub(id, 15, 15) == '8'
 end
 
--- Somebody who does not know the mark has the lock.
+-- True if a holder does not know the mark, because it is not a leasehold client.
 local function foreign(lock)
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     if field ~= 'mode' and not ours(field) then
@@ -31,8 +31,8 @@ local function foreign(lock)
   return false
 end
 
--- Leaves or renews the mark of a refused waiter for three seconds, unless another waiter's is there: all clients of ours leave the
--- next turn to it. `turn` leaves it, `late` only where all holders know it.
+-- Sets or renews the mark of a refused waiter for three seconds, unless another waiter has a mark: all leasehold clients let the marked
+-- waiter have the next turn. `turn` always sets it, `late` only if all holders know the mark.
 local function mark_turn(lock, mark, id, how)
   if how == 'late' and foreign(lock) then
     return
@@ -43,12 +43,12 @@ local function mark_turn(lock, mark, id, how)
   end
 end
 
--- Before the number of a reader's expiry keys.
+-- The beginning of the names of a reader's expiry keys, without their number.
 local function lives_of(lock, id)
   return (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. id .. ':rwlock_timeout:'
 end
 
--- How long a reader has left; not above 0 if its lease is over.
+-- The time left on the lease of a reader; 0 or less if it has expired.
 local function left_of(lock, id, count)
   local longest, lives = -2, lives_of(lock, id)
   for level = ours(id) and 1 or count, 1, -1 do
@@ -57,7 +57,7 @@ local function left_of(lock, id, count)
   return longest
 end
 
--- Who has it: the writer, else a reader.
+-- A holder: the writer, else a reader.
 local function someone(lock)
   local found = ''
   for _, field in ipairs(redis.call('HKEYS', lock)) do
@@ -69,8 +69,8 @@ local function someone(lock)
   return found
 end
 
--- How long the last of the readers but `skip` has left, not above 0 where there is none. What is left of our dead ones is swept
--- away; Redisson's are left alone: its multi-lock has readers whose lease is that of the hash.
+-- The longest time left on the lease of a reader other than `skip`; 0 or less if there is none. Removes expired readers of leasehold
+-- clients. Keeps those of Redisson: readers of its multi-lock have the lease of the hash.
 local function longest_reader(lock, skip)
   local longest, fields = -2, redis.call('HGETALL', lock)
   for n = 1, #fields, 2 do
@@ -86,7 +86,7 @@ local function longest_reader(lock, skip)
   return longest
 end
 
--- The lease of a reader of Redisson's multi-lock is that of the hash.
+-- True if all holders are leasehold clients. The lease of a reader of Redisson's multi-lock is that of the hash.
 local function all_ours(lock)
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     if field ~= 'mode' and not ours(field) then
@@ -96,7 +96,7 @@ local function all_ours(lock)
   return true
 end
 
--- Moves an end to so many ms from now, but never nearer.
+-- Extends the time after which a key expires to `lease` ms from now, but never shortens it.
 local function lasts(key, lease)
   local left = redis.call('PTTL', key)
   if tonumber(lease) > left then
@@ -104,8 +104,8 @@ local function lasts(key, lease)
   end
 end
 
--- The same for a reader's expiry key, which is made if it is not there. Readers that share it note who asked for a longer lease than
--- they all need, so that it can be taken back: nobody else reads that value.
+-- The same for a reader's expiry key, which this creates if it does not exist. The value of the key is the claim of the reader that
+-- needs a longer lease than the others, so that the others can withdraw it. No other program reads that value.
 local function lives_for(lives, lease, claim)
   local left = redis.call('PTTL', lives)
   if left > -2 and claim == '' then
@@ -115,7 +115,7 @@ local function lives_for(lives, lease, claim)
   end
 end
 
--- How many were told; nothing is published where the client has no such command.
+-- Returns the number of clients that received the message. Publishes nothing if there is no command.
 local function publish(command, channel, what)
   return command == '' and 0 or redis.call(command, channel, what)
 end

@@ -1,12 +1,12 @@
--- Takes the lock for writing, or moves the count to the count wanted. Safe to run twice: the second run finds the count in
--- place. A waiter that finds readers leaves a mark for three seconds, and so does any waiter that was refused several times: the
--- mark keeps others of ours away, also from the free lock, so that the waiter has the next turn. The mark goes with the turn, or
--- when the waiter leaves (write_release).
+-- Acquires the write lock, or sets the hold count to the wanted count. Safe to run twice: the second run finds the count already set.
+-- A waiter that finds readers leaves a mark for three seconds, and so does any waiter that was refused several times. The mark keeps
+-- other leasehold clients out, even if the lock is free, so the waiter has the next turn. The mark is removed when the waiter acquires
+-- the lock, or when it leaves (see write_release).
 -- KEYS   lock, the waiting writer's mark
--- ARGV   nonce, hold id (it ends in `:write`), lease ms, count wanted, 'again' if a hold must be there already, 'join' or
---        'stay' to leave a mark beside readers, 'turn' beside anybody, 'late' where no JVM has the lock, else 'first'; channel
--- Reply  granted, count | lost: `again`, but there is no hold | conflict: not a read-write lock
---        busy, ms left (-1: no end), id of the writer, or of a reader, or of the waiter whose turn is next
+-- ARGV   nonce, hold id (it ends in `:write`), lease ms, wanted count, 'again' to re-enter an existing hold, 'join' or 'stay' to
+--        leave a mark beside readers, 'turn' beside any holder, 'late' if no JVM holds the lock, else 'first'; channel
+-- Reply  granted, count | lost: `again`, but there is no such hold | conflict: not a read-write lock
+--        busy, ms left (-1: never expires), id of the writer, or of a reader, or of the waiter whose turn is next
 return serve(function(k, a)
   local lock, mark, id, wanted, how = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5]
   local mode = mode_of(lock)
@@ -30,7 +30,7 @@ return serve(function(k, a)
     redis.call('HSET', lock, 'mode', 'write')
     redis.call('HSET', lock, id, wanted)
     local ends = redis.pcall('PEXPIRE', lock, ARGV[a + 3])
-    if ends ~= 1 then -- not allowed: a lock without end would stay for ever if its client went away now
+    if ends ~= 1 then -- not permitted: a lock that never expires would stay forever if its client died now
       redis.call('DEL', lock)
       error(ends)
     end
@@ -38,7 +38,7 @@ return serve(function(k, a)
     return 'granted ' .. wanted
   end
   redis.call('HSET', lock, id, wanted)
-  -- Written even where it changes nothing, so that WAIT has something of this connection to wait for.
+  -- Written even if it changes nothing, so that a later WAIT on this connection has a write to wait for.
   local left = redis.call('PTTL', lock)
   redis.call('PEXPIRE', lock, math.max(left, tonumber(ARGV[a + 3])))
   return 'granted ' .. wanted

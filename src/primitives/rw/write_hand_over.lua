@@ -1,9 +1,9 @@
--- Moves the last write acquisition straight to another write hold of the same client, with a lease of its own; nothing is
--- published. Not while the holder also reads. Safe to run twice: the second run finds the new hold in place.
+-- Hands the write lock over from one hold, at its last acquisition, to another hold of the same client. The new hold gets a lease of its
+-- own. Publishes nothing. Does nothing while the holder also reads. Safe to run twice: the second run finds the new hold in place.
 -- KEYS   lock
 -- ARGV   nonce, hold id, lease ms of the new hold, (unused), id of the new hold, channel
--- Reply  handed | handed before: the new hold was there already | deeper, count: not at its last acquisition, or reading;
---        nothing changed | gone: there is no such hold
+-- Reply  handed | handed before: the new hold was there already | gone: there is no such hold
+--        deeper, count: the hold has more than one acquisition, or its owner also reads; nothing changed
 return serve(function(k, a)
   local lock, id, lease, heir = KEYS[k + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 5]
   local answer = stays(lock, id, lease, heir)

@@ -1,9 +1,9 @@
--- Moves the count of the write hold to the count wanted. At zero all who wait are woken, then the lock is deleted; or, where
--- the writer also reads, it becomes a read lock with what is left of the readers' leases. One that does not have the lock
--- takes its mark back and wakes the readers it kept away. Safe to run twice.
+-- Sets the count of the write hold to the wanted count. At zero it wakes all waiters, then deletes the lock. If the writer also reads,
+-- the lock instead becomes a read lock with the time left on the readers' leases. A waiter that does not have the lock removes its mark
+-- and wakes the waiters that the mark kept out. Safe to run twice.
 -- KEYS   lock, the waiting writer's mark
--- ARGV   nonce, hold id, (unused), count wanted, publish command, channel
--- Reply  released, clients that were told | gone: there is no such hold
+-- ARGV   nonce, hold id, (unused), wanted count, publish command, channel
+-- Reply  released, number of clients that received the message | gone: there is no such hold
 return serve(function(k, a)
   local lock, mark, id, wanted = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 4]
   if wanted == '0' and redis.call('GET', mark) == id then
