@@ -73,17 +73,18 @@ impl Client {
 /// Many readers, or one writer. The settings are those of a [`Lock`](crate::Lock).
 ///
 /// * **Reentrant on both sides.** An owner that holds the write lock may read as well, past all waiters, and keeps its read lock when
-///   it releases the write lock; [`WriteGuard::downgrade`] does both. An owner that holds the read lock and asks for the write lock
+///   it releases the write lock; [`WriteGuard::downgrade`] does both. An owner that holds the read lock and requests the write lock
 ///   would wait for itself: that is [`Error::Upgrade`], at once. With [`non_reentrant`](RwLock::non_reentrant) every call is an owner
 ///   of its own, and such a caller waits forever.
 /// * **A lost write lock ends with its lease**, even if its guard lives on and its owner still reads: other readers then enter.
 /// * **Each client's read leases are its own.** A reader that dies keeps writers out for no longer than its lease, however many
-///   others go on reading.
-/// * **Nobody is starved.** A writer that waits for readers leaves a mark on the server, and later readers wait until the writer has
-///   had its turn, however long that takes. A waiter that was refused several times, reader or writer, claims the next turn in the
-///   same way, so a client that is far from the server has its turn, too. If the process of such a waiter is killed, the others wait
-///   for up to three seconds. JVMs do not know the mark. Behind JVM readers that never leave a gap a writer waits as it does in
-///   Redisson, and keeps other clients of this crate out for no longer than one lease.
+///   others continue to read.
+/// * **No waiter is starved.** A writer that waits for readers leaves a mark on the server. Later readers then wait until the writer
+///   has had its turn, however long that takes. A waiter that was refused several times, reader or writer, claims the next turn in the
+///   same way. So a client that is far from the server has its turn, too. If the process of such a waiter is killed, the others wait
+///   for up to three seconds.
+/// * **JVMs do not know the mark.** If there is always a JVM that reads, a writer waits as it does in Redisson. It then keeps other
+///   leasehold clients out for no longer than one lease.
 /// * **Readers of one client share.** Readers that come soon after each other share one hold on the server, and one
 ///   [`id`](Guard::id), so a turn of theirs costs the server next to nothing. Each reader still releases its own guard.
 ///
