@@ -122,7 +122,7 @@ async fn downgraded(player: &mut Player, lock: &RwLock) {
             player.scribe.granted(&reading);
             player.hold_and_give_back(reading, 8).await;
         }
-        Some(Err(error)) => player.given_back(SHARED[0], id, Some(Err(error))),
+        Some(Err(error)) => player.given_back(SHARED[0], id, Some(Err(error)), None),
         None => {}
     }
 }

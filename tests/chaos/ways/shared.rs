@@ -14,7 +14,7 @@ use tokio::{
     join,
     sync::oneshot,
     task::{JoinHandle, spawn, yield_now},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use crate::{TOOL, history::What, player::Player, scribe::holder_of, worker::OUTAGE};
@@ -106,13 +106,14 @@ fn part_with(player: &mut Player, guard: Guard, shot: &Shot) -> JoinHandle<()> {
         other.scribe.note(TOOL, What::Releasing { id: id.clone() });
         match manner {
             0 | 1 => {
+                let ends = Instant::now() + guard.remaining();
                 let work = async {
                     shot.fire();
                     wait(moments);
                     guard.unlock().await
                 };
                 let ended = other.scribe.call(TOOL, "unlock", Some(OUTAGE), work, |()| "ok").await;
-                other.given_back(TOOL, id, ended);
+                other.given_back(TOOL, id, ended, Some(ends));
             }
             2 => {
                 shot.fire();
