@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::RangeInclusive,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -296,8 +297,8 @@ impl Default for Builder {
             url: "redis://127.0.0.1:6379".to_owned(),
             prefix: String::new(),
             watchdog: Duration::from_secs(30),
-            command_timeout: Duration::from_secs(3),
-            outage_timeout: Duration::from_secs(30),
+            command_timeout: COMMAND_TIMEOUT,
+            outage_timeout: OUTAGE_TIMEOUT,
             connect_timeout: Duration::ZERO,
             slow_wait: Duration::from_secs(1),
             replicas: 0,
@@ -507,11 +508,12 @@ impl Builder {
         if self.pubsub == PubSub::Sharded && !url.is_cluster() {
             return Err(Error::config("pubsub", "PubSub::Sharded needs a cluster"));
         }
-        let command_timeout = moved("command_timeout", self.command_timeout, Duration::ZERO, *watchdog / 3);
+        let command_timeout =
+            moved("command_timeout", self.command_timeout, COMMAND_TIMEOUT, Duration::ZERO..=*watchdog / 3);
         Ok(Config {
             watchdog,
             command_timeout,
-            outage_timeout: moved("outage_timeout", self.outage_timeout, command_timeout, A_YEAR),
+            outage_timeout: moved("outage_timeout", self.outage_timeout, OUTAGE_TIMEOUT, command_timeout..=A_YEAR),
             connect_timeout: self.connect_timeout,
             slow_wait: self.slow_wait,
             replicas: self.replicas,
@@ -536,10 +538,16 @@ impl Builder {
     }
 }
 
-/// The setting, or the bound that it exceeds.
-fn moved(setting: &'static str, wanted: Duration, least: Duration, most: Duration) -> Duration {
-    let used = wanted.clamp(least, most);
-    if used != wanted {
+/// The defaults that other settings may move.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The setting, or the bound that it exceeds. A default that exceeds it is not the caller's doing, so it is logged at debug level.
+fn moved(setting: &'static str, wanted: Duration, default: Duration, bounds: RangeInclusive<Duration>) -> Duration {
+    let used = wanted.clamp(*bounds.start(), *bounds.end());
+    if used != wanted && wanted == default {
+        tracing::debug!(target: "leasehold::conn", setting, ?wanted, ?used, "default out of range, the nearest allowed value is used");
+    } else if used != wanted {
         tracing::warn!(target: "leasehold::conn", setting, ?wanted, ?used, "setting out of range, the nearest allowed value is used");
     }
     used

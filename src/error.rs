@@ -147,7 +147,7 @@ pub enum Error {
 
     /// The server refused the request for any other reason, for example because its memory is full. The call acquired nothing. A
     /// lock that was held before stays held. If the call was a release, the client releases the lock in the background.
-    #[error("the server refuses the request")]
+    #[error("the server refuses the request: {source}")]
     #[non_exhaustive]
     Server {
         /// The error message of the server.

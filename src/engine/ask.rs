@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::{
     clock::Moment,
     config::Lease,
-    error::{Error, Result},
-    redis::{Answer, Fault, Part, Redis, Script, spread},
+    error::{Error, Result, Source},
+    redis::{Answer, Fault, Part, Redis, Script, server_in, spread},
     sync::{std, tokio},
 };
 
@@ -97,7 +97,8 @@ impl<'a> ScriptRequest<'a> {
                     self.give_up = Instant::now() + redis.command_timeout().min(ONCE_MORE);
                     continue;
                 }
-                return Err(Error::silent(self.what, self.name, self.since.elapsed(), last));
+                let why = redis.trouble(self.part.key(), last);
+                return Err(silent(self.what, self.name, self.since.elapsed(), why));
             };
             let pause = match tried {
                 Ok((answer, replicas)) => return Ok(Reply { answer, sent, again: *in_doubt, replicas }),
@@ -161,12 +162,18 @@ impl Pauses {
     }
 }
 
+/// No reply in time. Names the server that its cause is about.
+pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Source) -> Error {
+    match server_in(&source) {
+        Some(server) => Error::silent(&format!("{what} ({server})"), name, waited, Some(source.clone())),
+        None => Error::silent(what, name, waited, Some(source)),
+    }
+}
+
 /// The error that the user gets for a fault.
 pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
     match fault {
-        Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => {
-            Error::silent(what, name, waited, Some(source))
-        }
+        Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => silent(what, name, waited, source),
         Fault::Abandoned => Error::abandoned(what, name),
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },

@@ -505,6 +505,7 @@ impl Drop for Guard {
         let passed = (self.on_server == OnServer::Granted).then(|| self.pass_on()).flatten();
         if let Some(tenure) = passed {
             self.engine.counters.released.up();
+            tracing::debug!(target: "leasehold::lock", name = self.name(), id = self.id(), "released");
             if tenure.passed_unheard() {
                 self.engine.releaser.confirm(&tenure);
             }

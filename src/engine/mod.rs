@@ -173,7 +173,8 @@ impl Engine {
             }
             let left = || config.connect_timeout.saturating_sub(since.elapsed());
             if left().is_zero() {
-                return Err(Error::silent(CONNECTING, "", since.elapsed(), last));
+                let connecting = format!("{CONNECTING} ({})", url.place());
+                return Err(Error::silent(&connecting, "", since.elapsed(), last));
             }
             tracing::info!(target: "leasehold::conn", ?last, "cannot connect yet; the client tries again");
             sleep(pauses.next().min(left())).await;
@@ -348,7 +349,7 @@ impl Engine {
         let since = Instant::now();
         match timeout(self.config.command_timeout, self.redis.ping()).await {
             Ok(answered) => answered.map_err(|fault| ask::error(fault, PING, since.elapsed(), "")),
-            Err(_) => Err(Error::silent(PING, "", since.elapsed(), None)),
+            Err(_) => Err(ask::silent(PING, "", since.elapsed(), self.redis.trouble("", None))),
         }
     }
 

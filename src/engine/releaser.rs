@@ -509,8 +509,12 @@ impl ReleaseWorker {
     }
 
     fn give_up(&self, job: &ReleaseJob, error: &Error) {
-        tracing::warn!(target: "leasehold::lock", name = &*job.hold.name, id = job.hold.id(), %error,
-            "the release failed; if the lock is held, it stays held until its lease expires");
+        let (name, id) = (&*job.hold.name, job.hold.id());
+        if job.hold.since().is_some() {
+            tracing::warn!(target: "leasehold::lock", name, id, %error, "the release failed; the lock stays held until its lease expires");
+        } else {
+            tracing::debug!(target: "leasehold::lock", name, id, %error, "the release of an unanswered attempt failed; what it may have acquired expires with its lease");
+        }
         if let Some(heir) = &job.heir {
             heir.withdraw();
         }

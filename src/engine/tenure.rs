@@ -442,9 +442,14 @@ impl Tenure {
 
     /// Who has left is told nothing, but counted.
     fn answer(&self, waiting: Waiting, what: &Result<Ending>) {
-        match what {
-            Ok(Ending::Gone) => self.counters.lost.add(count(&waiting)),
-            Ok(Ending::Ours | Ending::Unknown) | Err(_) => self.counters.released.add(count(&waiting)), // given back, if unconfirmed
+        let released = match what {
+            Ok(Ending::Gone) => &self.counters.lost,
+            Ok(Ending::Ours | Ending::Unknown) | Err(_) => &self.counters.released, // perhaps unconfirmed
+        };
+        released.add(count(&waiting));
+        let words = if matches!(what, Ok(Ending::Gone)) { "found lost at its release" } else { "released" };
+        for _ in 0..count(&waiting) {
+            tracing::debug!(target: "leasehold::lock", name = &*self.name, id = self.id(), "{words}");
         }
         for one in waiting {
             let _ = one.tell.send(what.clone());

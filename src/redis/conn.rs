@@ -31,8 +31,11 @@ use link::{Peer, closed, not_yet};
 pub(super) use subscriber::{PubSubEvent, Subscriber};
 pub(super) use target::Target;
 
-use super::{fault::Fault, url::Address};
-use crate::stats::Counters;
+use super::{
+    fault::{Fault, source, source_at},
+    url::Address,
+};
+use crate::{error::Source, stats::Counters};
 
 /// Messages that a connection which does not listen makes room for. What fred says of itself while it connects goes the same
 /// way, and with room for one it would say "channel lagged" instead of why it could not.
@@ -59,6 +62,8 @@ pub(super) struct Conn {
     wanted: Arc<Notify>,
     was_wanted: CancellationToken,
     command_timeout: Duration,
+    /// Where it leads to, for people.
+    place: String,
 }
 
 /// Told whenever a lost connection has been replaced: what the server knew may be gone.
@@ -81,7 +86,7 @@ impl Conn {
     }
 
     fn keep(dial: Dialer, first: Option<Arc<Link>>, reconnected: Reconnected, closed: CancellationToken) -> Conn {
-        let (command_timeout, wanted) = (dial.command_timeout, Arc::new(Notify::new()));
+        let (command_timeout, wanted, place) = (dial.command_timeout, Arc::new(Notify::new()), dial.locator.place());
         let (slot, link) = watch::channel(first.clone().ok_or_else(|| Fault::NotSent(Arc::new(not_yet()))));
         let (first_wanted, was_wanted) = (Arc::clone(&wanted), CancellationToken::new());
         if first.is_some() {
@@ -97,10 +102,10 @@ impl Conn {
             };
             closed.run_until_cancelled(kept).await;
             if let Ok(link) = slot.send_replace(Err(Fault::Closed)) {
-                link.give_up();
+                link.give_up("the client is closed");
             }
         });
-        Conn { link, wanted, was_wanted, command_timeout }
+        Conn { link, wanted, was_wanted, command_timeout, place }
     }
 
     /// The link of the moment. Waits for one while there is none, unless we are not welcome.
@@ -148,7 +153,19 @@ impl Conn {
     /// Why there is no link: whatever the server refuses us now, nothing was sent.
     fn none_yet(&self) -> Fault {
         let last = self.link.borrow().as_ref().err().cloned().and_then(Fault::source);
-        Fault::NotSent(last.unwrap_or_else(|| Arc::new(closed())))
+        Fault::NotSent(last.unwrap_or_else(|| Arc::new(closed()))).at(&self.place)
+    }
+
+    /// Why a request has no reply yet: there is no connection, for this reason; else what its last try came to, if it had one.
+    pub(super) fn trouble(&self, last: Option<Source>) -> Source {
+        match &*self.link.borrow() {
+            Ok(link) if link.down.is_cancelled() => source_at(link.address(), link.lost_by()),
+            Ok(link) => last.unwrap_or_else(|| source_at(link.address(), source("no reply yet"))),
+            Err(fault) => {
+                let last = fault.clone().at(&self.place).source();
+                last.unwrap_or_else(|| source_at(&self.place, source("there is no connection")))
+            }
+        }
     }
 }
 
@@ -159,6 +176,7 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
     loop {
         let opened = Instant::now();
         let successor = dial.successor(&link).await;
+        let lost = Instant::now();
         // The first time at once; one that dies young again and again must not keep us busy.
         pause = if opened.elapsed() < YOUNG {
             (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE_AFTER_YOUNG)
@@ -166,7 +184,8 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             Duration::ZERO
         };
         sleep(pause.saturating_sub(FIRST_PAUSE)).await;
-        tracing::warn!(target: "leasehold::conn", "connection lost");
+        tracing::warn!(target: "leasehold::conn", server = %link.address(), cause = %link.lost_by(),
+            "connection lost; reconnecting");
         let next = match successor {
             Some(next) => next,
             None => dial.until_open(slot, for_now).await,
@@ -179,7 +198,7 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             before.pop();
         }
         link = Arc::new(next);
-        tracing::info!(target: "leasehold::conn", "reconnected");
+        tracing::warn!(target: "leasehold::conn", server = %link.address(), after = ?lost.elapsed(), "reconnected");
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
         reconnected();
     }
@@ -197,6 +216,8 @@ fn for_now(fault: Fault) -> Fault {
 pub(super) trait Locator: std::fmt::Debug + Send + Sync {
     /// The servers that may be the one, as they are found.
     fn find(&self) -> BoxStream<'_, Result<Target, Fault>>;
+    /// Where it leads to, for people.
+    fn place(&self) -> String;
     /// Whether a replica is not the one, whoever says so.
     fn wants_master(&self) -> bool;
     /// Changes when what was found before may not be the one any more; `None` where nobody would say so.
@@ -281,7 +302,7 @@ impl Dialer {
             let opened = link.down.run_until_cancelled(self.link()).await;
             match opened {
                 Some(Ok(next)) if link.is_doubtful() => {
-                    link.give_up();
+                    link.give_up("no reply after it was idle, while another connection opened");
                     return Some(next);
                 }
                 Some(Err(_)) => _ = link.down.run_until_cancelled(sleep(spread(LAST_PAUSE))).await,

@@ -1,6 +1,6 @@
 //! The ways in which a request can fail, by two questions: may it have run, and does it make sense to send it again?
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use super::{
     denial::{Denial, Right},
@@ -143,6 +143,20 @@ impl Fault {
         matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))
     }
 
+    /// With the server that it is about, once.
+    pub(super) fn at(self, server: impl fmt::Display) -> Fault {
+        let at = |cause: Source| if server_in(&cause).is_some() { cause } else { source_at(&server, cause) };
+        match self {
+            Fault::Unknown(cause) => Fault::Unknown(at(cause)),
+            Fault::NotSent(cause) => Fault::NotSent(at(cause)),
+            Fault::NotReady(cause) => Fault::NotReady(at(cause)),
+            Fault::Elsewhere(there, cause) => Fault::Elsewhere(there, at(cause)),
+            Fault::Server(cause) => Fault::Server(at(cause)),
+            Fault::Denied(Denial { right, source }) => Fault::Denied(Denial { right, source: at(source) }),
+            Fault::Conflict | Fault::Closed | Fault::Abandoned => self,
+        }
+    }
+
     pub(crate) fn unknown(what: &str) -> Fault {
         Fault::Unknown(source(what))
     }
@@ -150,6 +164,23 @@ impl Fault {
     pub(crate) fn not_sent(why: &str) -> Fault {
         Fault::NotSent(source(why))
     }
+}
+
+/// A cause, and the server that it is about.
+#[derive(Debug, thiserror::Error)]
+#[error("{server}: {cause}")]
+struct At {
+    server: String,
+    cause: Source,
+}
+
+pub(crate) fn source_at(server: &impl fmt::Display, cause: Source) -> Source {
+    Arc::new(At { server: server.to_string(), cause })
+}
+
+/// The server that a cause is about, where it says so.
+pub(crate) fn server_in(cause: &Source) -> Option<&str> {
+    cause.downcast_ref::<At>().map(|at| &*at.server)
 }
 
 /// A message as the cause of an error.

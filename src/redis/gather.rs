@@ -20,7 +20,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::sync::{std, tokio};
+use crate::{
+    error::Source,
+    sync::{std, tokio},
+};
 
 use super::{
     conn::{Answers, Conn, Link},
@@ -187,6 +190,11 @@ impl Dispatcher {
 
     pub(super) async fn needed(&self) {
         self.conn.needed().await;
+    }
+
+    /// As of [`Conn::trouble`].
+    pub(super) fn trouble(&self, last: Option<Source>) -> Source {
+        self.conn.trouble(last)
     }
 
     pub(super) fn is_unwell(&self, late: Duration) -> bool {

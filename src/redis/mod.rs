@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use conn::spread;
-pub(crate) use fault::Fault;
+pub(crate) use fault::{Fault, server_in};
 pub(crate) use hub::{Listener, Subscription};
 pub(crate) use keys::{LOCK_CHANNEL, prefixed};
 #[cfg(feature = "bench")]
@@ -32,6 +32,7 @@ pub(crate) use url::Url;
 
 use crate::{
     config::{Config, PubSub},
+    error::Source,
     stats::Counters,
 };
 use deployment::Deployment;
@@ -113,6 +114,11 @@ impl Redis {
         wanted: u8,
     ) -> BoxFuture<'_, Result<(Answer, u8), Fault>> {
         Box::pin(self.deployment.send(script, part, Way::Replicated(wanted)))
+    }
+
+    /// Why a request about that key has no reply yet, and from which server; `last` is what its last try came to.
+    pub(crate) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
+        self.deployment.trouble(key, last)
     }
 
     /// Counts up whenever a server may have lost some keys: after a reconnection, or when keys moved to another server.

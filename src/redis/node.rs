@@ -15,7 +15,7 @@ use super::{
     gather::{Company, Dispatcher},
     script::{Answer, Part, Script},
 };
-use crate::config::Confirmed;
+use crate::{config::Confirmed, error::Source};
 
 /// One server.
 #[derive(Debug)]
@@ -102,6 +102,11 @@ impl Node {
     /// The present links that are alive.
     pub(super) fn links(&self) -> impl Iterator<Item = Arc<Link>> + '_ {
         self.dispatchers.iter().filter_map(|dispatcher| dispatcher.link_now())
+    }
+
+    /// Why a request about that key has no reply yet.
+    pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
+        self.dispatcher(key).trouble(last)
     }
 
     /// True if a caller waits for a connection that cannot be opened, or if a connection has given no reply for this long.

@@ -65,7 +65,7 @@ impl Part {
         PartBuilder(words).key(format_args!("{key}"))
     }
 
-    pub(super) fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         &self.0.text[self.0.word(0)]
     }
 

@@ -72,6 +72,15 @@ impl Address {
 }
 
 impl Url {
+    /// The servers, without who we are there and which database is ours.
+    pub(crate) fn place(&self) -> String {
+        match &self.shape {
+            Shape::One(address) => address.to_string(),
+            Shape::Sentinel { sentinels, service, .. } => format!("{}/{service}", joined(sentinels)),
+            Shape::Cluster(seeds) => joined(seeds),
+        }
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.shape, Shape::Cluster(_))
     }
@@ -174,6 +183,10 @@ fn cluster(rest: &str) -> std::result::Result<Shape, &'static str> {
         (hosts, "" | "0") => Ok(Shape::Cluster(addresses(hosts, STANDARD_PORT)?)),
         _ => Err("a cluster has only database 0"),
     }
+}
+
+fn joined(addresses: &[Address]) -> String {
+    addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn addresses(hosts: &str, standard_port: u16) -> std::result::Result<Vec<Address>, &'static str> {

@@ -59,6 +59,8 @@ pub(crate) struct Link {
     address: Address,
     driver: AbortHandle,
     pub(super) down: CancellationToken,
+    /// Why it is down, from before it is.
+    end: Arc<OnceLock<Source>>,
     command_timeout: Duration,
     liveness: Arc<Liveness>,
     /// Told every now and then, so that those who wait for a reply look at the clock. A timer for each request would
@@ -218,6 +220,7 @@ impl Link {
             address: target.address.clone(),
             driver: driver.abort_handle(),
             down: down.clone(),
+            end: Arc::default(),
             command_timeout,
             liveness: Arc::new(Liveness::new()),
             pulse: Arc::default(),
@@ -232,37 +235,52 @@ impl Link {
             }
         };
         match timeout(command_timeout, connected).await {
-            Ok(Err(error)) if *error.kind() != ErrorKind::Timeout => return Err(unopened(error, target)),
+            Ok(Err(error)) if *error.kind() != ErrorKind::Timeout => {
+                return Err(unopened(error, target).at(&target.address));
+            }
             Ok(Ok(())) => {}
             // By our clock or by fred's.
-            Ok(Err(_)) | Err(_) => return Err(Fault::unknown(&silent(command_timeout, target))),
+            Ok(Err(_)) | Err(_) => return Err(Fault::unknown(&silent(command_timeout, target)).at(&target.address)),
         }
         link.introduce(target).await;
         counters.round_trip.note(link.liveness.clock() / 4); // several went by while connecting: a first idea
         let end = LinkEnd { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
-        let (liveness, client) = (Arc::clone(&link.liveness), link.client.clone());
+        let (liveness, client, why) = (Arc::clone(&link.liveness), link.client.clone(), Arc::clone(&link.end));
         tokio::spawn(async move {
             // The driver's end is the one sign of life fred gives that can be trusted.
-            tokio::select! {
-                _ = driver => {}
-                () = beat(&end.pulse, &liveness, &client, command_timeout) => {}
-            }
+            let cause = tokio::select! {
+                ended = driver => ended.ok().and_then(Result::err).map(|error| Arc::new(error) as Source),
+                () = beat(&end.pulse, &liveness, &client, command_timeout) => {
+                    Some(source(&format!("no reply within {command_timeout:?}")))
+                }
+            };
+            cause.map(|cause| why.set(cause)); // unless it was given up before
         });
         Ok(link)
     }
 
     /// Throws the link away: what is under way fails as unknown, and the supervisor opens another.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn give_up(&self, why: &str) {
+        let _ = self.end.set(source(why)); // the first reason stays
         self.down.cancel();
         self.driver.abort();
         self.pulse.notify_waiters();
+    }
+
+    /// Why the connection ended: the reason for which it was given up, or what fred or the server said.
+    pub(super) fn lost_by(&self) -> Source {
+        self.end.get().cloned().unwrap_or_else(|| source("the connection was closed"))
     }
 
     /// Waits for a command, but no longer than the link lives and the command timeout lasts.
     ///
     /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
     /// value would copy it. It also keeps the compiler from its limit for nested types.
-    pub(super) async fn bounded<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
+    pub(super) async fn bounded<T>(&self, command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
+        self.answered(command).await.map_err(|fault| fault.at(&self.address))
+    }
+
+    async fn answered<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
         let request = self.liveness.sent();
         loop {
             let pulse = self.pulse.notified(); // from here on no pulse is missed
@@ -270,7 +288,10 @@ impl Link {
             tokio::select! {
                 biased;
                 answer = &mut command => {
-                    let answer = answer.map_err(fault);
+                    let answer = answer.map_err(|error| match error.kind() {
+                        ErrorKind::Canceled => Fault::Unknown(self.lost_by()), // with its link
+                        _ => fault(error),
+                    });
                     if !matches!(answer, Err(Fault::Unknown(_))) {
                         self.liveness.answered(request);
                     }
@@ -284,16 +305,17 @@ impl Link {
     /// Whether to go on waiting for what was sent then.
     fn alive(&self, sent: u64) -> Result<(), Fault> {
         if self.down.is_cancelled() {
-            return Err(Fault::unknown("the connection was lost"));
+            return Err(Fault::Unknown(self.lost_by()));
         }
         if u128::from(self.liveness.clock() - sent) < self.command_timeout.as_micros() {
             return Ok(());
         }
         self.counters.timeouts.up();
+        let late = format!("no reply within {:?}", self.command_timeout);
         if self.liveness.silence() >= self.command_timeout {
-            self.give_up();
+            self.give_up(&late);
         }
-        Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
+        Err(Fault::unknown(&late))
     }
 
     /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
@@ -329,15 +351,15 @@ impl Link {
         let mut answers = answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             tracing::error!(target: "leasehold::conn", "a reply belongs to another request; the client replaces the connection");
-            self.give_up();
-            Fault::unknown("the reply belongs to another request")
+            self.give_up("a reply belonged to another request");
+            Fault::unknown("the reply belongs to another request").at(&self.address)
         })?;
         if answers.iter().any(is_by_a_replica) {
-            self.give_up(); // the master is looked for anew
+            self.give_up("this server is not the master any more");
         }
         for (answer, part) in answers.iter_mut().zip(parts) {
             if let Err(fault) = answer {
-                *fault = fault.clone().of(script, part);
+                *fault = fault.clone().at(&self.address).of(script, part);
             }
         }
         Ok(answers)

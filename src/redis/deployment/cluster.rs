@@ -21,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{access::Access, member::Member, slots::SlotMap, standalone::Fixed};
 use crate::{
+    error::Source,
     redis::{
         conn::{Dialer, Link, Locator, NOTHING_HEARD, Reconnected, Target},
-        fault::{Fault, Redirection},
+        fault::{Fault, Redirection, source},
         keys::slot_of,
         node::NodeSettings,
         script::{Answer, Part, Script},
@@ -368,6 +369,15 @@ impl Cluster {
         self.map().owner(slot_of(channel)).map(|owner| owner.address.clone())
     }
 
+    /// Why a request about that key has no reply yet, and from which server; `last` is what its last try came to.
+    pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
+        let owner = self.map().owner(slot_of(key)).map(Arc::clone);
+        match owner {
+            Some(member) => member.node.trouble(key, last),
+            None => last.unwrap_or_else(|| source("no server of the cluster says where this slot is")),
+        }
+    }
+
     pub(super) fn dial_shard(&self, address: &Address) -> Dialer {
         self.dial(address)
     }
@@ -430,6 +440,10 @@ impl Locator for AnyMember {
         let known: Vec<_> = self.0.map().members().map(|member| member.address.clone()).collect();
         let all = known.into_iter().chain(self.0.seeds.iter().cloned());
         iter(all).then(async |address| self.0.access.to(address).await).boxed()
+    }
+
+    fn place(&self) -> String {
+        "any server of the cluster".to_owned()
     }
 
     fn wants_master(&self) -> bool {

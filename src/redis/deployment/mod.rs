@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     config::{Config, PubSub},
+    error::Source,
     stats::Counters,
 };
 use access::Access;
@@ -106,6 +107,14 @@ impl Deployment {
         match self {
             Deployment::One(one) => one.node.ping().await,
             Deployment::Cluster(cluster, _) => cluster.ping().await,
+        }
+    }
+
+    /// Why a request about that key has no reply yet, and from which server; `last` is what its last try came to.
+    pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
+        match self {
+            Deployment::One(one) => one.node.trouble(key, last),
+            Deployment::Cluster(cluster, _) => cluster.trouble(key, last),
         }
     }
 

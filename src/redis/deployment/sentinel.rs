@@ -54,6 +54,10 @@ impl Locator for Sentinels {
         named.then(async |master| self.access.to(master?).await).boxed()
     }
 
+    fn place(&self) -> String {
+        format!("the master of {}", self.service)
+    }
+
     fn wants_master(&self) -> bool {
         true
     }
@@ -70,6 +74,10 @@ struct OneSentinel(Target);
 impl Locator for OneSentinel {
     fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
         iter([Ok(self.0.clone())]).boxed()
+    }
+
+    fn place(&self) -> String {
+        self.0.address.to_string()
     }
 
     fn wants_master(&self) -> bool {
@@ -148,7 +156,9 @@ impl Sentinels {
         {
             // First those that are not open yet.
             self.master.send_if_modified(|known| known.replace(master.clone()).as_ref() != Some(master));
-            node.links().filter(|link| link.address() != master).for_each(|link| link.give_up());
+            node.links()
+                .filter(|link| link.address() != master)
+                .for_each(|link| link.give_up("the sentinels name another master"));
         }
     }
 }

@@ -23,6 +23,10 @@ impl Locator for Fixed {
         once(self.access.to(self.address.clone())).boxed()
     }
 
+    fn place(&self) -> String {
+        self.address.to_string()
+    }
+
     fn wants_master(&self) -> bool {
         self.wants_master
     }
