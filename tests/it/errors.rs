@@ -251,7 +251,7 @@ async fn a_source_is_printed_once_and_errors_say_which_lock() {
 
     let full = Server::with(&["--maxmemory", "1"]);
     let refused = plain(&full).await.lock("x").lock().await.expect_err("no memory");
-    assert_eq!(chain(&refused).matches("OOM").count(), 1, "{}", chain(&refused));
+    assert!(refused.to_string().contains("OOM"), "alone it would say nothing: {refused}");
 
     let mut gone = Server::start();
     let client = client(&gone, |builder| builder.outage_timeout(ms(100)).command_timeout(ms(50))).await;
