@@ -42,7 +42,6 @@ impl Client {
     /// client.fair_lock("printer").non_reentrant().with(async || { /* print */ }).await?;
     /// # Ok(()) }) }
     /// ```
-    #[must_use]
     pub fn fair_lock(&self, name: &str) -> FairLock {
         FairLock(Handle::new(self, name))
     }

@@ -45,7 +45,6 @@ impl Client {
     /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```
-    #[must_use]
     pub fn fenced_lock(&self, name: &str) -> FencedLock {
         FencedLock(Handle::new(self, name))
     }

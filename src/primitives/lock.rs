@@ -42,7 +42,6 @@ impl Client {
     /// outer.unlock().await?;
     /// # Ok(()) }) }
     /// ```
-    #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock(Handle::new(self, name))
     }
@@ -61,7 +60,6 @@ impl Client {
     /// first.unlock().await?;
     /// # Ok(()) }) }
     /// ```
-    #[must_use]
     pub fn mutex(&self, name: &str) -> Lock {
         self.lock(name).non_reentrant()
     }

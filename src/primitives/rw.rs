@@ -64,7 +64,6 @@ impl Client {
     /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```
-    #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock(Handle::new(self, name))
     }
