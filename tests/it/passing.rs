@@ -1,6 +1,6 @@
 //! A lock that goes from one waiter to the next in memory, while the server is asked only now and then.
 
-use std::time::Duration;
+use std::{task::Poll, time::Duration};
 
 use leasehold::{Client, Error, Guard, Lost, Owner};
 use tokio::task::JoinHandle;
@@ -203,9 +203,13 @@ async fn others_have_their_turn() {
 async fn an_unlock_that_nobody_awaits() {
     let (server, client) = scene().await;
     let (held, waiting) = row(&client, 3).await;
-    let mut kept = vec![Box::pin(held.unlock())];
-    let polled = poll_once(kept[0].as_mut());
-    assert!(polled.is_pending(), "{polled:?}");
+    let mut first = Box::pin(held.unlock());
+    let mut kept = Vec::new();
+    match poll_once(first.as_mut()) {
+        Poll::Pending => kept.push(first),
+        // The answer can overtake a thread that a busy machine stops within the poll.
+        Poll::Ready(ended) => ended.expect("ours to the end"),
+    }
     for waiting in waiting {
         let mut unlock = Box::pin(taken(waiting).await.unlock());
         let _ = poll_once(unlock.as_mut());

@@ -30,9 +30,15 @@ pub(crate) use server::Server;
 pub(crate) use stall::Stopwatch;
 use stall::Took;
 
+/// With a short watchdog one attempt to connect is short, too: a busy machine may need more than one.
+const CONNECTS: Duration = ms(20_000);
+
 /// A client of that server with the settings of the test.
 pub(crate) async fn client(server: &Server, settings: impl FnOnce(Builder) -> Builder) -> Client {
-    settings(Client::builder().url(server.url())).connect().await.expect("the private server answers")
+    settings(Client::builder().url(server.url()).connect_timeout(CONNECTS))
+        .connect()
+        .await
+        .expect("the private server answers")
 }
 
 /// A client with default settings.
@@ -70,7 +76,10 @@ pub(crate) fn before(server: &Server) -> Proxy {
 
 /// A client that reaches its server through that proxy.
 pub(crate) async fn behind(proxy: &Proxy, settings: impl FnOnce(Builder) -> Builder) -> Client {
-    settings(Client::builder().url(proxy.url())).connect().await.expect("the proxy passes all on")
+    settings(Client::builder().url(proxy.url()).connect_timeout(CONNECTS))
+        .connect()
+        .await
+        .expect("the proxy passes all on")
 }
 
 /// Loads a script of the lock into the server, so that no call of it is answered with NOSCRIPT, and says which it is.
