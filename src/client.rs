@@ -52,7 +52,7 @@ impl Client {
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/db]` | one server |
     /// | `redis+unix://[user:password@]/path[?db=n]` | one server on this machine |
-    /// | `redis-sentinel://[user:password@]host[:port],host[:port],../service[/db]` | the master that these sentinels name; the login for the sentinels: `?sentinel_user=..&sentinel_password=..` |
+    /// | `redis-sentinel://[user:password@]host[:port],host[:port],../service[/db]` | the master that more than half of these sentinels name; the login for the sentinels: `?sentinel_user=..&sentinel_password=..` |
     /// | `redis-cluster://[user:password@]host[:port],host[:port],..` | a cluster; name some of its servers |
     ///
     /// Write `rediss` instead of `redis` to encrypt the connections (feature `tls`); this does not work for unix sockets. `valkey`

@@ -18,6 +18,7 @@ use std::{
 
 use futures_util::{
     StreamExt,
+    future::{BoxFuture, ready},
     stream::{BoxStream, FuturesUnordered},
 };
 use tokio::{
@@ -26,7 +27,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(super) use link::{Answers, Link};
+pub(super) use link::{Answers, Layout, Link};
 use link::{Peer, closed, not_yet};
 pub(super) use subscriber::{PubSubEvent, Subscriber};
 pub(super) use target::Target;
@@ -220,6 +221,10 @@ pub(super) trait Locator: std::fmt::Debug + Send + Sync {
     fn place(&self) -> String;
     /// Whether a replica is not the one, whoever says so.
     fn wants_master(&self) -> bool;
+    /// Whether the server that was reached is the one that is meant: another may have its address now.
+    fn recognise<'a>(&'a self, _link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(ready(Ok(())))
+    }
     /// Changes when what was found before may not be the one any more; `None` where nobody would say so.
     fn switches(&self) -> Option<watch::Receiver<Option<Address>>> {
         None
@@ -283,6 +288,7 @@ impl Dialer {
         if self.locator.wants_master() && link.is_replica().await {
             return Err(Fault::said("READONLY this server is a replica; the client needs its master"));
         }
+        self.locator.recognise(&link).await?;
         Ok(link)
     }
 

@@ -33,6 +33,7 @@ mod guarantees;
 mod half_way;
 mod history;
 mod idle;
+mod identity;
 mod links;
 mod listeners;
 mod long_leases;

@@ -3,6 +3,8 @@
 // Used whole by some of the tests, in part by others.
 #[allow(dead_code)]
 pub(crate) mod deployment;
+#[allow(dead_code)]
+pub(crate) mod fake;
 // Each of these is used whole by scripts/chaos, in part here.
 #[allow(dead_code)]
 pub(crate) mod history;

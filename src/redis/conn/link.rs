@@ -1,7 +1,7 @@
 //! One connection, from its opening to its end.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     convert::Infallible,
     fmt::Write,
     hash::{BuildHasher, RandomState},
@@ -19,7 +19,7 @@ use fred::{
     interfaces::{ClientLike, FredResult, LuaInterface},
     types::{Builder, ClusterHash, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
 };
-use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::future::{BoxFuture, join_all};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
@@ -414,26 +414,19 @@ impl Link {
         role.is_some_and(|role| role != "master")
     }
 
-    /// The master of a service, by a sentinel, and how often it has changed by then: of two that differ the later is right.
-    /// The sentinel that leads a failover still has the old address beside the new epoch until all replicas follow; only when
-    /// it is asked for the address it names the new one.
-    pub(crate) async fn master_of(&self, service: &str) -> Result<(u64, Address), Fault> {
-        // Written together, so that no failover comes in between.
-        let (fields, master) = (["MASTER", service], ["GET-MASTER-ADDR-BY-NAME", service]);
-        let fields = self.custom::<HashMap<String, String>>("SENTINEL", &fields);
-        let master = self.custom::<Option<(String, u16)>>("SENTINEL", &master);
-        let (fields, master) = join(fields, master).await;
-        let epoch = fields?.get("config-epoch").and_then(|epoch| epoch.parse().ok());
-        match (master?, epoch) {
-            (Some((host, port)), Some(epoch)) => Ok((epoch, Address::Tcp(host.into(), port))),
-            _ => Err(Fault::said("ERR this sentinel does not name the master")),
-        }
+    /// The master of a service, by a sentinel. One that does not know the service may learn of it.
+    pub(crate) async fn master_of(&self, service: &str) -> Result<Address, Fault> {
+        let master: Option<(String, u16)> = self.custom("SENTINEL", &["GET-MASTER-ADDR-BY-NAME", service]).await?;
+        let unknown = || Fault::NotReady(source(&format!("sentinel {}: No such master with that name", self.address)));
+        master.map(|(host, port)| Address::Tcp(host.into(), port)).ok_or_else(unknown)
     }
 
-    /// Who has which slots, by a server of a cluster: the first and the last of each range, and its master.
-    pub(crate) async fn slots(&self) -> Result<Vec<(u16, u16, Address)>, Fault> {
+    /// Who has which slots, by a server of a cluster.
+    pub(crate) async fn slots(&self) -> Result<Layout, Fault> {
         let ranges: Value = self.custom("CLUSTER", &["SLOTS"]).await?;
-        Ok(ranges.into_array().into_iter().filter_map(|range| self.slot_range(range)).collect())
+        let ranges = ranges.into_array();
+        let nodes = ranges.iter().flat_map(node_ids).collect();
+        Ok(Layout { ranges: ranges.into_iter().filter_map(|range| self.slot_range(range)).collect(), nodes })
     }
 
     /// `first last [host port ..] ..`. A server that does not know its own host leaves it out.
@@ -588,6 +581,24 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
             liveness.doubted.notify_one();
         }
     }
+}
+
+/// What a server of a cluster says of its cluster.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// The first and the last slot of each range, and its master.
+    pub(crate) ranges: Vec<(u16, u16, Address)>,
+    /// The ids of all masters and replicas named. They outlive addresses.
+    pub(crate) nodes: BTreeSet<String>,
+}
+
+/// From `first last [host port id ..] ..`.
+fn node_ids(range: &Value) -> impl Iterator<Item = String> {
+    let servers = if let Value::Array(words) = range { words.get(2..).unwrap_or_default() } else { &[] };
+    servers.iter().filter_map(|server| match server {
+        Value::Array(words) => words.get(2)?.as_string(),
+        _ => None,
+    })
 }
 
 /// Whether a server that was the master is not any more.

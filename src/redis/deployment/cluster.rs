@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{
-    future::try_join_all,
+    future::{BoxFuture, try_join_all},
     stream::{BoxStream, FuturesUnordered, StreamExt, iter},
 };
 use tokio::{
@@ -23,7 +23,7 @@ use super::{access::Access, member::Member, slots::SlotMap, standalone::Fixed};
 use crate::{
     error::Source,
     redis::{
-        conn::{Dialer, Link, Locator, NOTHING_HEARD, Reconnected, Target},
+        conn::{Dialer, Layout, Link, Locator, NOTHING_HEARD, Reconnected, Target},
         fault::{Fault, Redirection, source},
         keys::slot_of,
         node::NodeSettings,
@@ -58,6 +58,8 @@ pub(in crate::redis) struct Cluster {
     changes: watch::Sender<u64>,
     /// Servers that we were sent to and do not know.
     unknown: Mutex<BTreeSet<Address>>,
+    /// Addresses at which servers of other clusters answer. Each is logged once.
+    strangers: Mutex<BTreeSet<Address>>,
     /// Told when the map may be old.
     look: Notify,
     /// Why nobody has told us of any server, and told when that is so.
@@ -90,6 +92,7 @@ impl Cluster {
             map: RwLock::new(SlotMap::new()),
             changes: watch::Sender::new(0),
             unknown: Mutex::default(),
+            strangers: Mutex::default(),
             look: Notify::new(),
             last: Mutex::default(),
             failed: Notify::new(),
@@ -300,31 +303,54 @@ impl Cluster {
     }
 
     async fn learn_from(&self, link: &Link) -> Result<(), Fault> {
-        let ranges = link.slots().await?;
-        if ranges.is_empty() {
+        let layout = link.slots().await?;
+        if layout.ranges.is_empty() {
             return Err(Fault::said("CLUSTERDOWN no server has any slot"));
         }
         if self.sharded.get().is_none() {
             let _ = self.sharded.set(link.has_shard_channels().await?);
         }
-        self.apply(&ranges);
-        Ok(())
+        self.apply(layout).map_err(|Stranger| self.refuse(link.address()))
     }
 
-    fn apply(&self, ranges: &[(u16, u16, Address)]) {
-        let unknown = std::mem::take(&mut *self.unknown());
+    fn apply(&self, layout: Layout) -> Result<(), Stranger> {
         let gone = self.change(|map| {
-            for address in ranges.iter().map(|(_, _, address)| address).chain(&unknown) {
+            if !map.is_of_this_cluster(&layout) {
+                return Err(Stranger);
+            }
+            let unknown = std::mem::take(&mut *self.unknown());
+            for address in layout.ranges.iter().map(|(_, _, address)| address).chain(&unknown) {
                 if map.member(address).is_none() {
                     map.add(self.member(address));
                 }
             }
-            map.replace(ranges, |member| unknown.contains(&member.address))
+            Ok(map.replace(layout, |member| unknown.contains(&member.address)))
         });
-        for member in gone {
+        for member in gone? {
             tracing::info!(target: "leasehold::conn", address = %member.address, "this server has no slots anymore; the client disconnects from it");
             member.end();
         }
+        Ok(())
+    }
+
+    /// A server may have the address that one of ours had. Nothing may be asked of it: it would grant what ours have granted.
+    async fn recognise(&self, link: &Link) -> Result<(), Fault> {
+        let layout = link.slots().await?;
+        let is_ours = self.map().is_of_this_cluster(&layout);
+        if !is_ours {
+            return Err(self.refuse(link.address()));
+        }
+        self.strangers().remove(link.address());
+        Ok(())
+    }
+
+    fn refuse(&self, address: &Address) -> Fault {
+        if self.strangers().insert(address.clone()) {
+            tracing::warn!(target: "leasehold::conn", %address,
+                "the server at this address belongs to another cluster; it is not used");
+        }
+        let reason = "belongs to another cluster: it names none of the nodes that this client knows";
+        Fault::NotReady(source(&format!("the server at {address} {reason}")))
     }
 
     fn member(&self, address: &Address) -> Arc<Member> {
@@ -339,7 +365,8 @@ impl Cluster {
 
     fn dial(&self, address: &Address) -> Dialer {
         let fixed = Fixed { access: self.access.clone(), address: address.clone(), wants_master: false };
-        Dialer::new(Arc::new(fixed), self.settings.command_timeout, &self.counters)
+        let one = OneMember { fixed, cluster: Weak::clone(&self.this) };
+        Dialer::new(Arc::new(one), self.settings.command_timeout, &self.counters)
     }
 
     /// Whether all servers answer.
@@ -429,6 +456,37 @@ impl Cluster {
     fn unknown(&self) -> MutexGuard<'_, BTreeSet<Address>> {
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn strangers(&self) -> MutexGuard<'_, BTreeSet<Address>> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A map that is not of our cluster.
+struct Stranger;
+
+/// One server of the cluster.
+#[derive(Debug)]
+struct OneMember {
+    fixed: Fixed,
+    cluster: Weak<Cluster>,
+}
+
+impl Locator for OneMember {
+    fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
+        self.fixed.find()
+    }
+
+    fn wants_master(&self) -> bool {
+        self.fixed.wants_master()
+    }
+
+    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async {
+            let Some(cluster) = self.cluster.upgrade() else { return Err(Fault::Closed) };
+            cluster.recognise(link).await
+        })
+    }
 }
 
 /// Those that we know, and those that we were told of.
@@ -448,5 +506,9 @@ impl Locator for AnyMember {
 
     fn wants_master(&self) -> bool {
         false
+    }
+
+    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.0.recognise(link))
     }
 }

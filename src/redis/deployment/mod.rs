@@ -8,7 +8,10 @@ mod sentinel;
 mod slots;
 mod standalone;
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -233,10 +236,17 @@ impl Place {
                 Place::One(dialer(Arc::new(fixed)), None)
             }
             Shape::Sentinel { sentinels, service, credentials } => {
-                let (addresses, service, credentials) = (sentinels.clone(), service.clone(), credentials.clone());
-                let (counters, master) = (Arc::clone(counters), watch::Sender::new(None));
-                let sentinels =
-                    Arc::new(Sentinels { access, addresses, service, credentials, command_timeout, counters, master });
+                let sentinels = Arc::new(Sentinels {
+                    access,
+                    addresses: once_each(sentinels),
+                    service: service.clone(),
+                    credentials: credentials.clone(),
+                    command_timeout,
+                    counters: Arc::clone(counters),
+                    master: watch::Sender::new(None),
+                    reached: Mutex::default(),
+                    looking: tokio::sync::Mutex::default(),
+                });
                 Place::One(dialer(Arc::clone(&sentinels) as Arc<dyn Locator>), Some(sentinels))
             }
             Shape::Cluster(seeds) => {
@@ -250,6 +260,11 @@ impl Place {
 fn settings(config: &Config, company: Company) -> NodeSettings {
     let Config { connections, command_timeout, confirmed, .. } = *config;
     NodeSettings { connections, command_timeout, company, confirmed }
+}
+
+/// A sentinel that is named twice has one vote.
+fn once_each(sentinels: &[Address]) -> Vec<Address> {
+    sentinels.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
 /// A count, and what counts it up.

@@ -1,14 +1,18 @@
-//! A master that sentinels know. Any of them may be asked; what it names must call itself the master.
+//! A master that sentinels know: the one that more than half of them name. It must call itself the master, too.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use futures_util::{
-    future::join_all,
+    future::{BoxFuture, join_all, ready},
     stream::{BoxStream, FuturesUnordered, StreamExt, iter, once},
 };
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::access::Access;
@@ -16,7 +20,7 @@ use crate::{
     credentials::Credentials,
     redis::{
         conn::{Dialer, Link, Locator, NOTHING_HEARD, PubSubEvent, Subscriber, Target, spread},
-        fault::Fault,
+        fault::{Fault, source},
         node::Node,
         url::Address,
     },
@@ -29,8 +33,6 @@ const SWITCHED: &str = "+switch-master";
 const NOW_AND_THEN: Duration = Duration::from_secs(2);
 /// Between two tries to listen to a sentinel.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How much later than the first sentinel another may answer.
-const BEHIND: Duration = Duration::from_millis(100);
 
 /// Finds the master of a service.
 #[derive(Debug)]
@@ -43,15 +45,15 @@ pub(super) struct Sentinels {
     pub(super) counters: Arc<Counters>,
     /// The master that was named last when sentinels were heard.
     pub(super) master: watch::Sender<Option<Address>>,
+    /// The server that was reached last and called itself the master.
+    pub(super) reached: Mutex<Option<Address>>,
+    /// Held while the sentinels are asked after an event, so that a later answer is applied later.
+    pub(super) looking: tokio::sync::Mutex<()>,
 }
 
 impl Locator for Sentinels {
     fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
-        let named = once(self.named()).flat_map(|named| match named {
-            Ok(masters) => iter(masters).map(Ok).left_stream(),
-            Err(fault) => iter([Err(fault)]).right_stream(),
-        });
-        named.then(async |master| self.access.to(master?).await).boxed()
+        once(async { self.access.to(self.master().await?).await }).boxed()
     }
 
     fn place(&self) -> String {
@@ -60,6 +62,11 @@ impl Locator for Sentinels {
 
     fn wants_master(&self) -> bool {
         true
+    }
+
+    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
+        *self.reached() = Some(link.address().clone());
+        Box::pin(ready(Ok(())))
     }
 
     fn switches(&self) -> Option<watch::Receiver<Option<Address>>> {
@@ -86,33 +93,39 @@ impl Locator for OneSentinel {
 }
 
 impl Sentinels {
-    async fn ask(&self, sentinel: &Address) -> Result<(u64, Address), Fault> {
+    async fn ask(&self, sentinel: &Address) -> Result<Address, Fault> {
         let target = self.access.to_sentinel(sentinel, &self.credentials);
         let link = Link::open(&target, self.command_timeout, NOTHING_HEARD, &self.counters).await?;
         link.master_of(&self.service).await
     }
 
-    /// The masters that sentinels name, the latest first: one sentinel may be behind the others. All are asked at once, and
-    /// those that are much slower than the first are not waited for.
-    async fn named(&self) -> Result<Vec<Address>, Fault> {
-        let mut asked: FuturesUnordered<_> = self.addresses.iter().map(|sentinel| self.ask(sentinel)).collect();
-        let (mut named, mut last) = (BTreeSet::new(), Fault::said("ERR there is no sentinel"));
-        let mut patience = Duration::MAX;
-        while let Ok(Some(answer)) = timeout(patience, asked.next()).await {
-            match answer {
-                Ok(master) => {
-                    named.insert(master);
-                    patience = BEHIND;
-                }
-                Err(fault) => last = fault,
+    /// Where to go now: to the master that the sentinels name, or else to the last one that was reached, as long as no
+    /// sentinel names another. Sentinels that do not answer must not cost a lock whose master is well.
+    async fn master(&self) -> Result<Address, Fault> {
+        let votes = self.ask_all().await;
+        let reached = self.reached().clone();
+        votes.winner().or_else(|| reached.filter(|reached| votes.allow(reached))).ok_or_else(|| votes.no_winner())
+    }
+
+    /// All are asked at once, until a majority agrees, but for no longer than one request may take.
+    async fn ask_all(&self) -> Votes<'_> {
+        let ask = async |sentinel| (sentinel, self.ask(sentinel).await);
+        let mut asked: FuturesUnordered<_> = self.addresses.iter().map(ask).collect();
+        let mut votes = Votes { sentinels: self.addresses.len(), named: BTreeMap::new(), failed: Vec::new() };
+        let give_up = Instant::now() + self.command_timeout;
+        while !votes.has_majority()
+            && let Ok(Some((sentinel, said))) = timeout_at(give_up, asked.next()).await
+        {
+            match said {
+                Ok(master) => votes.named.entry(master).or_default().push(sentinel),
+                Err(fault) => votes.failed.push(fault),
             }
         }
-        if named.is_empty() {
-            return Err(last);
-        }
-        let mut latest: Vec<_> = named.into_iter().rev().map(|(_, master)| master).collect();
-        latest.dedup();
-        Ok(latest)
+        votes
+    }
+
+    fn reached(&self) -> MutexGuard<'_, Option<Address>> {
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Throws connections away that lead to a server which is not the master any more, as soon as any sentinel says so. Runs
@@ -151,14 +164,67 @@ impl Sentinels {
     }
 
     async fn look(&self, node: &Node) {
-        if let Ok(masters) = self.named().await
-            && let Some(master) = masters.first()
-        {
+        let _one_at_a_time = self.looking.lock().await;
+        if let Some(master) = self.ask_all().await.winner() {
             // First those that are not open yet.
-            self.master.send_if_modified(|known| known.replace(master.clone()).as_ref() != Some(master));
+            self.master.send_if_modified(|known| known.replace(master.clone()).as_ref() != Some(&master));
             node.links()
-                .filter(|link| link.address() != master)
+                .filter(|link| *link.address() != master)
                 .for_each(|link| link.give_up("the sentinels name another master"));
         }
+    }
+}
+
+/// What the sentinels have said so far.
+#[derive(Debug)]
+struct Votes<'a> {
+    /// How many the URL names.
+    sentinels: usize,
+    /// Each master named, and the sentinels that name it.
+    named: BTreeMap<Address, Vec<&'a Address>>,
+    failed: Vec<Fault>,
+}
+
+impl Votes<'_> {
+    fn majority(&self) -> usize {
+        self.sentinels / 2 + 1
+    }
+
+    fn has_majority(&self) -> bool {
+        self.named.values().any(|sentinels| sentinels.len() >= self.majority())
+    }
+
+    /// The master that more than half of all sentinels name: one that is behind, or watches over other servers, must not
+    /// decide. Of two, one that answers alone is believed, because there is no majority without the other.
+    fn winner(&self) -> Option<Address> {
+        let first = self.named.iter().max_by_key(|(_, sentinels)| sentinels.len());
+        let is_alone = self.sentinels == 2 && self.named.len() == 1;
+        first.filter(|_| is_alone || self.has_majority()).map(|(master, _)| master.clone())
+    }
+
+    /// Whether no sentinel names another master than this.
+    fn allow(&self, master: &Address) -> bool {
+        self.named.keys().all(|named| named == master)
+    }
+
+    /// Why there is none. A refusal decides only where there is no majority without the sentinels that refuse us.
+    fn no_winner(self) -> Fault {
+        if !self.named.is_empty() {
+            return Fault::NotReady(source(&self.dissent()));
+        }
+        let is_denied = |fault: &&Fault| matches!(fault, Fault::Denied(_));
+        let denied = self.failed.iter().filter(is_denied).count();
+        let decides = self.sentinels - denied < self.majority();
+        let told = self.failed.iter().rev().find(|fault| is_denied(fault) == decides);
+        told.cloned().unwrap_or_else(|| Fault::unknown("no sentinel has answered"))
+    }
+
+    fn dissent(&self) -> String {
+        let mut words = format!("fewer than {} of {} sentinels name the same master", self.majority(), self.sentinels);
+        for (master, sentinels) in &self.named {
+            let sentinels: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
+            words.push_str(&format!("; {} named by {}", master, sentinels.join(", ")));
+        }
+        words
     }
 }

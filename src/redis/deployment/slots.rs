@@ -1,9 +1,12 @@
 //! Which server has which slots, and when that last changed.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::member::Member;
-use crate::redis::{keys::SLOTS, url::Address};
+use crate::redis::{conn::Layout, keys::SLOTS, url::Address};
 
 /// The slots of a cluster. Counts changes: what a server knew of a slot may be gone when its owner has changed or was
 /// connected to anew.
@@ -13,13 +16,15 @@ pub(super) struct SlotMap {
     changed: Box<[u64]>,
     changes: u64,
     members: BTreeMap<Address, Arc<Member>>,
+    /// The ids of the cluster's nodes by the last map: by these the cluster is known, for addresses are used again.
+    nodes: BTreeSet<String>,
 }
 
 impl SlotMap {
     pub(super) fn new() -> SlotMap {
         let slots = usize::from(SLOTS);
         let (owners, changed) = (vec![None; slots].into(), vec![0; slots].into());
-        SlotMap { owners, changed, changes: 0, members: BTreeMap::new() }
+        SlotMap { owners, changed, changes: 0, members: BTreeMap::new(), nodes: BTreeSet::new() }
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
@@ -42,6 +47,11 @@ impl SlotMap {
     /// Whether something has happened to a slot since so many changes.
     pub(super) fn changed_since(&self, slot: u16, changes: u64) -> bool {
         self.changed[usize::from(slot)] > changes
+    }
+
+    /// Whether a map is of the cluster that we know: it names one of its nodes. Any is, before the first.
+    pub(super) fn is_of_this_cluster(&self, layout: &Layout) -> bool {
+        self.nodes.is_empty() || !self.nodes.is_disjoint(&layout.nodes)
     }
 
     pub(super) fn add(&mut self, member: Arc<Member>) {
@@ -67,11 +77,12 @@ impl SlotMap {
     /// The whole map, new: all owners are members already. Returns the members that have nothing any more.
     pub(super) fn replace(
         &mut self,
-        ranges: &[(u16, u16, Address)],
+        Layout { ranges, nodes }: Layout,
         kept: impl Fn(&Member) -> bool,
     ) -> Vec<Arc<Member>> {
+        self.nodes = nodes; // nodes are replaced one by one: what was known long ago need not be known any more
         let mut owners: Vec<Option<&Address>> = vec![None; usize::from(SLOTS)];
-        for (first, last, address) in ranges {
+        for (first, last, address) in &ranges {
             (*first..=(*last).min(SLOTS - 1)).for_each(|slot| owners[usize::from(slot)] = Some(address));
         }
         self.changes += 1;
