@@ -524,6 +524,7 @@ impl Builder {
             credentials: self.credentials.clone(),
             tls: url.is_encrypted().then(|| self.tls_context()).transpose()?,
             client_name: self.client_name.clone(),
+            prefix: self.prefix.clone(),
         })
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) credentials: Option<CredentialsProvider>,
     pub(crate) tls: Option<TlsContext>,
     pub(crate) client_name: Option<String>,
+    /// What all names begin with.
+    pub(crate) prefix: String,
 }
 
 /// Where a replica has a write when it confirms it.

@@ -118,6 +118,11 @@ impl KindScript {
     pub(crate) const fn new(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
         KindScript { script: Script::new(source), keys }
     }
+
+    /// One that also looks at keys of other holds, which it finds out by itself.
+    pub(crate) const fn of_other_holds(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
+        KindScript { script: Script::of_other_keys(source), keys }
+    }
 }
 
 impl Kind {

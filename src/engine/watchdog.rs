@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -42,6 +45,8 @@ pub(crate) struct Watchdog {
     queues: Arc<Queues>,
     releaser: Arc<Releaser>,
     counters: Arc<Counters>,
+    /// Holds that one task confirms.
+    at_once: AtomicUsize,
 }
 
 /// Every hold that is held, once, by the moment at which it needs attention.
@@ -64,7 +69,15 @@ impl Watchdog {
     ) -> Arc<Watchdog> {
         let list = Mutex::new(List { due: BTreeMap::new(), asleep_until: Moment::FAR });
         let changes = redis.changes();
-        let watchdog = Arc::new(Watchdog { list, wake: Notify::new(), redis, queues, releaser, counters });
+        let watchdog = Arc::new(Watchdog {
+            list,
+            wake: Notify::new(),
+            redis,
+            queues,
+            releaser,
+            counters,
+            at_once: AtomicUsize::new(CHUNK),
+        });
         tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(changes)));
         watchdog
     }
@@ -160,26 +173,33 @@ impl Watchdog {
         }
         let mut confirm = confirm.into_iter().peekable();
         while confirm.peek().is_some() {
-            self.confirm(confirm.by_ref().take(CHUNK).collect());
+            self.confirm(confirm.by_ref().take(self.at_once.load(Ordering::Relaxed)).collect());
         }
     }
 
     /// Renews several holds at once. In a task of its own, because other leases may expire while this waits.
     fn confirm(self: &Arc<Self>, holds: Due) {
         let watchdog = Arc::clone(self);
-        tokio::spawn(
-            async move { join_all(holds.iter().map(|(hold, lease)| watchdog.confirm_one(hold, *lease))).await },
-        );
+        tokio::spawn(async move {
+            // All of them first: should one of them end the task, the others are listed again.
+            let confirming: Vec<_> = holds.iter().map(|(hold, lease)| (watchdog.confirming(hold), *lease)).collect();
+            join_all(confirming.into_iter().map(|(hold, lease)| watchdog.confirm_one(hold, lease))).await
+        });
     }
 
-    async fn confirm_one(&self, hold: &Arc<Hold>, lease: Option<Lease>) {
+    fn confirming<'a>(&'a self, hold: &'a Arc<Hold>) -> Confirming<'a> {
+        Confirming { watchdog: self, hold, is_done: false }
+    }
+
+    async fn confirm_one(&self, mut confirming: Confirming<'_>, lease: Option<Lease>) {
+        let hold = Arc::clone(confirming.hold);
         if let Some(lease) = lease {
             hold.asking(lease);
         }
         let sent = Moment::now();
         let part = hold.part(&hold.kind.renew, lease.map_or(0, Lease::millis), 0, "");
-        self.confirmed(hold, sent, lease, self.redis.request_gathered(&hold.kind.renew.script, part).await);
-        self.list(hold);
+        self.confirmed(&hold, sent, lease, self.redis.request_gathered(&hold.kind.renew.script, part).await);
+        confirming.is_done = true;
     }
 
     /// If the server no longer has the hold, the lock is lost. If there is no reply, it is lost only when its lease is over.
@@ -207,6 +227,23 @@ impl Watchdog {
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A hold that is being confirmed. It is listed again however that ends: with the task, too, that confirmed it.
+struct Confirming<'a> {
+    watchdog: &'a Watchdog,
+    hold: &'a Arc<Hold>,
+    is_done: bool,
+}
+
+impl Drop for Confirming<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.hold.confirm_later();
+            self.watchdog.at_once.store(1, Ordering::Relaxed); // the next time it must not end the task of others
+        }
+        self.watchdog.list(self.hold);
     }
 }
 

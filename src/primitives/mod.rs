@@ -2,8 +2,9 @@
 
 /// A script: the frame, the functions that the scripts of its lock type share, its own step, and the keys it needs beside the lock.
 macro_rules! script {
-    ($($file:literal),+ $(; $($key:expr),+)?) => {
-        crate::engine::KindScript::new(
+    ($($file:literal),+ $(; $($key:expr),+)?) => { script!(new: $($file),+ $(; $($key),+)?) };
+    ($made:ident: $($file:literal),+ $(; $($key:expr),+)?) => {
+        crate::engine::KindScript::$made(
             concat!(include_str!("../redis/frame.lua"), $(include_str!($file)),+),
             &[$($($key),+)?],
         )

@@ -33,7 +33,7 @@ pub(super) use subscriber::{PubSubEvent, Subscriber};
 pub(super) use target::Target;
 
 use super::{
-    fault::{Fault, source, source_at},
+    fault::{Fault, LAST_PAUSE_OUTSIDE, source, source_at},
     url::Address,
 };
 use crate::{error::Source, stats::Counters};
@@ -318,24 +318,52 @@ impl Dialer {
         None
     }
 
-    /// Opened when somebody wants it. One that is not let in says so: nobody was ever welcome.
+    /// Opened when somebody wants it. One that is not let in says so: nobody was ever welcome. It tries again when somebody
+    /// asks again after a pause, which grows: while nobody asks, nobody logs in.
     async fn first_link(&self, wanted: &Notify, slot: &Slot) -> Arc<Link> {
-        wanted.notified().await;
-        let first = Arc::new(self.until_open(slot, |fault| fault).await);
-        let _ = slot.send_replace(Ok(Arc::clone(&first)));
-        first
+        let mut pause = FIRST_PAUSE;
+        loop {
+            wanted.notified().await;
+            let opened = self.until_open_or(slot, |fault| fault, |fault| matches!(fault, Fault::Denied(_))).await;
+            if let Some(first) = opened.map(Arc::new) {
+                let _ = slot.send_replace(Ok(Arc::clone(&first)));
+                return first;
+            }
+            pause = (pause * 2).min(LAST_PAUSE_OUTSIDE);
+            sleep(spread(pause)).await;
+            let _ = slot.send_replace(Err(Fault::NotSent(Arc::new(not_yet())))); // by now we may be let in
+        }
     }
 
     /// Tries until it works, reporting each failure.
     async fn until_open(&self, slot: &Slot, told: impl Fn(Fault) -> Fault) -> Link {
+        loop {
+            if let Some(link) = self.until_open_or(slot, &told, |_| false).await {
+                return link;
+            }
+        }
+    }
+
+    /// The same, but `None` after a failure that ends it.
+    async fn until_open_or(
+        &self,
+        slot: &Slot,
+        told: impl Fn(Fault) -> Fault,
+        ends: impl Fn(&Fault) -> bool,
+    ) -> Option<Link> {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.link().await {
-                Ok(link) => return link,
-                Err(fault) => _ = slot.send_replace(Err(told(fault))),
+            let fault = match self.link().await {
+                Ok(link) => return Some(link),
+                Err(fault) => fault,
+            };
+            let (is_end, longest) = (ends(&fault), fault.last_pause(LAST_PAUSE));
+            let _ = slot.send_replace(Err(told(fault)));
+            if is_end {
+                return None;
             }
             sleep(spread(pause)).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            pause = (pause * 2).min(longest);
         }
     }
 }

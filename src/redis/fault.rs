@@ -1,9 +1,10 @@
 //! The ways in which a request can fail, by two questions: may it have run, and does it make sense to send it again?
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     denial::{Denial, Right},
+    keys::SLOTS,
     script::{Part, Script},
 };
 use crate::error::Source;
@@ -50,7 +51,8 @@ impl Redirection {
             "ASK" => true,
             _ => return None,
         };
-        Some(Redirection { slot: words.next()?.parse().ok()?, to: words.next()?.to_owned(), asking })
+        let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
+        Some(Redirection { slot, to: words.next()?.to_owned(), asking })
     }
 }
 
@@ -69,7 +71,17 @@ const NOT_READY: [&str; 11] = [
     "ERR max number of clients",
 ];
 
+/// What a script is told that looks at a key which it does not name, while the slot of that key is on the move.
+const IS_MOVING: &str = "access a non local key in a cluster node";
+/// Waits between two tries to be let in grow further than others: each costs the server a login, and what is wrong lasts.
+pub(super) const LAST_PAUSE_OUTSIDE: Duration = Duration::from_secs(5);
+
 impl Fault {
+    /// How long the pause between two tries may become where it is `usual` otherwise.
+    pub(crate) fn last_pause(&self, usual: Duration) -> Duration {
+        if matches!(self, Fault::Denied(_)) { LAST_PAUSE_OUTSIDE } else { usual }
+    }
+
     /// True if the same request may succeed later. A server that is out of memory stays so for long, so an acquisition fails at once.
     /// A release `insists`: it is sent again until it succeeds.
     pub(crate) fn is_for_now(&self, insists: bool) -> bool {
@@ -97,7 +109,7 @@ impl Fault {
     pub(crate) fn refused(words: &str, source: Source) -> Fault {
         let words = unwrapped(words);
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
-        if starts(&NOT_READY) {
+        if starts(&NOT_READY) || words.contains(IS_MOVING) {
             Fault::NotReady(source)
         } else if let Some(right) = Right::read(words) {
             Fault::Denied(Denial { right, source })
@@ -222,6 +234,11 @@ mod tests {
         let to = |asking| Redirection { slot: 7, to: "h:1".into(), asking };
         assert!(matches!(Fault::said("MOVED 7 h:1"), Fault::Elsewhere(there, _) if *there == to(false)));
         assert!(matches!(Fault::said("ASK 7 h:1"), Fault::Elsewhere(there, _) if *there == to(true)));
+        for odd in ["MOVED 16384 h:1", "MOVED -1 h:1", "ASK 70000 h:1", "MOVED h:1", "MOVED"] {
+            assert!(matches!(Fault::said(odd), Fault::Server(_)), "{odd}");
+        }
+        let moving = "ERR Script attempted to access a non local key in a cluster node script: 6b1, on @user_script:9.";
+        assert!(matches!(Fault::said(moving), Fault::NotReady(_)));
         let full = Fault::said("OOM command not allowed");
         assert!(matches!(full, Fault::Server(_)) && full.is_for_now(true) && !full.is_for_now(false));
     }

@@ -440,12 +440,21 @@ async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, settings: Nod
 }
 
 /// The replicas have half the command timeout, counted from the start of the earliest request; but at least an eighth of it.
-async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeSettings) {
+pub(super) async fn confirmed_within(
+    link: &Link,
+    wanted: u8,
+    waited: Duration,
+    settings: NodeSettings,
+) -> Result<u8, Fault> {
     let NodeSettings { command_timeout, confirmed, .. } = settings;
+    let time = (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8);
+    link.confirmed(confirmed, wanted, time).await
+}
+
+async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeSettings) {
     let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
     let waited = group.iter().map(|one| one.begun.elapsed()).max().unwrap_or_default();
-    let time = (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8);
-    let count = link.confirmed(confirmed, wanted, time).await;
+    let count = confirmed_within(link, wanted, waited, settings).await;
     for one in group {
         let _ = one.answer.send(count.clone()); // a caller that has left releases the lock
     }

@@ -2,7 +2,7 @@
 //! however many tasks wait. A channel without listeners stays subscribed for a moment, so that it is not subscribed again and again.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    conn::{PubSubEvent, Subscriber},
+    conn::{PubSubEvent, Subscriber, spread},
     deployment::{Deployment, Line},
     fault::Fault,
     url::Address,
@@ -40,6 +40,8 @@ const REFUSED: Duration = Duration::from_secs(30);
 /// The pauses between attempts to connect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that was of use for no longer than this is followed by a longer pause than the one before.
+const YOUNG: Duration = Duration::from_secs(1);
 
 /// Receives messages. The hub's task calls it, so it must be quick and must not block.
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
@@ -187,6 +189,7 @@ impl Hub {
         loop {
             wanted.notified().await;
             wanted.notify_one(); // still wanted once connected
+            let begun = Instant::now();
             pause = match Subscriber::open(&dial, sharded).await {
                 Ok(subscriber) => {
                     let there = subscriber.address().clone();
@@ -194,17 +197,17 @@ impl Hub {
                         again = self.serve(&line, &wanted, subscriber, one_by_one) => one_by_one = again,
                         () = self.leads_elsewhere(&line, &there) => {}
                     }
-                    FIRST_PAUSE
+                    if begun.elapsed() < YOUNG { (pause * 2).min(LAST_PAUSE) } else { FIRST_PAUSE }
                 }
                 Err(fault) => {
                     tracing::warn!(target: "leasehold::conn", ?fault, "cannot open the connection for messages; the client tries again");
-                    (pause * 2).min(LAST_PAUSE)
+                    (pause * 2).min(fault.last_pause(LAST_PAUSE))
                 }
             };
             if self.all_silent(&line) {
                 wanted.notify_one();
             }
-            sleep(pause).await;
+            sleep(spread(pause)).await;
         }
     }
 
@@ -222,7 +225,7 @@ impl Hub {
     /// several, and did not say which.
     async fn serve(&self, line: &Line, wanted: &Notify, mut subscriber: Subscriber, one_by_one: bool) -> bool {
         let mut tick = interval(TICK);
-        let mut asked = Instant::now();
+        let (mut asked, mut doubtful) = (Instant::now(), VecDeque::new());
         loop {
             tokio::select! {
                 biased;
@@ -256,6 +259,14 @@ impl Hub {
                         if subscriber.barrier().await.is_err() {
                             return one_by_one;
                         }
+                        if doubtful.is_empty() && matches!(line, Line::Shard(_)) {
+                            doubtful = self.live_on(line);
+                        }
+                    }
+                    let again: Vec<_> = doubtful.drain(..doubtful.len().min(AT_ONCE)).collect();
+                    let again: Vec<_> = again.into_iter().filter(|name| self.hears(name)).collect();
+                    if let Err(fault) = subscriber.subscribe(&again).await {
+                        return self.refused(&again, &fault);
                     }
                 }
             }
@@ -275,6 +286,15 @@ impl Hub {
             self.listeners(name).iter().for_each(|listener| listener.subscribed());
         }
         Ok(())
+    }
+
+    /// Channels that are subscribed. A server ends a subscription when the channel's slot leaves it, and fred does not say so.
+    /// The map shows nothing where the slot has come back before it was read again. So these are subscribed again now and
+    /// then, which changes nothing where they still are.
+    fn live_on(&self, line: &Line) -> VecDeque<Arc<str>> {
+        let table = self.table();
+        let live = table.iter().filter(|(_, channel)| channel.line == *line && channel.live.load(Ordering::Acquire));
+        live.map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// Some channels that are not subscribed yet.

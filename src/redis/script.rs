@@ -16,11 +16,26 @@ use super::fault::Fault;
 pub(crate) struct Script {
     pub(super) source: &'static str,
     pub(super) sha: OnceLock<String>,
+    pub(super) looks_at: LooksAt,
+}
+
+/// The keys that a script looks at. While a cluster moves a slot, its new server has some of the keys and not yet the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LooksAt {
+    /// Those that a request names. The server does not run it where one of them is elsewhere.
+    ItsKeys,
+    /// Others of the slot, too: it would take those that have not arrived for gone. So it waits until the slot has moved.
+    OtherKeys,
 }
 
 impl Script {
     pub(crate) const fn new(source: &'static str) -> Script {
-        Script { source, sha: OnceLock::new() }
+        Script { source, sha: OnceLock::new(), looks_at: LooksAt::ItsKeys }
+    }
+
+    /// One that looks at keys which it does not name.
+    pub(crate) const fn of_other_keys(source: &'static str) -> Script {
+        Script { source, sha: OnceLock::new(), looks_at: LooksAt::OtherKeys }
     }
 }
 

@@ -60,6 +60,7 @@ async fn process(handovers: u32) -> Arc<Engine> {
         credentials: None,
         tls: None,
         client_name: None,
+        prefix: String::new(),
     };
     let (engine, _last_task) =
         Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config).await.expect("it connects");

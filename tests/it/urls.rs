@@ -154,9 +154,10 @@ async fn a_cluster_is_found_by_any_of_its_servers_and_by_its_name_only() {
     let nobody = refusal(&format!("redis-cluster://127.0.0.1:{dead}")).await;
     assert!(nobody.is_unavailable() && chain(&nobody).contains("refused"), "{}", chain(&nobody));
 
-    // As one server it is let in, since one that has all slots could be used so. The first lock shows it.
+    // A client that connects later finds out with its first lock.
     let other = cluster.masters().into_iter().find(|&at| at != cluster.owner_of(cluster.slot_of("x")));
-    let client = Client::connect(&cluster.nodes()[other.expect("three masters")].url()).await.expect("it answers");
+    let url = cluster.nodes()[other.expect("three masters")].url();
+    let client = Client::builder().url(url).connect_lazy().expect("a good URL");
     let refused = client.lock("x").lock().await.expect_err("it is elsewhere");
     let Error::InvalidConfig { setting: "url", reason, .. } = &refused else { panic!("{refused:?}") };
     assert!(reason.contains("redis-cluster://") && reason.contains("MOVED"), "{reason}");
@@ -221,5 +222,20 @@ async fn what_the_environment_says() {
             assert_eq!(wanted, "a lock");
         }
         Err(error) => assert!(error.to_string().starts_with(&wanted), "{error}, not {wanted}"),
+    }
+}
+
+/// It would work for some names and not for others.
+#[tokio::test]
+async fn a_server_of_a_cluster_says_so_when_it_is_taken_for_one_that_is_alone() {
+    let cluster = Cluster::of_masters().await;
+    for node in cluster.nodes() {
+        let url = format!("redis://127.0.0.1:{}", node.port());
+        for builder in [Client::builder().url(&url), Client::builder().url(&url).prefix("billing:")] {
+            let refused =
+                within("an answer", ms(5_000), builder.connect()).await.0.expect_err("it has some slots only");
+            let words = chain(&refused);
+            assert!(matches!(refused, Error::InvalidConfig { .. }) && words.contains("redis-cluster://"), "{words}");
+        }
     }
 }

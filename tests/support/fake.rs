@@ -97,11 +97,13 @@ impl Fake {
 
     /// How often it was asked something that begins with these words.
     pub(crate) fn asked(&self, words: &[&str]) -> usize {
-        let begins = |asked: &&Vec<String>| {
-            asked.len() >= words.len()
-                && asked.iter().zip(words).all(|(word, wanted)| word.eq_ignore_ascii_case(wanted))
-        };
-        lock(&self.shared.asked).iter().filter(begins).count()
+        lock(&self.shared.asked).iter().filter(|asked| begins(asked, words)).count()
+    }
+
+    /// How often it was asked something that begins with these words and has that one.
+    pub(crate) fn asked_with(&self, words: &[&str], one: &str) -> usize {
+        let is_meant = |asked: &&Vec<String>| begins(asked, words) && asked.iter().any(|word| word == one);
+        lock(&self.shared.asked).iter().filter(is_meant).count()
     }
 }
 
@@ -155,6 +157,10 @@ fn listen(mut stream: TcpStream, behind: &mut TcpStream, request: &[u8], read: &
         let _ = std::io::copy(&mut stream, behind);
     }
     let _ = (behind.shutdown(Shutdown::Both), stream.shutdown(Shutdown::Both), back.join());
+}
+
+fn begins(asked: &[String], words: &[&str]) -> bool {
+    asked.len() >= words.len() && asked.iter().zip(words).all(|(word, wanted)| word.eq_ignore_ascii_case(wanted))
 }
 
 fn listens(words: &[String]) -> bool {

@@ -22,10 +22,11 @@ return serve(function(k, a)
   end
   publish(ARGV[a + 5], ARGV[a + 6], '1')
   for _, hold in ipairs(gone) do
-    redis.call('HDEL', lock, hold[1])
+    -- First what may be refused while the slot is on the move: what is left of a hold must be found by the second run.
     for level = 1, hold[2] do
       redis.call('DEL', lives_of(lock, hold[1]) .. level)
     end
+    redis.call('HDEL', lock, hold[1])
   end
   if rest == 0 then
     redis.call('DEL', lock)

@@ -19,7 +19,7 @@ use fred::{
     interfaces::{ClientLike, FredResult, LuaInterface},
     types::{Builder, ClusterHash, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
 };
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join_all, try_join_all};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
@@ -442,6 +442,26 @@ impl Link {
             Address::Unix(_) => None,
         })?;
         Some((first, last, Address::Tcp(host, port)))
+    }
+
+    /// Whether the server answers for whatever key. One of a cluster sends us elsewhere with some of them, so a few are tried,
+    /// all over the slots; the first by itself, since who may not see one may not see the others.
+    pub(crate) async fn has_all_keys(&self, prefix: &str) -> Result<(), Fault> {
+        const TRIED: usize = 16;
+        let keys: Vec<_> = (0..TRIED).map(|n| format!("{prefix}leasehold:{n}")).collect();
+        let (first, others) = keys.split_first().expect("there are some");
+        match self.has_key(first).await {
+            Err(Fault::Denied(_)) => return Ok(()),
+            answer => answer?,
+        }
+        try_join_all(others.iter().map(|key| self.has_key(key))).await.map(drop)
+    }
+
+    async fn has_key(&self, key: &str) -> Result<(), Fault> {
+        match self.custom::<Value>("EXISTS", &[key]).await {
+            Err(fault @ (Fault::Elsewhere(..) | Fault::Denied(_) | Fault::Unknown(_))) => Err(fault),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the server has channels of shards.

@@ -1,9 +1,9 @@
 //! A cluster: each slot has its master, until it has another.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -23,11 +23,11 @@ use super::{access::Access, member::Member, slots::SlotMap, standalone::Fixed};
 use crate::{
     error::Source,
     redis::{
-        conn::{Dialer, Layout, Link, Locator, NOTHING_HEARD, Reconnected, Target},
+        conn::{Dialer, Layout, Link, Locator, NOTHING_HEARD, Reconnected, Target, spread},
         fault::{Fault, Redirection, source},
         keys::slot_of,
         node::NodeSettings,
-        script::{Answer, Part, Script},
+        script::{Answer, LooksAt, Part, Script},
         url::Address,
         {Way, send},
     },
@@ -41,8 +41,12 @@ const NOW_AND_THEN: Duration = Duration::from_secs(5);
 /// How often the servers are looked at, and how long one may be silent before others are asked about it.
 const TICK: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(300);
-/// Between two looks at the map, whatever happens.
+/// Between two looks at the map, whatever happens. While they find nothing new, as long as a master is dead and no other
+/// elected, pauses double from the first to the last: all clients look, and the servers that are well answer them.
 const PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// More masters than a cluster has: it is said to work with up to a thousand nodes.
+const MOST_MASTERS: usize = 1_000;
 /// How long one server may take to say who has which slots, before another is asked.
 const ANSWER: Duration = Duration::from_millis(500);
 
@@ -62,11 +66,14 @@ pub(in crate::redis) struct Cluster {
     strangers: Mutex<BTreeSet<Address>>,
     /// Told when the map may be old.
     look: Notify,
+    /// Told when a server has said so.
+    sent_on: Notify,
     /// Why nobody has told us of any server, and told when that is so.
     last: Mutex<Option<Fault>>,
     failed: Notify,
-    /// Whether channels belong to shards, once that is known.
-    sharded: OnceLock<bool>,
+    /// Whether each server that was asked has channels of shards, and what that comes to.
+    shards: Mutex<BTreeMap<Address, bool>>,
+    sharded: AtomicBool,
     /// Which of the servers was asked last.
     asked: AtomicUsize,
     /// Somebody has needed the map: nobody is asked before.
@@ -94,9 +101,11 @@ impl Cluster {
             unknown: Mutex::default(),
             strangers: Mutex::default(),
             look: Notify::new(),
+            sent_on: Notify::new(),
             last: Mutex::default(),
             failed: Notify::new(),
-            sharded: OnceLock::new(),
+            shards: Mutex::default(),
+            sharded: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
             this: Weak::clone(this),
@@ -123,10 +132,13 @@ impl Cluster {
                 None => self.owner(slot).await?,
             };
             let answered = match announced.take() {
-                Some(_) => member.announced(script, &part).await.map(|answer| (answer, 0)),
+                Some(_) => member.announced(script, &part, way).await,
                 None => send(&member.node, script, part.clone(), way).await,
             };
             match answered {
+                Err(Fault::Elsewhere(there, source)) if there.asking && script.looks_at == LooksAt::OtherKeys => {
+                    return Err(Fault::NotReady(source));
+                }
                 Err(Fault::Elsewhere(there, source)) if redirections < REDIRECTIONS => {
                     redirections += 1;
                     announced = self.follow(&there, &member).await.ok_or(Fault::NotReady(source))?;
@@ -185,6 +197,7 @@ impl Cluster {
             Some(member) => member,
             None => {
                 self.unknown().insert(address.clone());
+                self.was_sent_on();
                 self.until(|map| map.member(&address).cloned()).await?
             }
         };
@@ -209,7 +222,13 @@ impl Cluster {
             tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved");
             self.change(|map| map.moved(slot, to));
         }
-        self.look.notify_one(); // it is seldom the only one
+        self.was_sent_on(); // it is seldom the only one
+    }
+
+    /// A server says that the map is old: that is worth a look soon, however often others found nothing new.
+    fn was_sent_on(&self) {
+        self.sent_on.notify_one();
+        self.look.notify_one();
     }
 
     /// Waits until the map says what is asked of it, but not for long.
@@ -236,17 +255,38 @@ impl Cluster {
     }
 
     async fn keep_map(self: Arc<Self>) {
-        let (mut tick, mut last) = (interval(TICK), Instant::now());
+        let (mut tick, mut last, mut pause) = (interval(TICK), Instant::now(), PAUSE);
         loop {
             tokio::select! {
                 () = self.look.notified() => {}
-                _ = tick.tick() => if self.is_calm() && (last.elapsed() < NOW_AND_THEN || !self.was_wanted()) {
-                    continue;
+                _ = tick.tick() => if self.is_calm() {
+                    pause = PAUSE;
+                    if last.elapsed() < NOW_AND_THEN || !self.was_wanted() {
+                        continue;
+                    }
                 }
             }
-            self.learn().await;
+            let before = self.map().moves();
+            let longest = self.learn().await.map_or_else(|fault| fault.last_pause(LAST_PAUSE), |()| LAST_PAUSE);
             last = Instant::now();
-            sleep(PAUSE).await;
+            let is_new = self.map().moves() != before;
+            pause = if is_new { PAUSE } else { (pause * 2).min(longest) };
+            tokio::select! {
+                () = sleep(spread(pause)) => {}
+                () = self.sent_on.notified() => {
+                    pause = PAUSE;
+                    sleep(PAUSE).await;
+                }
+            }
+            self.forget_refusal();
+        }
+    }
+
+    /// Whoever asks next finds out anew whether we are let in. Until then nobody is asked.
+    fn forget_refusal(&self) {
+        if self.is_denied() {
+            self.wanted.store(false, Ordering::Relaxed);
+            *self.last() = None;
         }
     }
 
@@ -262,20 +302,22 @@ impl Cluster {
     }
 
     /// Asks one server after the other, beginning with another each time: one may be behind the others.
-    async fn learn(&self) {
+    async fn learn(&self) -> Result<(), Fault> {
         let mut links: Vec<_> = self.map().members().flat_map(|member| member.node.links().next()).collect();
         let start = self.asked.fetch_add(1, Ordering::Relaxed) % links.len().max(1);
         links.rotate_left(start);
         for link in &links {
             if link.silence() < LATE && matches!(timeout(ANSWER, self.learn_from(link)).await, Ok(Ok(()))) {
-                return;
+                return Ok(());
             }
         }
-        if let Err(fault) = self.learn_anew().await {
+        let learned = self.learn_anew().await;
+        if let Err(fault) = &learned {
             tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster returned the slots");
-            *self.last() = Some(fault);
+            *self.last() = Some(fault.clone());
             self.failed.notify_waiters();
         }
+        learned
     }
 
     /// By connections of its own to all at once, whoever answers first.
@@ -307,10 +349,14 @@ impl Cluster {
         if layout.ranges.is_empty() {
             return Err(Fault::said("CLUSTERDOWN no server has any slot"));
         }
-        if self.sharded.get().is_none() {
-            let _ = self.sharded.set(link.has_shard_channels().await?);
+        let masters: BTreeSet<_> = layout.ranges.iter().map(|(_, _, address)| address).collect();
+        if masters.len() > MOST_MASTERS {
+            return Err(Fault::said(&format!("ERR {} names {} masters", link.address(), masters.len())));
         }
-        self.apply(layout).map_err(|Stranger| self.refuse(link.address()))
+        let has_shards = link.has_shard_channels().await?;
+        self.apply(layout).map_err(|Stranger| self.refuse(link.address()))?;
+        self.note_shards(Some((link.address(), has_shards)));
+        Ok(())
     }
 
     fn apply(&self, layout: Layout) -> Result<(), Stranger> {
@@ -330,6 +376,7 @@ impl Cluster {
             tracing::info!(target: "leasehold::conn", address = %member.address, "this server has no slots anymore; the client disconnects from it");
             member.end();
         }
+        self.note_shards(None);
         Ok(())
     }
 
@@ -341,7 +388,23 @@ impl Cluster {
             return Err(self.refuse(link.address()));
         }
         self.strangers().remove(link.address());
+        self.note_shards(Some((link.address(), link.has_shard_channels().await?)));
         Ok(())
+    }
+
+    /// Channels belong to shards where all servers that were asked have those: while a cluster is upgraded from Redis 6 some
+    /// do not. A server is asked whenever it is connected to and whenever it says who has which slots, so what is decided
+    /// follows an upgrade. Servers that have no slots do not count, nor do names that are not in the map, as in a URL.
+    fn note_shards(&self, said: Option<(&Address, bool)>) {
+        let mut known = self.shards();
+        known.extend(said.map(|(address, has)| (address.clone(), has)));
+        known.retain(|address, _| self.map().member(address).is_some());
+        let all = if known.is_empty() { said.map(|(_, has)| has) } else { Some(known.values().all(|has| *has)) };
+        let is_new = all.is_some_and(|all| self.sharded.swap(all, Ordering::AcqRel) != all);
+        drop(known);
+        if is_new {
+            self.change(SlotMap::heard_elsewhere);
+        }
     }
 
     fn refuse(&self, address: &Address) -> Fault {
@@ -388,7 +451,7 @@ impl Cluster {
 
     /// Whether channels belong to shards. Until that is known, nothing can be sent anyway.
     pub(super) fn is_sharded(&self) -> bool {
-        self.sharded.get().copied().unwrap_or(false)
+        self.sharded.load(Ordering::Acquire)
     }
 
     /// The server that publishes to a channel of a shard.
@@ -455,6 +518,10 @@ impl Cluster {
 
     fn unknown(&self) -> MutexGuard<'_, BTreeSet<Address>> {
         self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shards(&self) -> MutexGuard<'_, BTreeMap<Address, bool>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn strangers(&self) -> MutexGuard<'_, BTreeSet<Address>> {

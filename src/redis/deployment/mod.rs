@@ -71,6 +71,9 @@ impl Deployment {
             Place::One(dial, sentinels) => {
                 let (changes, reconnected) = counted();
                 let node = Node::connect(&dial, settings(config, Company::Any), &reconnected, closed).await?;
+                if let (None, Some(link)) = (&sentinels, node.links().next()) {
+                    link.has_all_keys(&config.prefix).await?;
+                }
                 Ok(One::start(node, dial, changes, sentinels, config, closed))
             }
         }

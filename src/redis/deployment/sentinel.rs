@@ -31,8 +31,9 @@ use crate::{
 const SWITCHED: &str = "+switch-master";
 /// How often a sentinel that says nothing is asked whether it lives.
 const NOW_AND_THEN: Duration = Duration::from_secs(2);
-/// Between two tries to listen to a sentinel.
+/// Pauses between two tries to listen to a sentinel double from the first to the last.
 const PAUSE: Duration = Duration::from_millis(500);
+const LAST_PAUSE: Duration = Duration::from_secs(4);
 
 /// Finds the master of a service.
 #[derive(Debug)]
@@ -138,6 +139,7 @@ impl Sentinels {
     async fn listen(&self, sentinel: &Address, node: &Node) {
         let target = self.access.to_sentinel(sentinel, &self.credentials);
         let dial = Dialer::new(Arc::new(OneSentinel(target)), self.command_timeout, &self.counters);
+        let mut pause = PAUSE;
         loop {
             if let Ok(mut heard) = Subscriber::open(&dial, false).await
                 && heard.subscribe(&[SWITCHED.into()]).await.is_ok()
@@ -146,8 +148,10 @@ impl Sentinels {
                 while self.hears(&mut heard).await {
                     self.look(node).await;
                 }
+                pause = PAUSE;
             }
-            sleep(spread(PAUSE)).await;
+            sleep(spread(pause)).await;
+            pause = (pause * 2).min(LAST_PAUSE);
         }
     }
 

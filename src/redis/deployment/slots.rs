@@ -15,6 +15,8 @@ pub(super) struct SlotMap {
     owners: Box<[Option<Arc<Member>>]>,
     changed: Box<[u64]>,
     changes: u64,
+    /// The change with which a slot last had another owner.
+    moves: u64,
     members: BTreeMap<Address, Arc<Member>>,
     /// The ids of the cluster's nodes by the last map: by these the cluster is known, for addresses are used again.
     nodes: BTreeSet<String>,
@@ -24,7 +26,7 @@ impl SlotMap {
     pub(super) fn new() -> SlotMap {
         let slots = usize::from(SLOTS);
         let (owners, changed) = (vec![None; slots].into(), vec![0; slots].into());
-        SlotMap { owners, changed, changes: 0, members: BTreeMap::new(), nodes: BTreeSet::new() }
+        SlotMap { owners, changed, changes: 0, moves: 0, members: BTreeMap::new(), nodes: BTreeSet::new() }
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
@@ -42,6 +44,16 @@ impl SlotMap {
     /// Counts up with each change.
     pub(super) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Another number whenever a slot has another owner.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// All is where it was, but messages come another way.
+    pub(super) fn heard_elsewhere(&mut self) {
+        self.changes += 1;
     }
 
     /// Whether something has happened to a slot since so many changes.
@@ -105,6 +117,7 @@ impl SlotMap {
         };
         if !same {
             (self.owners[slot], self.changed[slot]) = (to, self.changes);
+            self.moves = self.changes;
         }
     }
 }

@@ -171,6 +171,12 @@ impl Cluster {
         }
     }
 
+    /// Moves these keys alone.
+    pub(crate) fn move_some(&self, migration: &Migration, keys: &[&str]) {
+        let (from, to) = (&self.nodes[migration.from], self.nodes[migration.to].port().to_string());
+        let _: String = from.ask(&[&["MIGRATE", "127.0.0.1", &to, "", "0", "5000", "KEYS"], keys].concat());
+    }
+
     /// All masters are told, the new owner first: until it knows, nobody may be sent there for good.
     pub(crate) fn end_migration(&self, migration: Migration) {
         let Migration { slot, from, to } = migration;

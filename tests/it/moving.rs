@@ -1,0 +1,115 @@
+//! What is different while a slot of a cluster moves from one master to another.
+
+use std::time::Duration;
+
+use leasehold::{Client, Owner, RwState};
+
+use crate::support::{
+    deployment::cluster::{Cluster, Migration},
+    ms,
+    server::version,
+    until, within,
+};
+
+/// What a busy machine may need for a few requests.
+const SOON: Duration = ms(10_000);
+
+async fn connect(cluster: &Cluster) -> Client {
+    Client::connect(&cluster.url()).await.expect("the cluster answers")
+}
+
+/// The slot of that name is on its way to another master.
+fn begin(cluster: &Cluster, name: &str) -> Migration {
+    let slot = cluster.slot_of(name);
+    cluster.begin_migration(slot, (cluster.owner_of(slot) + 1) % 3)
+}
+
+fn end(cluster: &Cluster, migration: Migration) {
+    cluster.move_keys(&migration);
+    cluster.end_migration(migration);
+}
+
+/// A server ends subscriptions of a slot that leaves it. When the slot has come back before the map was read again, the map
+/// shows nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_the_server_ended_is_made_again() {
+    if version() < (7, 0) {
+        return; // channels belong to no slot
+    }
+    let cluster = Cluster::of_masters().await;
+    let (holder, waiter) = (connect(&cluster).await, connect(&cluster).await);
+    let guard = holder.lock("x").lock().await.expect("free");
+    let lock = waiter.lock("x");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let slot = cluster.slot_of("x");
+    let home = cluster.owner_of(slot);
+    let heard =
+        || cluster.nodes()[home].ask::<(String, usize)>(&["PUBSUB", "SHARDNUMSUB", "redisson_lock__channel:{x}"]).1;
+    until("it to listen", SOON, || heard() == 1).await;
+    cluster.migrate(slot, (home + 1) % 3);
+    cluster.migrate(slot, home);
+    until("it to listen again", ms(4_500), || heard() == 1).await;
+    guard.unlock().await.expect("ours");
+    let (taken, took) = within("to be woken", SOON, waiting).await;
+    taken.expect("no panic").expect("granted").unlock().await.expect("ours");
+    assert!(took < ms(1_000), "by message, not after {took:?}");
+}
+
+/// A request that follows its slot half-way is confirmed by replicas like any other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_confirmed_by_a_replica() {
+    let cluster = Cluster::start().await;
+    let client = Client::builder().url(cluster.url()).replicas(1).connect().await.expect("the cluster answers");
+    let migration = begin(&cluster, "x");
+    let guard = client.lock("x").try_lock().await.expect("a replica has it").expect("free");
+    assert!(cluster.nodes()[migration.to].calls("wait") > 0);
+    end(&cluster, migration);
+    guard.unlock().await.expect("ours to the end");
+}
+
+fn lives(name: &str, id: &str) -> String {
+    format!("{{{name}}}:{id}:rwlock_timeout:1")
+}
+
+/// A reader that goes while the new master has its keys, and not yet the other reader's, must not take that one for dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_goes_leaves_the_others() {
+    let cluster = Cluster::of_masters().await;
+    let (one, two) = (connect(&cluster).await, connect(&cluster).await);
+    let first = one.rw_lock("x").read().await.expect("free");
+    let second = two.rw_lock("x").read().await.expect("shared");
+    let migration = begin(&cluster, "x");
+    cluster.move_some(&migration, &["x", &lives("x", first.id())]);
+    let mut leaving = tokio::spawn(first.unlock());
+    let early = tokio::time::timeout(ms(300), &mut leaving).await; // has it asked by then
+    assert!(early.is_err(), "it waits until the slot has moved: {early:?}");
+    end(&cluster, migration);
+    within("the release", SOON, leaving).await.0.expect("no panic").expect("ours to the end");
+    second.check().await.expect("it reads on");
+    assert!(one.rw_lock("x").owner(&Owner::new()).try_write().await.expect("answered").is_none(), "somebody reads");
+    second.unlock().await.expect("ours to the end");
+}
+
+/// The keys of its readers are found out by the script, so they may be elsewhere already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looking_at_readers_and_forcing_them_open_wait_for_the_slot() {
+    let cluster = Cluster::of_masters().await;
+    let client = connect(&cluster).await;
+    let held = [client.rw_lock("x").read().await.expect("free"), client.rw_lock("y").read().await.expect("free")];
+    let migrations = ["x", "y"].map(|name| begin(&cluster, name));
+    for (guard, migration) in held.iter().zip(&migrations) {
+        cluster.move_some(migration, &[&lives(guard.name(), guard.id())]);
+    }
+    let (looked_at, forced) = (client.rw_lock("x"), client.rw_lock("y"));
+    let mut looking = tokio::spawn(async move { looked_at.inspect().await });
+    let mut forcing = tokio::spawn(async move { forced.force_unlock().await });
+    let early = tokio::time::timeout(ms(300), &mut looking).await;
+    assert!(early.is_err(), "{early:?}");
+    let early = tokio::time::timeout(ms(1), &mut forcing).await;
+    assert!(early.is_err(), "{early:?}");
+    migrations.into_iter().for_each(|migration| end(&cluster, migration));
+    let state = within("a look", SOON, looking).await.0.expect("no panic").expect("answered");
+    assert!(matches!(state, RwState::Read(_)), "{state:?}");
+    assert!(within("the force", SOON, forcing).await.0.expect("no panic").expect("answered"));
+    assert!(!cluster.master_of("y").exists("y"));
+}
