@@ -544,6 +544,10 @@ impl Locator for OneMember {
         self.fixed.find()
     }
 
+    fn place(&self) -> String {
+        self.fixed.place()
+    }
+
     fn wants_master(&self) -> bool {
         self.fixed.wants_master()
     }
