@@ -99,6 +99,7 @@
 
 mod client;
 mod clock;
+mod combined;
 mod config;
 mod credentials;
 mod engine;
@@ -118,6 +119,7 @@ mod tls;
 #[doc(hidden)]
 pub use client::RawScript;
 pub use client::{Builder, Client, Held};
+pub use combined::{Leader, MultiGuard, MultiLock, Once};
 pub use config::PubSub;
 pub use credentials::Credentials;
 pub use engine::{Guard, Outcome};

@@ -276,6 +276,11 @@ impl Engine {
         self.stopped.load(Ordering::Acquire) || self.is_abandoned()
     }
 
+    /// Resolves when it grants no new holds any more.
+    pub(crate) async fn stops(&self) {
+        self.stopping.cancelled().await;
+    }
+
     fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }

@@ -101,6 +101,15 @@ impl Handle {
         Handle { acts_for: ActsFor::EachCall, ..self }
     }
 
+    /// The key in Redis, or a name that cannot be used; and the client.
+    pub(super) fn rank(&self) -> (&str, uuid::Uuid) {
+        (self.name.as_ref().map_or(&self.given, |name| name.key()), self.engine.id)
+    }
+
+    pub(super) fn has_min_hold(&self) -> bool {
+        !matches!(self.min_hold, Ok(None))
+    }
+
     /// The name, without the client's prefix.
     pub(super) fn name(&self) -> &str {
         &self.given

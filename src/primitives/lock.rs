@@ -103,6 +103,15 @@ exclusive!(Lock, "lock" -> Guard, LOCK, Ok);
 working!(Lock, "lock");
 
 impl Lock {
+    /// Its place in an order that is the same in all processes, as far as its name decides; and what tells it from all others.
+    pub(crate) fn rank(&self) -> (&str, uuid::Uuid) {
+        self.0.rank()
+    }
+
+    pub(crate) fn has_min_hold(&self) -> bool {
+        self.0.has_min_hold()
+    }
+
     /// Releases the lock on behalf of its holder and wakes the waiters; true if the lock was held. The holder is not asked first. A
     /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///

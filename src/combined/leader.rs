@@ -1,0 +1,106 @@
+//! One leader at a time among all processes.
+
+use std::time::Duration;
+
+use crate::{
+    client::Client,
+    engine::Guard,
+    error::{Error, Result},
+    primitives::Lock,
+    sync::tokio,
+};
+
+/// The pause between two campaigns while the server is not available; each call has ridden out an outage before.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Client {
+    /// A campaign for the leadership of this name. In Redis it is the [`mutex`](Client::mutex) of the same name. Sends nothing.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let answer = client.leader("scheduler").run(async |_guard| 42 /* work that only the leader does */).await?;
+    /// # assert_eq!(answer, 42);
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn leader(&self, name: &str) -> Leader {
+        Leader { client: self.clone(), lock: self.mutex(name) }
+    }
+}
+
+/// A candidate for the leadership of a name, see [`Client::leader`].
+///
+/// Among all processes that [`run`](Leader::run) the same name, one leads. If the leader's process dies, the next candidate leads when the
+/// lease of the dead one expires ([`Builder::watchdog`](crate::Builder::watchdog), 30 s by default).
+#[derive(Debug, Clone)]
+#[must_use = "a candidate does nothing until you call `.run(work).await?`"]
+pub struct Leader {
+    client: Client,
+    lock: Lock,
+}
+
+impl Leader {
+    /// Campaigns, runs `work` while this process leads, and returns its result. If the leadership is lost, `work` is dropped and this
+    /// process campaigns again; `work` then starts anew.
+    ///
+    /// [`Client::shutdown`] and [`Client::close`] end the leadership: `work` is dropped, the lock is released, and the next candidate
+    /// leads at once. While the server is not available, the campaign goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the client was shut down or closed before `work` was done; [`Error::InvalidName`], [`Error::Denied`],
+    /// [`Error::Conflict`] and others as [`Error`] says, but neither [`Error::Lost`] nor [`Error::Unavailable`], unless the runtime that
+    /// the client was connected on has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and ends the campaign or the leadership.
+    ///
+    /// # In a task of its own
+    ///
+    /// The future borrows nothing from the `Leader`, so it can be spawned as it is. (Inside `tokio::spawn(async move { .. })` the compiler
+    /// may not see that an `async` closure is `Send`.)
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let jobs = std::sync::Arc::new(vec![1, 2, 3]);
+    /// let campaign = tokio::spawn(client.leader("scheduler").run(async move |_guard: &leasehold::Guard| jobs.len()));
+    /// # assert_eq!(campaign.await.expect("it does not panic")?, 3);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn run<T, W: AsyncFn(&Guard) -> T>(&self, work: W) -> impl Future<Output = Result<T>> + use<T, W> {
+        let leader = self.clone();
+        async move {
+            loop {
+                let guard = leader.elected().await?;
+                let led = tokio::select! {
+                    biased;
+                    _ = guard.lost() => None,
+                    () = leader.client.engine().stops() => None,
+                    value = work(&guard) => Some(value),
+                };
+                if let (Err(error), Some(_)) = (guard.unlock().await, &led) {
+                    tracing::warn!(target: "leasehold::lock", name = leader.lock.name(), %error,
+                        "the leader's work is done, but it may not have led to the end");
+                }
+                if let Some(value) = led {
+                    return Ok(value);
+                }
+            }
+        }
+    }
+
+    async fn elected(&self) -> Result<Guard> {
+        loop {
+            match self.lock.lock().await {
+                Err(error @ (Error::Unavailable { .. } | Error::Lost { .. })) if !self.client.is_closed() => {
+                    tracing::warn!(target: "leasehold::lock", name = self.lock.name(), %error, "the campaign goes on");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                elected => return elected,
+            }
+        }
+    }
+}

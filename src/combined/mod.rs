@@ -1,0 +1,12 @@
+//! Layer 4: what stands on locks and clients and knows nothing of the engine: several locks at once, a leader, a job that runs once
+//! per period.
+
+mod any_lost;
+mod leader;
+mod multi;
+mod periodic;
+mod protect;
+
+pub use leader::Leader;
+pub use multi::{MultiGuard, MultiLock};
+pub use periodic::Once;

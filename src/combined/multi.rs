@@ -1,0 +1,273 @@
+//! Several locks, held all or none.
+
+use std::{future::Future, time::Duration};
+
+use futures_util::future::{join_all, select_all};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    any_lost::AnyLost,
+    protect::{Holding, protecting},
+};
+use crate::{
+    engine::Guard,
+    error::{Error, Lost, Result},
+    primitives::Lock,
+    sync::tokio,
+};
+
+/// Several locks of one client or of several clients, which are held all or none.
+///
+/// # Order and waiting
+///
+/// You may name the locks in any order: a `MultiLock` acquires them in one fixed order, by name, so two callers never wait for each other
+/// in a circle. A lock that you name twice is acquired once. Each lock keeps its settings; a reentrant lock is acquired for the caller's
+/// owner.
+///
+/// A call first requests all locks at once, which takes one round trip if they are free. If one is not, the call releases the locks behind
+/// it and waits for it, and then requests the rest again.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::MultiLock;
+///
+/// let accounts = MultiLock::new([client.mutex("account:7"), client.mutex("account:3")]);
+/// let both = accounts.lock().await?;
+/// // move money from one account to the other
+/// both.unlock().await?; // an error names the lock that was lost
+/// # Ok(()) }) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "this only names locks and holds nothing: call `.lock().await?` on it"]
+pub struct MultiLock {
+    /// In the order in which every process acquires them; each once.
+    locks: Vec<Lock>,
+}
+
+/// When a call gives up.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    Once,
+    Until(Instant),
+    Never,
+}
+
+impl MultiLock {
+    /// All these locks together. Sends nothing.
+    ///
+    /// A lock with [`min_hold`](Lock::min_hold) is refused when the locks are acquired: it would stay held after an attempt that could
+    /// not acquire the others.
+    pub fn new(locks: impl IntoIterator<Item = Lock>) -> MultiLock {
+        let mut locks: Vec<_> = locks.into_iter().collect();
+        locks.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        locks.dedup_by(|later, earlier| later.rank() == earlier.rank());
+        MultiLock { locks }
+    }
+
+    /// Acquires all locks; waits for as long as other owners hold one of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::lock`]. [`Error::InvalidConfig`] if there is no lock, or one with [`min_hold`](Lock::min_hold). In each case this call
+    /// holds none of the locks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future at any point leaves nothing behind. As with [`Lock::lock`], await the future or drop it: a future that you
+    /// keep without polling it may hold some of the locks.
+    pub async fn lock(&self) -> Result<MultiGuard> {
+        let acquired = self.acquire(Limit::Never).await?;
+        Ok(acquired.expect("a wait without limit ends with the locks or an error"))
+    }
+
+    /// Makes one attempt; `None` if another owner holds one of the locks.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](MultiLock::lock), but the call gives up on a server that does not answer after
+    /// [`command_timeout`](crate::Builder::command_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](MultiLock::lock).
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
+        self.acquire(Limit::Once).await
+    }
+
+    /// Waits for at most `limit`, for all locks together; `None` if other owners still hold one of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](MultiLock::lock), but the call gives up on a server that does not answer when the limit ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](MultiLock::lock).
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
+        self.acquire(Instant::now().checked_add(limit).map_or(Limit::Never, Limit::Until)).await
+    }
+
+    /// As [`try_lock_for`](MultiLock::try_lock_for), with a deadline: an `Instant` of tokio or of the standard library.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](MultiLock::try_lock_for).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](MultiLock::lock).
+    pub async fn try_lock_until(&self, deadline: impl Into<Instant>) -> Result<Option<MultiGuard>> {
+        self.acquire(Limit::Until(deadline.into())).await
+    }
+
+    /// Acquires all locks, runs `work` under their [protection](MultiGuard::protect), and releases them.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](MultiLock::lock), and as [`MultiGuard::protect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the locks.
+    pub async fn with<T, W: Future<Output = T>>(&self, work: impl FnOnce() -> W) -> Result<T> {
+        self.lock().await?.protect(work()).await
+    }
+
+    /// Locks that were acquired in an attempt that failed are dropped, and so released at once and together.
+    async fn acquire(&self, limit: Limit) -> Result<Option<MultiGuard>> {
+        self.check()?;
+        let mut guards = Vec::with_capacity(self.locks.len());
+        loop {
+            guards.extend(in_order(&self.locks[guards.len()..], limit).await?);
+            let Some(missing) = self.locks.get(guards.len()) else { return Ok(Some(MultiGuard::new(guards))) };
+            let waited = match limit {
+                Limit::Once => None,
+                Limit::Until(end) => missing.try_lock_until(end).await?,
+                Limit::Never => Some(missing.lock().await?),
+            };
+            let Some(guard) = waited else { return Ok(None) };
+            guards.push(guard);
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.locks.is_empty() {
+            return Err(Error::config("locks", "there is no lock to acquire"));
+        }
+        if self.locks.iter().any(Lock::has_min_hold) {
+            return Err(Error::config("min_hold", "a lock that is held together with others cannot have one"));
+        }
+        Ok(())
+    }
+}
+
+/// Requests all these locks at once and keeps those before the first that was refused. A wait rides out an outage, so a waiter takes a
+/// server that does not answer for a refusal.
+async fn in_order(locks: &[Lock], limit: Limit) -> Result<Vec<Guard>> {
+    let mut guards = Vec::with_capacity(locks.len());
+    for answer in join_all(locks.iter().map(Lock::try_lock)).await {
+        match answer {
+            Ok(Some(guard)) => guards.push(guard),
+            Ok(None) => break,
+            Err(error) if error.is_unavailable() && !matches!(limit, Limit::Once) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(guards)
+}
+
+/// The guards of all locks of a [`MultiLock`]. Released by [`unlock`](MultiGuard::unlock), or in the background when dropped.
+#[derive(Debug)]
+#[must_use = "the locks are released when the guard is dropped: write `let _guard = …`"]
+pub struct MultiGuard {
+    /// At least one.
+    guards: Vec<Guard>,
+    token: AnyLost,
+}
+
+impl MultiGuard {
+    fn new(guards: Vec<Guard>) -> MultiGuard {
+        MultiGuard { guards, token: AnyLost::default() }
+    }
+
+    /// Releases all locks together, also after an error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] with the name of a lock that was lost before; else the first error, as of [`Guard::unlock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
+    pub async fn unlock(self) -> Result<()> {
+        let answers = join_all(self.guards.into_iter().map(Guard::unlock)).await;
+        let errors: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+        let lost = errors.iter().position(Error::is_lost);
+        lost.inspect(|_| self.token.cancel());
+        errors.into_iter().nth(lost.unwrap_or_default()).map_or(Ok(()), Err)
+    }
+
+    /// Resolves when the first of the locks is lost, or must be presumed lost. For `select!`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing; you can call it again.
+    pub async fn lost(&self) -> Lost {
+        select_all(self.guards.iter().map(|guard| Box::pin(guard.lost()))).await.0
+    }
+
+    /// A token that is cancelled when [`lost`](MultiGuard::lost) would resolve, for other tasks; see [`Guard::lost_token`]. Call it inside
+    /// a tokio runtime: a task there watches the locks while this guard lives.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.token.of(self.guards.iter().map(Guard::lost_token))
+    }
+
+    /// Whether one of the locks is lost. Asks only the clock.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.guards.iter().any(Guard::is_lost)
+    }
+
+    /// How long all locks are certainly held if no server replies any more: the smallest [`Guard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// Asks the servers now whether all locks are still held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::check`], of the first lock that has an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn check(&self) -> Result<()> {
+        join_all(self.guards.iter().map(Guard::check)).await.into_iter().collect()
+    }
+
+    /// The names of the locks, in the order in which they are acquired.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.guards.iter().map(Guard::name)
+    }
+}
+
+impl Holding for MultiGuard {
+    fn name(&self) -> String {
+        self.names().collect::<Vec<_>>().join(", ")
+    }
+
+    async fn lost(&self) -> Lost {
+        MultiGuard::lost(self).await
+    }
+
+    async fn unlock(self) -> Result<()> {
+        MultiGuard::unlock(self).await
+    }
+}
+
+protecting!(MultiGuard);

@@ -1,0 +1,70 @@
+//! A job that runs once per period across a fleet, by the server's clock.
+
+use std::time::Duration;
+
+use crate::{error::Result, primitives::Lock};
+
+/// What [`Lock::run_once_per`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "it says whether the work ran here"]
+pub enum Once<T> {
+    /// The work ran here, with this result.
+    Ran(T),
+    /// Another caller ran the work in this period, or runs it now.
+    AlreadyRan {
+        /// The time until the next run is due, by the server's clock, and never more than the period. If the work runs at this moment and
+        /// the period is shorter than the [watchdog](crate::Builder::watchdog)'s lease, the next run may be due sooner.
+        next_in: Duration,
+    },
+}
+
+impl Lock {
+    /// Runs `work` unless another caller of any process started it less than `period` ago. So a fleet runs a job once per period, whatever
+    /// the clocks of its machines say: the server counts the time.
+    ///
+    /// The lock stays held for `period` after the start ([`min_hold`](Lock::min_hold)), and for as long as `work` takes. If the process
+    /// dies in the middle of the work, the next run is due when the period ends. Use a name for this alone, and the same period
+    /// everywhere.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::Once;
+    ///
+    /// let report = client.mutex("hourly-report");
+    /// match report.run_once_per(Duration::from_secs(3600), async || { /* the report */ }).await? {
+    ///     Once::Ran(()) => println!("this machine made the report"),
+    ///     Once::AlreadyRan { next_in } => println!("made elsewhere, due again in {next_in:?}"),
+    ///     _ => {}
+    /// }
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock`](Lock::try_lock) and [`Guard::protect`](crate::Guard::protect); [`Error::InvalidConfig`](crate::Error::InvalidConfig)
+    /// if `period` is not between 1 ms and one year, or longer than a [`lease`](Lock::lease) of this lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the period counts as used once the lock was acquired.
+    pub async fn run_once_per<T, W: Future<Output = T>>(
+        &self,
+        period: Duration,
+        work: impl FnOnce() -> W,
+    ) -> Result<Once<T>> {
+        let lock = self.clone().min_hold(period);
+        loop {
+            if let Some(guard) = lock.try_lock().await? {
+                return guard.protect(work()).await.map(Once::Ran);
+            }
+            // Free again between the two requests: this caller is the next.
+            if let Some(holder) = lock.inspect().await? {
+                return Ok(Once::AlreadyRan { next_in: holder.remaining.map_or(period, |left| left.min(period)) });
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Several locks at once: all or none, in whatever order they are named.
+
+use leasehold::{Client, Error, Lost, MultiLock, Owner};
+
+use crate::support::{Server, client, ms, plain, until, within};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn all(client: &Client) -> MultiLock {
+    MultiLock::new(NAMES.map(|name| client.mutex(name)))
+}
+
+async fn free(server: &Server) {
+    until("all names to be free", ms(3_000), || NAMES.iter().all(|name| !server.exists(name))).await;
+}
+
+#[tokio::test]
+async fn all_or_none() {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    let guard = all(&one).lock().await.expect("free");
+    assert!(NAMES.iter().all(|name| server.exists(name)));
+    assert!(!guard.is_lost() && guard.remaining() > ms(20_000));
+    guard.check().await.expect("held");
+    assert!(all(&two).try_lock().await.expect("answered").is_none());
+    guard.unlock().await.expect("held to the end");
+    free(&server).await;
+    let middle = two.mutex("b").lock().await.expect("free");
+    assert!(all(&one).try_lock().await.expect("answered").is_none());
+    until("the others to be free", ms(3_000), || !server.exists("a") && !server.exists("c")).await;
+    middle.unlock().await.expect("held to the end");
+}
+
+#[tokio::test]
+async fn a_name_given_twice_is_acquired_once() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let twice = MultiLock::new(["b", "a", "b"].map(|name| client.mutex(name)));
+    let guard = twice.lock().await.expect("it does not wait for itself");
+    assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b"]);
+    guard.unlock().await.expect("held to the end");
+}
+
+#[tokio::test]
+async fn a_reentrant_lock_is_the_callers() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    Owner::new()
+        .scope(async {
+            let outer = client.lock("b").lock().await.expect("free");
+            let guard = MultiLock::new(NAMES.map(|name| client.lock(name))).lock().await.expect("re-entered");
+            assert_eq!(outer.holds(), 2);
+            guard.unlock().await.expect("held to the end");
+            assert_eq!(outer.holds(), 1);
+            outer.unlock().await.expect("held to the end");
+        })
+        .await;
+    free(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opposite_orders_do_not_deadlock_and_exclude_each_other() {
+    let server = Server::start();
+    let mut tasks = Vec::new();
+    let inside = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    for reversed in [false, true, false, true] {
+        let (client, inside) = (plain(&server).await, inside.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut names = NAMES;
+            if reversed {
+                names.reverse();
+            }
+            let locks = MultiLock::new(names.map(|name| client.mutex(name)));
+            for _ in 0..50 {
+                let guard = locks.lock().await.expect("sooner or later free");
+                assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "one at a time");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                guard.unlock().await.expect("held to the end");
+            }
+        }));
+    }
+    for task in tasks {
+        within("two hundred turns", ms(30_000), task).await.0.expect("no panic");
+    }
+    free(&server).await;
+}
+
+#[tokio::test]
+async fn the_limit_is_that_of_the_whole() {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    let first = two.mutex("a").lock().await.expect("free");
+    let _last = two.mutex("c").lock().await.expect("free");
+    let locks = all(&one);
+    let waiting = tokio::spawn(async move { locks.try_lock_for(ms(600)).await });
+    tokio::time::sleep(ms(300)).await; // half of its limit
+    first.unlock().await.expect("held to the end");
+    let (answer, took) = within("the limit", ms(5_000), waiting).await;
+    assert!(answer.expect("no panic").expect("answered").is_none());
+    assert!(took < ms(1_500), "{took:?}: each lock had a limit of its own");
+    until("what it had to be free", ms(3_000), || !server.exists("a") && !server.exists("b")).await;
+}
+
+#[tokio::test]
+async fn dropped_at_any_moment_it_leaves_nothing() {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    for round in 0..60 {
+        let busy = two.mutex(NAMES[round % 3]).lock().await.expect("free");
+        let locks = all(&one);
+        let dropped = tokio::time::timeout(std::time::Duration::from_micros(60 * round as u64), locks.lock()).await;
+        assert!(dropped.is_err(), "one of them is held");
+        busy.unlock().await.expect("held to the end");
+    }
+    free(&server).await;
+    until("no call and no release", ms(3_000), || {
+        let now = one.stats().now;
+        (now.waiting, now.holds, now.releasing) == (0, 0, 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_loss_of_one_is_the_loss_of_all() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(600))).await;
+    let guard = all(&client).lock().await.expect("free");
+    let token = guard.lost_token();
+    let _: u32 = server.ask(&["DEL", "b"]);
+    assert_eq!(within("the loss", ms(3_000), guard.lost()).await.0, Lost::Removed);
+    within("the token", ms(3_000), token.cancelled()).await;
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+    match guard.unlock().await {
+        Err(Error::Lost { name, .. }) => assert_eq!(name, "b"),
+        other => panic!("{other:?}"),
+    }
+    free(&server).await;
+}
+
+#[tokio::test]
+async fn work_ends_with_the_first_loss() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(600))).await;
+    let locks = all(&client);
+    assert_eq!(locks.with(async || 42).await.expect("done"), 42);
+    let endless = locks.lock().await.expect("free").protect(std::future::pending::<()>());
+    let endless = tokio::spawn(endless);
+    until("all to be held", ms(3_000), || NAMES.iter().all(|name| server.exists(name))).await;
+    let _: u32 = server.ask(&["DEL", "c"]);
+    let (stopped, _) = within("the end of the work", ms(3_000), endless).await;
+    assert!(stopped.expect("no panic").expect_err("lost").is_lost());
+}
+
+#[tokio::test]
+async fn locks_of_several_servers() {
+    let (here, there) = (Server::start(), Server::start());
+    let (one, two) = (plain(&here).await, plain(&there).await);
+    let locks = MultiLock::new([one.mutex("a"), two.mutex("a"), two.mutex("b")]);
+    let guard = locks.lock().await.expect("free");
+    assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "a", "b"]);
+    assert!(here.exists("a") && there.exists("a") && there.exists("b"));
+    guard.unlock().await.expect("held to the end");
+}
+
+#[tokio::test]
+async fn what_cannot_be_held_together_is_refused() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let error = MultiLock::new([]).lock().await.expect_err("nothing to hold");
+    assert!(matches!(error, Error::InvalidConfig { setting: "locks", .. }), "{error}");
+    let error = MultiLock::new([client.mutex("a").min_hold(ms(50))]).lock().await.expect_err("min_hold");
+    assert!(matches!(error, Error::InvalidConfig { setting: "min_hold", .. }), "{error}");
+    let error = MultiLock::new([client.mutex("a"), client.mutex("")]).lock().await.expect_err("no name");
+    assert!(matches!(error, Error::InvalidName { .. }), "{error}");
+    free(&server).await;
+}
