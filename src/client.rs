@@ -43,6 +43,8 @@ use crate::{
 pub struct Client {
     engine: Arc<Engine>,
     prefix: Arc<str>,
+    /// Where the URL leads to, without who we are there.
+    place: Arc<str>,
 }
 
 impl Client {
@@ -206,6 +208,15 @@ impl Client {
 
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// The same for two clients of one address.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub(crate) fn outage_timeout(&self) -> Duration {
+        self.engine.config.outage_timeout
     }
 }
 
@@ -456,8 +467,9 @@ impl Builder {
         let url = Url::parse(&self.url)?;
         let config = self.config(&url)?;
         let runtime = TaskRuntime::find(self.own_thread)?;
+        let place = url.place().into();
         let engine = Engine::start(url, config, runtime).await?;
-        Ok(Client { engine, prefix: self.prefix.into() })
+        Ok(Client { engine, prefix: self.prefix.into(), place })
     }
 
     /// Checks the settings. The client connects when you first use it, so a wrong address or password shows only then. This call needs
@@ -477,7 +489,8 @@ impl Builder {
         let url = Url::parse(&self.url)?;
         let config = self.config(&url)?;
         let runtime = TaskRuntime::find(self.own_thread)?;
-        Ok(Client { engine: Engine::start_lazy(url, config, runtime), prefix: self.prefix.into() })
+        let place = url.place().into();
+        Ok(Client { engine: Engine::start_lazy(url, config, runtime), prefix: self.prefix.into(), place })
     }
 
     fn config(&self, url: &Url) -> Result<Config> {

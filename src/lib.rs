@@ -119,7 +119,7 @@ mod tls;
 #[doc(hidden)]
 pub use client::RawScript;
 pub use client::{Builder, Client, Held};
-pub use combined::{Leader, MultiGuard, MultiLock, Once};
+pub use combined::{Leader, MultiGuard, MultiLock, Once, Quorum, QuorumGuard, QuorumLock};
 pub use config::PubSub;
 pub use credentials::Credentials;
 pub use engine::{Guard, Outcome};

@@ -16,9 +16,17 @@ struct Watched {
 }
 
 impl AnyLost {
-    /// A child of the token: its caller cannot cancel it for others.
+    /// Cancelled with the first of these. A child of the token: its caller cannot cancel it for others.
     pub(super) fn of(&self, tokens: impl Iterator<Item = CancellationToken>) -> CancellationToken {
-        self.0.get_or_init(|| Watched::start(tokens.collect())).token.child_token()
+        let tokens: Vec<_> = tokens.collect();
+        self.when(async move {
+            select_all(tokens.iter().map(|token| Box::pin(token.cancelled()))).await;
+        })
+    }
+
+    /// Cancelled when that future ends; the first that is given counts.
+    pub(super) fn when(&self, lost: impl Future<Output = ()> + Send + 'static) -> CancellationToken {
+        self.0.get_or_init(|| Watched::start(lost)).token.child_token()
     }
 
     /// A loss was found otherwise.
@@ -30,15 +38,12 @@ impl AnyLost {
 }
 
 impl Watched {
-    fn start(tokens: Vec<CancellationToken>) -> Watched {
+    fn start(lost: impl Future<Output = ()> + Send + 'static) -> Watched {
         let (token, released) = (CancellationToken::new(), CancellationToken::new());
-        if tokens.iter().any(CancellationToken::is_cancelled) {
-            token.cancel();
-        } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (any, ends) = (token.clone(), released.clone());
             runtime.spawn(async move {
-                let first = select_all(tokens.iter().map(|token| Box::pin(token.cancelled())));
-                if ends.run_until_cancelled(first).await.is_some() {
+                if ends.run_until_cancelled(lost).await.is_some() {
                     any.cancel();
                 }
             });

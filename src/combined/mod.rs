@@ -1,4 +1,4 @@
-//! Layer 4: what stands on locks and clients and knows nothing of the engine: several locks at once, a leader, a job that runs once
+//! Layer 4: what stands on locks and clients and knows nothing of the engine: several locks at once, a quorum of servers, a leader, a job that runs once
 //! per period.
 
 mod any_lost;
@@ -6,7 +6,12 @@ mod leader;
 mod multi;
 mod periodic;
 mod protect;
+mod quorum;
+mod quorum_guard;
+mod signal;
 
 pub use leader::Leader;
 pub use multi::{MultiGuard, MultiLock};
 pub use periodic::Once;
+pub use quorum::{Quorum, QuorumLock};
+pub use quorum_guard::QuorumGuard;

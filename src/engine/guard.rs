@@ -439,6 +439,11 @@ impl Guard {
         &self.hold.name
     }
 
+    /// How it was lost, if it is.
+    pub(crate) fn loss(&self) -> Option<Lost> {
+        self.hold.loss()
+    }
+
     /// The lock's key in Redis.
     pub(crate) fn key(&self) -> &str {
         self.hold.name.key()

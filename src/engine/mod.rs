@@ -43,7 +43,8 @@ pub(crate) use wait::{AcquireRequest, WaitLimit};
 use crate::{
     config::{Config, Name},
     error::{Error, Lost, Result},
-    redis::{Answer, Fault, Part, Redis, Script, Url},
+    owner::Owner,
+    redis::{Answer, Fault, Listener, Part, Redis, Script, Subscription, Url},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -274,6 +275,15 @@ impl Engine {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopped.load(Ordering::Acquire) || self.is_abandoned()
+    }
+
+    /// Wakes that listener at each message of a channel, for as long as the subscription lives.
+    pub(crate) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
+        self.redis.listen(channel, listener)
+    }
+
+    pub(crate) fn is_held_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> bool {
+        self.registry.granted(&(Arc::clone(name.key()), kind, owner.clone())).is_some()
     }
 
     /// Resolves when it grants no new holds any more.

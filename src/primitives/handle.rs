@@ -10,7 +10,7 @@ use crate::{
     engine::{AcquireRequest, Engine, Guard, Kind, KindScript, WaitLimit},
     error::{Error, Result},
     owner::Owner,
-    redis::{Answer, Code},
+    redis::{Answer, Code, Listener, Subscription},
     sync::tokio,
 };
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ fn valid<T: Clone>(setting: &Setting<T>) -> Result<T> {
 
 /// The owner of an acquisition.
 #[derive(Debug, Clone)]
-enum ActsFor {
+pub(crate) enum ActsFor {
     /// The [`Owner::current`] of each call.
     Current,
     /// A new owner for each call.
@@ -45,7 +45,7 @@ enum ActsFor {
 }
 
 impl ActsFor {
-    fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         match self {
             ActsFor::Current => Owner::current(),
             ActsFor::EachCall => Owner::new(),
@@ -104,6 +104,21 @@ impl Handle {
     /// The key in Redis, or a name that cannot be used; and the client.
     pub(super) fn rank(&self) -> (&str, uuid::Uuid) {
         (self.name.as_ref().map_or(&self.given, |name| name.key()), self.engine.id)
+    }
+
+    /// Wakes that listener whenever the lock is released for all.
+    pub(super) fn listen(&self, kind: &'static Kind, listener: Arc<dyn Listener>) -> Result<Subscription> {
+        Ok(self.engine.listen(&kind.channel(valid(&self.name)?.key()), listener))
+    }
+
+    /// Whether that owner holds it, lost or not.
+    pub(super) fn is_held_by(&self, kind: &'static Kind, owner: &Owner) -> bool {
+        self.name.as_ref().is_ok_and(|name| self.engine.is_held_by(name, kind, owner))
+    }
+
+    /// How often a lock without a fixed lease is renewed.
+    pub(super) fn renewal(&self) -> Duration {
+        self.engine.config.watchdog.renewal()
     }
 
     pub(super) fn has_min_hold(&self) -> bool {

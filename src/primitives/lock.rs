@@ -1,5 +1,7 @@
 //! The reentrant lock: Redisson's `RLock`, byte for byte in Redis.
 
+use std::{sync::Arc, time::Duration};
+
 use super::{
     handle::Handle,
     methods::{exclusive, settings, working},
@@ -8,7 +10,8 @@ use crate::{
     client::Client,
     engine::{Guard, Kind, Rules},
     error::Result,
-    redis::LOCK_CHANNEL,
+    owner::Owner,
+    redis::{LOCK_CHANNEL, Listener, Subscription},
 };
 
 static LOCK: Kind = Kind {
@@ -106,6 +109,21 @@ impl Lock {
     /// Its place in an order that is the same in all processes, as far as its name decides; and what tells it from all others.
     pub(crate) fn rank(&self) -> (&str, uuid::Uuid) {
         self.0.rank()
+    }
+
+    /// Wakes that listener whenever the lock is released for all.
+    pub(crate) fn listen(&self, listener: Arc<dyn Listener>) -> Result<Subscription> {
+        self.0.listen(&LOCK, listener)
+    }
+
+    /// Whether that owner holds it, lost or not.
+    pub(crate) fn is_held_by(&self, owner: &Owner) -> bool {
+        self.0.is_held_by(&LOCK, owner)
+    }
+
+    /// How often it is renewed without a fixed lease.
+    pub(crate) fn renewal(&self) -> Duration {
+        self.0.renewal()
     }
 
     pub(crate) fn has_min_hold(&self) -> bool {

@@ -20,6 +20,7 @@ mod rw;
 
 pub use fair::FairLock;
 pub use fenced::{FencedGuard, FencedLock};
+pub(crate) use handle::ActsFor;
 pub use handle::Holder;
 pub use lock::Lock;
 pub use rw::{ReadGuard, RwLock, RwState, WriteGuard};

@@ -55,6 +55,7 @@ mod passwords;
 mod protect;
 mod proxy;
 mod pubsub;
+mod quorum;
 mod refused;
 mod replicas;
 mod runtime_gone;

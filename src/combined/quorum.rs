@@ -1,0 +1,415 @@
+//! One lock over several servers that do not know of each other: held while a majority of them has it.
+
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use dashmap::DashMap;
+use futures_util::future::join_all;
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    task::JoinSet,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{quorum_guard::QuorumGuard, signal::Releases};
+use crate::{
+    client::Client,
+    engine::Guard,
+    error::{Error, Result},
+    owner::Owner,
+    primitives::{ActsFor, Lock},
+    redis::spread,
+    sync::tokio,
+};
+
+/// The first pause after a vote without a majority, and the longest. A release message ends a pause early.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// The servers announce one release at slightly different moments; a waiter that is awake lets them all do so.
+const SETTLE: Duration = Duration::from_millis(2);
+/// How much longer than a majority the others may take to vote, beside as long again.
+const STRAGGLERS: Duration = Duration::from_millis(20);
+
+/// Several independent servers that grant locks by majority (Redlock). Cheap to clone.
+///
+/// A quorum is for locks that must survive the loss of a server without waiting for a failover. It costs one request for each server
+/// where a [`Lock`] costs one, and it needs an odd number of servers, at least three, that share nothing: no replication, no machine.
+///
+/// # What it does not give
+///
+/// * A server that restarts without its data can grant a lock that it had granted before. Until the holder's next renewal, at most a
+///   third of its lease later, two holders can be certain. Run the servers with `appendfsync always`, or start a server that lost its
+///   data only after the longest lease has passed.
+/// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
+/// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
+///
+/// The algorithm is Salvatore Sanfilippo's (*Distributed Locks with Redis*, redis.io); Martin Kleppmann's *How to do distributed locking*
+/// (2016) says what it cannot promise.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// # let (two, three) = (server::Server::start(), server::Server::start());
+/// # let (b, c) = (leasehold::Client::connect(&two.url()).await?, leasehold::Client::connect(&three.url()).await?);
+/// # let a = client;
+/// use leasehold::Quorum;
+///
+/// let quorum = Quorum::new([a, b, c])?; // a client of each server
+/// let guard = quorum.lock("invoice:42").non_reentrant().lock().await?;
+/// assert!(guard.nodes() >= 2);
+/// guard.unlock().await?;
+/// # Ok(()) }) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Quorum {
+    clients: Arc<[Client]>,
+    lines: Arc<DashMap<Arc<str>, Weak<Mutex<()>>>>,
+}
+
+impl Quorum {
+    /// The servers of these clients. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] unless the number of clients is odd and at least three, or if two of them lead to the same address.
+    pub fn new(clients: impl IntoIterator<Item = Client>) -> Result<Quorum> {
+        let clients: Arc<[Client]> = clients.into_iter().collect();
+        if clients.len() < 3 || clients.len().is_multiple_of(2) {
+            let reason =
+                format!("a quorum needs an odd number of servers, at least 3, and these are {}", clients.len());
+            return Err(Error::config("clients", reason));
+        }
+        let mut places: Vec<_> = clients.iter().map(Client::place).collect();
+        places.sort_unstable();
+        if places.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::config("clients", "two of them lead to the same server, which would vote twice"));
+        }
+        Ok(Quorum { clients, lines: Arc::default() })
+    }
+
+    /// The lock of this name. Sends nothing; the first call reports a name that cannot be used.
+    ///
+    /// One task is one owner and re-enters, as with [`Client::lock`]; with [`non_reentrant`](QuorumLock::non_reentrant) every call is an
+    /// owner of its own.
+    pub fn lock(&self, name: &str) -> QuorumLock {
+        let locks = self.clients.iter().map(|client| client.lock(name)).collect();
+        QuorumLock { quorum: self.clone(), name: name.into(), locks, acts_for: ActsFor::Current, renewed: true }
+    }
+
+    /// The place in this process where the callers of one name queue: one of them votes at a time.
+    fn line(&self, name: &Arc<str>) -> Arc<Mutex<()>> {
+        let mut line = self.lines.entry(Arc::clone(name)).or_default();
+        line.upgrade().unwrap_or_else(|| {
+            let fresh = Arc::new(Mutex::new(()));
+            *line = Arc::downgrade(&fresh);
+            fresh
+        })
+    }
+
+    fn forget_line(&self, name: &str) {
+        self.lines.remove_if(name, |_, line| line.strong_count() == 0);
+    }
+}
+
+/// A lock over the servers of a [`Quorum`], with settings. Cheap to clone. It holds nothing itself.
+#[derive(Debug, Clone)]
+#[must_use = "this only names a lock and holds nothing: call `.lock().await?` on it"]
+pub struct QuorumLock {
+    quorum: Quorum,
+    name: Arc<str>,
+    /// One for each server.
+    locks: Vec<Lock>,
+    acts_for: ActsFor,
+    /// The watchdog keeps it: there is no fixed lease.
+    renewed: bool,
+}
+
+/// When a call gives up.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    Once,
+    Until(Instant),
+    Never,
+}
+
+impl Limit {
+    fn is_over(self) -> bool {
+        match self {
+            Limit::Once => true,
+            Limit::Until(end) => Instant::now() >= end,
+            Limit::Never => false,
+        }
+    }
+
+    fn before(self, moment: Instant) -> Instant {
+        if let Limit::Until(end) = self { end.min(moment) } else { moment }
+    }
+}
+
+/// The votes of one attempt.
+enum Vote {
+    /// A majority granted it; votes that are still to come.
+    Won(Vec<Option<Guard>>, JoinSet<(usize, Result<Option<Guard>>)>),
+    /// A majority answered and did not grant it.
+    Taken,
+    /// No majority answered.
+    Unavailable(Error),
+}
+
+impl QuorumLock {
+    /// Sets a fixed lease, as [`Lock::lease`]. A server that comes back empty is then not asked again.
+    pub fn lease(self, d: Duration) -> QuorumLock {
+        QuorumLock { renewed: false, ..self.each(|lock| lock.lease(d)) }
+    }
+
+    /// Limits how long the lock is held, as [`Lock::max_hold`].
+    pub fn max_hold(self, d: Duration) -> QuorumLock {
+        self.each(|lock| lock.max_hold(d))
+    }
+
+    /// Acquires the lock for this owner, as [`Lock::owner`].
+    pub fn owner(self, o: &Owner) -> QuorumLock {
+        QuorumLock { acts_for: ActsFor::This(o.clone()), ..self }
+    }
+
+    /// Makes every call an owner of its own, as [`Lock::non_reentrant`].
+    pub fn non_reentrant(self) -> QuorumLock {
+        QuorumLock { acts_for: ActsFor::EachCall, ..self }
+    }
+
+    fn each(self, set: impl Fn(Lock) -> Lock) -> QuorumLock {
+        QuorumLock { locks: self.locks.into_iter().map(set).collect(), ..self }
+    }
+
+    /// The name, without the clients' prefixes.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Acquires the lock on a majority of the servers; waits for as long as another owner holds it.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Unavailable`]: no majority answered for [`outage_timeout`](crate::Builder::outage_timeout) of the first client.
+    /// * [`Error::Lost`]: this owner held the lock and lost it.
+    /// * Others as [`Error`] says. In each case this call holds nothing on any server that answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind. Await the future or drop it: while you keep it unpolled, other callers of this process
+    /// wait for it.
+    pub async fn lock(&self) -> Result<QuorumGuard> {
+        let acquired = self.acquire(Limit::Never).await?;
+        Ok(acquired.expect("a wait without limit ends with the lock or an error"))
+    }
+
+    /// Makes one attempt; `None` if a majority answered and another owner holds the lock, or two callers that started together split the
+    /// servers among them.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](QuorumLock::lock), but the call gives up after [`command_timeout`](crate::Builder::command_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](QuorumLock::lock).
+    pub async fn try_lock(&self) -> Result<Option<QuorumGuard>> {
+        self.acquire(Limit::Once).await
+    }
+
+    /// Waits for at most `limit`; `None` if another owner held the lock all that time.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](QuorumLock::lock), but the call gives up when the limit ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](QuorumLock::lock).
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<QuorumGuard>> {
+        self.acquire(Instant::now().checked_add(limit).map_or(Limit::Never, Limit::Until)).await
+    }
+
+    /// As [`try_lock_for`](QuorumLock::try_lock_for), with a deadline: an `Instant` of tokio or of the standard library.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_lock_for`](QuorumLock::try_lock_for).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](QuorumLock::lock).
+    pub async fn try_lock_until(&self, deadline: impl Into<Instant>) -> Result<Option<QuorumGuard>> {
+        self.acquire(Limit::Until(deadline.into())).await
+    }
+
+    /// Acquires the lock, runs `work` under its [protection](QuorumGuard::protect), and releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](QuorumLock::lock), and as [`QuorumGuard::protect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the lock.
+    pub async fn with<T, W: Future<Output = T>>(&self, work: impl FnOnce() -> W) -> Result<T> {
+        self.lock().await?.protect(work()).await
+    }
+
+    /// Releases the lock on every server on behalf of its holder, and wakes the waiters; true if one of the servers had it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or the error of a server if no majority answered.
+    ///
+    /// # Cancel safety
+    ///
+    /// If you drop the future, the lock may or may not be forced open.
+    pub async fn force_unlock(&self) -> Result<bool> {
+        let (mut held, mut failed) = (false, Vec::new());
+        for answer in join_all(self.locks.iter().map(Lock::force_unlock)).await {
+            match answer {
+                Ok(was_held) => held |= was_held,
+                Err(error) => failed.push(error),
+            }
+        }
+        match failed.into_iter().nth(self.minority()) {
+            Some(error) => Err(error),
+            None => Ok(held),
+        }
+    }
+
+    /// The most servers that can be without it.
+    fn minority(&self) -> usize {
+        self.locks.len() / 2
+    }
+
+    async fn acquire(&self, limit: Limit) -> Result<Option<QuorumGuard>> {
+        let owner = self.acts_for.owner();
+        let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
+        let _turn = match self.turn(&locks, &owner, limit).await {
+            Ok(turn) => turn,
+            Err(_late) => return Ok(None),
+        };
+        let outage_ends = limit.before(Instant::now() + self.quorum.clients[0].outage_timeout());
+        let (mut releases, mut pause) = (None, FIRST_PAUSE);
+        loop {
+            match self.vote(&locks).await? {
+                Vote::Won(guards, late) => return Ok(Some(QuorumGuard::new(locks, guards, late, self.renewed))),
+                Vote::Taken if limit.is_over() => return Ok(None),
+                Vote::Unavailable(error) if limit.is_over() || Instant::now() >= outage_ends => return Err(error),
+                Vote::Taken | Vote::Unavailable(_) => {}
+            }
+            // The next vote comes right after the subscriptions, for a release may have been announced before them.
+            let Some(releases) = &releases else {
+                releases = Some(Releases::of(&locks)?);
+                continue;
+            };
+            tokio::select! {
+                () = releases.heard() => sleep(spread(SETTLE)).await,
+                () = tokio::time::sleep_until(limit.before(Instant::now() + spread(pause))) => pause = (pause * 2).min(LAST_PAUSE),
+            }
+        }
+    }
+
+    /// The right of this process to vote for this name. An owner that holds the lock votes at once, and so does a single attempt.
+    async fn turn(
+        &self,
+        locks: &[Lock],
+        owner: &Owner,
+        limit: Limit,
+    ) -> std::result::Result<Option<Turn>, tokio::time::error::Elapsed> {
+        if matches!(limit, Limit::Once) || locks.iter().any(|lock| lock.is_held_by(owner)) {
+            return Ok(None);
+        }
+        let line = self.quorum.line(&self.name).lock_owned();
+        let held = match limit {
+            Limit::Until(end) => timeout_at(end, line).await?,
+            Limit::Once | Limit::Never => line.await,
+        };
+        Ok(Some(Turn { quorum: self.quorum.clone(), name: Arc::clone(&self.name), held: Some(held) }))
+    }
+
+    /// Asks all servers at once. Ends as soon as a majority granted it, or cannot any more; votes without a majority are dropped, and so
+    /// taken back on every server, also those that are still to come.
+    async fn vote(&self, locks: &[Lock]) -> Result<Vote> {
+        let mut asked = JoinSet::new();
+        for (server, lock) in locks.iter().cloned().enumerate() {
+            asked.spawn(async move { (server, lock.try_lock().await) });
+        }
+        let mut guards: Vec<Option<Guard>> = locks.iter().map(|_| None).collect();
+        let (mut refused, mut failed) = (0, 0);
+        let (began, mut answered_in) = (Instant::now(), None);
+        loop {
+            // Once a majority has answered, the others have as long again, and a little: a frozen server delays nobody for long.
+            let last = answered_in.map(|time: Duration| began + time * 2 + STRAGGLERS);
+            let next = match last {
+                Some(last) => timeout_at(last, asked.join_next()).await.unwrap_or_default(),
+                None => asked.join_next().await,
+            };
+            let Some(answer) = next else { break };
+            let (server, answer) = answer.unwrap_or_else(|error| panic_or_closed(error));
+            let failure = match answer {
+                Ok(Some(guard)) => {
+                    guards[server] = Some(guard);
+                    None
+                }
+                Ok(None) => {
+                    refused += 1;
+                    None
+                }
+                Err(error) if !is_of_one_server(&error) => return Err(error),
+                Err(error) => {
+                    failed += 1;
+                    Some(error)
+                }
+            };
+            answered_in = answered_in
+                .or_else(|| (guards.iter().flatten().count() + refused > self.minority()).then(|| began.elapsed()));
+            let granted = guards.iter().flatten().filter(|guard| !guard.is_lost()).count();
+            if granted > self.minority() {
+                return Ok(Vote::Won(guards, asked));
+            }
+            if refused > 0 && granted + refused > self.minority() && granted + asked.len() <= self.minority() {
+                return Ok(Vote::Taken);
+            }
+            match failure.filter(|_| failed > self.minority()) {
+                Some(error) if error.is_unavailable() => return Ok(Vote::Unavailable(error)),
+                Some(error) => return Err(error),
+                None => {}
+            }
+        }
+        Ok(Vote::Taken) // a majority has answered, and not all of it granted the lock
+    }
+}
+
+/// A panic goes on to the caller; a task is aborted only with its runtime.
+fn panic_or_closed<T>(error: tokio::task::JoinError) -> (usize, Result<T>) {
+    match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => (0, Err(Error::Closed)),
+    }
+}
+
+/// Whether the other servers may still make a majority without the one that says so.
+fn is_of_one_server(error: &Error) -> bool {
+    !matches!(error, Error::InvalidName { .. } | Error::InvalidConfig { .. } | Error::Closed)
+}
+
+/// Leaves the queue of its name when dropped.
+struct Turn {
+    quorum: Quorum,
+    name: Arc<str>,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        self.quorum.forget_line(&self.name);
+    }
+}

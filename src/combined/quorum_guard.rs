@@ -1,0 +1,324 @@
+//! What a holder of a quorum lock has: the guards of its servers, and a task that looks after them.
+
+use std::{
+    future::Future,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{interval, sleep},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    any_lost::AnyLost,
+    protect::{Holding, protecting},
+};
+use crate::{
+    engine::Guard,
+    error::{Error, Lost, Result},
+    primitives::Lock,
+    sync::tokio,
+};
+
+type Late = JoinSet<(usize, Result<Option<Guard>>)>;
+
+/// The guard of a [`QuorumLock`](crate::QuorumLock). Released by [`unlock`](QuorumGuard::unlock), or in the background when dropped.
+///
+/// Each server's hold is renewed as that of a [`Lock`](crate::Lock). A server that lost the lock, or did not answer at first, is asked for
+/// it again every third of a lease, and counts from then on.
+#[derive(Debug)]
+#[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
+pub struct QuorumGuard {
+    servers: Arc<Servers>,
+    token: AnyLost,
+    /// Ends the task that looks after the servers.
+    _keeper: DropGuard,
+}
+
+/// The guards by server. The caller's guard and the task that looks after them share these.
+#[derive(Debug)]
+struct Servers {
+    name: String,
+    state: Mutex<State>,
+    /// Notified when a guard was added, or the lock is lost.
+    changed: Notify,
+}
+
+/// Invariant: while it is not lost, a majority of the guards has been certain without a break. A guard that is not certain stays so, and
+/// one is added only while the others are a majority, under the same mutex.
+#[derive(Debug)]
+struct State {
+    guards: Vec<Option<Arc<Guard>>>,
+    lost: Option<Lost>,
+}
+
+impl State {
+    fn certain(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.guards.iter().flatten().filter(|guard| !guard.is_lost())
+    }
+
+    /// Why it is lost; decided here, for good.
+    fn settle(&mut self) -> Option<Lost> {
+        if self.lost.is_none() && self.certain().count() <= self.guards.len() / 2 {
+            let reasons: Vec<_> = self.guards.iter().flatten().filter_map(|guard| guard.loss()).collect();
+            let is_said = |reason: &Lost| reasons.contains(reason);
+            let reason = [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said);
+            self.lost = Some(reason.unwrap_or(Lost::Removed));
+        }
+        self.lost
+    }
+}
+
+impl Servers {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn loss(&self) -> Option<Lost> {
+        self.state().settle()
+    }
+
+    fn nodes(&self) -> usize {
+        self.state().certain().count()
+    }
+
+    /// How long a majority is certain.
+    fn remaining(&self) -> Duration {
+        let mut state = self.state();
+        if state.settle().is_some() {
+            return Duration::ZERO;
+        }
+        let of = |guard: &Option<Arc<Guard>>| guard.as_ref().map_or(Duration::ZERO, |guard| guard.remaining());
+        let mut times: Vec<_> = state.guards.iter().map(of).collect();
+        times.sort_unstable();
+        times[times.len() / 2] // a majority has at least this
+    }
+
+    async fn lost(&self) -> Lost {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            let tokens: Vec<_> = self.state().certain().map(|guard| guard.lost_token()).collect();
+            let watched = tokens.iter().map(|token| Box::pin(token.cancelled())).collect::<FuturesUnordered<_>>();
+            tokio::select! {
+                () = changed => {}
+                Some(()) = watched.into_future().map(|(first, _)| first) => {}
+                () = sleep(self.remaining()) => {}
+            }
+        }
+    }
+
+    /// Adds a guard, unless the lock is lost: a majority that is gone does not come back. False then.
+    fn add(&self, server: usize, guard: Guard) -> bool {
+        let mut state = self.state();
+        let adds = state.settle().is_none();
+        let unused = if adds { state.guards[server].replace(Arc::new(guard)) } else { Some(Arc::new(guard)) };
+        drop(state);
+        drop(unused); // outside of the mutex: it sends a release
+        self.changed.notify_waiters();
+        adds
+    }
+
+    /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
+    /// before it can acquire the lock there again.
+    fn missing(&self) -> Vec<usize> {
+        let mut state = self.state();
+        if state.settle().is_some() {
+            return Vec::new();
+        }
+        let lost: Vec<_> = state.guards.iter_mut().map(|guard| guard.take_if(|guard| guard.is_lost())).collect();
+        let missing = (0..state.guards.len()).filter(|server| state.guards[*server].is_none()).collect();
+        drop(state);
+        drop(lost);
+        missing
+    }
+}
+
+impl QuorumGuard {
+    /// Of a majority; `late` are the votes that are still to come. `renewed`: servers that do not have the lock are asked again.
+    pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Late, renewed: bool) -> QuorumGuard {
+        let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
+        let guards = guards.into_iter().map(|guard| guard.map(Arc::new)).collect();
+        let state = Mutex::new(State { guards, lost: None });
+        let servers = Arc::new(Servers { name, state, changed: Notify::new() });
+        let ended = CancellationToken::new();
+        let keeping = keep(Arc::clone(&servers), locks, late, renewed);
+        tokio::spawn(ended.clone().run_until_cancelled_owned(keeping));
+        QuorumGuard { servers, token: AnyLost::default(), _keeper: ended.drop_guard() }
+    }
+
+    /// On how many servers the hold is certain now.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.servers.nodes()
+    }
+
+    /// How long a majority certainly has the lock if no server replies any more; zero once the lock is lost.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.servers.remaining()
+    }
+
+    /// Whether fewer than a majority of the servers are certain, or were at any time since the lock was acquired.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.servers.loss().is_some()
+    }
+
+    /// Resolves when fewer than a majority are certain, before any of their leases can have expired. For `select!`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing; you can call it again.
+    pub async fn lost(&self) -> Lost {
+        self.servers.lost().await
+    }
+
+    /// A token that is cancelled when [`lost`](QuorumGuard::lost) would resolve, for other tasks. Call it inside a tokio runtime: a task
+    /// there watches the servers while this guard lives.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        let servers = Arc::clone(&self.servers);
+        self.token.when(async move { _ = servers.lost().await })
+    }
+
+    /// Asks the servers now whether a majority has the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if a majority has it no more; [`Error::Unavailable`] if no majority answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn check(&self) -> Result<()> {
+        if let Some(reason) = self.servers.loss() {
+            return Err(Error::lost(&self.servers.name, reason));
+        }
+        let guards = self.servers.state().guards.clone();
+        let mut checks: FuturesUnordered<_> = guards.iter().flatten().map(|guard| guard.check()).collect();
+        let mut count = Count::of(guards.len());
+        while let Some(answer) = checks.next().await {
+            if count.add(answer) {
+                return Ok(());
+            }
+        }
+        count.error(&self.servers.name)
+    }
+
+    /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if fewer than a majority had the lock to the end; [`Error::Unavailable`] if no majority answered. The release goes
+    /// on in the background where it was not answered.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
+    pub async fn unlock(self) -> Result<()> {
+        let (guards, lost) = {
+            let mut state = self.servers.state();
+            let lost = state.settle();
+            state.lost = Some(Lost::Removed); // no guard is added any more
+            (mem::take(&mut state.guards), lost)
+        };
+        let (mut count, mut releases) = (Count::of(guards.len()), JoinSet::new());
+        // Nobody else has a guard for longer than a call of this value's methods, and these are over.
+        for guard in guards.into_iter().flatten().filter_map(Arc::into_inner) {
+            releases.spawn(guard.unlock());
+        }
+        while let Some(answer) = releases.join_next().await {
+            if count.add(answer.unwrap_or(Err(Error::Closed))) {
+                break;
+            }
+        }
+        releases.detach_all(); // the others go on
+        match lost {
+            Some(reason) => Err(Error::lost(&self.servers.name, reason)),
+            None => count.error(&self.servers.name),
+        }
+        .inspect_err(|_| self.token.cancel())
+    }
+}
+
+/// The answers of the servers.
+struct Count {
+    servers: usize,
+    confirmed: usize,
+    unknown: Option<Error>,
+}
+
+impl Count {
+    fn of(servers: usize) -> Count {
+        Count { servers, confirmed: 0, unknown: None }
+    }
+
+    /// Whether a majority has confirmed it.
+    fn add(&mut self, answer: Result<()>) -> bool {
+        match answer {
+            Ok(()) => self.confirmed += 1,
+            Err(Error::Lost { .. }) => {}
+            Err(error) => self.unknown = Some(error),
+        }
+        self.confirmed > self.servers / 2
+    }
+
+    /// After the last answer: the error of a server that did not tell may hide that it had the lock.
+    fn error(self, name: &str) -> Result<()> {
+        if self.confirmed > self.servers / 2 {
+            return Ok(());
+        }
+        Err(self.unknown.unwrap_or_else(|| Error::lost(name, Lost::Removed)))
+    }
+}
+
+/// Takes late votes in, and asks the servers that do not have it again, every third of a lease.
+async fn keep(servers: Arc<Servers>, locks: Vec<Lock>, mut late: Late, renewed: bool) {
+    let mut tick = interval(locks.iter().map(Lock::renewal).min().unwrap_or(Duration::from_secs(10)));
+    tick.tick().await; // the first is at once
+    loop {
+        tokio::select! {
+            Some(vote) = late.join_next() => {
+                if let Ok((server, Ok(Some(guard)))) = vote {
+                    servers.add(server, guard);
+                }
+            }
+            _ = tick.tick(), if renewed => ask_again(&servers, &locks, &mut late),
+            else => return,
+        }
+    }
+}
+
+/// A vote that is still under way is asked for anew: the earlier one is dropped, and so taken back.
+fn ask_again(servers: &Servers, locks: &[Lock], late: &mut Late) {
+    late.abort_all();
+    for server in servers.missing() {
+        let lock = locks[server].clone();
+        late.spawn(async move { (server, lock.try_lock().await) });
+    }
+}
+
+impl Holding for QuorumGuard {
+    fn name(&self) -> String {
+        self.servers.name.clone()
+    }
+
+    async fn lost(&self) -> Lost {
+        QuorumGuard::lost(self).await
+    }
+
+    async fn unlock(self) -> Result<()> {
+        QuorumGuard::unlock(self).await
+    }
+}
+
+protecting!(QuorumGuard);
