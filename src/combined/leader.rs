@@ -23,7 +23,6 @@ impl Client {
     /// # assert_eq!(answer, 42);
     /// # Ok(()) }) }
     /// ```
-    #[must_use]
     pub fn leader(&self, name: &str) -> Leader {
         Leader { client: self.clone(), lock: self.mutex(name) }
     }

@@ -352,7 +352,7 @@ impl QuorumLock {
                 None => asked.join_next().await,
             };
             let Some(answer) = next else { break };
-            let (server, answer) = answer.unwrap_or_else(|error| panic_or_closed(error));
+            let (server, answer) = answer.unwrap_or_else(panic_or_closed);
             let failure = match answer {
                 Ok(Some(guard)) => {
                     guards[server] = Some(guard);
