@@ -198,9 +198,17 @@ impl Error {
 
     /// `name` is empty if the call is not about one lock.
     pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
+        Error::no_success(&about(what, name), name, waited, source)
+    }
+
+    /// As [`silent`](Error::silent), with the server that did not reply.
+    pub(crate) fn silent_at(server: &str, what: &str, name: &str, waited: Duration, source: Source) -> Error {
+        Error::no_success(&format!("{} at {server}", about(what, name)), name, waited, Some(source))
+    }
+
+    fn no_success(what: &str, name: &str, waited: Duration, source: Option<Source>) -> Error {
         let why = if is_clock_moved() { CLOCK_MOVED } else { "" };
-        let tried = format!("{} failed after {waited:.1?}{why}", about(what, name));
-        Error::Unavailable { name: if_any(name), tried, source }
+        Error::Unavailable { name: if_any(name), tried: format!("{what} failed after {waited:.1?}{why}"), source }
     }
 
     /// A call that waits was polled outside a runtime, where nothing could wake it.

@@ -162,10 +162,10 @@ impl Pauses {
     }
 }
 
-/// No reply in time. Names the server that its cause is about.
+/// The error if there was no usable reply in time. Names the server that the cause is about.
 pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Source) -> Error {
     match server_in(&source) {
-        Some(server) => Error::silent(&format!("{what} ({server})"), name, waited, Some(source.clone())),
+        Some(server) => Error::silent_at(server, what, name, waited, source.clone()),
         None => Error::silent(what, name, waited, Some(source)),
     }
 }

@@ -174,7 +174,7 @@ impl Engine {
             }
             let left = || config.connect_timeout.saturating_sub(since.elapsed());
             if left().is_zero() {
-                let connecting = format!("{CONNECTING} ({})", url.place());
+                let connecting = format!("{CONNECTING} to {}", url.place());
                 return Err(Error::silent(&connecting, "", since.elapsed(), last));
             }
             tracing::info!(target: "leasehold::conn", ?last, "cannot connect yet; the client tries again");
