@@ -257,7 +257,7 @@ fn is_clock_moved() -> bool {
     is_outside(ours, before, StdInstant::now())
 }
 
-/// Whether a clock that was looked at between two moments of another cannot be the same.
+/// True if a clock differs from the system clock; it was read between two readings of the system clock.
 fn is_outside(ours: StdInstant, before: StdInstant, after: StdInstant) -> bool {
     const FAR: Duration = Duration::from_millis(10);
     before.saturating_duration_since(ours).max(ours.saturating_duration_since(after)) > FAR

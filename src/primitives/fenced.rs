@@ -172,7 +172,7 @@ impl FencedGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is lost: nothing was written. [`Error::Unavailable`] if the server does not answer: the key may
+    /// [`Error::Lost`] if the lock is lost: nothing was written. [`Error::Unavailable`] if the server does not reply: the key may
     /// be written now or later, for as long as the lock is held. Release the lock before anything else writes that key.
     ///
     /// # Cancel safety

@@ -115,7 +115,7 @@ macro_rules! exclusive {
             ///
             /// * [`Error::Lost`](crate::Error::Lost): this owner held the lock and lost it; release its other guards first. Also
             ///   when the lock was granted too late four times in a row, which only happens with a lease shorter than a round trip.
-            /// * [`Error::Unavailable`](crate::Error::Unavailable): the server did not answer for
+            /// * [`Error::Unavailable`](crate::Error::Unavailable): the server did not reply for
             ///   [`outage_timeout`](crate::Builder::outage_timeout).
             /// * Others as [`Error`](crate::Error) says. In each case this call holds nothing.
             ///
@@ -146,7 +146,7 @@ macro_rules! exclusive {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but the call gives up on a server that does not answer after
+            /// As [`lock`](Self::lock), but the call gives up on a server that does not reply after
             /// [`command_timeout`](crate::Builder::command_timeout).
             ///
             /// # Cancel safety
@@ -161,7 +161,7 @@ macro_rules! exclusive {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but the call gives up on a server that does not answer when the limit ends.
+            /// As [`lock`](Self::lock), but the call gives up on a server that does not reply when the limit ends.
             ///
             /// # Cancel safety
             ///
@@ -220,7 +220,7 @@ macro_rules! exclusive {
             /// # Errors
             ///
             /// [`Error::Conflict`](crate::Error::Conflict) if the key is not a lock of this kind;
-            /// [`Error::Unavailable`](crate::Error::Unavailable) if the server does not answer for
+            /// [`Error::Unavailable`](crate::Error::Unavailable) if the server does not reply for
             /// [`outage_timeout`](crate::Builder::outage_timeout); others as [`Error`](crate::Error) says.
             ///
             /// # Cancel safety
