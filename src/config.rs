@@ -33,7 +33,7 @@ pub(crate) struct Config {
     pub(crate) credentials: Option<CredentialsProvider>,
     pub(crate) tls: Option<TlsContext>,
     pub(crate) client_name: Option<String>,
-    /// What all names begin with.
+    /// The prefix of all names.
     pub(crate) prefix: String,
 }
 

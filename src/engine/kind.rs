@@ -119,7 +119,7 @@ impl KindScript {
         KindScript { script: Script::new(source), keys }
     }
 
-    /// One that also looks at keys of other holds, which it finds out by itself.
+    /// A script that also reads keys of other holds, which it finds by itself.
     pub(crate) const fn of_other_holds(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
         KindScript { script: Script::of_other_keys(source), keys }
     }

@@ -242,7 +242,7 @@ impl Engine {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
         let given_back = timeout(grace, self.releaser.idle(|| self.registry.has_no_guards()));
-        self.closing.run_until_cancelled(given_back).await; // or it is closed meanwhile
+        self.closing.run_until_cancelled(given_back).await; // or until the client is closed
         self.close().await
     }
 

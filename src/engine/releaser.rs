@@ -513,7 +513,8 @@ impl ReleaseWorker {
         if job.hold.since().is_some() {
             tracing::warn!(target: "leasehold::lock", name, id, %error, "the release failed; the lock stays held until its lease expires");
         } else {
-            tracing::debug!(target: "leasehold::lock", name, id, %error, "the release of an unanswered attempt failed; what it may have acquired expires with its lease");
+            tracing::debug!(target: "leasehold::lock", name, id, %error,
+                "the release of an attempt without a reply failed; if it acquired the lock, its lease expires");
         }
         if let Some(heir) = &job.heir {
             heir.withdraw();

@@ -45,7 +45,7 @@ pub(crate) struct Watchdog {
     queues: Arc<Queues>,
     releaser: Arc<Releaser>,
     counters: Arc<Counters>,
-    /// Holds that one task confirms.
+    /// The number of holds that one task renews.
     at_once: AtomicUsize,
 }
 
@@ -181,7 +181,7 @@ impl Watchdog {
     fn confirm(self: &Arc<Self>, holds: Due) {
         let watchdog = Arc::clone(self);
         tokio::spawn(async move {
-            // All of them first: should one of them end the task, the others are listed again.
+            // Create all of them first: if one of them ends the task, the others return to the list.
             let confirming: Vec<_> = holds.iter().map(|(hold, lease)| (watchdog.confirming(hold), *lease)).collect();
             join_all(confirming.into_iter().map(|(hold, lease)| watchdog.confirm_one(hold, lease))).await
         });
@@ -230,7 +230,7 @@ impl Watchdog {
     }
 }
 
-/// A hold that is being confirmed. It is listed again however that ends: with the task, too, that confirmed it.
+/// A hold that is being renewed. It returns to the list in any case, also if the task of the renewal ends.
 struct Confirming<'a> {
     watchdog: &'a Watchdog,
     hold: &'a Arc<Hold>,
@@ -241,7 +241,7 @@ impl Drop for Confirming<'_> {
     fn drop(&mut self) {
         if !self.is_done {
             self.hold.confirm_later();
-            self.watchdog.at_once.store(1, Ordering::Relaxed); // the next time it must not end the task of others
+            self.watchdog.at_once.store(1, Ordering::Relaxed); // the next time it must not end the renewals of others
         }
         self.watchdog.list(self.hold);
     }

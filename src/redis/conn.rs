@@ -1,9 +1,9 @@
-//! With the folder of its name the only place that names fred: one connection, and the supervision that replaces it.
+//! One connection, and the task that replaces it when it is lost. No module outside of this one and its folder uses fred.
 //!
-//! fred can reconnect by itself, but then resends scripts that may have run, and some of its states never end
-//! (docs/design.md lists what was measured). So a [`Link`] is one connection for its whole life: no reconnect policy,
-//! one attempt per command, every wait bounded, and once anything about it is doubtful it is thrown away. [`Conn`]
-//! opens the next one. Requests are safe to send twice, so nothing is lost with a link.
+//! fred can reconnect by itself, but then it resends scripts that may have run, and some of its states never end (docs/design.md lists
+//! the measurements). So a [`Link`] is one connection for its whole life: no reconnect policy, one attempt per command, and a time limit
+//! for every wait. If anything about it is doubtful, it is closed, and [`Conn`] opens the next one. Requests are safe to send twice, so
+//! nothing is lost with a link.
 
 mod link;
 mod subscriber;
@@ -38,40 +38,40 @@ use super::{
 };
 use crate::{error::Source, stats::Counters};
 
-/// Messages that a connection which does not listen makes room for. What fred says of itself while it connects goes the same
-/// way, and with room for one it would say "channel lagged" instead of why it could not.
+/// The size of the message buffer of a connection that is not for messages. fred also uses this buffer for its own events while it
+/// connects. With room for only one, its error would be "channel lagged" instead of the reason for which it could not connect.
 pub(super) const NOTHING_HEARD: usize = 16;
-/// Waits between attempts to reconnect double from the first to the last.
+/// The pauses between attempts to reconnect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
-/// A connection that lives no longer than this has died young. After several of these in a row we wait before the next, but
-/// no longer than this: a bad network is to be ridden out.
+/// A connection is short-lived if it lasted no longer than this. After several of these in a row there is a pause before the next one, but
+/// a short one, so that the client works even on a bad network.
 const YOUNG: Duration = Duration::from_secs(1);
 const LAST_PAUSE_AFTER_YOUNG: Duration = Duration::from_millis(100);
 
-/// Of several addresses of one name the next is tried when one has not answered for this part of the command timeout.
+/// If a host name has several addresses, the next one is tried when one has not replied for this part of the command timeout.
 const HEAD_STARTS: u32 = 8;
 
-/// Where the link of the moment is put, or why there is none.
+/// The place of the present link, or of the reason for which there is none.
 type Slot = watch::Sender<Result<Arc<Link>, Fault>>;
 
-/// A connection that comes back: the link of the moment, and a task that replaces it.
+/// A connection that is restored after a loss: the present link, and a task that replaces it.
 #[derive(Debug)]
 pub(super) struct Conn {
     link: watch::Receiver<Result<Arc<Link>, Fault>>,
-    /// Told when somebody needs a link: the first is opened then, if not before.
+    /// Notified when a caller needs a link. The first link is opened then, if not before.
     wanted: Arc<Notify>,
     was_wanted: CancellationToken,
     command_timeout: Duration,
-    /// Where it leads to, for people.
+    /// The address, for messages.
     place: String,
 }
 
-/// Told whenever a lost connection has been replaced: what the server knew may be gone.
+/// Called whenever a lost connection has been replaced: the server may have lost its data.
 pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
 
 impl Conn {
-    /// Opens the first link; afterwards a task replaces lost ones until `closed`, and tells of each.
+    /// Opens the first link. Then a task replaces lost links until `closed`, and calls `reconnected` for each.
     pub(super) async fn open(
         dial: &Dialer,
         reconnected: &Reconnected,
@@ -81,7 +81,7 @@ impl Conn {
         Ok(Conn::keep(dial.clone(), Some(first), Arc::clone(reconnected), closed.clone()))
     }
 
-    /// The same, but the first link is opened when it is first needed.
+    /// As [`open`](Conn::open), but opens the first link when it is first needed.
     pub(super) fn lazy(dial: &Dialer, reconnected: &Reconnected, closed: &CancellationToken) -> Conn {
         Conn::keep(dial.clone(), None, Arc::clone(reconnected), closed.clone())
     }
@@ -109,7 +109,7 @@ impl Conn {
         Conn { link, wanted, was_wanted, command_timeout, place }
     }
 
-    /// The link of the moment. Waits for one while there is none, unless we are not welcome.
+    /// The present link. Waits if there is none, unless the server refuses this user.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         let now = self.link.borrow().clone();
         match now {
@@ -128,22 +128,22 @@ impl Conn {
             timeout(self.command_timeout, slot.wait_for(usable)).await.map(|found| found.map(|now| now.clone()));
         match found {
             Ok(Ok(found)) => found,
-            Ok(Err(_gone)) => Err(Fault::Abandoned), // nobody replaces links any more, and nobody has closed them
+            Ok(Err(_gone)) => Err(Fault::Abandoned), // the task that replaces links has ended, but the client was not closed
             Err(_late) => Err(self.none_yet()),
         }
     }
 
-    /// Resolves when somebody has needed a link.
+    /// Resolves when a caller has needed a link.
     pub(super) async fn needed(&self) {
         self.was_wanted.cancelled().await;
     }
 
-    /// The link of the moment, if it lives.
+    /// The present link, if it is alive.
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {
         self.link.borrow().as_ref().ok().filter(|link| !link.down.is_cancelled()).cloned()
     }
 
-    /// Whether somebody waits for a link in vain, or the one there is has been silent for so long.
+    /// True if a caller waits for a link that cannot be opened, or if the present link has given no reply for this long.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         match &*self.link.borrow() {
             Ok(link) => link.down.is_cancelled() || link.silence() > late,
@@ -151,13 +151,14 @@ impl Conn {
         }
     }
 
-    /// Why there is no link: whatever the server refuses us now, nothing was sent.
+    /// The reason for which there is no link. Whatever it is, nothing was sent.
     fn none_yet(&self) -> Fault {
         let last = self.link.borrow().as_ref().err().cloned().and_then(Fault::source);
         Fault::NotSent(last.unwrap_or_else(|| Arc::new(closed()))).at(&self.place)
     }
 
-    /// Why a request has no reply yet: there is no connection, for this reason; else what its last try came to, if it had one.
+    /// The reason for which a request has no reply yet: the reason for which there is no connection, else `last`, the failure of its last
+    /// attempt.
     pub(super) fn trouble(&self, last: Option<Source>) -> Source {
         match &*self.link.borrow() {
             Ok(link) if link.down.is_cancelled() => source_at(link.address(), link.lost_by()),
@@ -170,15 +171,15 @@ impl Conn {
     }
 }
 
-/// Replaces lost links for ever; ended by dropping it.
+/// Replaces lost links until it is dropped.
 async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: Reconnected) {
-    let mut before: Vec<Peer> = Vec::new(); // those that may not be closed yet
+    let mut before: Vec<Peer> = Vec::new(); // connections that the server may not have closed yet
     let mut pause = Duration::ZERO;
     loop {
         let opened = Instant::now();
         let successor = dial.successor(&link).await;
         let lost = Instant::now();
-        // The first time at once; one that dies young again and again must not keep us busy.
+        // The first time without a pause. Several short-lived connections in a row must not keep the client busy.
         pause = if opened.elapsed() < YOUNG {
             (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE_AFTER_YOUNG)
         } else {
@@ -205,7 +206,8 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
     }
 }
 
-/// Who was welcome before may be again: a password is being changed, a server has not read its users yet.
+/// After a first successful login, a refused one counts as temporary: somebody may be changing the password, or a server may not have
+/// read its users yet.
 fn for_now(fault: Fault) -> Fault {
     match fault {
         Fault::Denied(denial) => Fault::NotReady(denial.source),
@@ -213,25 +215,25 @@ fn for_now(fault: Fault) -> Fault {
     }
 }
 
-/// Where a connection leads to: looked up anew for each, since names, masters and passwords change.
+/// Finds the server for a connection. Called for each new connection, because names, masters and passwords change.
 pub(super) trait Locator: std::fmt::Debug + Send + Sync {
-    /// The servers that may be the one, as they are found.
+    /// The possible servers, in the order in which they are found.
     fn find(&self) -> BoxStream<'_, Result<Target, Fault>>;
-    /// Where it leads to, for people.
+    /// The address, for messages.
     fn place(&self) -> String;
-    /// Whether a replica is not the one, whoever says so.
+    /// True if the server must be a master.
     fn wants_master(&self) -> bool;
-    /// Whether the server that was reached is the one that is meant: another may have its address now.
+    /// Checks that the server is the intended one: another server may have its address now.
     fn recognise<'a>(&'a self, _link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(ready(Ok(())))
     }
-    /// Changes when what was found before may not be the one any more; `None` where nobody would say so.
+    /// Changes when another server may be the right one; `None` if there are no such notifications.
     fn switches(&self) -> Option<watch::Receiver<Option<Address>>> {
         None
     }
 }
 
-/// What it takes to open a link.
+/// Opens links.
 #[derive(Debug, Clone)]
 pub(super) struct Dialer {
     locator: Arc<dyn Locator>,
@@ -251,8 +253,8 @@ impl Dialer {
         Ok(link)
     }
 
-    /// To the first of the servers found that is the one. Found anew when that changes meanwhile: a server that froze takes the
-    /// connection when it thaws, and does not know yet that another is the master.
+    /// Connects to the first server that is the right one. Starts again if another server becomes the right one in the meantime. A server
+    /// that was frozen accepts the connection when it continues, and does not know yet that another server is the master.
     async fn open(&self, buffer: usize) -> Result<Link, Fault> {
         let Some(mut switches) = self.locator.switches() else { return self.open_first(buffer).await };
         loop {
@@ -276,7 +278,7 @@ impl Dialer {
         Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet()))))
     }
 
-    /// A name may have several addresses, and one of them may swallow all that is sent there.
+    /// Tries all addresses of a host name, because one of them may never reply.
     async fn open_to(&self, target: Result<Target, Fault>, buffer: usize) -> Result<Link, Fault> {
         let places = target?.each_address(self.command_timeout).await?;
         let open = |place| Box::pin(self.open_at(place, buffer));
@@ -292,7 +294,7 @@ impl Dialer {
         Ok(link)
     }
 
-    /// Keeps a link warm until it is lost, and until then looks for the one that takes its place sooner.
+    /// Sends PINGs on an idle link until it is lost. If the link becomes doubtful, opens its successor before that.
     async fn successor(&self, link: &Link) -> Option<Link> {
         tokio::select! {
             biased;
@@ -301,8 +303,8 @@ impl Dialer {
         }
     }
 
-    /// A link that was idle and does not answer may have been dropped somewhere on the way. Another is opened beside it, and
-    /// if that is there first, the old one is given up for it. `None` when it is lost otherwise.
+    /// If an idle link does not reply, a device between client and server may have dropped it. This opens another link in addition. If that
+    /// one is ready first, it replaces the old one. `None` if the link is lost in another way.
     async fn sooner(&self, link: &Link) -> Option<Link> {
         while link.down.run_until_cancelled(link.doubted()).await.is_some() {
             let opened = link.down.run_until_cancelled(self.link()).await;
@@ -312,14 +314,15 @@ impl Dialer {
                     return Some(next);
                 }
                 Some(Err(_)) => _ = link.down.run_until_cancelled(sleep(spread(LAST_PAUSE))).await,
-                _ => {} // the old one has answered, or is lost
+                _ => {} // the old link has replied, or is lost
             }
         }
         None
     }
 
-    /// Opened when somebody wants it. One that is not let in says so: nobody was ever welcome. It tries again when somebody
-    /// asks again after a pause, which grows: while nobody asks, nobody logs in.
+    /// Opens the first link when a caller needs it. If the server refuses the login, the caller gets that error, because no earlier login
+    /// has succeeded. The next attempt starts when a caller needs a link again, after a pause that grows. Without a caller there is no
+    /// login.
     async fn first_link(&self, wanted: &Notify, slot: &Slot) -> Arc<Link> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -331,11 +334,11 @@ impl Dialer {
             }
             pause = (pause * 2).min(LAST_PAUSE_OUTSIDE);
             sleep(spread(pause)).await;
-            let _ = slot.send_replace(Err(Fault::NotSent(Arc::new(not_yet())))); // by now we may be let in
+            let _ = slot.send_replace(Err(Fault::NotSent(Arc::new(not_yet())))); // the server may accept the login by now
         }
     }
 
-    /// Tries until it works, reporting each failure.
+    /// Tries until it succeeds, and reports each failure.
     async fn until_open(&self, slot: &Slot, told: impl Fn(Fault) -> Fault) -> Link {
         loop {
             if let Some(link) = self.until_open_or(slot, &told, |_| false).await {
@@ -344,7 +347,7 @@ impl Dialer {
         }
     }
 
-    /// The same, but `None` after a failure that ends it.
+    /// As [`until_open`](Dialer::until_open), but returns `None` after a failure for which `ends` is true.
     async fn until_open_or(
         &self,
         slot: &Slot,
@@ -368,8 +371,8 @@ impl Dialer {
     }
 }
 
-/// The first place that opens. The next is tried as soon as one has failed, or has had its head start; a server that does not
-/// let us in has answered for all.
+/// The first address that opens. The next one is tried as soon as one has failed, or has had its head start. If a server refuses the login,
+/// no other address is tried.
 async fn first_of<P, T, F>(places: Vec<P>, head_start: Duration, open: impl Fn(P) -> F) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,
@@ -389,7 +392,7 @@ where
     }
 }
 
-/// Half to one and a half of it, so that many do not come back in step.
+/// A random time from 0.5 to 1.5 times `pause`, so that many clients do not retry at the same moment.
 pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
     pause.mul_f64(0.5 + random)
@@ -401,7 +404,7 @@ mod tests {
 
     use super::*;
 
-    /// What each place does: swallows all, fails, or answers.
+    /// The behavior of each address: never replies, fails, or replies.
     async fn at(place: &'static str) -> Result<&'static str, Fault> {
         match place {
             "swallows" => pending().await,

@@ -71,13 +71,13 @@ const NOT_READY: [&str; 11] = [
     "ERR max number of clients",
 ];
 
-/// What a script is told that looks at a key which it does not name, while the slot of that key is on the move.
+/// The error for a script that reads a key that it does not name, while the slot of that key is being moved.
 const IS_MOVING: &str = "access a non local key in a cluster node";
-/// Waits between two tries to be let in grow further than others: each costs the server a login, and what is wrong lasts.
+/// The longest pause after a refused login. It is longer than other pauses: each attempt costs the server a login, and the reason lasts.
 pub(super) const LAST_PAUSE_OUTSIDE: Duration = Duration::from_secs(5);
 
 impl Fault {
-    /// How long the pause between two tries may become where it is `usual` otherwise.
+    /// The longest pause between two attempts after this fault; `usual` is the longest one after other faults.
     pub(crate) fn last_pause(&self, usual: Duration) -> Duration {
         if matches!(self, Fault::Denied(_)) { LAST_PAUSE_OUTSIDE } else { usual }
     }
@@ -155,7 +155,7 @@ impl Fault {
         matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))
     }
 
-    /// With the server that it is about, once.
+    /// Adds the server that the fault is about, unless it is there already.
     pub(super) fn at(self, server: impl fmt::Display) -> Fault {
         let at = |cause: Source| if server_in(&cause).is_some() { cause } else { source_at(&server, cause) };
         match self {
@@ -190,7 +190,7 @@ pub(crate) fn source_at(server: &impl fmt::Display, cause: Source) -> Source {
     Arc::new(At { server: server.to_string(), cause })
 }
 
-/// The server that a cause is about, where it says so.
+/// The server that a cause is about, if the cause names it.
 pub(crate) fn server_in(cause: &Source) -> Option<&str> {
     cause.downcast_ref::<At>().map(|at| &*at.server)
 }

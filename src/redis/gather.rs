@@ -160,7 +160,7 @@ impl Dispatcher {
     ) -> Result<(Answer, u8), Fault> {
         let (begun, link) = (Instant::now(), self.conn.link().await?);
         if part.is_recalled() {
-            return Err(Fault::Closed); // nobody uses it
+            return Err(Fault::Closed); // the request was recalled
         }
         let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
         let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted, begun).await? } else { 0 };
@@ -192,7 +192,7 @@ impl Dispatcher {
         self.conn.needed().await;
     }
 
-    /// As of [`Conn::trouble`].
+    /// As [`Conn::trouble`].
     pub(super) fn trouble(&self, last: Option<Source>) -> Source {
         self.conn.trouble(last)
     }
@@ -240,7 +240,7 @@ impl Dispatcher {
     async fn call(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let link = self.conn.link().await?;
         if part.is_recalled() {
-            return Err(Fault::Closed); // nobody uses it
+            return Err(Fault::Closed); // the request was recalled
         }
         link.run(script, std::slice::from_ref(part)).await?.pop().expect("one part, one answer")
     }

@@ -40,7 +40,7 @@ const REFUSED: Duration = Duration::from_secs(30);
 /// The pauses between attempts to connect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
-/// A connection that was of use for no longer than this is followed by a longer pause than the one before.
+/// If a connection worked for no longer than this, the next pause is longer than the one before.
 const YOUNG: Duration = Duration::from_secs(1);
 
 /// Receives messages. The hub's task calls it, so it must be quick and must not block.
@@ -288,9 +288,9 @@ impl Hub {
         Ok(())
     }
 
-    /// Channels that are subscribed. A server ends a subscription when the channel's slot leaves it, and fred does not say so.
-    /// The map shows nothing where the slot has come back before it was read again. So these are subscribed again now and
-    /// then, which changes nothing where they still are.
+    /// The subscribed channels. A server ends a subscription when the slot of the channel moves to another server, and fred does not report
+    /// that. If the slot moves back before the client reads the map again, the map does not show it either. So the client subscribes to
+    /// these channels again at intervals. That changes nothing for a channel that is still subscribed.
     fn live_on(&self, line: &Line) -> VecDeque<Arc<str>> {
         let table = self.table();
         let live = table.iter().filter(|(_, channel)| channel.line == *line && channel.live.load(Ordering::Acquire));

@@ -116,7 +116,7 @@ impl Redis {
         Box::pin(self.deployment.send(script, part, Way::Replicated(wanted)))
     }
 
-    /// Why a request about that key has no reply yet, and from which server; `last` is what its last try came to.
+    /// The reason for which a request about `key` has no reply yet, with its server. `last` is the failure of its last attempt.
     pub(crate) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
         self.deployment.trouble(key, last)
     }

@@ -104,7 +104,7 @@ impl Node {
         self.dispatchers.iter().filter_map(|dispatcher| dispatcher.link_now())
     }
 
-    /// Why a request about that key has no reply yet.
+    /// The reason for which a request about `key` has no reply yet. `last` is the failure of its last attempt.
     pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
         self.dispatcher(key).trouble(last)
     }
@@ -114,7 +114,7 @@ impl Node {
         self.dispatchers.iter().any(|dispatcher| dispatcher.is_unwell(late))
     }
 
-    /// A number that no other connection has for as long as this server is there.
+    /// A number that no other connection has while this server exists.
     pub(super) fn connection_of(&self, key: &str) -> usize {
         Arc::as_ptr(self.dispatcher(key)).addr()
     }

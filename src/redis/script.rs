@@ -19,12 +19,12 @@ pub(crate) struct Script {
     pub(super) looks_at: LooksAt,
 }
 
-/// The keys that a script looks at. While a cluster moves a slot, its new server has some of the keys and not yet the others.
+/// The keys that a script reads. While a cluster moves a slot, the new server has some of the keys, but not yet the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LooksAt {
-    /// Those that a request names. The server does not run it where one of them is elsewhere.
+    /// Only keys that the request names. A server that lacks one of them does not run the script.
     ItsKeys,
-    /// Others of the slot, too: it would take those that have not arrived for gone. So it waits until the slot has moved.
+    /// Also other keys of the slot. It would consider keys that have not arrived yet as deleted. So it waits until the slot has moved.
     OtherKeys,
 }
 
@@ -33,7 +33,7 @@ impl Script {
         Script { source, sha: OnceLock::new(), looks_at: LooksAt::ItsKeys }
     }
 
-    /// One that looks at keys which it does not name.
+    /// A script that also reads keys that it does not name.
     pub(crate) const fn of_other_keys(source: &'static str) -> Script {
         Script { source, sha: OnceLock::new(), looks_at: LooksAt::OtherKeys }
     }

@@ -72,7 +72,7 @@ impl Address {
 }
 
 impl Url {
-    /// The servers, without who we are there and which database is ours.
+    /// The addresses of the servers, without the login and the database.
     pub(crate) fn place(&self) -> String {
         match &self.shape {
             Shape::One(address) => address.to_string(),
@@ -193,7 +193,7 @@ fn addresses(hosts: &str, standard_port: u16) -> std::result::Result<Vec<Address
     hosts.split(',').map(|host| address(host, standard_port)).collect()
 }
 
-/// As people write it: what can be no host is refused here, and not when it cannot be found.
+/// Reads an address in a URL. A host that cannot be valid is refused here, so that the error does not come only when it is resolved.
 fn address(text: &str, standard_port: u16) -> std::result::Result<Address, &'static str> {
     if text.chars().any(|char| char.is_control() || char.is_whitespace()) {
         return Err("a host contains a space or a control character, such as a line break");

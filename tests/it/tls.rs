@@ -78,7 +78,7 @@ async fn plain_words_where_tls_is_spoken() {
     let tls = Tls::start();
     for url in [tls.url(), tls.url().replace("//", "//:s3cret@")] {
         let told = told(&url.replace("rediss", "redis"), Settings::new()).await;
-        assert!(told.contains("is it TLS that is spoken there (rediss://)?"), "{told}");
+        assert!(told.contains("does the server use TLS (rediss://)?"), "{told}");
     }
 }
 
@@ -86,7 +86,7 @@ async fn plain_words_where_tls_is_spoken() {
 async fn tls_where_plain_words_are_spoken() {
     let (server, certificates) = (Server::start(), Certificates::new(&["localhost"]));
     let told = told(&server.url().replace("redis", "rediss"), trusting(&certificates)).await;
-    assert!(told.contains("is it TLS that is spoken there?"), "{told}");
+    assert!(told.contains("does the server use TLS?"), "{told}");
 }
 
 /// Nothing is asked of anybody: these are wrong whatever is there.

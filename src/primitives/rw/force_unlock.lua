@@ -22,7 +22,7 @@ return serve(function(k, a)
   end
   publish(ARGV[a + 5], ARGV[a + 6], '1')
   for _, hold in ipairs(gone) do
-    -- First what may be refused while the slot is on the move: what is left of a hold must be found by the second run.
+    -- First the keys that may be refused while the slot is being moved: a second run must still find the field of the hold.
     for level = 1, hold[2] do
       redis.call('DEL', lives_of(lock, hold[1]) .. level)
     end

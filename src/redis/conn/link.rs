@@ -1,4 +1,4 @@
-//! One connection, from its opening to its end.
+//! One connection, from its start to its end.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -39,44 +39,44 @@ use crate::{
     stats::Counters,
 };
 
-/// The digest of no script.
+/// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
-/// How many times within the command timeout those who wait look at the clock.
+/// The number of times within the command timeout at which waiting requests check the clock.
 const PULSES: u32 = 10;
 
-/// A connection on which nothing was heard for this part of the command timeout is idle,
+/// A connection is idle if it delivered nothing for this part of the command timeout.
 const QUIET: u32 = 3;
-/// and doubtful when the next request has had no answer for this part of it.
+/// An idle connection is doubtful if the next request has had no reply for this part of the command timeout.
 const DOUBT: u32 = 10;
-/// An idle connection sends a PING after so many command timeouts, but no later than the longest: what balances load or
-/// translates addresses on the way forgets a connection that nobody uses.
+/// An idle connection sends a PING after this many command timeouts, but no later than the longest time. Load balancers and address
+/// translators forget a connection that is not used.
 const KEEP_WARM: u32 = 3;
 const KEEP_WARM_AT_MOST: Duration = Duration::from_secs(10);
 
-/// One connection, never repaired.
+/// One connection. It is never repaired.
 pub(crate) struct Link {
     pub(super) client: Client,
     address: Address,
     driver: AbortHandle,
     pub(super) down: CancellationToken,
-    /// Why it is down, from before it is.
+    /// The reason for which the link is down. It is set before `down`.
     end: Arc<OnceLock<Source>>,
     command_timeout: Duration,
     liveness: Arc<Liveness>,
-    /// Told every now and then, so that those who wait for a reply look at the clock. A timer for each request would
-    /// cost more than the request: tokio wakes a sleeping thread whenever an earlier timer is set.
+    /// Notified at intervals, so that waiting requests check the clock. A timer for each request would cost more than the request: tokio
+    /// wakes a sleeping thread whenever an earlier timer is set.
     pulse: Arc<Notify>,
     nonce: AtomicU64,
-    /// Who the server takes us for, where it says so.
+    /// The id and the address of this connection on the server, if the server says so.
     pub(super) peer: OnceLock<Peer>,
     counters: Arc<Counters>,
 }
 
-/// One for each part of a call.
+/// One reply for each part of a call.
 pub(crate) type Answers = Vec<Result<Answer, Fault>>;
 
-/// What tells a living connection from a dead one. Replies come in the order of the requests, so each speaks for all that
-/// was sent before it, and for nothing that was sent later.
+/// Distinguishes a living connection from a dead one. Replies arrive in the order of the requests. So a reply proves that all earlier
+/// requests were processed, and proves nothing about later ones.
 #[derive(Debug)]
 struct Liveness {
     opened: Instant,
@@ -90,10 +90,10 @@ struct Liveness {
 struct Sent {
     /// Counts requests.
     next: u64,
-    /// What has no answer yet: number and time of each, the oldest first. Kept here and not with the requests: a caller may
+    /// The number and time of each request without a reply, the oldest first. Kept here and not with the requests, because a caller may
     /// leave before its request is late.
     unanswered: VecDeque<(u64, u64)>,
-    /// When the last reply came.
+    /// The time of the last reply.
     heard: u64,
 }
 
@@ -130,22 +130,22 @@ impl Liveness {
         sent.unanswered.drain(..answered);
     }
 
-    /// For how long nothing was heard although something was sent.
+    /// The time since the last reply, if a request waits for one; else zero.
     fn silence(&self) -> Duration {
         let sent = self.lock();
         let since = sent.unanswered.front().map(|(_, at)| sent.heard.max(*at));
         since.map_or(Duration::ZERO, |since| Duration::from_micros(self.clock().saturating_sub(since)))
     }
 
-    /// For how long nothing was sent and nothing was heard.
+    /// The time for which nothing was sent and nothing received.
     fn quiet(&self) -> Duration {
         let sent = self.lock();
         let last = sent.unanswered.back().map_or(sent.heard, |(_, at)| sent.heard.max(*at));
         Duration::from_micros(self.clock().saturating_sub(last))
     }
 
-    /// Whether the first request after a quiet time has no answer yet. Something on the way may have forgotten the
-    /// connection meanwhile, and that is said to nobody: another one may be answered.
+    /// True if the first request after an idle time has had no reply for a while. A device between client and server may have forgotten
+    /// the connection without a notification. Another connection may get a reply.
     fn is_doubtful(&self, command_timeout: Duration) -> bool {
         let sent = self.lock();
         let Some((_, first)) = sent.unanswered.front() else { return false };
@@ -159,8 +159,8 @@ impl Liveness {
     }
 }
 
-/// A connection as its server knows it: CLIENT KILL takes both, so that a server that has begun to count anew since then
-/// does not close somebody else's.
+/// The id and the address of a connection on its server. CLIENT KILL takes both: a server that was restarted uses the same ids again, and
+/// must not close the connection of another client.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     id: String,
@@ -168,7 +168,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// From CLIENT INFO. Over a unix socket all have the same address, and none has one here.
+    /// Reads CLIENT INFO. `None` for a unix socket, because all its connections have the same address.
     pub(crate) fn parse(info: &str) -> Option<Peer> {
         let field = |name: &str| info.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
         let (id, addr) = (field("id")?.to_owned(), field("addr")?.to_owned());
@@ -182,8 +182,8 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// Takes a link down when its task ends, also with the runtime that this ran on. What is under way fails then, whoever
-/// keeps the link.
+/// Takes a link down when its task ends, also if the runtime of the task ends. All requests under way fail then, even if the link itself is
+/// kept.
 struct LinkEnd {
     driver: AbortHandle,
     down: CancellationToken,
@@ -198,7 +198,7 @@ impl Drop for LinkEnd {
     }
 }
 
-/// Closes the socket: fred's client would otherwise live on with its task.
+/// Closes the socket: fred's client would otherwise continue with its task.
 impl Drop for Link {
     fn drop(&mut self) {
         self.driver.abort();
@@ -239,15 +239,15 @@ impl Link {
                 return Err(unopened(error, target).at(&target.address));
             }
             Ok(Ok(())) => {}
-            // By our clock or by fred's.
+            // By this timer or by fred's.
             Ok(Err(_)) | Err(_) => return Err(Fault::unknown(&silent(command_timeout, target)).at(&target.address)),
         }
         link.introduce(target).await;
-        counters.round_trip.note(link.liveness.clock() / 4); // several went by while connecting: a first idea
+        counters.round_trip.note(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
         let end = LinkEnd { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
         let (liveness, client, why) = (Arc::clone(&link.liveness), link.client.clone(), Arc::clone(&link.end));
         tokio::spawn(async move {
-            // The driver's end is the one sign of life fred gives that can be trusted.
+            // The end of the driver task is the only state of fred that is reliable.
             let cause = tokio::select! {
                 ended = driver => ended.ok().and_then(Result::err).map(|error| Arc::new(error) as Source),
                 () = beat(&end.pulse, &liveness, &client, command_timeout) => {
@@ -259,7 +259,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Throws the link away: what is under way fails as unknown, and the supervisor opens another.
+    /// Closes the link: the outcome of all requests under way is unknown, and the supervisor opens another link.
     pub(crate) fn give_up(&self, why: &str) {
         let _ = self.end.set(source(why)); // the first reason stays
         self.down.cancel();
@@ -267,15 +267,15 @@ impl Link {
         self.pulse.notify_waiters();
     }
 
-    /// Why the connection ended: the reason for which it was given up, or what fred or the server said.
+    /// The reason for which the connection ended: the reason for closing it, or the error of fred or of the server.
     pub(super) fn lost_by(&self) -> Source {
         self.end.get().cloned().unwrap_or_else(|| source("the connection was closed"))
     }
 
-    /// Waits for a command, but no longer than the link lives and the command timeout lasts.
+    /// Waits for a command, until the link is lost or the command timeout is over.
     ///
-    /// Boxed by the caller where it is made: fred's futures are 5 KiB, and each async function that passed one on by
-    /// value would copy it. It also keeps the compiler from its limit for nested types.
+    /// The caller boxes the future where it creates it. fred's futures are 5 KiB, and each async function that passed one on by value would
+    /// copy it. It also keeps the types below the compiler's limit for nesting.
     pub(super) async fn bounded<T>(&self, command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
         self.answered(command).await.map_err(|fault| fault.at(&self.address))
     }
@@ -283,7 +283,7 @@ impl Link {
     async fn answered<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
         let request = self.liveness.sent();
         loop {
-            let pulse = self.pulse.notified(); // from here on no pulse is missed
+            let pulse = self.pulse.notified(); // after this no pulse is missed
             self.alive(request.at)?;
             tokio::select! {
                 biased;
@@ -302,7 +302,7 @@ impl Link {
         }
     }
 
-    /// Whether to go on waiting for what was sent then.
+    /// An error if a request that was sent at `sent` should wait no longer.
     fn alive(&self, sent: u64) -> Result<(), Fault> {
         if self.down.is_cancelled() {
             return Err(Fault::Unknown(self.lost_by()));
@@ -318,7 +318,7 @@ impl Link {
         Err(Fault::unknown(&late))
     }
 
-    /// Runs a script over some parts; an answer for each. A server that does not know the script is told, once.
+    /// Runs a script over some parts; one reply for each. If the server does not know the script, loads it once.
     pub(crate) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
         if let Some(answers) = self.try_run(script, parts).await? {
             return Ok(answers);
@@ -327,7 +327,7 @@ impl Link {
         self.evalsha(script, parts).await
     }
 
-    /// The same; `None` if the server does not know the script.
+    /// As [`run`](Link::run), but returns `None` if the server does not know the script.
     pub(crate) async fn try_run(&self, script: &Script, parts: &[Part]) -> Result<Option<Answers>, Fault> {
         match self.evalsha(script, parts).await {
             Err(Fault::NotReady(source)) if source.to_string().contains("NOSCRIPT") => Ok(None),
@@ -355,7 +355,7 @@ impl Link {
             Fault::unknown("the reply belongs to another request").at(&self.address)
         })?;
         if answers.iter().any(is_by_a_replica) {
-            self.give_up("this server is not the master any more");
+            self.give_up("this server is no longer the master");
         }
         for (answer, part) in answers.iter_mut().zip(parts) {
             if let Err(fault) = answer {
@@ -365,8 +365,8 @@ impl Link {
         Ok(answers)
     }
 
-    /// With what the server has left out. Of a call with several keys it never says which one is not allowed. So each is asked
-    /// for by itself, in the name of a script that nobody knows: nothing runs, whatever is allowed.
+    /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends
+    /// one call for each key, with the digest of a script that does not exist: nothing runs, whatever is permitted.
     async fn explained(&self, fault: Fault, script: &Script, part: &Part) -> Fault {
         if !fault.is_for_some_keys() || part.keys().count() == 1 {
             return fault.of(script, part);
@@ -384,7 +384,7 @@ impl Link {
         self.bounded(Box::pin(self.client.ping::<Value>(None))).await.map(drop)
     }
 
-    /// One call of a script as it is, for measurements: no nonce, no reading of the reply.
+    /// One plain call of a script, for measurements: without a nonce, and without reading the reply.
     #[cfg(feature = "bench")]
     pub(crate) async fn raw(&self, sha: &str, keys: Vec<String>, args: Vec<String>) -> Result<(), Fault> {
         self.client.evalsha::<Value, _, _, _>(sha, keys, args).await.map(drop).map_err(fault)
@@ -398,7 +398,7 @@ impl Link {
         self.custom("SCRIPT", &["LOAD", source]).await
     }
 
-    /// Tells the server our name, for people who look at its connections. One that does not want to know it goes without.
+    /// Sets the name of this connection on the server, for people who list its connections. If the server refuses, there is no name.
     async fn introduce(&self, target: &Target) {
         let Some(name) = &target.client_name else { return };
         let named: Result<Value, _> = self.custom("CLIENT", &["SETNAME", name]).await;
@@ -407,21 +407,21 @@ impl Link {
         }
     }
 
-    /// Whether the server says that another is its master. One that does not tell us is taken at its word.
+    /// True if the server says that it is a replica. If the server does not say, it counts as a master.
     pub(super) async fn is_replica(&self) -> bool {
         let role: Result<Value, _> = self.custom("ROLE", &[]).await;
         let role = role.ok().and_then(|role| role.into_array().into_iter().next()).and_then(|word| word.into_string());
         role.is_some_and(|role| role != "master")
     }
 
-    /// The master of a service, by a sentinel. One that does not know the service may learn of it.
+    /// Asks a sentinel for the master of a service. A sentinel that does not know the service may learn of it later.
     pub(crate) async fn master_of(&self, service: &str) -> Result<Address, Fault> {
         let master: Option<(String, u16)> = self.custom("SENTINEL", &["GET-MASTER-ADDR-BY-NAME", service]).await?;
         let unknown = || Fault::NotReady(source(&format!("sentinel {}: No such master with that name", self.address)));
         master.map(|(host, port)| Address::Tcp(host.into(), port)).ok_or_else(unknown)
     }
 
-    /// Who has which slots, by a server of a cluster.
+    /// Asks a server of a cluster for the masters of all slots.
     pub(crate) async fn slots(&self) -> Result<Layout, Fault> {
         let ranges: Value = self.custom("CLUSTER", &["SLOTS"]).await?;
         let ranges = ranges.into_array();
@@ -429,7 +429,7 @@ impl Link {
         Ok(Layout { ranges: ranges.into_iter().filter_map(|range| self.slot_range(range)).collect(), nodes })
     }
 
-    /// `first last [host port ..] ..`. A server that does not know its own host leaves it out.
+    /// Reads `first last [host port ..] ..`. A server that does not know its own host omits it.
     fn slot_range(&self, range: Value) -> Option<(u16, u16, Address)> {
         let mut words = range.into_array().into_iter();
         let number = |word: Option<Value>| u16::try_from(word?.as_u64()?).ok();
@@ -444,8 +444,8 @@ impl Link {
         Some((first, last, Address::Tcp(host, port)))
     }
 
-    /// Whether the server answers for whatever key. One of a cluster sends us elsewhere with some of them, so a few are tried,
-    /// all over the slots; the first by itself, since who may not see one may not see the others.
+    /// Checks that the server serves all keys. A server of a cluster redirects some of them. So this tries a few keys from all over the
+    /// slots. It tries the first key alone: if this user may not access it, the others are not permitted either.
     pub(crate) async fn has_all_keys(&self, prefix: &str) -> Result<(), Fault> {
         const TRIED: usize = 16;
         let keys: Vec<_> = (0..TRIED).map(|n| format!("{prefix}leasehold:{n}")).collect();
@@ -464,19 +464,19 @@ impl Link {
         }
     }
 
-    /// Whether the server has channels of shards.
+    /// True if the server has sharded channels.
     pub(crate) async fn has_shard_channels(&self) -> Result<bool, Fault> {
         match self.custom::<Value>("PUBSUB", &["SHARDNUMSUB"]).await {
             Ok(_) => Ok(true),
-            // Only one that has it can say that we must not use it.
+            // Only a server that has this command can refuse it for lack of permission.
             Err(Fault::Denied(denial)) => Ok(denial.right.is_command("pubsub|shardnumsub")),
             Err(Fault::Server(_)) => Ok(false),
             Err(fault) => Err(fault),
         }
     }
 
-    /// Runs a script over one part whose slot is on its way to this server. Nothing else may be under way here: what is
-    /// announced is whatever comes next.
+    /// Runs a script over one part whose slot is being moved to this server. No other request may be under way on this connection, because
+    /// ASKING applies to the next command.
     pub(crate) async fn run_announced(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
         let mut announced = self.announced(script, part).await;
         if matches!(announced, Ok(None)) {
@@ -498,12 +498,12 @@ impl Link {
         self.bounded(Box::pin(self.client.custom(custom, args.to_vec()))).await
     }
 
-    /// For how long nothing was heard although something was sent.
+    /// The time since the last reply, if a request waits for one; else zero.
     pub(crate) fn silence(&self) -> Duration {
         self.liveness.silence()
     }
 
-    /// Sends a PING whenever nothing was heard for a while. A lost one is told as any other.
+    /// Sends a PING whenever the connection was idle for a while. A PING without a reply counts as any other request.
     pub(super) async fn keep_warm(&self) -> Infallible {
         let keep_warm = (self.command_timeout * KEEP_WARM).min(KEEP_WARM_AT_MOST);
         loop {
@@ -519,17 +519,17 @@ impl Link {
         self.liveness.doubted.notified().await;
     }
 
-    /// Whether it has not answered since it was found idle.
+    /// True if the connection was idle, and has not replied since.
     pub(super) fn is_doubtful(&self) -> bool {
         self.liveness.is_doubtful(self.command_timeout)
     }
 
-    /// Where it leads to.
+    /// The address of the server.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Asks the server who it takes us for. Servers before 6.2 do not say, nor those that do not allow it.
+    /// Asks the server for the id and the address of this connection. Servers before 6.2 do not say, nor servers that do not permit it.
     pub(super) async fn learn_peer(&self) {
         let info: Result<String, _> = self.custom("CLIENT", &["INFO"]).await;
         if let Some(peer) = info.as_deref().ok().and_then(Peer::parse) {
@@ -537,9 +537,9 @@ impl Link {
         }
     }
 
-    /// Has the server close the connection before this one, whose last requests it may not have read yet: they must not
-    /// overtake ours. Where that is not allowed they may, which `docs/design.md` bounds.
-    /// False if that is not known, because this one is lost too.
+    /// Makes the server close the previous connection. The server may not have read its last requests yet, and these must not run after
+    /// requests of this connection. If this user may not do that, they can; `docs/design.md` says how late.
+    /// False if the outcome is unknown, because this connection is lost too.
     pub(super) async fn close_predecessor(&self, Peer { id, addr }: &Peer) -> bool {
         match self.custom::<Value>("CLIENT", &["KILL", "ID", id, "ADDR", addr]).await {
             Err(Fault::Unknown(_)) => false,
@@ -552,7 +552,8 @@ impl Link {
         }
     }
 
-    /// How many replicas have all that this connection wrote, after at most `time`. Keeps the connection busy meanwhile.
+    /// The number of replicas that have all writes of this connection, after at most `time`. No other request runs on this connection
+    /// during that time.
     pub(crate) async fn confirmed(&self, confirmed: Confirmed, wanted: u8, time: Duration) -> Result<u8, Fault> {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1).to_string();
         let wanted = wanted.to_string();
@@ -567,8 +568,8 @@ impl Link {
     }
 }
 
-/// Beats for as long as the connection lives. After half of the command timeout in silence it asks by itself: whoever
-/// waited for an answer may have left, and its answer with it. A connection that was idle is asked much sooner.
+/// Notifies the waiting requests at intervals, for as long as the connection is alive. If there was no reply for half of the command
+/// timeout, sends a PING, because the callers may have left. Sends it much sooner if the connection was idle.
 async fn beat(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
     while liveness.silence() < command_timeout {
         if liveness.silence() <= command_timeout / 2 && !liveness.is_doubtful(command_timeout) {
@@ -580,7 +581,7 @@ async fn beat(pulse: &Notify, liveness: &Liveness, client: &Client, command_time
     }
 }
 
-/// Sends a PING and waits for its answer, however late, as long as the connection is not given up; beats meanwhile.
+/// Sends a PING and waits for its reply, however late, until the connection counts as lost. Notifies the waiting requests in the meantime.
 async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
     let request = liveness.sent();
     let mut ping = Box::pin(client.ping::<Value>(None));
@@ -591,7 +592,7 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
                 if answer.is_ok() {
                     liveness.answered(request);
                 } else {
-                    sleep(command_timeout / PULSES).await; // the end of the connection is told elsewhere
+                    sleep(command_timeout / PULSES).await; // the loss of the connection is reported elsewhere
                 }
                 return;
             }
@@ -603,16 +604,16 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
     }
 }
 
-/// What a server of a cluster says of its cluster.
+/// The layout of a cluster, from one of its servers.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// The first and the last slot of each range, and its master.
     pub(crate) ranges: Vec<(u16, u16, Address)>,
-    /// The ids of all masters and replicas named. They outlive addresses.
+    /// The ids of all masters and replicas. Unlike addresses, they never change.
     pub(crate) nodes: BTreeSet<String>,
 }
 
-/// From `first last [host port id ..] ..`.
+/// Reads the ids in `first last [host port id ..] ..`.
 fn node_ids(range: &Value) -> impl Iterator<Item = String> {
     let servers = if let Value::Array(words) = range { words.get(2..).unwrap_or_default() } else { &[] };
     servers.iter().filter_map(|server| match server {
@@ -621,7 +622,7 @@ fn node_ids(range: &Value) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether a server that was the master is not any more.
+/// True if the server is no longer a master.
 fn is_by_a_replica(answer: &Result<Answer, Fault>) -> bool {
     matches!(answer, Err(Fault::NotReady(source)) if source.to_string().contains("READONLY"))
 }
@@ -648,7 +649,7 @@ fn words(parts: &[Part], first: u64) -> (Vec<Key>, Vec<Value>) {
     (keys, args.into_iter().map(|word| Value::Bytes(text.slice(word))).collect())
 }
 
-/// Reads a reply: one answer for each part; `None` where a nonce or the shape is not what was asked for.
+/// Reads a reply: one for each part. `None` if a nonce or the form does not match the request.
 fn answers(reply: Value, first: u64, parts: usize) -> Option<Answers> {
     let replies = match reply {
         Value::Array(replies) => replies,
@@ -676,19 +677,19 @@ fn client(target: &Target, command_timeout: Duration, buffer: usize) -> Result<C
         .map_err(fault)
 }
 
-/// How fred begins when it gives up a command. "channel closed" is what is left of one whose link was thrown away.
+/// The beginnings of fred's errors for commands that it gave up. "channel closed" is the error of a command whose link was closed.
 const LOST_ON_THE_WAY: [&str; 3] = ["Too many failed", "Failed to", "channel closed"];
 
-/// fred's kinds sorted by the one question that counts: may it have run?
+/// Sorts fred's errors by one question: may the command have run?
 fn fault(error: FredError) -> Fault {
     sorted(&error.clone(), Arc::new(error))
 }
 
-/// The same, with what shall be shown of it.
+/// As [`fault`], with a separate source to show.
 fn sorted(error: &FredError, source: Source) -> Fault {
     let doubtful = match error.kind() {
         ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => true,
-        // fred's own words share this kind with the server's.
+        // fred uses this kind for its own errors and for those of the server.
         ErrorKind::Unknown => LOST_ON_THE_WAY.iter().any(|start| error.details().starts_with(start)),
         _ => false,
     };
@@ -701,7 +702,7 @@ fn sorted(error: &FredError, source: Source) -> Fault {
     }
 }
 
-/// A connection that was closed before it was ready, and what is often to blame, for neither side says it.
+/// A connection that was closed before it was ready, with the most frequent cause as a hint, because neither side names the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection was closed before it was ready; {hint}")]
 struct Unopened {
@@ -709,13 +710,13 @@ struct Unopened {
     source: FredError,
 }
 
-/// What fred says of a connection that the other side has closed; the last where it waited for an answer to AUTH.
+/// fred's errors for a connection that the server has closed; the last one if fred waited for the reply to AUTH.
 const CLOSED: [&str; 4] = ["ConnectionReset", "BrokenPipe", "UnexpectedEof", "Expected string."];
 
-/// Why a connection could not be begun.
+/// The reason for which a connection could not be opened.
 fn unopened(error: FredError, target: &Target) -> Fault {
     let is_end = CLOSED.iter().any(|word| error.details().contains(word));
-    // What the system says, or TLS, is no echo.
+    // Errors of the operating system or of TLS do not repeat what the client sent.
     let is_said = !matches!(error.kind(), ErrorKind::IO);
     let source: Source = match secret_from(error.details(), target).filter(|_| is_said) {
         Some(at) => source(&format!("{}.. (the rest may repeat a password)", &error.details()[..at])),
@@ -725,7 +726,7 @@ fn unopened(error: FredError, target: &Target) -> Fault {
     sorted(&error, source)
 }
 
-/// A server may repeat what it was told, which may be a password, or the beginning of one. Where that begins.
+/// The position at which an error message may repeat a password or its beginning: a server may repeat what the client sent.
 fn secret_from(words: &str, target: &Target) -> Option<usize> {
     const REPEATED: &str = "args beginning with";
     const ENOUGH: usize = 8;
@@ -736,13 +737,13 @@ fn secret_from(words: &str, target: &Target) -> Option<usize> {
 
 fn hint(target: &Target) -> &'static str {
     match target.tls {
-        Some(_) => "is it TLS that is spoken there, and is a certificate of ours wanted?",
-        None => "is it TLS that is spoken there (rediss://)?",
+        Some(_) => "does the server use TLS, and does it require a client certificate?",
+        None => "does the server use TLS (rediss://)?",
     }
 }
 
 fn silent(command_timeout: Duration, target: &Target) -> String {
-    let hint = if target.tls.is_some() { "; is it TLS that is spoken there?" } else { "" };
+    let hint = if target.tls.is_some() { "; does the server use TLS?" } else { "" };
     format!("no connection within {command_timeout:?}{hint}")
 }
 
@@ -796,7 +797,7 @@ mod tests {
         assert!(words.starts_with("ERR unknown command 'AUTH', with ..") && !words.contains("pass-wo"), "{words}");
         let (_, words) = shown("pass-word-1", "ERR what is pass-word-?");
         assert!(words.starts_with("ERR what is ..") && !words.contains("pass-wo"), "{words}");
-        // However little is left to show, it is still known what it means.
+        // However little is left to show, its meaning is still known.
         let (denied, words) = shown("W", "WRONGPASS invalid username-password pair");
         assert!(denied && !words.contains("WRONG"), "{words}");
         let (denied, words) = shown("", "WRONGPASS invalid username-password pair");

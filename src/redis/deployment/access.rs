@@ -1,4 +1,4 @@
-//! Who we are on the servers, asked anew for each connection.
+//! The login and the settings for connections. A provider of credentials is called for each new connection.
 
 use std::{fmt, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     tls::TlsContext,
 };
 
-/// What all connections of a deployment have in common.
+/// The settings that all connections of a deployment share.
 #[derive(Clone)]
 pub(super) struct Access {
     credentials: Credentials,
@@ -45,7 +45,7 @@ impl Access {
         }
     }
 
-    /// To a sentinel, which has users of its own and no databases.
+    /// A connection to a sentinel, which has users of its own and no databases.
     pub(super) fn to_sentinel(&self, address: &Address, credentials: &Credentials) -> Target {
         Target {
             address: address.clone(),
@@ -57,7 +57,7 @@ impl Access {
         }
     }
 
-    /// To a server. A provider that fails is asked again with the next attempt.
+    /// A connection to a server. If the provider fails, it is called again for the next attempt.
     pub(super) async fn to(&self, address: Address) -> Result<Target, Fault> {
         let credentials = match &self.provider {
             Some(provider) => self.provided(provider).await?,
@@ -67,16 +67,17 @@ impl Access {
         Ok(Target { address, ip: None, credentials, database, tls, client_name })
     }
 
-    /// In a task of its own, and not for ever: what panics or hangs there must not end what keeps the connections.
+    /// Calls the provider in a task of its own, with a time limit: a provider that panics or hangs must not end the task that keeps the
+    /// connections.
     async fn provided(&self, provider: &CredentialsProvider) -> Result<Credentials, Fault> {
         let provider = provider.clone();
         let asked = AbortOnDropHandle::new(tokio::spawn(async move { provider.ask().await }));
         match timeout(self.command_timeout, asked).await {
             Ok(Ok(provided)) => provided.map_err(Fault::NotSent),
-            // Not with what it said: that may hold a password.
-            Ok(Err(_)) => Err(Fault::not_sent("the provider of credentials has panicked")),
+            // Without the panic message, because that may contain a password.
+            Ok(Err(_)) => Err(Fault::not_sent("the credentials function has panicked")),
             Err(_) => {
-                let words = format!("the provider of credentials has not answered within {:?}", self.command_timeout);
+                let words = format!("the credentials function has not returned within {:?}", self.command_timeout);
                 Err(Fault::not_sent(&words))
             }
         }

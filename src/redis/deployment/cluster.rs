@@ -1,4 +1,4 @@
-//! A cluster: each slot has its master, until it has another.
+//! A cluster: finds the master of each slot, and follows it when it changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,23 +34,23 @@ use crate::{
     stats::Counters,
 };
 
-/// How often a request follows a slot; a slot that moves on faster is asked for again later.
+/// The number of redirections that a request follows. After that it is sent again later.
 const REDIRECTIONS: usize = 5;
-/// How often the map is looked at although nothing has happened.
+/// The interval at which the map is read again without a reason.
 const NOW_AND_THEN: Duration = Duration::from_secs(5);
-/// How often the servers are looked at, and how long one may be silent before others are asked about it.
+/// The interval at which the servers are checked, and the time without a reply after which the others are asked about a server.
 const TICK: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(300);
-/// Between two looks at the map, whatever happens. While they find nothing new, as long as a master is dead and no other
-/// elected, pauses double from the first to the last: all clients look, and the servers that are well answer them.
+/// The pause between two readings of the map, in all cases. If a reading finds nothing new, the pauses double from the first to the last,
+/// for example while a master is dead and no other is elected: all clients read the map, and the other servers reply to all of them.
 const PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// More masters than a cluster has: it is said to work with up to a thousand nodes.
+/// More masters than a cluster has: Redis recommends at most a thousand nodes.
 const MOST_MASTERS: usize = 1_000;
-/// How long one server may take to say who has which slots, before another is asked.
+/// The time that one server has for the reply about all slots, before another server is asked.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// All servers of a cluster that we know.
+/// All known servers of a cluster.
 #[derive(Debug)]
 pub(in crate::redis) struct Cluster {
     access: Access,
@@ -60,29 +60,29 @@ pub(in crate::redis) struct Cluster {
     closed: CancellationToken,
     map: RwLock<SlotMap>,
     changes: watch::Sender<u64>,
-    /// Servers that we were sent to and do not know.
+    /// Servers of redirections that are not known yet.
     unknown: Mutex<BTreeSet<Address>>,
-    /// Addresses at which servers of other clusters answer. Each is logged once.
+    /// Addresses at which servers of other clusters reply. Each is logged once.
     strangers: Mutex<BTreeSet<Address>>,
-    /// Told when the map may be old.
+    /// Notified when the map may be out of date.
     look: Notify,
-    /// Told when a server has said so.
+    /// Notified when a server has redirected a request.
     sent_on: Notify,
-    /// Why nobody has told us of any server, and told when that is so.
+    /// The reason for which no server returned the map, and a notification about it.
     last: Mutex<Option<Fault>>,
     failed: Notify,
-    /// Whether each server that was asked has channels of shards, and what that comes to.
+    /// For each server whether it has sharded channels, and the conclusion for all of them.
     shards: Mutex<BTreeMap<Address, bool>>,
     sharded: AtomicBool,
-    /// Which of the servers was asked last.
+    /// The server that was asked last.
     asked: AtomicUsize,
-    /// Somebody has needed the map: nobody is asked before.
+    /// A caller has needed the map. Before that, no server is asked.
     wanted: AtomicBool,
     this: Weak<Cluster>,
 }
 
 impl Cluster {
-    /// Knows nothing yet.
+    /// Starts with an empty map.
     pub(super) fn new(
         access: Access,
         seeds: Vec<Address>,
@@ -112,7 +112,7 @@ impl Cluster {
         })
     }
 
-    /// Learns the map from any of the servers named.
+    /// Reads the map from any of the servers in the URL.
     pub(super) async fn connect(&self) -> Result<(), Fault> {
         self.wanted.store(true, Ordering::Relaxed);
         self.learn_anew().await
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Of the server that has the slot, as far as we know.
+    /// As for one server: for the server of the slot, as far as it is known.
     pub(super) fn connection_of(&self, key: &str) -> usize {
         self.owner_now(slot_of(key)).map_or(0, |owner| owner.node.connection_of(key))
     }
@@ -161,7 +161,7 @@ impl Cluster {
         member.has_ended() && !self.closed.is_cancelled()
     }
 
-    /// The owner of a slot, as far as we know; waits for the first map.
+    /// The server of a slot, as far as it is known. Waits for the first map.
     async fn owner(&self, slot: u16) -> Result<Arc<Member>, Fault> {
         if let Some(owner) = self.owner_now(slot) {
             return Ok(owner);
@@ -169,13 +169,13 @@ impl Cluster {
         self.until(|map| map.owner(slot).cloned()).await.ok_or_else(|| self.why_nobody())
     }
 
-    /// Why no server is known that has a slot.
+    /// The error if no server of a slot is known.
     fn why_nobody(&self) -> Fault {
         let last = if self.is_empty() { self.last().clone() } else { None };
         last.unwrap_or_else(|| Fault::said("CLUSTERDOWN no server has this slot"))
     }
 
-    /// Nobody was ever welcome, and we are not: that is told at once.
+    /// True if no login has succeeded yet and the last one was refused: callers get that error at once.
     fn is_denied(&self) -> bool {
         self.is_empty() && matches!(*self.last(), Some(Fault::Denied(_)))
     }
@@ -188,8 +188,8 @@ impl Cluster {
         self.map().owner(slot).cloned()
     }
 
-    /// Goes where a server has sent us. Inside: the server that the request must be announced to, if that is wanted.
-    /// `None` if we cannot go there now.
+    /// Follows a redirection. The inner value is the server that needs an ASKING before the request, if there is one. The outer `None`
+    /// means that the server cannot be reached now.
     async fn follow(&self, there: &Redirection, from: &Member) -> Option<Option<Arc<Member>>> {
         let address = self.complete(&there.to, from)?;
         let known = self.map().member(&address).cloned();
@@ -208,7 +208,7 @@ impl Cluster {
         Some(None)
     }
 
-    /// A server that does not know its own host says only the port.
+    /// Completes an address. A server that does not know its own host names only the port.
     fn complete(&self, to: &str, from: &Member) -> Option<Address> {
         match (to.strip_prefix(':'), &from.address) {
             (Some(port), Address::Tcp(host, _)) => Some(Address::Tcp(Arc::clone(host), port.parse().ok()?)),
@@ -222,22 +222,22 @@ impl Cluster {
             tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved");
             self.change(|map| map.moved(slot, to));
         }
-        self.was_sent_on(); // it is seldom the only one
+        self.was_sent_on(); // other slots have often moved, too
     }
 
-    /// A server says that the map is old: that is worth a look soon, however often others found nothing new.
+    /// A server has shown that the map is out of date: read it again soon, even if earlier readings found nothing new.
     fn was_sent_on(&self) {
         self.sent_on.notify_one();
         self.look.notify_one();
     }
 
-    /// Waits until the map says what is asked of it, but not for long.
+    /// Waits until the map contains the wanted entry, but for at most the command timeout.
     async fn until<T>(&self, found: impl Fn(&SlotMap) -> Option<T>) -> Option<T> {
         self.wanted.store(true, Ordering::Relaxed);
         let mut changes = self.changes.subscribe();
         let looking = async {
             loop {
-                let failed = self.failed.notified(); // from here on no failure is missed
+                let failed = self.failed.notified(); // after this no failure is missed
                 if let Some(found) = found(&self.map()) {
                     return Some(found);
                 }
@@ -282,7 +282,7 @@ impl Cluster {
         }
     }
 
-    /// Whoever asks next finds out anew whether we are let in. Until then nobody is asked.
+    /// Forgets a refused login. The next caller makes a new attempt. Until then no server is asked.
     fn forget_refusal(&self) {
         if self.is_denied() {
             self.wanted.store(false, Ordering::Relaxed);
@@ -290,7 +290,7 @@ impl Cluster {
         }
     }
 
-    /// All servers are well, and if none is known yet, nobody has asked for one.
+    /// True if all servers reply in time; and if none is known yet, no caller has needed one.
     fn is_calm(&self) -> bool {
         let map = self.map();
         let is_known = map.members().next().is_some() || !self.was_wanted();
@@ -301,7 +301,7 @@ impl Cluster {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Asks one server after the other, beginning with another each time: one may be behind the others.
+    /// Asks one server after the other, and starts with another one each time, because one may be out of date.
     async fn learn(&self) -> Result<(), Fault> {
         let mut links: Vec<_> = self.map().members().flat_map(|member| member.node.links().next()).collect();
         let start = self.asked.fetch_add(1, Ordering::Relaxed) % links.len().max(1);
@@ -320,7 +320,7 @@ impl Cluster {
         learned
     }
 
-    /// By connections of its own to all at once, whoever answers first.
+    /// Asks all servers at once on new connections, and uses the first reply.
     async fn learn_anew(&self) -> Result<(), Fault> {
         let known: Vec<_> = self.map().members().map(|member| member.address.clone()).collect();
         let all: BTreeSet<_> = known.into_iter().chain(self.seeds.iter().cloned()).collect();
@@ -373,14 +373,16 @@ impl Cluster {
             Ok(map.replace(layout, |member| unknown.contains(&member.address)))
         });
         for member in gone? {
-            tracing::info!(target: "leasehold::conn", address = %member.address, "this server has no slots anymore; the client disconnects from it");
+            tracing::info!(target: "leasehold::conn", address = %member.address,
+                "this server has no slots anymore; the client disconnects from it");
             member.end();
         }
         self.note_shards(None);
         Ok(())
     }
 
-    /// A server may have the address that one of ours had. Nothing may be asked of it: it would grant what ours have granted.
+    /// Checks that a server belongs to this cluster. A server of another cluster may have the address now. It must get no requests, because
+    /// it would grant locks that are held in this cluster.
     async fn recognise(&self, link: &Link) -> Result<(), Fault> {
         let layout = link.slots().await?;
         let is_ours = self.map().is_of_this_cluster(&layout);
@@ -392,9 +394,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Channels belong to shards where all servers that were asked have those: while a cluster is upgraded from Redis 6 some
-    /// do not. A server is asked whenever it is connected to and whenever it says who has which slots, so what is decided
-    /// follows an upgrade. Servers that have no slots do not count, nor do names that are not in the map, as in a URL.
+    /// The client uses sharded channels if all servers have them. While a cluster is upgraded from Redis 6, some do not. The client asks a
+    /// server whenever it connects to it, and whenever it reads the map from it. So the decision follows an upgrade. Servers without slots
+    /// do not count, nor do addresses that are not in the map, such as those in a URL.
     fn note_shards(&self, said: Option<(&Address, bool)>) {
         let mut known = self.shards();
         known.extend(said.map(|(address, has)| (address.clone(), has)));
@@ -432,7 +434,7 @@ impl Cluster {
         Dialer::new(Arc::new(one), self.settings.command_timeout, &self.counters)
     }
 
-    /// Whether all servers answer.
+    /// Checks that all servers reply.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         let members: Vec<_> = self.map().members().cloned().collect();
         if members.is_empty() {
@@ -449,22 +451,22 @@ impl Cluster {
         self.map().changed_since(slot_of(key), changes)
     }
 
-    /// Whether channels belong to shards. Until that is known, nothing can be sent anyway.
+    /// True if the client uses sharded channels. Until this is known, no request can be sent.
     pub(super) fn is_sharded(&self) -> bool {
         self.sharded.load(Ordering::Acquire)
     }
 
-    /// The server that publishes to a channel of a shard.
+    /// The server that publishes the messages of a sharded channel.
     pub(super) fn shard(&self, channel: &str) -> Option<Address> {
         self.map().owner(slot_of(channel)).map(|owner| owner.address.clone())
     }
 
-    /// Why a request about that key has no reply yet, and from which server; `last` is what its last try came to.
+    /// The reason for which a request about `key` has no reply yet, with its server. `last` is the failure of its last attempt.
     pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
         let owner = self.map().owner(slot_of(key)).map(Arc::clone);
         match owner {
             Some(member) => member.node.trouble(key, last),
-            None => last.unwrap_or_else(|| source("no server of the cluster says where this slot is")),
+            None => last.unwrap_or_else(|| source("the server of this slot is not known")),
         }
     }
 
@@ -472,23 +474,23 @@ impl Cluster {
         self.dial(address)
     }
 
-    /// Whether a server has slots, or nothing is known yet.
+    /// True if a server has slots, or if no map is known yet.
     pub(super) fn has(&self, address: &Address) -> bool {
         let map = self.map();
         map.changes() == 0 || map.member(address).is_some()
     }
 
-    /// Somebody was sent elsewhere.
+    /// A request was redirected.
     pub(super) fn may_be_old(&self) {
         self.look.notify_one();
     }
 
-    /// To any server that answers.
+    /// Connects to any server that replies.
     pub(super) fn dial_any(self: &Arc<Self>) -> Dialer {
         Dialer::new(Arc::new(AnyMember(Arc::clone(self))), self.settings.command_timeout, &self.counters)
     }
 
-    /// The first server's bare connection.
+    /// A connection to the first server, for measurements.
     #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.owner(0).await?.node.link().await
@@ -529,7 +531,7 @@ impl Cluster {
     }
 }
 
-/// A map that is not of our cluster.
+/// The error for a map of another cluster.
 struct Stranger;
 
 /// One server of the cluster.
@@ -560,7 +562,7 @@ impl Locator for OneMember {
     }
 }
 
-/// Those that we know, and those that we were told of.
+/// The known servers, and those in the URL.
 #[derive(Debug)]
 struct AnyMember(Arc<Cluster>);
 

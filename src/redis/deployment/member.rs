@@ -15,20 +15,20 @@ use crate::redis::{
     url::Address,
 };
 
-/// One that has slots, or will have.
+/// A server that has slots, or will have some.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) node: Node,
-    /// For requests whose slot is on its way here, one after the other.
+    /// The connection for requests whose slot is being moved to this server, one after the other.
     announced: Mutex<Conn>,
     settings: NodeSettings,
-    /// It has left the cluster: whoever waits for it is told.
+    /// Cancelled when the server has left the cluster, so that its callers are notified.
     ended: CancellationToken,
 }
 
 impl Member {
-    /// Connects when it is first needed.
+    /// Does not connect until it is first needed.
     pub(super) fn new(
         address: Address,
         dial: &Dialer,
@@ -43,7 +43,7 @@ impl Member {
         Arc::new(Member { address, node, announced, settings, ended })
     }
 
-    /// With the number of replicas that have it. They are waited for on the same connection, like all that is asked on it.
+    /// Returns the number of replicas that have the write, too. Waits for them on the same connection.
     pub(super) async fn announced(
         &self,
         script: &'static Script,
@@ -62,7 +62,7 @@ impl Member {
         Ok((answer, confirmed))
     }
 
-    /// Whether somebody waits for it in vain, or it is late with an answer.
+    /// True if a caller waits for a connection that cannot be opened, or if a reply is late.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         self.node.is_unwell(late)
     }

@@ -1,5 +1,5 @@
-//! Which server a key is on, and when that changes. Each server is a [`Node`] of connections of our own; what knows the
-//! servers (an address, sentinels, a cluster) only says where these lead to.
+//! Finds the server of a key, and notices when that changes. Each server is a [`Node`] with this client's own connections. An address,
+//! sentinels, or a cluster only provide the addresses for these.
 
 mod access;
 mod cluster;
@@ -36,12 +36,12 @@ use cluster::Cluster;
 use sentinel::Sentinels;
 use standalone::Fixed;
 
-/// The servers behind a URL.
+/// The servers of a URL.
 #[derive(Debug)]
 pub(super) enum Deployment {
-    /// One master, whatever leads to it.
+    /// One master, found by its address or by sentinels.
     One(One),
-    /// Many, each with some of the keys.
+    /// Many servers, each with some of the keys.
     Cluster(Arc<Cluster>, PubSub),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct One {
 }
 
 impl Deployment {
-    /// Connects, so that a wrong address or password is known at once.
+    /// Connects, so that a wrong address or password is reported at once.
     pub(super) async fn connect(
         url: &Url,
         config: &Config,
@@ -79,7 +79,7 @@ impl Deployment {
         }
     }
 
-    /// The same, but connects when it is first needed.
+    /// As [`connect`](Deployment::connect), but connects when it is first needed.
     pub(super) fn lazy(url: &Url, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Deployment {
         match Place::of(url, config, counters, closed) {
             Place::Cluster(cluster) => {
@@ -101,7 +101,7 @@ impl Deployment {
         }
     }
 
-    /// A number for the connection of a key; 0 while nobody knows its server.
+    /// A number for the connection of a key; 0 while its server is not known.
     pub(super) fn connection_of(&self, key: &str) -> usize {
         match self {
             Deployment::One(one) => one.node.connection_of(key),
@@ -116,7 +116,7 @@ impl Deployment {
         }
     }
 
-    /// Why a request about that key has no reply yet, and from which server; `last` is what its last try came to.
+    /// The reason for which a request about `key` has no reply yet, with its server. `last` is the failure of its last attempt.
     pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
         match self {
             Deployment::One(one) => one.node.trouble(key, last),
@@ -124,7 +124,7 @@ impl Deployment {
         }
     }
 
-    /// Counts up whenever what a server knew may be gone: of all keys, or of some.
+    /// Counts up whenever a server may have lost keys: all of them, or some.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         match self {
             Deployment::One(one) => one.changes.subscribe(),
@@ -132,7 +132,7 @@ impl Deployment {
         }
     }
 
-    /// Whether that has happened to a key since so many changes.
+    /// True if this may have happened to `key` since the count was `changes`.
     pub(super) fn changed_since(&self, key: &str, changes: u64) -> bool {
         match self {
             Deployment::One(one) => *one.changes.borrow() > changes,
@@ -140,7 +140,7 @@ impl Deployment {
         }
     }
 
-    /// How releases are told: by channels of the cluster's shards, of the whole deployment, or not at all.
+    /// The channels for messages about releases: sharded ones, classic ones, or none.
     pub(super) fn pubsub(&self) -> PubSub {
         match self {
             Deployment::One(One { pubsub: PubSub::Auto, .. }) => PubSub::Classic,
@@ -150,7 +150,7 @@ impl Deployment {
         }
     }
 
-    /// The line on which a channel is heard. Channels of one shard share one; all others share another.
+    /// The line on which the messages of a channel arrive. Channels of one shard share a line; all classic channels share another.
     pub(super) fn line(&self, channel: &str) -> Line {
         match self {
             Deployment::Cluster(cluster, _) if self.pubsub() == PubSub::Sharded => {
@@ -168,7 +168,7 @@ impl Deployment {
         }
     }
 
-    /// Whether that server is still the one, or one of those, where a line leads to.
+    /// True if `line` still leads to that server.
     pub(super) fn leads_to(&self, line: &Line, address: &Address) -> bool {
         match (self, line) {
             (Deployment::One(one), _) => one.node.links().all(|link| link.address() == address),
@@ -178,14 +178,14 @@ impl Deployment {
         }
     }
 
-    /// A server has sent us elsewhere.
+    /// A server has redirected a request.
     pub(super) fn may_be_old(&self) {
         if let Deployment::Cluster(cluster, _) = self {
             cluster.may_be_old();
         }
     }
 
-    /// A bare connection, for measurements.
+    /// A connection, for measurements.
     #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<super::conn::Link>, Fault> {
         match self {
@@ -195,14 +195,14 @@ impl Deployment {
     }
 }
 
-/// Where a channel is heard.
+/// The connection on which the messages of a channel arrive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Line {
-    /// Nowhere: nobody knows yet who has its slot.
+    /// None: the server of its slot is not known yet.
     None,
-    /// On any connection.
+    /// A connection to any server.
     Any,
-    /// On the server of its slot.
+    /// A connection to the server of its slot.
     Shard(Address),
 }
 
@@ -223,7 +223,7 @@ impl One {
     }
 }
 
-/// What a URL and its settings come to.
+/// The result of a URL and its settings.
 enum Place {
     One(Dialer, Option<Arc<Sentinels>>),
     Cluster(Arc<Cluster>),
@@ -265,12 +265,12 @@ fn settings(config: &Config, company: Company) -> NodeSettings {
     NodeSettings { connections, command_timeout, company, confirmed }
 }
 
-/// A sentinel that is named twice has one vote.
+/// A sentinel that the URL names twice has one vote.
 fn once_each(sentinels: &[Address]) -> Vec<Address> {
     sentinels.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect()
 }
 
-/// A count, and what counts it up.
+/// A counter, and a function that increments it.
 fn counted() -> (watch::Sender<u64>, Reconnected) {
     let changes = watch::Sender::new(0);
     let counted = changes.clone();

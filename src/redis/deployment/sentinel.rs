@@ -1,4 +1,4 @@
-//! A master that sentinels know: the one that more than half of them name. It must call itself the master, too.
+//! Finds a master with the help of sentinels: the server that more than half of them name. That server must also report itself as master.
 
 use std::{
     collections::BTreeMap,
@@ -27,11 +27,11 @@ use crate::{
     stats::Counters,
 };
 
-/// What a sentinel publishes when another server has become the master.
+/// The channel on which a sentinel announces a new master.
 const SWITCHED: &str = "+switch-master";
-/// How often a sentinel that says nothing is asked whether it lives.
+/// The interval of the check that a silent sentinel is alive.
 const NOW_AND_THEN: Duration = Duration::from_secs(2);
-/// Pauses between two tries to listen to a sentinel double from the first to the last.
+/// The pauses between two attempts to subscribe to a sentinel double from the first to the last.
 const PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(4);
 
@@ -44,11 +44,11 @@ pub(super) struct Sentinels {
     pub(super) credentials: Credentials,
     pub(super) command_timeout: Duration,
     pub(super) counters: Arc<Counters>,
-    /// The master that was named last when sentinels were heard.
+    /// The master that the sentinels named last, after an event.
     pub(super) master: watch::Sender<Option<Address>>,
-    /// The server that was reached last and called itself the master.
+    /// The last server that was reached and reported itself as master.
     pub(super) reached: Mutex<Option<Address>>,
-    /// Held while the sentinels are asked after an event, so that a later answer is applied later.
+    /// Locked while this asks the sentinels after an event, so that replies are applied in order.
     pub(super) looking: tokio::sync::Mutex<()>,
 }
 
@@ -75,7 +75,7 @@ impl Locator for Sentinels {
     }
 }
 
-/// One of them, to listen to.
+/// One sentinel, for a subscription.
 #[derive(Debug)]
 struct OneSentinel(Target);
 
@@ -100,15 +100,15 @@ impl Sentinels {
         link.master_of(&self.service).await
     }
 
-    /// Where to go now: to the master that the sentinels name, or else to the last one that was reached, as long as no
-    /// sentinel names another. Sentinels that do not answer must not cost a lock whose master is well.
+    /// The present master: the one that the sentinels name, else the last one that was reached, if no sentinel names another. So no lock is
+    /// lost if the sentinels do not reply while the master works.
     async fn master(&self) -> Result<Address, Fault> {
         let votes = self.ask_all().await;
         let reached = self.reached().clone();
         votes.winner().or_else(|| reached.filter(|reached| votes.allow(reached))).ok_or_else(|| votes.no_winner())
     }
 
-    /// All are asked at once, until a majority agrees, but for no longer than one request may take.
+    /// Asks all sentinels at once, until a majority agrees, but for at most the time of one request.
     async fn ask_all(&self) -> Votes<'_> {
         let ask = async |sentinel| (sentinel, self.ask(sentinel).await);
         let mut asked: FuturesUnordered<_> = self.addresses.iter().map(ask).collect();
@@ -129,8 +129,8 @@ impl Sentinels {
         self.reached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Throws connections away that lead to a server which is not the master any more, as soon as any sentinel says so. Runs
-    /// until it is dropped, and begins when a connection is needed.
+    /// Closes connections to a server that is no longer the master. Asks the sentinels as soon as any of them announces a change. Runs
+    /// until it is dropped, and begins when a connection is first needed.
     pub(super) async fn watch(self: Arc<Self>, node: Arc<Node>) {
         node.needed().await;
         join_all(self.addresses.iter().map(|sentinel| self.listen(sentinel, &node))).await;
@@ -144,7 +144,7 @@ impl Sentinels {
             if let Ok(mut heard) = Subscriber::open(&dial, false).await
                 && heard.subscribe(&[SWITCHED.into()]).await.is_ok()
             {
-                self.look(node).await; // something may have been said before
+                self.look(node).await; // an event may have been missed before
                 while self.hears(&mut heard).await {
                     self.look(node).await;
                 }
@@ -155,7 +155,7 @@ impl Sentinels {
         }
     }
 
-    /// Until something is said; false if nobody is heard any more.
+    /// Waits for an event; false if the connection is lost.
     async fn hears(&self, sentinel: &mut Subscriber) -> bool {
         loop {
             match timeout(NOW_AND_THEN, sentinel.next()).await {
@@ -170,7 +170,7 @@ impl Sentinels {
     async fn look(&self, node: &Node) {
         let _one_at_a_time = self.looking.lock().await;
         if let Some(master) = self.ask_all().await.winner() {
-            // First those that are not open yet.
+            // First the connections that are just being opened.
             self.master.send_if_modified(|known| known.replace(master.clone()).as_ref() != Some(&master));
             node.links()
                 .filter(|link| *link.address() != master)
@@ -179,10 +179,10 @@ impl Sentinels {
     }
 }
 
-/// What the sentinels have said so far.
+/// The replies of the sentinels so far.
 #[derive(Debug)]
 struct Votes<'a> {
-    /// How many the URL names.
+    /// The number of sentinels in the URL.
     sentinels: usize,
     /// Each master named, and the sentinels that name it.
     named: BTreeMap<Address, Vec<&'a Address>>,
@@ -198,20 +198,20 @@ impl Votes<'_> {
         self.named.values().any(|sentinels| sentinels.len() >= self.majority())
     }
 
-    /// The master that more than half of all sentinels name: one that is behind, or watches over other servers, must not
-    /// decide. Of two, one that answers alone is believed, because there is no majority without the other.
+    /// The master that more than half of all sentinels name. A sentinel that is out of date, or that monitors other servers, must not
+    /// decide. If there are two sentinels and only one replies, that one decides, because there is no majority without the other.
     fn winner(&self) -> Option<Address> {
         let first = self.named.iter().max_by_key(|(_, sentinels)| sentinels.len());
         let is_alone = self.sentinels == 2 && self.named.len() == 1;
         first.filter(|_| is_alone || self.has_majority()).map(|(master, _)| master.clone())
     }
 
-    /// Whether no sentinel names another master than this.
+    /// True if no sentinel names another master.
     fn allow(&self, master: &Address) -> bool {
         self.named.keys().all(|named| named == master)
     }
 
-    /// Why there is none. A refusal decides only where there is no majority without the sentinels that refuse us.
+    /// The reason for which there is no master. Reports a refused login only if there is no majority without the sentinels that refuse it.
     fn no_winner(self) -> Fault {
         if !self.named.is_empty() {
             return Fault::NotReady(source(&self.dissent()));
@@ -220,7 +220,7 @@ impl Votes<'_> {
         let denied = self.failed.iter().filter(is_denied).count();
         let decides = self.sentinels - denied < self.majority();
         let told = self.failed.iter().rev().find(|fault| is_denied(fault) == decides);
-        told.cloned().unwrap_or_else(|| Fault::unknown("no sentinel has answered"))
+        told.cloned().unwrap_or_else(|| Fault::unknown("no sentinel has replied"))
     }
 
     fn dissent(&self) -> String {

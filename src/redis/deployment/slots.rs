@@ -1,4 +1,4 @@
-//! Which server has which slots, and when that last changed.
+//! The servers of all slots, and when they last changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,17 +8,16 @@ use std::{
 use super::member::Member;
 use crate::redis::{conn::Layout, keys::SLOTS, url::Address};
 
-/// The slots of a cluster. Counts changes: what a server knew of a slot may be gone when its owner has changed or was
-/// connected to anew.
+/// The slots of a cluster. Counts the changes of each slot. A slot may have lost keys if its server has changed or was reconnected to.
 #[derive(Debug)]
 pub(super) struct SlotMap {
     owners: Box<[Option<Arc<Member>>]>,
     changed: Box<[u64]>,
     changes: u64,
-    /// The change with which a slot last had another owner.
+    /// The number of the change with which a slot last got another server.
     moves: u64,
     members: BTreeMap<Address, Arc<Member>>,
-    /// The ids of the cluster's nodes by the last map: by these the cluster is known, for addresses are used again.
+    /// The ids of the cluster's nodes in the last map. They identify the cluster, because addresses can be reused.
     nodes: BTreeSet<String>,
 }
 
@@ -46,22 +45,22 @@ impl SlotMap {
         self.changes
     }
 
-    /// Another number whenever a slot has another owner.
+    /// A number that changes whenever a slot gets another server.
     pub(super) fn moves(&self) -> u64 {
         self.moves
     }
 
-    /// All is where it was, but messages come another way.
+    /// All slots stay where they are, but messages arrive on other channels.
     pub(super) fn heard_elsewhere(&mut self) {
         self.changes += 1;
     }
 
-    /// Whether something has happened to a slot since so many changes.
+    /// True if the slot has changed since the count was `changes`.
     pub(super) fn changed_since(&self, slot: u16, changes: u64) -> bool {
         self.changed[usize::from(slot)] > changes
     }
 
-    /// Whether a map is of the cluster that we know: it names one of its nodes. Any is, before the first.
+    /// True if a layout is of the known cluster: it names one of its nodes. Before the first map, any layout is.
     pub(super) fn is_of_this_cluster(&self, layout: &Layout) -> bool {
         self.nodes.is_empty() || !self.nodes.is_disjoint(&layout.nodes)
     }
@@ -70,13 +69,13 @@ impl SlotMap {
         self.members.insert(member.address.clone(), member);
     }
 
-    /// One slot has another owner.
+    /// One slot has another server.
     pub(super) fn moved(&mut self, slot: u16, to: &Arc<Member>) {
         self.changes += 1;
         self.give(slot, Some(Arc::clone(to)));
     }
 
-    /// All that was asked about a server's slots is to be asked again.
+    /// A server was reconnected to: all its slots may have lost keys.
     pub(super) fn renewed(&mut self, address: &Address) {
         self.changes += 1;
         for slot in 0..usize::from(SLOTS) {
@@ -86,13 +85,13 @@ impl SlotMap {
         }
     }
 
-    /// The whole map, new: all owners are members already. Returns the members that have nothing any more.
+    /// Replaces the whole map. All servers in it are members already. Returns the members that have no slots anymore.
     pub(super) fn replace(
         &mut self,
         Layout { ranges, nodes }: Layout,
         kept: impl Fn(&Member) -> bool,
     ) -> Vec<Arc<Member>> {
-        self.nodes = nodes; // nodes are replaced one by one: what was known long ago need not be known any more
+        self.nodes = nodes; // nodes are replaced one by one, so the ids of the last map are enough
         let mut owners: Vec<Option<&Address>> = vec![None; usize::from(SLOTS)];
         for (first, last, address) in &ranges {
             (*first..=(*last).min(SLOTS - 1)).for_each(|slot| owners[usize::from(slot)] = Some(address));

@@ -1,4 +1,4 @@
-//! One server behind an address, which may be a name that leads to another server after a failover.
+//! One server at a fixed address. The address may be a name that leads to another server after a failover.
 
 use futures_util::stream::{BoxStream, StreamExt, once};
 
@@ -9,12 +9,12 @@ use crate::redis::{
     url::Address,
 };
 
-/// Always the same address. The name in it is resolved anew for each connection.
+/// Always the same address. Its host name is resolved for each new connection.
 #[derive(Debug)]
 pub(super) struct Fixed {
     pub(super) access: Access,
     pub(super) address: Address,
-    /// A server of a cluster sends us on by itself where it is not the master.
+    /// False for a server of a cluster: if it is not the master, it redirects the request.
     pub(super) wants_master: bool,
 }
 
