@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::{
     Engine, GIVING_BACK, TaskRuntime,
     ask::{ScriptRequest, unexpected},
-    hold::{Ending, Hold, LeaseTerms},
+    hold::{Ending, Grant, Hold, LeaseTerms},
     releaser::{GivenBack, ReleaseJob},
     tenure::Tenure,
 };
@@ -142,8 +142,8 @@ impl Guard {
         self.hold.check()
     }
 
-    pub(crate) fn granted(&mut self, sent: Moment, lease: Lease, terms: LeaseTerms) {
-        let first = self.hold.granted(sent, lease, terms);
+    pub(crate) fn granted(&mut self, grant: Grant, lease: Lease, terms: LeaseTerms) {
+        let first = self.hold.granted(grant, lease, terms);
         (self.terms, self.on_server) = (terms, OnServer::Granted);
         self.engine.watchdog.list(&self.hold);
         if first {

@@ -141,6 +141,22 @@ pub(super) struct Inheritance {
     confirm_at: Moment,
 }
 
+/// That the server has given the lock to a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Just before the request went out that was answered with it.
+    pub(super) sent: Moment,
+    /// The fencing token of this grant and of no other, of a kind that has them.
+    pub(super) token: Option<u64>,
+}
+
+impl Grant {
+    /// Of a hold that the server was not asked for, or that it had before.
+    pub(super) fn without_token(sent: Moment) -> Grant {
+        Grant { sent, token: None }
+    }
+}
+
 /// What one acquisition was made for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LeaseTerms {
@@ -380,13 +396,6 @@ impl Hold {
         self.kind.part(script, self.name.key(), (self.id(), lease, count), more)
     }
 
-    /// The server granted it, or handed it over, and named this token.
-    pub(super) fn take_fence(&self, token: Option<u64>) {
-        if let Some(token) = token.filter(|_| self.kind.rules.has_token) {
-            self.fence.get_or_init(|| token); // it stays the same for as long as the server has the hold
-        }
-    }
-
     pub(crate) fn fence(&self) -> Option<u64> {
         self.fence.get().copied()
     }
@@ -518,12 +527,18 @@ impl Hold {
         claim
     }
 
-    /// The server granted what was asked at `sent`: an acquisition kept by the watchdog or with a fixed lease.
+    /// The server granted what was asked for: an acquisition kept by the watchdog or with a fixed lease.
     /// True if it was the first.
-    pub(crate) fn granted(&self, sent: Moment, lease: Lease, terms: LeaseTerms) -> bool {
+    ///
+    /// The server may grant one hold twice: it hands the lock over, that ends before the reply arrives, and an attempt of the hold's
+    /// own is granted later. So the token is stored here, with the grant that the caller uses.
+    pub(crate) fn granted(&self, Grant { sent, token }: Grant, lease: Lease, terms: LeaseTerms) -> bool {
         let mut state = self.state();
         let first = state.phase == Phase::Asked;
         if first {
+            if let Some(token) = token.filter(|_| self.kind.rules.has_token) {
+                self.fence.get_or_init(|| token); // nested acquisitions have the same one
+            }
             state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
             state.told = state.doomed; // whoever asked for it learns that the client is closed
             state.queued = false;
@@ -947,7 +962,7 @@ mod tests {
         let name = Name::new("", "x").expect("a good name");
         let hold = Hold::new(name, Owner::new(), (1, "u:1".into()), &KIND, lease(30_000));
         hold.claim();
-        hold.granted(sent, lease(50), LeaseTerms::default());
+        hold.granted(Grant::without_token(sent), lease(50), LeaseTerms::default());
         hold
     }
 
@@ -965,7 +980,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(60)); // its lease, and a little
         assert_eq!(hold.loss(), Some(Lost::Expired));
         hold.confirmed(Moment::now(), Some(lease(30_000)));
-        hold.granted(Moment::now(), lease(30_000), LeaseTerms::default());
+        hold.granted(Grant::without_token(Moment::now()), lease(30_000), LeaseTerms::default());
         assert_eq!(hold.loss(), Some(Lost::Expired));
     }
 
@@ -983,7 +998,7 @@ mod tests {
         let hold = granted(Moment::now());
         hold.claim();
         let capped = LeaseTerms { renewed: false, cap: Some(Moment::now()) };
-        hold.granted(Moment::now(), lease(30_000), capped);
+        hold.granted(Grant::without_token(Moment::now()), lease(30_000), capped);
         hold.let_go(capped);
         assert_eq!((hold.loss(), hold.remaining()), (Some(Lost::MaxHold), Duration::ZERO));
         assert_eq!((hold.claim(), hold.wanted()), (Claim::Lost(Lost::MaxHold), 1));

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    hold::Hold,
+    hold::{Grant, Hold},
     kind::{Kind, Rules},
     queue_state::{Others, QueueState},
     releaser::ReleaseJob,
@@ -68,8 +68,8 @@ struct Queue {
 pub(crate) enum Signal {
     /// There may be something to get.
     Try,
-    /// It was handed over, with a request sent at that moment.
-    HandedOver(Moment),
+    /// It was handed over.
+    HandedOver(Grant),
     /// It was passed over, for it did not look.
     PassedOver,
     /// Nothing yet.
@@ -362,9 +362,9 @@ impl QueueEntry<'_> {
     pub(crate) fn signal(&self) -> Signal {
         let mut offer = self.waiter.offer();
         match *offer {
-            Offer::Given(sent) => {
+            Offer::Given(grant) => {
                 *offer = Offer::Had;
-                Signal::HandedOver(sent)
+                Signal::HandedOver(grant)
             }
             Offer::Revoked => Signal::PassedOver,
             _ if self.waiter.wake_pending.swap(false, Ordering::AcqRel) => Signal::Try,

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ask::{Anew, Pauses, Reply, ScriptRequest, unexpected},
-    hold::{Ending, Hold},
+    hold::{Ending, Grant, Hold},
     kind::KindScript,
     queue::{LineKey, Queues},
     tenure::{Leaving, Tenure},
@@ -574,8 +574,7 @@ impl ReleaseWorker {
                     let (before, token) = handed(&reply.answer);
                     let is_ours = !before || reply.again || asked.before;
                     let ending = self.ended(&hold, if is_ours { Ending::Ours } else { hold.not_found() });
-                    heir.hold.take_fence(token);
-                    let is_last = heir.hand(reply.sent);
+                    let is_last = heir.hand(Grant { sent: reply.sent, token });
                     if !is_last {
                         job.hold = Arc::clone(&heir.hold); // it has left: the lock must go on to the next
                     }

@@ -18,7 +18,7 @@ use super::{
     Engine, TaskRuntime,
     ask::{Pauses, ScriptRequest, unexpected},
     guard::Guard,
-    hold::{Claim, Hold, LeaseTerms},
+    hold::{Claim, Grant, Hold, LeaseTerms},
     kind::{Kind, Waits},
     queue::{LineKey, OngoingAttempt, QueueEntry, SharedAnswer, Signal},
     registry::HoldKey,
@@ -203,8 +203,8 @@ enum Entered {
 
 /// The result of an attempt.
 enum Attempt {
-    /// By a request sent then. Nothing is held until it is accepted.
-    Granted(Moment),
+    /// Nothing is held until it is accepted.
+    Granted(Grant),
     /// Another owner holds the lock. `left` is the time left on its lease, as far as it is known.
     Busy { left: Option<Duration>, place: Option<u64>, holder: Option<String> },
 }
@@ -304,7 +304,7 @@ impl Engine {
         ))
         .await?
         {
-            Attempt::Granted(sent) => self.granted(&mut guard, request, sent),
+            Attempt::Granted(grant) => self.granted(&mut guard, request, grant),
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
         guard.check_clock()?;
@@ -321,7 +321,7 @@ impl Engine {
             consume_budget().await; // a call without a request would otherwise never yield to other tasks
         }
         if !has_beside && request.may_inherit() && self.queues.resume(&hold) {
-            self.granted(&mut guard, request, Moment::now());
+            self.granted(&mut guard, request, Grant::without_token(Moment::now()));
             self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
             return Ok(Entered::Ours(guard));
         }
@@ -329,8 +329,8 @@ impl Engine {
             // The other hold of this owner lets it enter before all waiters.
             let give_up = self.give_up(request.wait_limit);
             let entered = Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, give_up))).await?;
-            if let Attempt::Granted(sent) = entered {
-                self.granted(&mut guard, request, sent);
+            if let Attempt::Granted(grant) = entered {
+                self.granted(&mut guard, request, grant);
                 self.counters.acquired(AcquiredBy::FirstTry, started.elapsed());
                 return Ok(Entered::Ours(guard));
             }
@@ -347,8 +347,8 @@ impl Engine {
         }
         let outcome = match request.wait_limit {
             WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, soon))).await? {
-                Attempt::Granted(sent) => {
-                    self.granted(&mut guard, request, sent);
+                Attempt::Granted(grant) => {
+                    self.granted(&mut guard, request, grant);
                     WaitOutcome::Granted(AcquiredBy::FirstTry)
                 }
                 Attempt::Busy { .. } => WaitOutcome::TimeOver,
@@ -434,13 +434,13 @@ impl Engine {
             if entry.is_head() { Woken::First } else { self.sleep(entry, &mut look_again, request, reports).await? };
         loop {
             match entry.signal() {
-                Signal::HandedOver(sent) => {
-                    self.granted(guard, request, sent);
+                Signal::HandedOver(grant) => {
+                    self.granted(guard, request, grant);
                     return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
                 }
                 Signal::PassedOver => return Ok(WaitOutcome::PassedOver),
                 Signal::Try | Signal::Wait if entry.joins_others() => {
-                    self.granted(guard, request, Moment::now());
+                    self.granted(guard, request, Grant::without_token(Moment::now()));
                     return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
                 }
                 Signal::Wait if woken.needs_nothing(entry) => _ = entry.outage_ends(self.config.outage_timeout)?,
@@ -455,8 +455,8 @@ impl Engine {
                     let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // this waiter has the lock already
                     let asked = self.asked(entry, woken, beaten);
                     match self.attempt_in_queue(entry, (asking, until), guard, (request, asked)).await? {
-                        Attempt::Granted(sent) if entry.accept() => {
-                            self.granted(guard, request, sent);
+                        Attempt::Granted(grant) if entry.accept() => {
+                            self.granted(guard, request, grant);
                             return Ok(WaitOutcome::Granted(woken.way()));
                         }
                         Attempt::Granted(_) => return Ok(WaitOutcome::PassedOver),
@@ -586,11 +586,12 @@ impl Engine {
         request.min_hold.map_or(lease, |min| lease.max(min))
     }
 
-    /// Counts the guard's acquisition as held since `sent`.
-    fn granted(&self, guard: &mut Guard, request: &AcquireRequest, sent: Moment) {
+    /// Counts the guard's acquisition as held since the request for it was sent.
+    fn granted(&self, guard: &mut Guard, request: &AcquireRequest, grant: Grant) {
+        let sent = grant.sent;
         let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
         request.min_hold.inspect(|min| guard.hold().not_before(sent + **min));
-        guard.granted(sent, self.lease(request), terms);
+        guard.granted(grant, self.lease(request), terms);
     }
 
     /// The right to send requests about this hold. `Taken` if the wait limit ends first. Also for a single attempt, if the task that has
@@ -664,12 +665,11 @@ impl Engine {
                 Err(Error::Replicas { name: hold.name.to_string(), wanted: replicas, got: reply.replicas })
             }
             Code::Granted => {
-                hold.take_fence(reply.answer.number());
                 let is_as_anybodys = beside.is_none() && asked != Asked::Again && !reply.again;
                 if is_as_anybodys && request.kind.rules.shared && request.lease.is_none() {
                     self.queues.open(&hold, reply.sent);
                 }
-                Ok(Attempt::Granted(reply.sent))
+                Ok(Attempt::Granted(Grant { sent: reply.sent, token: reply.answer.number() }))
             }
             Code::Out => Box::pin(self.attempt(guard, request, Asked::ToJoin, (since, give_up))).await,
             Code::Busy | Code::Queued => {

@@ -8,7 +8,10 @@ use std::sync::{
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
-use super::{hold::Hold, tenure::Tenure};
+use super::{
+    hold::{Grant, Hold},
+    tenure::Tenure,
+};
 use crate::{
     clock::Moment,
     config::Lease,
@@ -55,7 +58,7 @@ pub(super) struct Waiter {
 pub(super) enum Offer {
     None,
     Made,
-    Given(Moment),
+    Given(Grant),
     Had,
     Revoked,
     Gone,
@@ -86,7 +89,7 @@ impl Waiter {
         let only_waits = *offer == Offer::None && !self.asks.load(Ordering::Relaxed);
         let passed = only_waits && self.inherits && self.hold.is_clean() && tenure.pass(from, &self.hold);
         if passed {
-            *offer = Offer::Given(Moment::now());
+            *offer = Offer::Given(Grant::without_token(Moment::now()));
             self.woken.notify_one();
         }
         passed
@@ -94,9 +97,9 @@ impl Waiter {
 
     /// The server has moved the lock to it. False if it will not give that back: it has left empty-handed, or had the
     /// lock by an attempt of its own and has given it back before. Then it must go on to the next.
-    pub(super) fn hand(&self, sent: Moment) -> bool {
+    pub(super) fn hand(&self, grant: Grant) -> bool {
         let mut offer = self.offer();
-        if offer.change(Offer::Made, Offer::Given(sent)) {
+        if offer.change(Offer::Made, Offer::Given(grant)) {
             self.hold.given();
             self.woken.notify_one();
         }

@@ -4,7 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use leasehold::{Error, Owner};
 
-use crate::support::{Server, ms, plain, until, within};
+use crate::{
+    family::Way as Kind,
+    family_faults::script,
+    support::{
+        Server, before, behind, ms, plain,
+        proxy::{Fault, Rule, Way},
+        until, within,
+    },
+};
 
 const TOKEN: &str = "redisson_lock_token:{x}";
 
@@ -85,4 +93,33 @@ async fn a_token_that_is_no_number_grants_nothing() {
     assert!(matches!(refused, Err(Error::Server { .. })), "{refused:?}");
     until("nothing to be held", ms(2_000), || client.stats().now.releasing == 0).await;
     assert!(!server.exists("x"));
+}
+
+/// The server hands the lock over, and the reply is late. Meanwhile that hold is gone, another client has the lock and gives it back,
+/// and the server grants it again to the same waiter, by a request of its own.
+#[tokio::test]
+async fn a_late_hand_over_leaves_the_token_of_the_grant_that_counts() {
+    let server = Server::start();
+    let (hand_over, proxy) = (script(&server, Kind::Fenced, "hand_over"), before(&server));
+    let (one, other) = (behind(&proxy, |builder| builder).await, plain(&server).await);
+    let token = || server.ask::<u64>(&["GET", TOKEN]);
+    for _ in 0..3 {
+        let held = one.fenced_lock("x").lock().await.expect("free");
+        let lock = one.fenced_lock("x").owner(&Owner::new());
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        until("it to wait", ms(2_000), || one.stats().now.waiting == 1 && server.channels().len() == 1).await;
+        proxy.rule(Rule::new(hand_over.clone(), Fault::Delay(Way::Back, ms(400))));
+        let unlocking = tokio::spawn(held.unlock());
+        let handed = token() + 1;
+        until("the hand-over", ms(2_000), || token() == handed).await;
+        let _: u32 = server.ask(&["DEL", "x"]);
+        let between = other.fenced_lock("x").try_lock().await.expect("answered").expect("free");
+        assert_eq!(between.token(), handed + 1);
+        between.unlock().await.expect("ours");
+        let guard = within("the lock", ms(5_000), waiting).await.0.expect("no panic").expect("free");
+        assert_eq!((guard.token(), token()), (handed + 2, handed + 2));
+        guard.check().await.expect("ours");
+        guard.unlock().await.expect("ours");
+        unlocking.await.expect("no panic").expect("it was handed over");
+    }
 }
