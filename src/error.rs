@@ -123,8 +123,8 @@ pub enum Error {
         name: String,
     },
 
-    /// This owner holds the read lock and requested the write lock. It would wait for itself forever. The client sent nothing, and
-    /// the owner still holds the read lock. Release the read guard first. Or acquire the write lock from the start and
+    /// This owner holds the read lock and requested the write lock. It would wait for itself forever. The owner
+    /// still holds the read lock: it held it before the call, or acquired it while the call waited. Release the read guard first. Or acquire the write lock from the start and
     /// [downgrade](crate::WriteGuard::downgrade) it.
     #[error("cannot upgrade {name:?}: this owner already holds the read lock; release it first")]
     #[non_exhaustive]
@@ -145,7 +145,7 @@ pub enum Error {
         got: u8,
     },
 
-    /// The server refused the request for any other reason, for example because its memory is full. The call acquired nothing. A
+    /// The server refused the request for any other reason, for example because a fencing token is no number. The call acquired nothing. A
     /// lock that was held before stays held. If the call was a release, the client releases the lock in the background.
     #[error("the server refuses the request: {source}")]
     #[non_exhaustive]

@@ -9,7 +9,7 @@ use crate::{
     clock::Moment,
     config::Lease,
     error::{Error, Result, Source},
-    redis::{Answer, Fault, Part, Redis, Script, server_in, spread},
+    redis::{Answer, Fault, Part, Persistence, Redis, Script, server_in, spread},
     sync::{std, tokio},
 };
 
@@ -49,9 +49,8 @@ pub(crate) struct ScriptRequest<'a> {
     pub(crate) replicas: u8,
     pub(crate) what: &'static str,
     pub(crate) pauses: Pauses,
-    /// Treats every refusal as temporary: a release is sent again until the time is over.
-    pub(crate) insists: bool,
-    /// The moment at which the caller began; an error reports the time since then.
+    pub(crate) persistence: Persistence,
+    /// Since when the caller has tried, which an error says.
     pub(crate) since: Instant,
     pub(crate) give_up: Instant,
 }
@@ -74,8 +73,8 @@ impl<'a> ScriptRequest<'a> {
         (since, give_up): (Instant, Instant),
     ) -> ScriptRequest<'a> {
         let pauses = Pauses::default();
-        let (hold, anew, replicas, insists) = (None, None, 0, false);
-        ScriptRequest { name, hold, script, part, anew, replicas, what, pauses, insists, since, give_up }
+        let (hold, anew, replicas, persistence) = (None, None, 0, Persistence::Usual);
+        ScriptRequest { name, hold, script, part, anew, replicas, what, pauses, persistence, since, give_up }
     }
 
     /// A large future. Callers whose futures users keep box it together with their own work.
@@ -110,7 +109,7 @@ impl<'a> ScriptRequest<'a> {
                     last = Some(source);
                     FIRST_PAUSE
                 }
-                Err(fault) if fault.is_for_now(self.insists) => {
+                Err(fault) if fault.is_for_now(self.persistence) => {
                     last = fault.source();
                     self.pauses.next()
                 }
@@ -177,8 +176,8 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
         Fault::Abandoned => Error::abandoned(what, name),
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
-        Fault::Server(source) => Error::Server { source },
-        // Only without a cluster URL: with one, the request is sent to the right server.
+        Fault::Server(source) | Fault::NoMemory(source) => Error::Server { source },
+        // Where the URL says that it is a cluster, nobody is told so.
         Fault::Elsewhere(_, source) => {
             Error::config("url", format!("the server belongs to a cluster; use redis-cluster:// ({source})"))
         }

@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use super::{
     Engine, GIVING_BACK, TaskRuntime,
-    ask::{ScriptRequest, unexpected},
+    ask::{Reply, ScriptRequest, unexpected},
     hold::{Ending, Grant, Hold, LeaseTerms},
     releaser::{GivenBack, ReleaseJob},
     tenure::Tenure,
@@ -301,10 +301,11 @@ impl Guard {
 
     async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
         let script = &self.hold.kind.renew;
+        let had = self.hold.had();
         let claim = lease.map_or_else(String::new, |lease| self.hold.lengthening(lease));
-        let part = self.hold.part(script, lease.map_or(0, Lease::millis), 0, &claim);
-        let sent = self.ask("confirming the lock", (&script.script, part), lease).await?;
-        self.hold.confirmed(sent, lease);
+        let part = self.hold.renew_part(lease, &claim, had);
+        let Reply { sent, answer, .. } = self.ask("confirming the lock", (&script.script, part), lease).await?;
+        self.hold.confirmed(sent, lease, self.hold.kind.rules.sure_after(&answer, had));
         self.engine.watchdog.list(&self.hold);
         self.hold.check()
     }
@@ -314,15 +315,15 @@ impl Guard {
         self.ask(what, request, None).await.map(drop)
     }
 
-    /// Sends a request about the hold. Returns the moment before the request that found the hold was sent.
-    async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Moment> {
+    /// Asks about the hold. The reply that found it.
+    async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Reply> {
         self.hold.check()?;
         let time = (Instant::now(), self.engine.outage_ends());
         let hold = lease.map(|lease| (&*self.hold, lease));
         let request = ScriptRequest { hold, ..ScriptRequest::new(what, &self.hold.name, request, time) };
         let reply = Box::pin(request.ask(&self.engine.redis)).await?;
         match reply.answer.code {
-            Code::Kept => Ok(reply.sent),
+            Code::Kept => Ok(reply),
             Code::Gone => Err(self.gone()),
             _ => Err(unexpected(&reply.answer)),
         }

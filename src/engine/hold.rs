@@ -77,6 +77,8 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
+    /// When the asker came, or the last of several that came one after the other.
+    asked: Moment,
     /// The asker waits in the queue, so a second branch of its owner need not.
     queued: bool,
     /// It was handed over, or passed on in memory, and its asker may not know yet.
@@ -218,6 +220,7 @@ impl Hold {
     ) -> Hold {
         let state = State {
             phase: Phase::Asked,
+            asked: Moment::now(),
             queued: false,
             given: false,
             passed_on: false,
@@ -342,6 +345,11 @@ impl Hold {
         }
     }
 
+    /// When its asker came.
+    pub(super) fn asked(&self) -> Moment {
+        self.facts().asked
+    }
+
     /// Nothing of it is in doubt.
     pub(super) fn is_clean(&self) -> bool {
         self.facts().clean
@@ -429,6 +437,11 @@ impl Hold {
         }
     }
 
+    /// A request that confirms it and asks for this lease, or that looks whether it is there, with what it has left by our own count.
+    pub(crate) fn renew_part(&self, lease: Option<Lease>, claim: &str, had: Duration) -> Part {
+        self.kind.renew_part(self.name.key(), (self.id(), lease.map_or(0, Lease::millis), 0), claim, had)
+    }
+
     /// A request for this many acquisitions of it, which is not sent any more once it has been recalled.
     pub(crate) fn ask_part(&self, (lease, count): (u64, u32), more: &str, last: &str) -> Part {
         let words = self.kind.words(&self.kind.acquire, self.name.key(), (self.id(), lease, count), more);
@@ -482,6 +495,11 @@ impl Hold {
         matches!(self.state().phase, Phase::Held | Phase::Lost(_))
     }
 
+    /// It is being asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.state().phase == Phase::Asked
+    }
+
     pub(crate) fn is_doomed(&self) -> bool {
         self.facts().doomed
     }
@@ -524,6 +542,7 @@ impl Hold {
         };
         state.count += 1;
         state.clean &= claim == Claim::First;
+        state.asked = Moment::now();
         claim
     }
 
@@ -561,17 +580,24 @@ impl Hold {
         first
     }
 
-    /// The server confirmed the hold; where a lease was asked for, its end is that long after `sent`.
-    pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>) {
+    /// The server confirmed the hold; where a lease was asked for, its end is that long after `sent`. Where others may bring that
+    /// nearer, it is `sure` for so long.
+    pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>, sure: Option<Duration>) {
         let mut state = self.state();
         if let (Some(inherited), Some(lease)) = (&mut state.inherited, lease) {
-            inherited.confirmed(sent, lease, self.kind.rules.sure); // its asker has not looked yet
+            inherited.confirmed(sent, lease, sure); // its asker has not looked yet
         }
-        state.seen(sent, self.kind.rules.sure);
+        state.seen(sent, sure);
         match lease {
             Some(lease) => state.confirm(sent, lease),
             None => state.confirm_next(sent),
         }
+    }
+
+    /// How much of its lease is left by our own count.
+    pub(super) fn had(&self) -> Duration {
+        let state = self.facts();
+        state.inherited.map_or_else(|| state.until.left(), |inherited| inherited.had())
     }
 
     /// How often the server is asked to confirm it.
@@ -847,6 +873,11 @@ async fn pass(time: Duration) {
 }
 
 impl Inheritance {
+    /// As [`Hold::had`].
+    pub(super) fn had(&self) -> Duration {
+        self.until.left()
+    }
+
     pub(super) fn ends(&self) -> Moment {
         self.until.min(self.sure)
     }
@@ -900,9 +931,10 @@ impl State {
         self.confirm_next(sent);
     }
 
-    /// On a grid, so that holds taken at different moments are confirmed together.
+    /// On a grid, so that holds taken at different moments are confirmed together. In time before others may have ended it.
     fn confirm_next(&mut self, sent: Moment) {
-        self.confirm_at = (sent + self.every).floor(self.every / 16);
+        let every = self.every.min(self.sure.since(sent).mul_f64(0.3)).max(FLOOR);
+        self.confirm_at = (sent + every).floor(every / 16);
     }
 
     fn cap(&self) -> Moment {
@@ -970,7 +1002,7 @@ mod tests {
     fn an_answer_in_time_puts_the_end_off() {
         let now = Moment::now();
         let hold = granted(now);
-        hold.confirmed(now, Some(lease(30_000)));
+        hold.confirmed(now, Some(lease(30_000)), None);
         assert!(hold.remaining() > Duration::from_secs(20));
     }
 
@@ -979,7 +1011,7 @@ mod tests {
         let hold = granted(Moment::now());
         std::thread::sleep(Duration::from_millis(60)); // its lease, and a little
         assert_eq!(hold.loss(), Some(Lost::Expired));
-        hold.confirmed(Moment::now(), Some(lease(30_000)));
+        hold.confirmed(Moment::now(), Some(lease(30_000)), None);
         hold.granted(Grant::without_token(Moment::now()), lease(30_000), LeaseTerms::default());
         assert_eq!(hold.loss(), Some(Lost::Expired));
     }

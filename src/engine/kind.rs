@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::redis::{Part, PartBuilder, Script, prefixed};
+use crate::redis::{Answer, Part, PartBuilder, Script, prefixed};
 
 /// One kind of lock. All scripts have one signature. The first key is the lock. The arguments are the id of the hold, a lease in ms, a
 /// hold count, one more argument that depends on the script, and the channel. The channel is an argument and not a key: while a cluster
@@ -70,7 +70,7 @@ pub(crate) struct Rules {
     pub(crate) passes_on: bool,
     /// The server returns a fencing token when it grants the lock or hands it over.
     pub(crate) has_token: bool,
-    /// Other clients may shorten the lease, but to no less than this. So after each confirmation the hold is certain for at most this long.
+    /// Other clients may shorten the lease, by default to no less than this. So after each confirmation the hold is certain for at most this long.
     pub(crate) sure: Option<Duration>,
 }
 
@@ -78,6 +78,14 @@ impl Rules {
     /// The rules of a lock that one owner holds at a time, and whose waiters wait in a queue of this process.
     pub(crate) const PLAIN: Rules =
         Rules { suffix: "", shared: false, waits: Waits::Here, passes_on: true, has_token: false, sure: None };
+
+    /// For how long it is certain after a look that found so much left of it, where it had so much by our own count. If that is less,
+    /// somebody else has brought the end nearer, and may do so again at once.
+    pub(crate) fn sure_after(&self, answer: &Answer, had: Duration) -> Option<Duration> {
+        let left = answer.words().and_then(|[left, _]| left.parse().ok()).map(Duration::from_millis);
+        let nearer = left.filter(|left| *left < had);
+        self.sure.map(|sure| nearer.map_or(sure, |left| sure.min(left - left / 1000)))
+    }
 
     /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
     pub(super) fn has_mark(&self) -> bool {
@@ -150,6 +158,13 @@ impl Kind {
             ExtraKey::OfHold(suffix) => part.key(format_args!("{{{key}}}:{id}:{suffix}")),
         });
         keys.arg(id).arg(lease).arg(count).arg(more).arg(prefixed(self.channel, key))
+    }
+
+    /// A request that confirms a hold and asks for this lease (0: it only looks), or that takes a claim back (1, and the claim); the hold
+    /// has so much left by our own count.
+    pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str, had: Duration) -> Part {
+        let words = self.words(&self.renew, key, hold, claim);
+        if self.rules.sure.is_some() { words.arg(had.as_millis()).done() } else { words.done() }
     }
 
     /// True if `acquire` has an argument after the channel: [`Kind::beside`], or a claim, or the command that notifies the next waiter.

@@ -41,6 +41,7 @@ pub(crate) use task_runtime::TaskRuntime;
 pub(crate) use wait::{AcquireRequest, WaitLimit};
 
 use crate::{
+    clock::Moment,
     config::{Config, Name},
     error::{Error, Lost, Result},
     owner::Owner,
@@ -320,11 +321,16 @@ impl Engine {
     /// Whether this process still held the lock when it was passed on in memory. The next request about the lock shows that.
     /// `counts`: this release counts in the statistics.
     async fn word(&self, tenure: &Arc<Tenure>, name: &str, counts: bool) -> Result<Ending> {
+        self.next_word(tenure, name, counts, self.outage_ends()).await
+    }
+
+    /// What the next request about an id finds: whether it is there.
+    async fn next_word(&self, tenure: &Arc<Tenure>, name: &str, counts: bool, give_up: Instant) -> Result<Ending> {
         let (word, is_first) = tenure.word(counts);
         if is_first {
             self.releaser.confirm(tenure);
         }
-        let (since, give_up) = (Instant::now(), self.outage_ends());
+        let since = Instant::now();
         let closed = async {
             self.closing.cancelled().await;
             sleep(if self.is_abandoned() { Duration::ZERO } else { CLOSING }).await;
@@ -337,21 +343,19 @@ impl Engine {
         }
     }
 
-    /// Sends a request about a lock itself, not about a hold. The second value is true if an earlier attempt had no reply: it may have
-    /// done the work.
+    /// Asks about a lock as such.
     pub(crate) async fn tell(
         &self,
         what: &'static str,
         name: &Name,
         request: (&'static Script, Part),
         give_up: Instant,
-    ) -> Result<(Answer, bool)> {
+    ) -> Result<Answer> {
         if self.is_closed() {
             return Err(self.closed(what, name));
         }
         let request = ScriptRequest::new(what, name, request, (Instant::now(), give_up));
-        let reply = Box::pin(request.ask(&self.redis)).await?;
-        Ok((reply.answer, reply.again))
+        Ok(Box::pin(request.ask(&self.redis)).await?.answer)
     }
 
     /// Checks now that the server replies on every connection.
@@ -368,9 +372,14 @@ impl Engine {
         }
     }
 
-    /// The lock was forced open: from now on callers in this process ask the server.
-    pub(crate) fn forced(&self, name: &Name, kind: &'static Kind) {
-        self.queues.close(&(Arc::clone(name.key()), kind));
+    /// It was forced open, or may have been: a caller that comes now asks the server, and so does a holder that releases.
+    pub(crate) fn forced(&self, name: &Name) {
+        self.queues.forced(name.key());
+    }
+
+    /// The reply to a request sent then says who holds it.
+    pub(crate) fn named(&self, (name, kind): (&Name, &'static Kind), holder: &str, sent: Moment) {
+        self.queues.named((Arc::clone(name.key()), kind), holder, sent);
     }
 
     /// All holds, held or requested.

@@ -24,7 +24,7 @@ use super::{
     kind::{Kind, Rules},
     queue_state::{Others, QueueState},
     releaser::ReleaseJob,
-    sharing::Sharing,
+    sharing::{Resumed, Sharing},
     tenure::Tenure,
     waiter::{Offer, Waiter},
     yielding::Yielding,
@@ -145,9 +145,16 @@ impl Queues {
         }
     }
 
-    /// What is there now is not to be joined any more.
-    pub(super) fn close(&self, line: &LineKey) {
-        self.sharing.close(line);
+    /// Somebody here has forced all locks of this name open, or has tried to: what is held here is not passed on, and nobody joins it.
+    pub(super) fn forced(&self, name: &Arc<str>) {
+        self.sharing.close(name);
+        let queues = self.by_key.iter().filter(|queue| queue.key().0.0 == *name);
+        queues.for_each(|queue| queue.state().named.forget());
+    }
+
+    /// The reply to a request sent then names a holder.
+    pub(super) fn named(&self, line: LineKey, holder: &str, sent: Moment) {
+        self.get(&(line, 0)).inspect(|queue| queue.state().named.name(holder, sent));
     }
 
     /// Gives it back in memory: leaves it to those who have it as well, or passes it on to the head of the queue, unless it is time
@@ -163,7 +170,7 @@ impl Queues {
         }
         let queue = self.get(&hold.queue())?;
         let mut state = queue.state();
-        if !state.goes_on(self.handovers) {
+        if !state.goes_on(self.handovers) || !state.named.is(hold.id()) {
             return None;
         }
         let tenure = hold.begin_tenure(&self.counters);
@@ -181,13 +188,15 @@ impl Queues {
 
     /// Takes what is in this process already: what others have that may have it as well, or a lock that rests. Who waits has come
     /// too late for that, and hears of it when it is given back.
-    pub(super) fn resume(&self, hold: &Arc<Hold>) -> bool {
+    pub(super) fn resume(&self, hold: &Arc<Hold>) -> Resumed {
         if hold.kind.rules.shared {
             return self.sharing.join(hold);
         }
-        let Some(queue) = self.get(&hold.queue()) else { return false };
-        let resting = queue.state().resting.take();
-        resting.is_some_and(|tenure| tenure.resume(hold))
+        let Some(queue) = self.get(&hold.queue()) else { return Resumed::No };
+        let mut state = queue.state();
+        let resting = state.resting.take().filter(|tenure| state.named.is(tenure.id()));
+        drop(state);
+        if resting.is_some_and(|tenure| tenure.resume(hold)) { Resumed::Yes } else { Resumed::No }
     }
 
     /// The lock was released for all, and so many `others` heard of it; `None` where nobody can be told. Where we hear of it too there
@@ -209,6 +218,18 @@ impl Queues {
     /// A hold of this process ended other than by a release: the head looks.
     pub(crate) fn wake_head(&self, hold: &Hold) {
         self.get(&hold.queue()).into_iter().chain(self.beside(hold)).for_each(|queue| queue.wake_head());
+    }
+
+    /// Something has changed for the one who waits for this hold.
+    pub(super) fn wake(&self, hold: &Arc<Hold>) {
+        if let Some(queue) = self.get(&hold.queue()) {
+            queue
+                .state()
+                .waiters
+                .values()
+                .filter(|waiter| Arc::ptr_eq(&waiter.hold, hold))
+                .for_each(|waiter| waiter.wake());
+        }
     }
 
     fn beside(&self, hold: &Hold) -> impl Iterator<Item = Arc<Queue>> {
@@ -372,24 +393,19 @@ impl QueueEntry<'_> {
         }
     }
 
-    /// The server says who has it, and which place this waiter has in its line.
-    pub(crate) fn seen(&self, holder: &str, place: Option<u64>) {
+    /// The reply to a request sent then says who has it, and which place this waiter has in the server's queue.
+    pub(crate) fn seen(&self, holder: &str, sent: Moment, place: Option<u64>) {
         let mut state = self.queue.state();
-        (state.holder, state.place) = (Some(holder).filter(|holder| !holder.is_empty()).map(Box::from), place);
+        state.named.name(holder, sent);
+        state.place = place;
         drop(state);
         self.yields().inspect(|yielding| yielding.refused(&self.queue.key));
     }
 
-    /// Joins others of this process that have it, where several may, instead of asking. Not if something of it is in doubt.
-    pub(crate) fn joins_others(&self) -> bool {
+    /// Whether it may join others of this process that have it, where several may, instead of asking. Not if something of it is in doubt.
+    pub(crate) fn may_join(&self) -> bool {
         let Waiter { hold, inherits, .. } = &*self.waiter;
-        let mut offer = self.waiter.offer();
-        let may_join = self.is_shared() && *inherits && *offer == Offer::None && hold.is_clean();
-        let joins = may_join && self.queues.resume(hold);
-        if joins {
-            *offer = Offer::Had;
-        }
-        joins
+        self.is_shared() && *inherits && hold.is_clean()
     }
 
     /// An attempt begins, unless the waiter has been given the lock.
@@ -446,12 +462,17 @@ impl QueueEntry<'_> {
 
     /// Who was last seen to have it, here or elsewhere.
     pub(crate) fn holder(&self) -> Option<Box<str>> {
-        self.queue.state().holder.clone()
+        self.queue.state().named.holder().map(Box::from)
     }
 
     /// Which place it had when it last asked, in a line of the server's.
     pub(crate) fn place(&self) -> Option<u64> {
         self.queue.state().place
+    }
+
+    /// The server has granted it to this waiter, by a request sent then.
+    pub(crate) fn granted(&self, sent: Moment) {
+        self.queue.state().named.name(self.waiter.hold.id(), sent);
     }
 
     /// An attempt of this waiter was granted. False if it was passed over meanwhile: the lock is not to be used then.
@@ -469,7 +490,6 @@ impl QueueEntry<'_> {
     pub(crate) fn leave_granted(mut self) {
         let mut state = self.queue.state();
         state.silence = None;
-        state.holder = Some(self.waiter.hold.id().into());
         if self.waiter.hold.kind.rules.shared {
             state.call_all();
         }

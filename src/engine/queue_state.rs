@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{hold::Hold, tenure::Tenure, waiter::Waiter};
 use crate::{
+    clock::Moment,
     error::Error,
     sync::{std, tokio},
 };
@@ -41,8 +42,8 @@ pub(super) struct QueueState {
     /// It stays in this process although nobody has it, see [`Tenure::rest`].
     pub(super) resting: Option<Arc<Tenure>>,
     pub(super) others: Others,
-    /// Who was last seen to have the lock.
-    pub(super) holder: Option<Box<str>>,
+    /// The holder that the server named last.
+    pub(super) named: Named,
     /// In a line of the server's, when the server was last asked.
     pub(super) place: Option<u64>,
     /// Since when the server was asked in vain, and how that ended for the last one who asked.
@@ -66,6 +67,42 @@ pub(super) enum Others {
     Unknown,
 }
 
+/// The holder that the server named last, by its id. A hold is passed on in memory only while it is this one.
+#[derive(Debug)]
+pub(super) struct Named {
+    holder: Option<Box<str>>,
+    /// When it was last told something else than before.
+    since: Moment,
+}
+
+impl Named {
+    fn nobody() -> Named {
+        Named { holder: None, since: Moment::now() }
+    }
+
+    pub(super) fn is(&self, id: &str) -> bool {
+        self.holder() == Some(id)
+    }
+
+    pub(super) fn holder(&self) -> Option<&str> {
+        self.holder.as_deref()
+    }
+
+    /// The reply to a request sent then names this holder. If another reply came since then and named another holder, the two
+    /// requests crossed, and nobody can tell which one the server ran last: then no holder is known.
+    pub(super) fn name(&mut self, holder: &str, sent: Moment) {
+        if !self.is(holder) {
+            let is_newer = sent >= self.since && !holder.is_empty();
+            *self = Named { holder: is_newer.then(|| holder.into()), ..Named::nobody() };
+        }
+    }
+
+    /// Whoever it was, it need not be the holder any more.
+    pub(super) fn forget(&mut self) {
+        *self = Named::nobody();
+    }
+}
+
 /// The server does not answer.
 #[derive(Debug)]
 pub(super) struct Silence {
@@ -85,7 +122,7 @@ impl QueueState {
             last_handover: None,
             resting: None,
             others: Others::Wait,
-            holder: None,
+            named: Named::nobody(),
             place: None,
             silence: None,
             asking: None,

@@ -31,6 +31,12 @@ impl Registry {
         found.filter(|hold| hold.is_granted())
     }
 
+    /// The hold that an owner asks for there.
+    pub(crate) fn asked(&self, key: &HoldKey) -> Option<Arc<Hold>> {
+        let found = self.holds.get(key).map(|hold| Arc::clone(&hold));
+        found.filter(|hold| hold.is_asked())
+    }
+
     /// Removes this hold, but not a newer one under the same key.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let key = (Arc::clone(hold.name.key()), hold.kind, hold.owner.clone());

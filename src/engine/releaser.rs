@@ -25,7 +25,8 @@ use super::{
 use crate::{
     clock::Moment,
     error::{Error, Result},
-    redis::{Answer, Code, Part, Redis},
+    owner::Owner,
+    redis::{Answer, Code, Part, Persistence, Redis},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -39,6 +40,9 @@ const HANDED_BEFORE: &str = "before";
 const AT_ONCE: usize = 1024;
 /// The same for jobs that were tried before: thousands that are refused again and again must not delay a new one.
 const TRIED_AT_ONCE: usize = 128;
+
+/// What is on its way back: of all owners, what they held; of one, also what it leaves on the server while it waits.
+pub(super) type Leftovers = (LineKey, Option<Owner>);
 
 /// One hold whose count on the server has to come down to what is wanted.
 #[derive(Debug)]
@@ -72,14 +76,12 @@ enum Work {
 struct Counted {
     worker: Arc<ReleaseWorker>,
     /// Whoever asks for this name waits for it.
-    awaited: Option<LineKey>,
+    awaited: Vec<Leftovers>,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        if let Some(line) = &self.awaited {
-            self.worker.no_longer_awaited(line);
-        }
+        self.awaited.iter().for_each(|leftovers| self.worker.no_longer_awaited(leftovers));
         self.worker.one_less();
     }
 }
@@ -213,8 +215,8 @@ struct ReleaseWorker {
     lanes: Mutex<HashMap<usize, Arc<Lane>>>,
     /// Who is to be called next, at most one for each kind and name: a later release stands for the earlier ones.
     calls: Mutex<HashMap<LineKey, NextCall>>,
-    /// How many releases of each kind and name are on their way in the background.
-    pending: Mutex<HashMap<LineKey, usize>>,
+    /// How many are on their way in the background.
+    pending: Mutex<HashMap<Leftovers, usize>>,
     /// Told after each release, in the background or not.
     done: Notify,
     stop: CancellationToken,
@@ -333,7 +335,7 @@ impl Releaser {
 
     /// Runs a job in the background.
     pub(crate) fn send(&self, job: ReleaseJob) {
-        let is_last = job.hold.wanted() == 0 && !job.is_trace; // an inner one frees nothing
+        let is_last = job.hold.wanted() == 0; // an inner one frees nothing
         let job = self.counted(job, is_last);
         let _ = self.work.send(Work::Release(job)); // once stopped it is dropped: the lease ends it
     }
@@ -345,9 +347,11 @@ impl Releaser {
 
     fn counted(&self, mut job: ReleaseJob, is_last: bool) -> ReleaseJob {
         self.worker.counters.releasing.up();
-        let awaited = is_last.then(|| job.hold.line());
-        if let Some(line) = &awaited {
-            *self.worker.pending().entry(line.clone()).or_default() += 1;
+        let of_all = (is_last && !job.is_trace).then_some(None);
+        let of_owner = is_last.then(|| Some(job.hold.owner.clone()));
+        let awaited: Vec<_> = of_all.into_iter().chain(of_owner).map(|owner| (job.hold.line(), owner)).collect();
+        for leftovers in &awaited {
+            *self.worker.pending().entry(leftovers.clone()).or_default() += 1;
         }
         job.counted = Some(Counted { worker: Arc::clone(&self.worker), awaited });
         job
@@ -360,9 +364,12 @@ impl Releaser {
         }
     }
 
-    /// Resolves when nothing of this line is on its way back: who dropped a guard and asks again finds it free.
-    pub(super) async fn clear(&self, line: &LineKey) {
-        self.until(|pending| !pending.contains_key(line)).await;
+    /// Resolves when nothing of these is on its way back: a caller that dropped a guard and asks again finds the lock free.
+    pub(super) async fn clear<I: Iterator<Item = Leftovers>>(&self, leftovers: impl Fn() -> I) {
+        let is_clear = |pending: &HashMap<Leftovers, usize>| {
+            pending.is_empty() || !leftovers().any(|leftovers| pending.contains_key(&leftovers))
+        };
+        self.until(is_clear).await;
     }
 
     /// Resolves when no release is under way, and that is true: looked at after each release.
@@ -370,7 +377,7 @@ impl Releaser {
         self.until(|_| and() && self.worker.counters.releasing.get() == 0).await; // in this order: see `begin`
     }
 
-    async fn until(&self, ready: impl Fn(&HashMap<LineKey, usize>) -> bool) {
+    async fn until(&self, ready: impl Fn(&HashMap<Leftovers, usize>) -> bool) {
         loop {
             let done = self.worker.done.notified();
             if ready(&self.worker.pending()) {
@@ -605,7 +612,9 @@ impl ReleaseWorker {
     ) -> Result<Reply> {
         let part = hold.part(script, heir.lease.millis(), 0, heir.hold.id());
         let request = ScriptRequest::new("handing over the lock", &hold.name, (&script.script, part), time);
-        ScriptRequest { hold: Some((&heir.hold, heir.lease)), ..request }.ask_noting(&self.redis, in_doubt).await
+        ScriptRequest { hold: Some((&heir.hold, heir.lease)), persistence: Persistence::Modest, ..request }
+            .ask_noting(&self.redis, in_doubt)
+            .await
     }
 
     fn release_request<'a>(&self, hold: &'a Hold, count: u32, time: (Instant, Instant)) -> ScriptRequest<'a> {
@@ -625,7 +634,8 @@ impl ReleaseWorker {
         let request = ScriptRequest {
             anew: Some(Anew(&part)),
             pauses: if job.tried { Pauses::last() } else { Pauses::default() },
-            insists: job.counted.is_none(), // in the background it rests elsewhere
+            // In the background it rests elsewhere.
+            persistence: if job.counted.is_none() { Persistence::Insistent } else { Persistence::Modest },
             ..self.release_request(hold, count, time)
         };
         let asked = (count == 0).then(|| hold.returning());
@@ -696,12 +706,12 @@ impl ReleaseWorker {
         }
     }
 
-    fn no_longer_awaited(&self, line: &LineKey) {
+    fn no_longer_awaited(&self, leftovers: &Leftovers) {
         let mut pending = self.pending();
-        if let Some(count) = pending.get_mut(line) {
+        if let Some(count) = pending.get_mut(leftovers) {
             *count -= 1;
             if *count == 0 {
-                pending.remove(line);
+                pending.remove(leftovers);
             }
         }
     }
@@ -711,7 +721,7 @@ impl ReleaseWorker {
         self.done.notify_waiters();
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<LineKey, usize>> {
+    fn pending(&self) -> MutexGuard<'_, HashMap<Leftovers, usize>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,10 @@
 //! The hold that other owners of this process may join in memory, for locks that several owners may hold at once.
 //!
-//! They may join only for a moment after the server granted the hold, and only if the server would then have granted it to any owner.
-//! The reason: a writer that has begun to wait since then leaves a mark that keeps new readers out. The server checks the mark at every
-//! grant, but an owner that joins in memory sends no request.
+//! They may for a moment after the server granted it, and only if it would have granted it to anybody: a writer that has come
+//! to wait since then keeps new readers out by a mark, which the server looks at with every grant and not with a confirmation.
+//!
+//! The server must also have found it by a request that was sent after they asked. Else the hold may have been forced open, and
+//! a writer may have been granted the lock, before they asked.
 
 use std::{
     sync::{Arc, Weak},
@@ -11,7 +13,11 @@ use std::{
 
 use dashmap::DashMap;
 
-use super::{hold::Hold, queue::LineKey, tenure::Tenure};
+use super::{
+    hold::Hold,
+    queue::LineKey,
+    tenure::{Joined, Tenure},
+};
 use crate::{
     clock::Moment,
     stats::Counters,
@@ -23,6 +29,14 @@ const OPEN: Duration = Duration::from_millis(10);
 /// If a reply takes longer than that: the time, in round trips.
 const OPEN_ROUND_TRIPS: u32 = 4;
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
+
+/// What came of asking for what is in this process already.
+pub(super) enum Resumed {
+    Yes,
+    No,
+    /// Others here have it, but the server has to confirm that first.
+    OnceConfirmed(Arc<Tenure>),
+}
 
 #[derive(Debug)]
 pub(super) struct Sharing {
@@ -42,19 +56,27 @@ impl Sharing {
         if !shared.upgrade().is_some_and(|tenure| tenure.is_open()) {
             let tenure = hold.begin_tenure(&self.counters);
             let open = (self.counters.round_trip.get() * OPEN_ROUND_TRIPS).clamp(OPEN, LONGEST_OPEN);
-            tenure.open(sent + open);
+            tenure.open(sent, open);
             *shared = Arc::downgrade(tenure);
         }
     }
 
-    /// Joins a hold that another owner of this process has, or one that rests.
-    pub(super) fn join(&self, hold: &Arc<Hold>) -> bool {
-        self.get(&hold.line()).is_some_and(|tenure| tenure.join(hold))
+    /// Joins what somebody else here has, or what rests.
+    pub(super) fn join(&self, hold: &Arc<Hold>) -> Resumed {
+        match self.get(&hold.line()) {
+            Some(tenure) if tenure.is_open() => match tenure.join(hold) {
+                Joined::Yes => Resumed::Yes,
+                Joined::No => Resumed::No,
+                Joined::NotYet => Resumed::OnceConfirmed(tenure),
+            },
+            _ => Resumed::No,
+        }
     }
 
-    /// Closes the present hold: no other owner may join it anymore.
-    pub(super) fn close(&self, line: &LineKey) {
-        self.get(line).inspect(|tenure| tenure.close());
+    /// Nobody joins what is there now.
+    pub(super) fn close(&self, name: &Arc<str>) {
+        let lines = self.by_line.iter().filter(|line| line.key().0 == *name);
+        lines.filter_map(|shared| shared.upgrade()).for_each(|tenure| tenure.close());
     }
 
     fn get(&self, line: &LineKey) -> Option<Arc<Tenure>> {

@@ -13,6 +13,7 @@ use std::{
     collections::BTreeMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
 use tokio::{
@@ -32,7 +33,7 @@ use crate::{
     clock::Moment,
     config::{Lease, Name},
     error::{Error, Lost, Result},
-    redis::{Code, Part, Redis},
+    redis::{Code, Redis},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -47,6 +48,15 @@ struct WaitsForWord {
     tell: oneshot::Sender<Result<Ending>>,
     /// In the statistics: one guard of each hold.
     counts: bool,
+}
+
+/// What came of asking for a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Joined {
+    Yes,
+    No,
+    /// The server was not asked since that hold asked.
+    NotYet,
 }
 
 #[derive(Debug)]
@@ -73,8 +83,10 @@ struct TenureState {
     bound: Moment,
     /// Until when the server had it for certain when the last of those who have let go did so, or when it was confirmed since.
     until: Moment,
-    /// Until when others may join.
-    open_until: Option<Moment>,
+    /// As long as others may join.
+    opening: Option<Opening>,
+    /// When the last request was sent that found the id, of those that others may join for.
+    found: Option<Moment>,
     waiting: Waiting,
     asked: Waiting,
     /// `None` as long as nobody gives the lock back.
@@ -90,6 +102,21 @@ struct TenureState {
     confirming: bool,
     /// Nobody has it for the moment; what there is to do if nobody comes.
     resting: Option<Resting>,
+}
+
+/// For how long others may join, and how much longer they may if nobody waits whom that keeps away.
+#[derive(Debug, Clone, Copy)]
+struct Opening {
+    since: Moment,
+    time: Duration,
+    until: Moment,
+}
+
+impl Opening {
+    /// The server would have let others in by a request sent then.
+    fn seen(self, sent: Moment) -> Opening {
+        Opening { until: (sent + self.time).min(self.since + self.time * LONGEST_OPENING), ..self }
+    }
 }
 
 #[derive(Debug)]
@@ -111,6 +138,13 @@ pub(super) enum Leaving {
     HadLeft,
 }
 
+/// What a confirmation says where several may have the lock: whether one more would be let in.
+const LETS_IN: &str = "yes";
+const LETS_NOBODY_IN: &str = "no";
+/// How many times as long as at first others may join at the most. Some writers leave no mark: JVMs, and those that try once. They get
+/// the lock when all readers have left it for a moment.
+const LONGEST_OPENING: u32 = 10;
+
 /// How often the task that has told others lets them run before it takes the lock for unwanted.
 const YIELDS: u32 = 2;
 
@@ -121,7 +155,8 @@ impl Tenure {
             holders: BTreeMap::from([(hold.number, Arc::downgrade(hold))]),
             bound: Moment::now(),
             until: Moment::now(),
-            open_until: None,
+            opening: None,
+            found: None,
             waiting: Vec::new(),
             asked: Vec::new(),
             ending: None,
@@ -164,26 +199,35 @@ impl Tenure {
         state.claims
     }
 
-    /// Others may join until then.
-    pub(super) fn open(&self, until: Moment) {
-        self.state().open_until = Some(until);
+    /// It was granted by a request sent then, and others may join for so long.
+    pub(super) fn open(&self, sent: Moment, time: Duration) {
+        let mut state = self.state();
+        (state.found, state.opening) = (Some(sent), Some(Opening { since: sent, time, until: sent + time }));
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.state().is_open()
     }
 
-    /// Has a part in what others have, or what rests. False if it is not open, or none of those who have it is sure of it.
-    pub(super) fn join(self: &Arc<Tenure>, to: &Arc<Hold>) -> bool {
+    /// Has a part in what others have, or what rests: not if that was closed, or none of those who have it is sure of it.
+    pub(super) fn join(self: &Arc<Tenure>, to: &Arc<Hold>) -> Joined {
         let mut state = self.state();
-        if !state.is_open() {
-            return false;
+        if state.opening.is_none() {
+            return Joined::No;
+        }
+        if state.found.is_none_or(|sent| sent < to.asked()) {
+            return Joined::NotYet;
         }
         let bequest = state.live_holders().find_map(|holder| holder.bequest());
-        let Some(inheritance) = bequest else { return self.resumes(&mut state, to) };
-        to.inherit(self, inheritance);
-        state.holders.insert(to.number, Arc::downgrade(to));
-        true
+        let joins = match bequest {
+            Some(inheritance) => {
+                to.inherit(self, inheritance);
+                state.holders.insert(to.number, Arc::downgrade(to));
+                true
+            }
+            None => self.resumes(&mut state, to),
+        };
+        if joins { Joined::Yes } else { Joined::No }
     }
 
     /// After this, nothing of the id can be left on the server.
@@ -194,7 +238,7 @@ impl Tenure {
 
     /// Nobody joins any more.
     pub(super) fn close(&self) {
-        self.state().open_until = None;
+        self.state().opening = None;
     }
 
     /// One of several has done with it. The last lets it rest if some are `called` here, or about to be told. False if a request must
@@ -204,7 +248,7 @@ impl Tenure {
         if state.is_alone(from) {
             let rests = state.is_open() && (called || state.tells()) && self.rests(&mut state, from, release);
             state.unconfirmed |= rests && !state.tells(); // until one is answered it rests
-            state.open_until = state.open_until.filter(|_| rests);
+            state.opening = state.opening.filter(|_| rests);
             return rests;
         }
         let left = from.step_out();
@@ -220,7 +264,7 @@ impl Tenure {
         if !state.holders.contains_key(&from.number) {
             Leaving::HadLeft
         } else if state.resting.is_none() && state.is_alone(from) {
-            state.open_until = None;
+            state.opening = None;
             Leaving::IsLast
         } else {
             state.remove(from);
@@ -287,12 +331,12 @@ impl Tenure {
     pub(super) async fn confirm(&self, redis: &Redis, queues: &Queues) -> Option<ReleaseJob> {
         let (mut pauses, mut unfinished) = (Pauses::default(), AbandonOnDrop(Some(self)));
         while self.begins() {
-            let to_settle = self.state().to_settle();
-            let reply = Box::pin(self.ask(redis, to_settle)).await;
-            match reply.and_then(|reply| self.outcome(&reply)) {
-                Ok(Some(sent)) => {
+            let (had, to_settle) = (self.had(), self.state().to_settle());
+            let reply = Box::pin(self.ask(redis, to_settle, had)).await;
+            match reply.and_then(|reply| self.outcome(reply)) {
+                Ok(Some(reply)) => {
                     self.counters.renewals.up();
-                    self.kept(sent, to_settle);
+                    self.kept(&reply, to_settle, had);
                     pauses = Pauses::default();
                 }
                 Ok(None) => self.gone(queues),
@@ -328,29 +372,29 @@ impl Tenure {
         self.answer(mem::take(&mut state.asked), &Err(error.clone()));
     }
 
-    async fn ask(&self, redis: &Redis, to_settle: Option<u64>) -> Result<Reply> {
+    /// How much is left by our own count.
+    fn had(&self) -> Duration {
+        let state = self.state();
+        let resting = state.resting.iter().map(|resting| resting.inheritance.had());
+        state.live_holders().map(|holder| holder.had()).chain(resting).max().unwrap_or_default()
+    }
+
+    async fn ask(&self, redis: &Redis, to_settle: Option<u64>, had: Duration) -> Result<Reply> {
         let holders: Vec<_> = self.state().live_holders().filter(|holder| holder.loss().is_none()).collect();
         holders.iter().skip(1).for_each(|holder| holder.asking(self.lease));
         let hold = holders.first().map(|holder| (&**holder, self.lease));
         let time = (Instant::now(), Instant::now() + redis.command_timeout());
-        let request = ScriptRequest::new(
-            "confirming the lock",
-            &self.name,
-            (&self.kind.renew.script, self.part(to_settle)),
-            time,
-        );
+        let (settles, claim) = to_settle.map_or((0, String::new()), |claim| (1, claim.to_string()));
+        let id = (&*self.id, self.lease.millis(), settles);
+        let part = self.kind.renew_part(self.name.key(), id, &claim, had);
+        let request = ScriptRequest::new("confirming the lock", &self.name, (&self.kind.renew.script, part), time);
         ScriptRequest { hold, ..request }.ask(redis).await
     }
 
-    fn part(&self, to_settle: Option<u64>) -> Part {
-        let (settles, claim) = to_settle.map_or((0, String::new()), |claim| (1, claim.to_string()));
-        self.kind.part(&self.kind.renew, self.name.key(), (&self.id, self.lease.millis(), settles), &claim)
-    }
-
-    /// When the request was sent that found it; `None` if it is gone.
-    fn outcome(&self, reply: &Reply) -> Result<Option<Moment>> {
+    /// The reply that found it; `None` if it is gone.
+    fn outcome(&self, reply: Reply) -> Result<Option<Reply>> {
         match reply.answer.code {
-            Code::Kept => Ok(Some(reply.sent)),
+            Code::Kept => Ok(Some(reply)),
             Code::Gone => Ok(None),
             _ => Err(unexpected(&reply.answer)),
         }
@@ -378,12 +422,19 @@ impl Tenure {
         state.waiting.extend(asked);
     }
 
-    fn kept(&self, sent: Moment, settled: Option<u64>) {
+    fn kept(&self, Reply { sent, answer, .. }: &Reply, settled: Option<u64>, had: Duration) {
+        let (sent, sure) = (*sent, self.kind.rules.sure_after(answer, had));
         let mut state = self.state();
         state.settled = settled.unwrap_or(state.settled);
-        state.live_holders().for_each(|holder| holder.confirmed(sent, Some(self.lease)));
+        state.found = state.found.map(|before| before.max(sent));
+        match answer.words() {
+            Some([_, LETS_IN]) => state.opening = state.opening.map(|opening| opening.seen(sent)),
+            Some([_, LETS_NOBODY_IN]) => state.opening = None,
+            _ => {}
+        }
+        state.live_holders().for_each(|holder| holder.confirmed(sent, Some(self.lease), sure));
         if let Some(resting) = &mut state.resting {
-            resting.inheritance.confirmed(sent, self.lease, self.kind.rules.sure);
+            resting.inheritance.confirmed(sent, self.lease, sure);
         }
         state.until = state.until.max(sent + self.lease.certain());
         self.answer(mem::take(&mut state.asked), &Ok(Ending::Ours));
@@ -481,7 +532,7 @@ impl TenureState {
 
     /// Who is to be told so, now that nobody can join any more.
     fn found_gone(&mut self) -> Vec<Arc<Hold>> {
-        self.open_until = None;
+        self.opening = None;
         let holders: Vec<_> = self.live_holders().collect();
         holders.iter().for_each(|holder| holder.found_gone());
         holders
@@ -502,7 +553,7 @@ impl TenureState {
     }
 
     fn is_open(&self) -> bool {
-        self.open_until.is_some_and(|until| Moment::now() < until)
+        self.opening.is_some_and(|opening| Moment::now() < opening.until)
     }
 
     /// Some wait to be told by a confirmation.
@@ -534,6 +585,7 @@ impl Drop for AbandonOnDrop<'_> {
     }
 }
 
+/// How many of them have given up something.
 fn count(waiting: &Waiting) -> u64 {
     waiting.iter().map(|one| u64::from(one.counts)).sum()
 }

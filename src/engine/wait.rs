@@ -20,8 +20,11 @@ use super::{
     guard::Guard,
     hold::{Claim, Grant, Hold, LeaseTerms},
     kind::{Kind, Waits},
-    queue::{LineKey, OngoingAttempt, QueueEntry, SharedAnswer, Signal},
+    queue::{OngoingAttempt, QueueEntry, SharedAnswer, Signal},
     registry::HoldKey,
+    releaser::Leftovers,
+    sharing::Resumed,
+    tenure::Joined,
 };
 use crate::{
     clock::Moment,
@@ -69,12 +72,15 @@ impl AcquireRequest {
     }
 
     /// The queues whose releases this call waits for first: its owner may have dropped a guard a moment ago. It does not wait for
-    /// releases of holds that it could share, because other owners acquire and release these all the time.
-    fn lines(&self) -> impl Iterator<Item = LineKey> {
+    /// releases of holds that it could share, because other owners acquire and release these all the time. Nor does
+    /// it wait for what other owners leave of which nothing is held.
+    fn leftovers(&self) -> impl Iterator<Item = Leftovers> {
         let own = (!self.kind.rules.shared).then_some(self.kind);
-        let other = if matches!(self.wait_limit, WaitLimit::Once) { self.kind.barred_by } else { None };
-        let kinds = own.into_iter().chain(self.kind.beside).chain(other);
-        kinds.map(|kind| (Arc::clone(self.name.key()), kind))
+        let of_all = matches!(self.wait_limit, WaitLimit::Once).then_some(self.kind.barred_by).flatten();
+        let all = own.into_iter().chain(self.kind.beside).chain(of_all).map(|kind| (kind, None));
+        let of_owner = [self.kind].into_iter().chain(self.kind.beside).chain(self.kind.barred_by);
+        let of_owner = of_owner.map(|kind| (kind, Some(self.owner.clone())));
+        all.chain(of_owner).map(|(kind, owner)| ((Arc::clone(self.name.key()), kind), owner))
     }
 }
 
@@ -206,7 +212,7 @@ enum Attempt {
     /// Nothing is held until it is accepted.
     Granted(Grant),
     /// Another owner holds the lock. `left` is the time left on its lease, as far as it is known.
-    Busy { left: Option<Duration>, place: Option<u64>, holder: Option<String> },
+    Busy { sent: Moment, left: Option<Duration>, place: Option<u64>, holder: Option<String> },
 }
 
 impl Engine {
@@ -223,8 +229,8 @@ impl Engine {
 
     async fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
         let mut too_late = 0;
-        self.check_barred(request)?;
         loop {
+            self.check_barred(request)?;
             let fresh = || {
                 Hold::new(
                     request.name.clone(),
@@ -265,7 +271,8 @@ impl Engine {
         }
     }
 
-    /// Refuses a call that would wait for its own owner forever. Permits nested acquisitions.
+    /// Refuses a call that would wait for its own owner forever. Permits nested acquisitions. The engine checks this again while the call waits:
+    /// its owner may acquire the other kind, or release the outer acquisition, in the meantime.
     fn check_barred(&self, request: &AcquireRequest) -> Result<()> {
         let holds = |kind| self.registry.granted(&request.hold_key_of(kind));
         match request.kind.barred_by.and_then(holds) {
@@ -320,7 +327,7 @@ impl Engine {
         if request.kind.rules.shared {
             consume_budget().await; // a call without a request would otherwise never yield to other tasks
         }
-        if !has_beside && request.may_inherit() && self.queues.resume(&hold) {
+        if !has_beside && request.may_inherit() && self.resume(&hold, request.wait_limit).await? {
             self.granted(&mut guard, request, Grant::without_token(Moment::now()));
             self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
             return Ok(Entered::Ours(guard));
@@ -348,10 +355,15 @@ impl Engine {
         let outcome = match request.wait_limit {
             WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, soon))).await? {
                 Attempt::Granted(grant) => {
+                    self.queues.named(hold.line(), hold.id(), grant.sent);
                     self.granted(&mut guard, request, grant);
                     WaitOutcome::Granted(AcquiredBy::FirstTry)
                 }
-                Attempt::Busy { .. } => WaitOutcome::TimeOver,
+                Attempt::Busy { sent, holder, .. } => {
+                    holder.inspect(|holder| self.queues.named(hold.line(), holder, sent));
+                    self.check_barred(request)?;
+                    WaitOutcome::TimeOver
+                }
             },
             WaitLimit::Until(_) | WaitLimit::Forever => self.wait_in_queue(&mut guard, request, started).await?,
         };
@@ -368,11 +380,26 @@ impl Engine {
         }
     }
 
+    /// Takes what is in this process already. False if the server must be asked.
+    async fn resume(&self, hold: &Arc<Hold>, wait_limit: WaitLimit) -> Result<bool> {
+        let tenure = match self.queues.resume(hold) {
+            Resumed::Yes => return Ok(true),
+            Resumed::No => return Ok(false),
+            Resumed::OnceConfirmed(tenure) => tenure,
+        };
+        let now = Instant::now();
+        let half = now + (self.give_up(wait_limit) - now) / 2; // the rest is for asking
+        let confirmed = Box::pin(self.next_word(&tenure, &hold.name, false, half));
+        tokio::select! {
+            biased;
+            _ = confirmed => Ok(tenure.join(hold) == Joined::Yes), // which looks what was found
+            () = self.stopping.cancelled() => Err(self.closed(ASKING, &hold.name)),
+        }
+    }
+
     /// Resolves when no release is under way for a guard that this owner may have dropped.
     async fn clear(&self, request: &AcquireRequest) {
-        for line in request.lines() {
-            self.releaser.clear(&line).await;
-        }
+        self.releaser.clear(|| request.leftovers()).await;
     }
 
     async fn wait_in_queue(
@@ -433,16 +460,27 @@ impl Engine {
         let mut woken =
             if entry.is_head() { Woken::First } else { self.sleep(entry, &mut look_again, request, reports).await? };
         loop {
-            match entry.signal() {
+            self.check_barred(request)?;
+            let signal = entry.signal();
+            let looks = matches!(signal, Signal::Try | Signal::Wait);
+            if looks && entry.may_join() && self.resume(guard.hold(), request.wait_limit).await? {
+                let accepted = entry.accept();
+                self.granted(guard, request, Grant::without_token(Moment::now()));
+                return Ok(if accepted {
+                    WaitOutcome::Granted(AcquiredBy::HandedOver)
+                } else {
+                    WaitOutcome::PassedOver
+                });
+            }
+            match signal {
                 Signal::HandedOver(grant) => {
+                    if guard.hold().tenure().is_none() {
+                        entry.granted(grant.sent); // else the server was not asked
+                    }
                     self.granted(guard, request, grant);
                     return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
                 }
                 Signal::PassedOver => return Ok(WaitOutcome::PassedOver),
-                Signal::Try | Signal::Wait if entry.joins_others() => {
-                    self.granted(guard, request, Grant::without_token(Moment::now()));
-                    return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
-                }
                 Signal::Wait if woken.needs_nothing(entry) => _ = entry.outage_ends(self.config.outage_timeout)?,
                 Signal::Try | Signal::Wait => {
                     let asking = match woken {
@@ -456,12 +494,13 @@ impl Engine {
                     let asked = self.asked(entry, woken, beaten);
                     match self.attempt_in_queue(entry, (asking, until), guard, (request, asked)).await? {
                         Attempt::Granted(grant) if entry.accept() => {
+                            entry.granted(grant.sent);
                             self.granted(guard, request, grant);
                             return Ok(WaitOutcome::Granted(woken.way()));
                         }
                         Attempt::Granted(_) => return Ok(WaitOutcome::PassedOver),
-                        Attempt::Busy { left, place, holder } => {
-                            holder.as_ref().inspect(|holder| entry.seen(holder, place));
+                        Attempt::Busy { sent, left, place, holder } => {
+                            holder.as_ref().inspect(|holder| entry.seen(holder, sent, place));
                             beaten += u32::from(woken == Woken::Called || !told);
                             let longest = match told {
                                 true => request.kind.rules.longest_nap(holder.as_deref(), place, asked.claims()),
@@ -470,6 +509,7 @@ impl Engine {
                             look_again = Some(Instant::now() + nap(left, longest));
                         }
                     }
+                    self.check_barred(request)?;
                     if request.wait_limit.is_over() {
                         return Ok(WaitOutcome::TimeOver);
                     }
@@ -592,6 +632,10 @@ impl Engine {
         let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
         request.min_hold.inspect(|min| guard.hold().not_before(sent + **min));
         guard.granted(grant, self.lease(request), terms);
+        // To the same owner, if it waits for the other kind, that is either the way in or nothing to wait for any more.
+        for (_, kind) in guard.hold().other_lines() {
+            self.registry.asked(&request.hold_key_of(kind)).inspect(|waiting| self.queues.wake(waiting));
+        }
     }
 
     /// The right to send requests about this hold. `Taken` if the wait limit ends first. Also for a single attempt, if the task that has
@@ -676,7 +720,7 @@ impl Engine {
                 self.counters.refused.up();
                 let notes = waits != Waits::Here || asked.claims();
                 guard.refused(notes && !matches!(request.wait_limit, WaitLimit::Once));
-                Ok(busy(&reply.answer))
+                Ok(busy(&reply.answer, reply.sent))
             }
             // The owner has released the other hold in the meantime.
             Code::Lost if beside.as_ref().is_some_and(|beside| beside.is_over()) => {
@@ -717,14 +761,14 @@ const AT_ONCE: u32 = 384;
 const A_TASK: Duration = Duration::from_micros(200);
 
 /// Reads the milliseconds left (if the lock expires), the place in the queue (if there is one), and the id of the holder.
-fn busy(answer: &Answer) -> Attempt {
+fn busy(answer: &Answer, sent: Moment) -> Attempt {
     let (left, place, holder) = match answer.code {
         Code::Queued => answer.words().map(|[left, place, holder]| (left, place.parse().ok(), holder)),
         _ => answer.words().map(|[left, holder]| (left, None, holder)),
     }
     .unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis);
-    Attempt::Busy { left, place, holder: Some(holder).filter(|holder| !holder.is_empty()).map(str::to_owned) }
+    Attempt::Busy { sent, left, place, holder: Some(holder).filter(|holder| !holder.is_empty()).map(str::to_owned) }
 }
 
 /// The reason for which a waiter's sleep ended.

@@ -197,17 +197,24 @@ impl Watchdog {
             hold.asking(lease);
         }
         let sent = Moment::now();
-        let part = hold.part(&hold.kind.renew, lease.map_or(0, Lease::millis), 0, "");
-        self.confirmed(&hold, sent, lease, self.redis.request_gathered(&hold.kind.renew.script, part).await);
+        let had = hold.had();
+        let answer = self.redis.request_gathered(&hold.kind.renew.script, hold.renew_part(lease, "", had)).await;
+        self.confirmed(&hold, (sent, had), lease, answer);
         confirming.is_done = true;
     }
 
-    /// If the server no longer has the hold, the lock is lost. If there is no reply, it is lost only when its lease is over.
-    fn confirmed(&self, hold: &Hold, sent: Moment, lease: Option<Lease>, answer: Result<Answer, Fault>) {
+    /// A refusal is a loss; silence is not, until the clock says so.
+    fn confirmed(
+        &self,
+        hold: &Hold,
+        (sent, had): (Moment, Duration),
+        lease: Option<Lease>,
+        answer: Result<Answer, Fault>,
+    ) {
         match answer {
             Ok(answer) if answer.code == Code::Kept => {
                 self.counters.renewals.up();
-                hold.confirmed(sent, lease);
+                hold.confirmed(sent, lease, hold.kind.rules.sure_after(&answer, had));
             }
             Ok(_) | Err(Fault::Conflict) => {
                 hold.removed(&self.counters);

@@ -20,8 +20,8 @@ static FAIR: Kind = Kind {
     release: script!("lock/rest.lua", "fair/queue.lua", "fair/release.lua"; QUEUE, PLACES),
     renew: script!("lock/renew.lua"),
     hand_over: None,
-    inspect: script!("lock/holder.lua", "lock/inspect.lua"),
-    force_unlock: script!("fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),
+    inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
+    force_unlock: script!("lock/forced.lua", "fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),
     beside: None,
     barred_by: None,
     rules: Rules { waits: Waits::InLine, passes_on: false, ..Rules::PLAIN },
@@ -90,7 +90,7 @@ impl FairLock {
     ///
     /// Dropping the future changes nothing.
     pub async fn waiters(&self) -> Result<Vec<String>> {
-        let (answer, _) = self.0.tell("waiters", (&FAIR, &WAITERS), ("", ""), self.0.engine.outage_ends()).await?;
+        let answer = self.0.tell("waiters", (&FAIR, &WAITERS), ("", ""), self.0.engine.outage_ends()).await?;
         match (answer.code, answer.words()) {
             (Code::Free, _) => Ok(Vec::new()),
             (Code::Held, Some([ids])) => Ok(ids.lines().map(str::to_owned).collect()),

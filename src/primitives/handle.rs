@@ -3,17 +3,21 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use tracing::Instrument;
+use uuid::Uuid;
 
 use crate::{
     client::Client,
+    clock::Moment,
     config::{Lease, Name},
     engine::{AcquireRequest, Engine, Guard, Kind, KindScript, WaitLimit},
     error::{Error, Result},
     owner::Owner,
-    redis::{Answer, Code, Listener, Subscription},
+    redis::{Answer, Code, Listener, Part, Script, Subscription},
     sync::tokio,
 };
 use tokio::time::Instant;
+
+const FORCE_UNLOCK: &str = "force_unlock";
 
 /// A lock by name, with the settings for acquiring it.
 #[derive(Clone)]
@@ -155,30 +159,50 @@ impl Handle {
 
     /// The holder of a lock that one owner holds at a time.
     pub(super) async fn inspect(&self, kind: &'static Kind) -> Result<Option<Holder>> {
-        self.look(kind, "inspect", self.engine.outage_ends()).await
+        let sent = Moment::now();
+        let Some(held) = self.look(kind, ("inspect", ""), self.engine.outage_ends()).await? else { return Ok(None) };
+        let holder = Holder::of(&held).ok_or_else(|| self.conflict())?;
+        self.engine.named((&valid(&self.name)?, kind), &holder.id, sent);
+        Ok(Some(holder))
     }
 
-    async fn look(&self, kind: &'static Kind, what: &'static str, give_up: Instant) -> Result<Option<Holder>> {
-        let (answer, _) = self.tell(what, (kind, &kind.inspect), ("", ""), give_up).await?;
-        match answer.code {
-            Code::Held => answer.words().and_then(|[held]| Holder::of(held)).map(Some).ok_or_else(|| self.conflict()),
-            Code::Free => Ok(None),
+    /// The line about the holder, if there is one.
+    async fn look(
+        &self,
+        kind: &'static Kind,
+        (what, more): (&'static str, &str),
+        give_up: Instant,
+    ) -> Result<Option<String>> {
+        let answer = self.tell(what, (kind, &kind.inspect), ("", more), give_up).await?;
+        match (answer.code, answer.words()) {
+            (Code::Held, Some([held])) => Ok(Some(held.to_owned())),
+            (Code::Free, _) => Ok(None),
             _ => Err(self.conflict()),
         }
     }
 
-    /// Looks up the holder, then releases the lock of that holder and of no other.
+    /// Takes the lock away from the one who is seen to have it. Not if that lease was renewed in between: then the lock may have been
+    /// passed on, and another look cannot tell either.
     pub(super) async fn force_unlock(&self, kind: &'static Kind) -> Result<bool> {
-        const WHAT: &str = "force_unlock";
         let give_up = self.engine.outage_ends();
-        let Some(holder) = self.look(kind, WHAT, give_up).await? else { return Ok(false) };
-        let meant = (holder.id.as_str(), self.engine.publish());
-        let (answer, again) = self.tell(WHAT, (kind, &kind.force_unlock), meant, give_up).await?;
-        match answer.code {
+        let Some(held) = self.look(kind, (FORCE_UNLOCK, "ends"), give_up).await? else { return Ok(false) };
+        let (ends, held) = held.split_once(' ').ok_or_else(|| self.conflict())?;
+        let holder = Holder::of(held).ok_or_else(|| self.conflict())?;
+        match self.force(kind, &holder.id, ends, give_up).await? {
             Code::Released => Ok(true),
-            Code::Gone => Ok(again), // an earlier request without a reply may have released it
+            Code::Gone | Code::Kept => Ok(false),
             _ => Err(self.conflict()),
         }
+    }
+
+    /// Takes the lock away from these holds, if the lease ends as it was seen to.
+    pub(super) async fn force(&self, kind: &'static Kind, ids: &str, ends: &str, give_up: Instant) -> Result<Code> {
+        let (name, script, publish) = (valid(&self.name)?, &kind.force_unlock, self.engine.publish());
+        let part =
+            kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
+        let answered = self.ask(FORCE_UNLOCK, (&script.script, part), give_up).await;
+        self.engine.forced(&name); // it may have been done also where there is no answer
+        Ok(answered?.code)
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.
@@ -188,17 +212,15 @@ impl Handle {
         (kind, script): (&'static Kind, &'static KindScript),
         (id, more): (&str, &str),
         give_up: Instant,
-    ) -> Result<(Answer, bool)> {
-        let name = valid(&self.name)?;
-        let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
-        let part = kind.part(script, name.key(), (id, 0, 0), more);
-        self.engine.tell(what, &name, (&script.script, part), give_up).instrument(span).await
+    ) -> Result<Answer> {
+        let part = kind.part(script, valid(&self.name)?.key(), (id, 0, 0), more);
+        self.ask(what, (&script.script, part), give_up).await
     }
 
-    /// From now on a caller sends a request, even if this process believes to hold the lock.
-    pub(super) fn forced(&self, kind: &'static Kind) -> Result<()> {
-        self.engine.forced(&valid(&self.name)?, kind);
-        Ok(())
+    async fn ask(&self, what: &'static str, request: (&'static Script, Part), give_up: Instant) -> Result<Answer> {
+        let name = valid(&self.name)?;
+        let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
+        self.engine.tell(what, &name, request, give_up).instrument(span).await
     }
 
     pub(super) fn conflict(&self) -> Error {

@@ -20,8 +20,8 @@ static LOCK: Kind = Kind {
     release: script!("lock/rest.lua", "lock/release.lua"),
     renew: script!("lock/holder.lua", "lock/renew.lua"),
     hand_over: Some(script!("lock/move.lua", "lock/hand_over.lua")),
-    inspect: script!("lock/holder.lua", "lock/inspect.lua"),
-    force_unlock: script!("lock/holder.lua", "lock/force_unlock.lua"),
+    inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
+    force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,
     barred_by: None,
     rules: Rules::PLAIN,
@@ -134,8 +134,11 @@ impl Lock {
     /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///
     /// The call first looks up the holder. It then releases the lock of that holder and of no other, even if the request is repeated
-    /// or late. If the holder releases the lock in between, the next holder keeps it, and the result is false. (A thread that uses
-    /// Redisson has the same id each time it acquires the lock. A late request can then release its new hold.)
+    /// or late. If the holder releases the lock in between, the next holder keeps it, and the result is false.
+    ///
+    /// Tasks of one client may pass a lock on under one hold id, and a thread that uses Redisson has the same id each time. So the request
+    /// does nothing, and the result is false, if the lease was renewed after the lookup. A holder that still works may also have renewed
+    /// it. If the lock is still held, call again.
     ///
     /// # Errors
     ///

@@ -29,7 +29,7 @@ static READ: Kind = Kind {
     renew: script!("rw/rwlock.lua", "rw/read_renew.lua"; LIVES),
     hand_over: None,
     inspect: script!(of_other_holds: "rw/rwlock.lua", "rw/inspect.lua"),
-    force_unlock: script!(of_other_holds: "rw/rwlock.lua", "rw/force_unlock.lua"),
+    force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: Some(&WRITE),
     barred_by: None,
     rules: Rules { shared: true, passes_on: false, sure: Some(OF_OTHERS), ..Rules::PLAIN },
@@ -42,7 +42,7 @@ static WRITE: Kind = Kind {
     renew: script!("lock/renew.lua"),
     hand_over: Some(script!("lock/move.lua", "rw/write_hand_over.lua")),
     inspect: script!(of_other_holds: "rw/rwlock.lua", "rw/inspect.lua"),
-    force_unlock: script!(of_other_holds: "rw/rwlock.lua", "rw/force_unlock.lua"),
+    force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: None,
     barred_by: Some(&READ),
     rules: Rules { suffix: ":write", waits: Waits::Marked, passes_on: false, ..Rules::PLAIN },
@@ -282,14 +282,13 @@ impl RwLock {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<RwState> {
         let asked = self.0.tell("inspect", (&READ, &READ.inspect), ("", ""), self.0.engine.outage_ends());
-        let (answer, _) = asked.await?;
-        RwState::of(&answer).ok_or_else(|| self.0.conflict())
+        RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())
     }
 
     /// Releases the lock on behalf of its holders, readers and writer, and wakes all waiters; true if the lock was held.
     ///
     /// The call first looks up the holders, then releases their holds and no others: an owner that acquires the lock after the lookup
-    /// keeps it. The holders are not asked first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
+    /// keeps it, except a reader that joins a hold of its client which was there then. The holders are not asked first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
     ///
     /// # Errors
     ///
@@ -304,11 +303,7 @@ impl RwLock {
             return Ok(false);
         }
         let give_up = self.0.engine.outage_ends();
-        let request = (&ids[..], self.0.engine.publish());
-        let answered = self.0.tell("force_unlock", (&READ, &READ.force_unlock), request, give_up).await;
-        self.0.forced(&READ)?;
-        let (answer, again) = answered?;
-        Ok(answer.code == Code::Released || again) // an earlier request without a reply may have released it
+        Ok(self.0.force(&READ, &ids, "", give_up).await? == Code::Released)
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum Fault {
     NotSent(Source),
     /// Refused for now (loading, busy, read-only after a failover): it has not run.
     NotReady(Source),
+    /// Its memory is full: it has not run.
+    NoMemory(Source),
     /// A cluster keeps the key elsewhere: it has not run.
     Elsewhere(Arc<Redirection>, Source),
     /// The user lacks a permission.
@@ -76,18 +78,29 @@ const IS_MOVING: &str = "access a non local key in a cluster node";
 /// The longest pause after a refused login. It is longer than other pauses: each attempt costs the server a login, and the reason lasts.
 pub(super) const LAST_PAUSE_OUTSIDE: Duration = Duration::from_secs(5);
 
+/// After which refusals a request is sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// Those that may end.
+    Usual,
+    /// The same, but not where memory is missing: the sender can do with less.
+    Modest,
+    /// All of them: something is given back, until it is taken.
+    Insistent,
+}
+
 impl Fault {
     /// The longest pause between two attempts after this fault; `usual` is the longest one after other faults.
     pub(crate) fn last_pause(&self, usual: Duration) -> Duration {
         if matches!(self, Fault::Denied(_)) { LAST_PAUSE_OUTSIDE } else { usual }
     }
 
-    /// True if the same request may succeed later. A server that is out of memory stays so for long, so an acquisition fails at once.
-    /// A release `insists`: it is sent again until it succeeds.
-    pub(crate) fn is_for_now(&self, insists: bool) -> bool {
+    /// Whether the same request is worth sending again later.
+    pub(crate) fn is_for_now(&self, persistence: Persistence) -> bool {
         match self {
             Fault::NotReady(_) => true,
-            Fault::Server(_) => insists,
+            Fault::NoMemory(_) => persistence != Persistence::Modest,
+            Fault::Server(_) => persistence == Persistence::Insistent,
             _ => false,
         }
     }
@@ -98,6 +111,7 @@ impl Fault {
             Fault::Unknown(source)
             | Fault::NotSent(source)
             | Fault::NotReady(source)
+            | Fault::NoMemory(source)
             | Fault::Elsewhere(_, source)
             | Fault::Server(source) => Some(source),
             Fault::Denied(denial) => Some(denial.source),
@@ -111,6 +125,8 @@ impl Fault {
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
         if starts(&NOT_READY) || words.contains(IS_MOVING) {
             Fault::NotReady(source)
+        } else if starts(&["OOM "]) {
+            Fault::NoMemory(source)
         } else if let Some(right) = Right::read(words) {
             Fault::Denied(Denial { right, source })
         } else if let Some(redirection) = Redirection::read(words) {
@@ -162,6 +178,7 @@ impl Fault {
             Fault::Unknown(cause) => Fault::Unknown(at(cause)),
             Fault::NotSent(cause) => Fault::NotSent(at(cause)),
             Fault::NotReady(cause) => Fault::NotReady(at(cause)),
+            Fault::NoMemory(cause) => Fault::NoMemory(at(cause)),
             Fault::Elsewhere(there, cause) => Fault::Elsewhere(there, at(cause)),
             Fault::Server(cause) => Fault::Server(at(cause)),
             Fault::Denied(Denial { right, source }) => Fault::Denied(Denial { right, source: at(source) }),
@@ -240,6 +257,9 @@ mod tests {
         let moving = "ERR Script attempted to access a non local key in a cluster node script: 6b1, on @user_script:9.";
         assert!(matches!(Fault::said(moving), Fault::NotReady(_)));
         let full = Fault::said("OOM command not allowed");
-        assert!(matches!(full, Fault::Server(_)) && full.is_for_now(true) && !full.is_for_now(false));
+        assert!(matches!(full, Fault::NoMemory(_)) && full.is_for_now(Persistence::Usual));
+        assert!(!full.is_for_now(Persistence::Modest));
+        let other = Fault::said("ERR value is not an integer or out of range");
+        assert!(other.is_for_now(Persistence::Insistent) && !other.is_for_now(Persistence::Usual));
     }
 }

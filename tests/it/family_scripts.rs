@@ -136,7 +136,7 @@ mod rw {
     const WRITE_RELEASE: &str = source!("rw/rwlock.lua", "rw/write_release.lua");
     const WRITE_HAND_OVER: &str = source!("lock/move.lua", "rw/write_hand_over.lua");
     const INSPECT: &str = source!("rw/rwlock.lua", "rw/inspect.lua");
-    const FORCE_UNLOCK: &str = source!("rw/rwlock.lua", "rw/force_unlock.lua");
+    const FORCE_UNLOCK: &str = source!("lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua");
     const WRITER: &str = "6b1c7d3e-0000-8000-8000-000000000001:3:write";
     const NEXT: &str = "6b1c7d3e-0000-8000-8000-000000000001:4:write";
 
@@ -194,16 +194,17 @@ mod rw {
     fn renewing() {
         let mut bench = Bench::new();
         let keys = ["x", &lives(ME)];
-        assert_eq!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL]), both("gone"));
+        assert_eq!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL, "0"]), both("gone"));
         bench.reads(ME, "1", "first", "");
-        assert!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL]).0.starts_with("kept 60000"));
+        let kept = |said: &str| -> Option<u32> { said.strip_prefix("kept ")?.strip_suffix(" yes")?.parse().ok() };
+        let (first, second) = bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL, "0"]);
+        assert!(kept(&first) <= Some(30_000) && kept(&second) > Some(50_000), "{first}, {second}");
         bench.put(&["PEXPIRE", "x", "2000"]);
-        let (said, _) = bench.twice(READ_RENEW, &keys, &[ME, "0", "0", "", CHANNEL]);
-        let left = said.strip_prefix("kept ").and_then(|left| left.parse().ok());
-        assert!(left.is_some_and(|left: u32| (50_000..=60_000).contains(&left)), "{said}");
+        let (said, _) = bench.twice(READ_RENEW, &keys, &[ME, "0", "0", "", CHANNEL, "0"]);
+        assert!(kept(&said).is_some_and(|left| (1_000..=2_000).contains(&left)), "{said}");
         assert!(bench.server.pttl("x") > 50_000, "its end was mended");
         bench.put(&["DEL", &lives(ME)]);
-        assert_eq!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL]), both("gone"));
+        assert_eq!(bench.twice(READ_RENEW, &keys, &[ME, "60000", "0", "", CHANNEL, "0"]), both("gone"));
     }
 
     #[test]
@@ -274,7 +275,7 @@ mod fair {
     const CHANNEL: &str = "redisson_lock__channel:{x}";
     const ACQUIRE: &str = source!("lock/holder.lua", "fair/queue.lua", "fair/acquire.lua");
     const RELEASE: &str = source!("lock/rest.lua", "fair/queue.lua", "fair/release.lua");
-    const FORCE_UNLOCK: &str = source!("fair/queue.lua", "fair/force_unlock.lua");
+    const FORCE_UNLOCK: &str = source!("lock/forced.lua", "fair/queue.lua", "fair/force_unlock.lua");
     const WAITERS: &str = source!("fair/waiters.lua");
 
     impl Bench {

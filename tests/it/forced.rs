@@ -89,3 +89,42 @@ async fn who_gets_it_while_the_request_is_on_its_way_keeps_it() {
     forced.expect("answered");
     untouched(&server, &next).await;
 }
+
+/// The holder passes the lock on in memory, so the server knows both by one id. It has confirmed that id for the second one.
+#[tokio::test]
+async fn the_next_in_a_row_is_not_the_one_who_was_seen() {
+    let server = Server::start();
+    let (which, proxy) = (script(&server, "force_unlock"), before(&server));
+    let (forcing, one) = (behind(&proxy, |builder| builder).await, plain(&server).await);
+    let held = one.lock("x").lock().await.expect("free");
+    let lock = one.lock("x").owner(&Owner::new());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", ms(2_000), || one.stats().total.refused >= 2).await;
+    proxy.rule(Rule::new(which, Fault::Delay(Way::There, ms(400))));
+    let lock = forcing.lock("x");
+    let forced = tokio::spawn(async move { lock.force_unlock().await });
+    until("the request to be on its way", ms(2_000), || proxy.tally().delayed == 1).await;
+    let id = held.id().to_owned();
+    held.unlock().await.expect("ours to the end");
+    let next = granted(waiting).await;
+    assert_eq!(next.id(), id, "it was passed on in memory");
+    let (forced, _) = within("an answer", ms(4_000), forced).await;
+    assert!(!forced.expect("no panic").expect("answered"), "the holder that was seen has released it");
+    untouched(&server, &next).await;
+}
+
+/// Only the second request arrives, when the holder has released by itself.
+#[tokio::test]
+async fn a_request_that_never_arrived_has_taken_nothing() {
+    let Scene { server, proxy, forcing, held, waiting, .. } = Scene::set(Fault::Swallow(Way::There)).await;
+    let lock = forcing.lock("x");
+    let released = async {
+        until("the request to be lost", ms(2_000), || proxy.tally().swallowed == 1).await;
+        held.unlock().await.expect("ours to the end");
+        granted(waiting).await
+    };
+    let both = async { tokio::join!(lock.force_unlock(), released) };
+    let ((forced, next), _) = within("an answer", ms(4_000), both).await;
+    assert!(!forced.expect("answered"));
+    untouched(&server, &next).await;
+}

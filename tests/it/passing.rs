@@ -303,3 +303,42 @@ async fn a_hand_over_to_one_who_has_it_already_is_no_proof() {
     assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
     taken(waiting).await.unlock().await.expect("ours");
 }
+
+/// Whatever could be passed on now, nobody here may have it: it does not come, and what is there is somebody else's.
+async fn comes_later(waiting: &Waiting, holder: &Guard) {
+    tokio::time::sleep(ms(50)).await;
+    assert!(!waiting.is_finished(), "it has what is gone");
+    holder.check().await.expect("the only holder");
+}
+
+#[tokio::test]
+async fn what_this_client_forced_open_is_not_passed_on() {
+    let (server, client) = scene().await;
+    let (held, mut waiting) = row(&client, 2).await;
+    assert!(client.lock("x").force_unlock().await.expect("answered"));
+    let next = taken(waiting.remove(0)).await;
+    assert_ne!(next.id(), held.id());
+    assert!(matches!(held.unlock().await, Err(Error::Lost { reason: Lost::Removed, .. })));
+    let last = waiting.remove(0);
+    comes_later(&last, &next).await;
+    next.unlock().await.expect("ours to the end");
+    taken(last).await.unlock().await.expect("ours to the end");
+    assert!(!server.exists("x"));
+}
+
+#[tokio::test]
+async fn what_the_server_says_is_another_s_is_not_passed_on() {
+    let (server, client) = scene().await;
+    let other = plain(&server).await;
+    let (held, mut waiting) = row(&client, 1).await;
+    let _: u32 = server.ask(&["DEL", "x"]);
+    let others = other.lock("x").try_lock().await.expect("answered").expect("free");
+    let refused = client.stats().total.refused;
+    let _: u32 = server.ask(&["PUBLISH", "redisson_lock__channel:{x}", "0"]);
+    until("the waiter to be told", ms(2_000), || client.stats().total.refused > refused).await;
+    assert!(matches!(held.unlock().await, Err(Error::Lost { reason: Lost::Removed, .. })));
+    let last = waiting.remove(0);
+    comes_later(&last, &others).await;
+    others.unlock().await.expect("ours to the end");
+    taken(last).await.unlock().await.expect("ours to the end");
+}

@@ -324,3 +324,79 @@ async fn readers_never_see_a_writer_at_work() {
     idle(&one).await;
     clean(&server, &two).await;
 }
+
+/// One owner asks for both at once. Whichever the server runs first, neither waits for the other: it would wait for itself.
+#[tokio::test]
+async fn an_owner_that_asks_for_both_does_not_wait_for_itself() {
+    let (server, one, two) = two_clients().await;
+    for n in 0..20 {
+        let rw = lock(&one);
+        let others = if n % 2 == 0 { None } else { Some(lock(&two).write().await.expect("free")) };
+        let both = async { tokio::join!(rw.read(), rw.write()) };
+        let free = async {
+            if let Some(others) = others {
+                until("both to wait", SOON, || one.stats().now.waiting == 2).await;
+                others.unlock().await.expect("ours");
+            }
+        };
+        let ((reading, writing), ()) = within("both answers", SOON, async { tokio::join!(both, free) }).await.0;
+        let reading = reading.expect("nobody else has it");
+        match writing {
+            Ok(writing) => writing.unlock().await.expect("ours to the end"), // the reading is below it
+            refused => assert!(matches!(refused, Err(Error::Upgrade { .. })), "{refused:?}"),
+        }
+        reading.unlock().await.expect("ours to the end");
+        idle(&one).await;
+    }
+    clean(&server, &one).await;
+}
+
+/// The outer write hold goes while a nested acquisition is under way; what its owner reads below it stays.
+#[tokio::test]
+async fn a_nested_write_whose_outer_one_goes_does_not_wait_for_its_own_reading() {
+    let (server, one, _) = two_clients().await;
+    for _ in 0..20 {
+        let rw = lock(&one);
+        let writing = rw.write().await.expect("free");
+        let reading = rw.read().await.expect("below its own");
+        let both = async { tokio::join!(writing.unlock(), rw.write()) };
+        let (unlocked, nested) = within("both answers", SOON, both).await.0;
+        unlocked.expect("ours to the end");
+        match nested {
+            Ok(nested) => nested.unlock().await.expect("ours to the end"),
+            refused => assert!(matches!(refused, Err(Error::Upgrade { .. })), "{refused:?}"),
+        }
+        reading.unlock().await.expect("ours to the end");
+        idle(&one).await;
+    }
+    clean(&server, &one).await;
+}
+
+/// The mark of a writer that has left is not yet gone, or a reader that was dropped is still on its way back.
+#[tokio::test]
+async fn what_an_owner_leaves_behind_is_not_somebody_elses() {
+    let (server, one, two) = two_clients().await;
+    let held = lock(&two).read().await.expect("free");
+    for _ in 0..30 {
+        let rw = lock(&one);
+        match rw.try_write_for(ms(3)).await {
+            Err(late) if late.is_unavailable() => continue,
+            left => assert!(left.expect("answered").is_none()),
+        }
+        let reading = rw.try_read().await.expect("answered").expect("nobody writes, and nobody waits to");
+        drop(reading);
+    }
+    held.unlock().await.expect("ours to the end");
+    idle(&one).await;
+    for _ in 0..30 {
+        let rw = lock(&one);
+        drop(rw.read().await.expect("free"));
+        let writing = match rw.try_write_for(Duration::ZERO).await {
+            Err(late) if late.is_unavailable() => continue,
+            taken => taken.expect("answered").expect("nobody reads"),
+        };
+        writing.unlock().await.expect("ours to the end");
+    }
+    idle(&one).await;
+    clean(&server, &one).await;
+}

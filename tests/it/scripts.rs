@@ -10,7 +10,9 @@ const FRAME: &str = include_str!("../../src/redis/frame.lua");
 const BEFORE: &str = concat!(
     include_str!("../../src/primitives/lock/holder.lua"),
     include_str!("../../src/primitives/lock/move.lua"),
-    include_str!("../../src/primitives/lock/rest.lua")
+    include_str!("../../src/primitives/lock/rest.lua"),
+    include_str!("../../src/primitives/lock/forced.lua"),
+    include_str!("../../src/primitives/lock/ends.lua")
 );
 const ME: &str = "6b1c7d3e-0000-4000-8000-000000000001:1";
 const HEIR: &str = "6b1c7d3e-0000-4000-8000-000000000001:2";

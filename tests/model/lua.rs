@@ -40,6 +40,8 @@ macro_rules! script {
             include_str!("../../src/primitives/lock/holder.lua"),
             include_str!("../../src/primitives/lock/move.lua"),
             include_str!("../../src/primitives/lock/rest.lua"),
+            include_str!("../../src/primitives/lock/forced.lua"),
+            include_str!("../../src/primitives/lock/ends.lua"),
             include_str!(concat!("../../src/primitives/lock/", $name, ".lua"))
         )
     };

@@ -86,14 +86,17 @@ pub(crate) async fn behind(proxy: &Proxy, settings: impl FnOnce(Builder) -> Buil
 
 /// Loads a script of the lock into the server, so that no call of it is answered with NOSCRIPT, and says which it is.
 pub(crate) fn script(server: &Server, name: &str) -> Which {
-    let before = match name {
-        "hand_over" => "move",
-        "release" => "rest",
-        _ => "holder",
+    let before: &[&str] = match name {
+        "hand_over" => &["move"],
+        "release" => &["rest"],
+        "force_unlock" => &["forced", "ends"],
+        "inspect" => &["holder", "ends"],
+        _ => &["holder"],
     };
-    let files = ["redis/frame", &format!("primitives/lock/{before}"), &format!("primitives/lock/{name}")];
-    let parts = files.map(|file| format!("{}/src/{file}.lua", env!("CARGO_MANIFEST_DIR")));
-    let source = parts.map(|path| fs::read_to_string(path).expect("a script of the lock")).concat();
+    let files = before.iter().chain([&name]).map(|file| format!("primitives/lock/{file}"));
+    let paths = ["redis/frame".to_owned()].into_iter().chain(files).map(|file| format!("src/{file}.lua"));
+    let read = |path| fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR")));
+    let source: String = paths.map(|path: String| read(path).expect("a script of the lock")).collect();
     Which::Script(server.ask(&["SCRIPT", "LOAD", &source]))
 }
 

@@ -1,8 +1,9 @@
 -- Returns the holder of the lock. Changes nothing.
 -- KEYS   lock
--- ARGV   nonce, (unused) x 4, channel
--- Reply  held, count, ms left (-1: never expires), hold id | free | conflict: not a lock
-return serve(function(k)
+-- ARGV   nonce, (unused) x 3, 'ends' or '', channel
+-- Reply  held, count, ms left (-1: no end), hold id | free | conflict: not a lock
+--        held, when the lease ends by the server's clock ('-': not known), count, ms left, hold id: for 'ends'
+return serve(function(k, a)
   local lock = KEYS[k + 1]
   if redis.call('EXISTS', lock) == 0 then
     return 'free'
@@ -10,6 +11,10 @@ return serve(function(k)
   local id, count = holder(lock)
   if not id then
     return 'conflict'
+  end
+  if ARGV[a + 5] == 'ends' then
+    local at = ends(lock)
+    count = (at and string.format('%.0f', at) or '-') .. ' ' .. count
   end
   return string.format('held %s %.0f ', count, redis.call('PTTL', lock)) .. id
 end)

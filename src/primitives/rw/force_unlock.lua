@@ -1,7 +1,7 @@
 -- Releases the named holds, readers and writer, on behalf of their holders, and wakes all waiters. Safe to run twice or late: it
 -- changes no later holds.
 -- KEYS   lock
--- ARGV   nonce, the hold ids, one per line, (unused) x 2, publish command, channel
+-- ARGV   nonce, the hold ids, one per line, (unused) x 2, publish command, channel, (unused), number of the call
 -- Reply  released | gone: there is no such hold
 return serve(function(k, a)
   local lock, meant, gone, rest, writer = KEYS[k + 1], {}, {}, 0, false
@@ -18,7 +18,7 @@ return serve(function(k, a)
     end
   end
   if #gone == 0 then
-    return 'gone'
+    return gone_or_done(lock, ARGV[a + 8])
   end
   publish(ARGV[a + 5], ARGV[a + 6], '1')
   for _, hold in ipairs(gone) do
@@ -33,5 +33,5 @@ return serve(function(k, a)
   elseif not writer then
     redis.call('HSET', lock, 'mode', 'read')
   end
-  return 'released'
+  return done(lock, ARGV[a + 8])
 end)

@@ -1,20 +1,23 @@
--- Extends a reader's lease, never shortens it. With lease 0 it does not change that lease. In both cases it repairs the lease of the
--- lock itself, which the watchdog of a JVM may have shortened to less than the reader's. It does not renew a lease that has expired.
--- Several readers of one client may share a hold. If one of them needs a longer lease than the others, its request carries a claim, a
--- number of its own. When that reader has left, the others withdraw the claim: the lease becomes shorter again, unless there is another
--- claim since. So this is safe to run twice or late.
+-- Puts the end of a reader's lease off, never nearer. With lease 0 it only looks. Either way it mends both ends, the lock's and the
+-- reader's own: a JVM that reads, or that has a multi-lock, may have brought them nearer. A lease that is over does not come back.
+-- A longer lease than all who share the hold need bears a claim, a number of its own. When the one that asked for it has left, the
+-- others take it back: the end comes nearer, to their lease, unless somebody has made another claim since. So this is safe to run
+-- twice, and late.
 -- KEYS   lock, the reader's expiry key
--- ARGV   nonce, hold id, lease ms or 0, 1 to withdraw the claim else 0, claim or '', channel
--- Reply  kept, ms left | gone: there is no such hold, or its lease has expired
+-- ARGV   nonce, hold id, lease ms or 0, 1 to take back what was claimed else 0, claim or '', channel, ms that the reader has left
+--        by its own count
+-- Reply  kept, ms that were left before that, then whether a new reader would be let in now: yes | no: a writer waits | unknown
+--        gone: there is no such hold, or its lease is over
 return serve(function(k, a)
   local lock, lives = KEYS[k + 1], KEYS[k + 2]
-  local is_over = redis.call('EXISTS', lives) == 0
-  if is_over or redis.call('HEXISTS', lock, ARGV[a + 2]) == 0 then
+  local left = redis.call('PTTL', lives)
+  if left == -2 or redis.call('HEXISTS', lock, ARGV[a + 2]) == 0 then
     return 'gone'
   end
-  local lease, claim = ARGV[a + 3], ARGV[a + 5]
+  local lease, claim, all = ARGV[a + 3], ARGV[a + 5], redis.call('PTTL', lock)
   if ARGV[a + 4] ~= '1' then
     lives_for(lives, lease, claim)
+    lasts(lives, ARGV[a + 7])
   elseif redis.call('GET', lives) == claim then
     redis.call('PEXPIRE', lives, lease)
     if mode_of(lock) == 'read' and all_ours(lock) then
@@ -23,7 +26,9 @@ return serve(function(k, a)
   else
     lasts(lives, lease)
   end
-  local left = redis.call('PTTL', lives)
-  lasts(lock, left)
-  return string.format('kept %.0f', left)
+  lasts(lock, redis.call('PTTL', lives))
+  -- No key of this script: while a cluster moves the slot, one that is not there would keep the reader from being renewed.
+  local waits = redis.pcall('GET', mark_of(lock))
+  local lets_in = type(waits) == 'table' and 'unknown' or waits and writes(waits) and 'no' or 'yes'
+  return string.format('kept %.0f ', all == -1 and left or math.min(left, all)) .. lets_in
 end)

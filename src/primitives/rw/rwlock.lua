@@ -43,6 +43,11 @@ local function mark_turn(lock, mark, id, how)
   end
 end
 
+-- The mark of a writer that waits.
+local function mark_of(lock)
+  return 'leasehold_rwlock_waits:' .. (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}')
+end
+
 -- The beginning of the names of a reader's expiry keys, without their number.
 local function lives_of(lock, id)
   return (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. id .. ':rwlock_timeout:'

@@ -20,9 +20,10 @@ return serve(function(k, a)
   local longest = longest_reader(lock)
   local told = publish(ARGV[a + 5], ARGV[a + 6], '1')
   if longest > 0 then
+    -- PEXPIRE first: it is never refused for lack of memory, and after it neither is the rest.
+    redis.call('PEXPIRE', lock, longest)
     redis.call('HSET', lock, 'mode', 'read')
     redis.call('HDEL', lock, id)
-    redis.call('PEXPIRE', lock, longest)
   else
     redis.call('DEL', lock)
   end

@@ -7,6 +7,8 @@ use redis::Pipeline;
 use super::{Hash, IDS, Real, Request, Rules, TICK, assert_seen, later, one_of, ours, sources, walk};
 
 const MARK: &str = "leasehold_rwlock_waits:{x}";
+/// What a reader may have left by its own count: nothing, three ticks, nine.
+const OWN: [&str; 3] = ["0", "7500", "22500"];
 /// For how long a waiting writer keeps readers away: three seconds.
 const MARKED: i64 = 1;
 /// Those of ours that write, and a JVM's.
@@ -177,10 +179,13 @@ impl ReadWrite {
         (if over { "gone" } else { "released 0" }.to_owned(), published)
     }
 
-    fn read_renew(&mut self, id: &str, lease: i64, settles: bool, claim: &str) -> String {
+    /// `own`: what the reader has left by its own count.
+    fn read_renew(&mut self, id: &str, lease: i64, (settles, claim): (bool, &str), own: &str) -> String {
         if self.count(id).is_none() || !self.lives.contains_key(&life(id)) {
             return "gone".to_owned();
         }
+        let before = self.lives[&life(id)].0.min(self.held().left);
+        let lets_in = if self.mark.as_ref().is_some_and(|(id, _)| writes(id)) { "no" } else { "yes" };
         let left = match self.lives.get_mut(&life(id)) {
             Some(life) if settles && life.1 == claim => {
                 life.0 = lease;
@@ -189,10 +194,16 @@ impl ReadWrite {
                 }
                 lease
             }
-            _ => self.lives_for(id, lease, if settles { "" } else { claim }),
+            _ if settles => self.lives_for(id, lease, ""),
+            _ => {
+                let own = own.parse().map_or(0, |own: i64| own / TICK);
+                let left = self.lives_for(id, lease, claim).max(own);
+                self.lives.get_mut(&life(id)).expect("it is there").0 = left;
+                left
+            }
         };
         self.held().lasts(left);
-        format!("kept {left}")
+        format!("kept {before} {lets_in}")
     }
 
     fn write_acquire(&mut self, id: &str, lease: i64, level: u64, how: &str) -> String {
@@ -330,7 +341,10 @@ impl Rules for ReadWrite {
         match *script {
             "read_acquire" => (self.read_acquire(id, *lease, *level, more, last.as_deref().unwrap_or_default()), 0),
             "read_release" => self.read_release(id, *level),
-            "read_renew" => (self.read_renew(id, *lease, *level == 1, more), 0),
+            "read_renew" => {
+                let own = last.as_deref().unwrap_or_default();
+                (self.read_renew(id, *lease, (*level == 1, more), own), 0)
+            }
             "write_acquire" => (self.write_acquire(id, *lease, *level, more), 0),
             "write_hand_over" => (self.write_hand_over(id, *lease, more), 0),
             "write_release" => self.write_release(id, *level),
@@ -347,7 +361,7 @@ impl Rules for ReadWrite {
             "write_acquire": "rw/rwlock", "rw/write_acquire";
             "write_hand_over": "lock/move", "rw/write_hand_over";
             "write_release": "rw/rwlock", "rw/write_release";
-            "force_unlock": "rw/rwlock", "rw/force_unlock";
+            "force_unlock": "lock/forced", "rw/rwlock", "rw/force_unlock";
             "inspect": "rw/rwlock", "rw/inspect";
         }
     }
@@ -386,10 +400,11 @@ impl Rules for ReadWrite {
         };
         let lease = if script == "read_renew" && level == 0 { rng.i64(0..=8) } else { rng.i64(1..=8) };
         let last = match more {
+            _ if script == "read_renew" => one_of(rng, &OWN),
             "again" => one_of(rng, &["", "2", "3"]),
             _ => one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]),
         };
-        let last = (script == "read_acquire").then(|| last.to_owned());
+        let last = matches!(script, "read_acquire" | "read_renew").then(|| last.to_owned());
         Request { script, id, lease, level, more: more.to_owned(), last }
     }
 

@@ -27,6 +27,7 @@ fn kind_of(key: &str) -> &'static str {
         ("redisson_lock_queue:", "line"),
         ("redisson_lock_timeout:", "places in line"),
         ("leasehold_rwlock_waits:", "marks of writers"),
+        ("leasehold_forced:", "calls that forced a lock open"),
     ];
     let by_start = kinds.iter().find(|(start, _)| key.starts_with(start)).map(|(_, kind)| *kind);
     by_start.unwrap_or(if key.contains(":rwlock_timeout:") { "lease of a reader" } else { "lock" })

@@ -1,0 +1,58 @@
+//! Readers of JVMs beside ours: they set the end of the lock, and older ones that of our reader, to their own lease.
+
+use std::time::Duration;
+
+use leasehold::{Client, Guard, Owner, RwLock};
+
+use crate::support::{Server, ms, plain, until};
+
+fn lock(client: &Client) -> RwLock {
+    client.rw_lock("x").owner(&Owner::new())
+}
+
+fn lives(guard: &Guard) -> String {
+    format!("{{x}}:{}:rwlock_timeout:1", guard.id())
+}
+
+/// What Redisson's multi-lock does with each of its locks, and the watchdog of a reader with the lock that it reads.
+fn ends_in(server: &Server, key: &str, millis: u64) {
+    assert!(server.ask::<bool>(&["PEXPIRE", key, &millis.to_string()]));
+}
+
+/// A multi-lock of a JVM with a lease of three seconds, or a reader whose watchdog has three: it may do the same again at once, and
+/// be killed then.
+#[tokio::test]
+async fn a_look_makes_certain_for_no_longer_than_a_jvm_lets_the_lock_last() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = lock(&client).read().await.expect("free");
+    guard.check().await.expect("ours");
+    assert!(guard.remaining() > ms(28_000), "nobody has brought the end nearer: {:?}", guard.remaining());
+    ends_in(&server, "x", 3_000);
+    guard.check().await.expect("ours");
+    assert!(guard.remaining() <= ms(3_000), "{:?}", guard.remaining());
+    assert!(server.pttl("x") > 28_000, "it was mended");
+    ends_in(&server, "x", 3_000);
+    until("the watchdog to look in time", ms(2_500), || server.pttl("x") > 28_000).await;
+    assert!(!guard.is_lost());
+    guard.check().await.expect("ours");
+    assert!(guard.remaining() > ms(28_000), "it has done so no more");
+    guard.unlock().await.expect("ours to the end");
+}
+
+/// Redisson before 4.4 renews the expiry keys of all readers, to its own lease. Ours has a longer one.
+#[tokio::test]
+async fn a_look_mends_the_readers_own_end() {
+    const LEASE: Duration = ms(120_000);
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = lock(&client).lease(LEASE).read().await.expect("free");
+    for key in ["x", &lives(&guard)] {
+        ends_in(&server, key, 30_000);
+    }
+    guard.check().await.expect("ours");
+    for key in ["x", &lives(&guard)] {
+        assert!((118_000..=120_000).contains(&server.pttl(key)), "{key}: {}", server.pttl(key));
+    }
+    guard.unlock().await.expect("ours to the end");
+}
