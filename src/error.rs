@@ -123,9 +123,9 @@ pub enum Error {
         name: String,
     },
 
-    /// This owner holds the read lock and requested the write lock. It would wait for itself forever. The owner
-    /// still holds the read lock: it held it before the call, or acquired it while the call waited. Release the read guard first. Or acquire the write lock from the start and
-    /// [downgrade](crate::WriteGuard::downgrade) it.
+    /// This owner holds the read lock and requested the write lock. It would wait for itself forever. It held the read lock before the
+    /// call, or acquired it while the call waited, and it still holds it. Release the read guard first. Or acquire the write lock from the
+    /// start and [downgrade](crate::WriteGuard::downgrade) it.
     #[error("cannot upgrade {name:?}: this owner already holds the read lock; release it first")]
     #[non_exhaustive]
     Upgrade {
@@ -145,8 +145,8 @@ pub enum Error {
         got: u8,
     },
 
-    /// The server refused the request for any other reason, for example because a fencing token is no number. The call acquired nothing. A
-    /// lock that was held before stays held. If the call was a release, the client releases the lock in the background.
+    /// The server refused the request for any other reason, for example because a fencing token is not a number. The call acquired
+    /// nothing. A lock that was held before stays held. If the call was a release, the client releases the lock in the background.
     #[error("the server refuses the request: {source}")]
     #[non_exhaustive]
     Server {

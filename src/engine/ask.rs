@@ -50,7 +50,7 @@ pub(crate) struct ScriptRequest<'a> {
     pub(crate) what: &'static str,
     pub(crate) pauses: Pauses,
     pub(crate) persistence: Persistence,
-    /// Since when the caller has tried, which an error says.
+    /// The moment at which the caller began; an error reports the time since then.
     pub(crate) since: Instant,
     pub(crate) give_up: Instant,
 }
@@ -177,7 +177,7 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
         Fault::Conflict => Error::Conflict { name: name.to_owned() },
         Fault::Server(source) | Fault::NoMemory(source) => Error::Server { source },
-        // Where the URL says that it is a cluster, nobody is told so.
+        // Only without a cluster URL: with one, the request is sent to the right server.
         Fault::Elsewhere(_, source) => {
             Error::config("url", format!("the server belongs to a cluster; use redis-cluster:// ({source})"))
         }

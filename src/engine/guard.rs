@@ -315,7 +315,7 @@ impl Guard {
         self.ask(what, request, None).await.map(drop)
     }
 
-    /// Asks about the hold. The reply that found it.
+    /// Sends a request about the hold. Returns the reply that found the hold.
     async fn ask(&self, what: &'static str, request: (&'static Script, Part), lease: Option<Lease>) -> Result<Reply> {
         self.hold.check()?;
         let time = (Instant::now(), self.engine.outage_ends());

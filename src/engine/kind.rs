@@ -70,7 +70,8 @@ pub(crate) struct Rules {
     pub(crate) passes_on: bool,
     /// The server returns a fencing token when it grants the lock or hands it over.
     pub(crate) has_token: bool,
-    /// Other clients may shorten the lease, by default to no less than this. So after each confirmation the hold is certain for at most this long.
+    /// Other clients may shorten the lease, by default to no less than this. So after each confirmation the hold is certain for at most
+    /// this long.
     pub(crate) sure: Option<Duration>,
 }
 
@@ -79,8 +80,8 @@ impl Rules {
     pub(crate) const PLAIN: Rules =
         Rules { suffix: "", shared: false, waits: Waits::Here, passes_on: true, has_token: false, sure: None };
 
-    /// For how long it is certain after a look that found so much left of it, where it had so much by our own count. If that is less,
-    /// somebody else has brought the end nearer, and may do so again at once.
+    /// The time for which a hold is certain after a confirmation. The reply has the time left on the server; `had` is the time left by the
+    /// clock of this process. If the server has less, another client has shortened the lease, and may do so again at once.
     pub(crate) fn sure_after(&self, answer: &Answer, had: Duration) -> Option<Duration> {
         let left = answer.words().and_then(|[left, _]| left.parse().ok()).map(Duration::from_millis);
         let nearer = left.filter(|left| *left < had);
@@ -160,8 +161,8 @@ impl Kind {
         keys.arg(id).arg(lease).arg(count).arg(more).arg(prefixed(self.channel, key))
     }
 
-    /// A request that confirms a hold and asks for this lease (0: it only looks), or that takes a claim back (1, and the claim); the hold
-    /// has so much left by our own count.
+    /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).
+    /// `had` is the time left by the clock of this process.
     pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str, had: Duration) -> Part {
         let words = self.words(&self.renew, key, hold, claim);
         if self.rules.sure.is_some() { words.arg(had.as_millis()).done() } else { words.done() }

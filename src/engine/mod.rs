@@ -324,7 +324,7 @@ impl Engine {
         self.next_word(tenure, name, counts, self.outage_ends()).await
     }
 
-    /// What the next request about an id finds: whether it is there.
+    /// Waits for the next request about an id, which finds whether the server still has it.
     async fn next_word(&self, tenure: &Arc<Tenure>, name: &str, counts: bool, give_up: Instant) -> Result<Ending> {
         let (word, is_first) = tenure.word(counts);
         if is_first {
@@ -343,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// Asks about a lock as such.
+    /// Sends a request about a lock itself, not about a hold.
     pub(crate) async fn tell(
         &self,
         what: &'static str,

@@ -31,7 +31,7 @@ impl Registry {
         found.filter(|hold| hold.is_granted())
     }
 
-    /// The hold that an owner asks for there.
+    /// The hold that this owner is requesting.
     pub(crate) fn asked(&self, key: &HoldKey) -> Option<Arc<Hold>> {
         let found = self.holds.get(key).map(|hold| Arc::clone(&hold));
         found.filter(|hold| hold.is_asked())

@@ -1,10 +1,11 @@
 //! The hold that other owners of this process may join in memory, for locks that several owners may hold at once.
 //!
-//! They may for a moment after the server granted it, and only if it would have granted it to anybody: a writer that has come
-//! to wait since then keeps new readers out by a mark, which the server looks at with every grant and not with a confirmation.
+//! They may join only for a moment after the server granted the hold, and only if the server would then have granted it to any owner.
+//! The reason: a writer that has begun to wait since then leaves a mark that keeps new readers out. The server checks the mark at every
+//! grant, but not at a confirmation.
 //!
-//! The server must also have found it by a request that was sent after they asked. Else the hold may have been forced open, and
-//! a writer may have been granted the lock, before they asked.
+//! Also, a request that was sent after their call must have found the hold on the server. Otherwise the hold could have been forced open,
+//! and a writer could have acquired the lock, before their call.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,11 +31,11 @@ const OPEN: Duration = Duration::from_millis(10);
 const OPEN_ROUND_TRIPS: u32 = 4;
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
 
-/// What came of asking for what is in this process already.
+/// The result of trying to join a hold of this process.
 pub(super) enum Resumed {
     Yes,
     No,
-    /// Others here have it, but the server has to confirm that first.
+    /// Other owners of this process have the hold, but the server must confirm it first.
     OnceConfirmed(Arc<Tenure>),
 }
 
@@ -61,7 +62,7 @@ impl Sharing {
         }
     }
 
-    /// Joins what somebody else here has, or what rests.
+    /// Joins a hold that another owner of this process has, or one that rests.
     pub(super) fn join(&self, hold: &Arc<Hold>) -> Resumed {
         match self.get(&hold.line()) {
             Some(tenure) if tenure.is_open() => match tenure.join(hold) {
@@ -73,7 +74,7 @@ impl Sharing {
         }
     }
 
-    /// Nobody joins what is there now.
+    /// Closes the present holds of a name: no other owner may join them anymore.
     pub(super) fn close(&self, name: &Arc<str>) {
         let lines = self.by_line.iter().filter(|line| line.key().0 == *name);
         lines.filter_map(|shared| shared.upgrade()).for_each(|tenure| tenure.close());

@@ -72,8 +72,8 @@ impl AcquireRequest {
     }
 
     /// The queues whose releases this call waits for first: its owner may have dropped a guard a moment ago. It does not wait for
-    /// releases of holds that it could share, because other owners acquire and release these all the time. Nor does
-    /// it wait for what other owners leave of which nothing is held.
+    /// releases of holds that it could share, because other owners acquire and release these all the time. It does not wait for the traces
+    /// of waiters of other owners either.
     fn leftovers(&self) -> impl Iterator<Item = Leftovers> {
         let own = (!self.kind.rules.shared).then_some(self.kind);
         let of_all = matches!(self.wait_limit, WaitLimit::Once).then_some(self.kind.barred_by).flatten();
@@ -271,8 +271,8 @@ impl Engine {
         }
     }
 
-    /// Refuses a call that would wait for its own owner forever. Permits nested acquisitions. The engine checks this again while the call waits:
-    /// its owner may acquire the other kind, or release the outer acquisition, in the meantime.
+    /// Refuses a call that would wait for its own owner forever. Permits nested acquisitions. The engine checks this again while the call
+    /// waits: its owner may acquire the other kind, or release the outer acquisition, in the meantime.
     fn check_barred(&self, request: &AcquireRequest) -> Result<()> {
         let holds = |kind| self.registry.granted(&request.hold_key_of(kind));
         match request.kind.barred_by.and_then(holds) {
@@ -380,7 +380,7 @@ impl Engine {
         }
     }
 
-    /// Takes what is in this process already. False if the server must be asked.
+    /// Tries to join or resume a hold of this process. False if a request to the server is needed.
     async fn resume(&self, hold: &Arc<Hold>, wait_limit: WaitLimit) -> Result<bool> {
         let tenure = match self.queues.resume(hold) {
             Resumed::Yes => return Ok(true),
@@ -388,11 +388,11 @@ impl Engine {
             Resumed::OnceConfirmed(tenure) => tenure,
         };
         let now = Instant::now();
-        let half = now + (self.give_up(wait_limit) - now) / 2; // the rest is for asking
+        let half = now + (self.give_up(wait_limit) - now) / 2; // the rest is for a request
         let confirmed = Box::pin(self.next_word(&tenure, &hold.name, false, half));
         tokio::select! {
             biased;
-            _ = confirmed => Ok(tenure.join(hold) == Joined::Yes), // which looks what was found
+            _ = confirmed => Ok(tenure.join(hold) == Joined::Yes), // `join` checks the result
             () = self.stopping.cancelled() => Err(self.closed(ASKING, &hold.name)),
         }
     }
@@ -475,7 +475,7 @@ impl Engine {
             match signal {
                 Signal::HandedOver(grant) => {
                     if guard.hold().tenure().is_none() {
-                        entry.granted(grant.sent); // else the server was not asked
+                        entry.granted(grant.sent); // else there was no request
                     }
                     self.granted(guard, request, grant);
                     return Ok(WaitOutcome::Granted(AcquiredBy::HandedOver));
@@ -632,7 +632,7 @@ impl Engine {
         let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
         request.min_hold.inspect(|min| guard.hold().not_before(sent + **min));
         guard.granted(grant, self.lease(request), terms);
-        // To the same owner, if it waits for the other kind, that is either the way in or nothing to wait for any more.
+        // If the same owner waits for the other kind, it can now enter, or has nothing to wait for anymore.
         for (_, kind) in guard.hold().other_lines() {
             self.registry.asked(&request.hold_key_of(kind)).inspect(|waiting| self.queues.wake(waiting));
         }

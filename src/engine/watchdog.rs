@@ -203,7 +203,7 @@ impl Watchdog {
         confirming.is_done = true;
     }
 
-    /// A refusal is a loss; silence is not, until the clock says so.
+    /// If the server no longer has the hold, the lock is lost. If there is no reply, it is lost only when its lease is over.
     fn confirmed(
         &self,
         hold: &Hold,

@@ -181,8 +181,8 @@ impl Handle {
         }
     }
 
-    /// Takes the lock away from the one who is seen to have it. Not if that lease was renewed in between: then the lock may have been
-    /// passed on, and another look cannot tell either.
+    /// Looks up the holder, then releases the lock of that holder. Does nothing if the lease was renewed in between: the lock may then have
+    /// been passed on, and another lookup would not show that.
     pub(super) async fn force_unlock(&self, kind: &'static Kind) -> Result<bool> {
         let give_up = self.engine.outage_ends();
         let Some(held) = self.look(kind, (FORCE_UNLOCK, "ends"), give_up).await? else { return Ok(false) };
@@ -195,13 +195,13 @@ impl Handle {
         }
     }
 
-    /// Takes the lock away from these holds, if the lease ends as it was seen to.
+    /// Releases the lock of these holds, if their lease still expires at the time that the lookup found.
     pub(super) async fn force(&self, kind: &'static Kind, ids: &str, ends: &str, give_up: Instant) -> Result<Code> {
         let (name, script, publish) = (valid(&self.name)?, &kind.force_unlock, self.engine.publish());
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let answered = self.ask(FORCE_UNLOCK, (&script.script, part), give_up).await;
-        self.engine.forced(&name); // it may have been done also where there is no answer
+        self.engine.forced(&name); // the request may have run even if there is no reply
         Ok(answered?.code)
     }
 

@@ -288,7 +288,8 @@ impl RwLock {
     /// Releases the lock on behalf of its holders, readers and writer, and wakes all waiters; true if the lock was held.
     ///
     /// The call first looks up the holders, then releases their holds and no others: an owner that acquires the lock after the lookup
-    /// keeps it, except a reader that joins a hold of its client which was there then. The holders are not asked first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
+    /// keeps it. There is one exception: a reader that joins a hold of its client that was there at the lookup. The holders are not asked
+    /// first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
     ///
     /// # Errors
     ///

@@ -78,14 +78,14 @@ const IS_MOVING: &str = "access a non local key in a cluster node";
 /// The longest pause after a refused login. It is longer than other pauses: each attempt costs the server a login, and the reason lasts.
 pub(super) const LAST_PAUSE_OUTSIDE: Duration = Duration::from_secs(5);
 
-/// After which refusals a request is sent again.
+/// The refusals after which a request is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Persistence {
-    /// Those that may end.
+    /// Temporary ones.
     Usual,
-    /// The same, but not where memory is missing: the sender can do with less.
+    /// Temporary ones, except a lack of memory: the sender can work without this request.
     Modest,
-    /// All of them: something is given back, until it is taken.
+    /// All of them: a release is sent until it succeeds.
     Insistent,
 }
 
@@ -95,7 +95,7 @@ impl Fault {
         if matches!(self, Fault::Denied(_)) { LAST_PAUSE_OUTSIDE } else { usual }
     }
 
-    /// Whether the same request is worth sending again later.
+    /// True if it makes sense to send the same request again later.
     pub(crate) fn is_for_now(&self, persistence: Persistence) -> bool {
         match self {
             Fault::NotReady(_) => true,

@@ -59,7 +59,7 @@ local function call_next(queue, places, command, channel, me, fresh)
       local listens = fresh and heard > 0
       if till > now or listens then
         local turn = listens and math.max(till, now + GRACE) or math.min(till, now + GRACE)
-        redis.call('ZREM', places, first) -- never refused for lack of memory, and after it neither is what follows
+        redis.call('ZREM', places, first) -- the server never refuses this for lack of memory, and then not the next one
         redis.call('ZADD', places, string.format('%.0f', turn), first)
         return first, turn, heard
       end

@@ -1,22 +1,25 @@
--- Before each script that forces a lock open: which call has done it. A call whose first request was not answered sends a second one,
--- which finds nothing any more. Then this key tells whether the first one has done it, or the holder has released by itself.
+-- Runs before each script that forces a lock open. It notes the number of the call that forced the lock open in an extra key. If a call
+-- gets no reply to its first request, its second one finds no lock anymore. The key then shows whether the first request forced the lock
+-- open, or whether the holder released it.
 
 local function forced(lock)
   return 'leasehold_forced:' .. (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}')
 end
 
--- Not tried where this client has no permission, for each refusal is logged; where the server cannot say, it is tried.
+-- True if this user may call a command. The server logs each refusal, so a command that is not permitted is not called. If the server
+-- cannot check it, this returns true.
 local function may(...)
   return not redis.acl_check_cmd or redis.acl_check_cmd(...)
 end
 
--- The answer where there is no such hold. Without permission for that key it is `gone`.
+-- The reply if there is no such hold. Without permission for the extra key it is `gone`.
 local function gone_or_done(lock, call)
   local key = forced(lock)
   return call and may('GET', key) and redis.pcall('GET', key) == call and 'released' or 'gone'
 end
 
--- For as long as the call may send further requests. Last: it may be refused for lack of memory or of permission.
+-- Notes the call, for as long as it may send further requests. Runs last, because the server may refuse it for lack of memory or
+-- permission.
 local function done(lock, call)
   local key = forced(lock)
   if call and may('SET', key, call, 'PX', '60000') then

@@ -1,8 +1,8 @@
 -- Returns the holder of the lock. Changes nothing.
 -- KEYS   lock
 -- ARGV   nonce, (unused) x 3, 'ends' or '', channel
--- Reply  held, count, ms left (-1: no end), hold id | free | conflict: not a lock
---        held, when the lease ends by the server's clock ('-': not known), count, ms left, hold id: for 'ends'
+-- Reply  held, count, ms left (-1: never expires), hold id | free | conflict: not a lock
+--        held, time at which the lease expires by the server's clock ('-': not known), count, ms left, hold id: for 'ends'
 return serve(function(k, a)
   local lock = KEYS[k + 1]
   if redis.call('EXISTS', lock) == 0 then

@@ -1,13 +1,14 @@
--- Puts the end of a reader's lease off, never nearer. With lease 0 it only looks. Either way it mends both ends, the lock's and the
--- reader's own: a JVM that reads, or that has a multi-lock, may have brought them nearer. A lease that is over does not come back.
--- A longer lease than all who share the hold need bears a claim, a number of its own. When the one that asked for it has left, the
--- others take it back: the end comes nearer, to their lease, unless somebody has made another claim since. So this is safe to run
--- twice, and late.
+-- Extends a reader's lease, never shortens it. With lease 0 it only checks the hold. In both cases it repairs two leases, that of the
+-- lock and that of the reader: a JVM that reads, or that has a multi-lock, may have shortened them. It does not renew a lease that has
+-- expired.
+-- Several readers of one client may share a hold. If one of them needs a longer lease than the others, its request carries a claim, a
+-- number of its own. When that reader has left, the others withdraw the claim: the lease becomes shorter again, unless there is another
+-- claim since. So this is safe to run twice or late.
 -- KEYS   lock, the reader's expiry key
--- ARGV   nonce, hold id, lease ms or 0, 1 to take back what was claimed else 0, claim or '', channel, ms that the reader has left
---        by its own count
--- Reply  kept, ms that were left before that, then whether a new reader would be let in now: yes | no: a writer waits | unknown
---        gone: there is no such hold, or its lease is over
+-- ARGV   nonce, hold id, lease ms or 0, 1 to withdraw the claim else 0, claim or '', channel, ms left on the lease by the
+--        reader's own clock
+-- Reply  kept, ms that were left before, then whether a new reader could enter now: yes | no: a writer waits | unknown
+--        gone: there is no such hold, or its lease has expired
 return serve(function(k, a)
   local lock, lives = KEYS[k + 1], KEYS[k + 2]
   local left = redis.call('PTTL', lives)
@@ -27,7 +28,7 @@ return serve(function(k, a)
     lasts(lives, lease)
   end
   lasts(lock, redis.call('PTTL', lives))
-  -- No key of this script: while a cluster moves the slot, one that is not there would keep the reader from being renewed.
+  -- Not one of KEYS: while a cluster moves the slot, a missing key would prevent the renewal.
   local waits = redis.pcall('GET', mark_of(lock))
   local lets_in = type(waits) == 'table' and 'unknown' or waits and writes(waits) and 'no' or 'yes'
   return string.format('kept %.0f ', all == -1 and left or math.min(left, all)) .. lets_in

@@ -43,7 +43,7 @@ local function mark_turn(lock, mark, id, how)
   end
 end
 
--- The mark of a writer that waits.
+-- The key of the mark of a waiter.
 local function mark_of(lock)
   return 'leasehold_rwlock_waits:' .. (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}')
 end

@@ -20,7 +20,7 @@ return serve(function(k, a)
   local longest = longest_reader(lock)
   local told = publish(ARGV[a + 5], ARGV[a + 6], '1')
   if longest > 0 then
-    -- PEXPIRE first: it is never refused for lack of memory, and after it neither is the rest.
+    -- PEXPIRE first: the server never refuses it for lack of memory, and after it not the other commands either.
     redis.call('PEXPIRE', lock, longest)
     redis.call('HSET', lock, 'mode', 'read')
     redis.call('HDEL', lock, id)
