@@ -19,6 +19,9 @@
 //! | first in, first out across all machines | [`Client::fair_lock`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
 //! | a token by which a resource can refuse a late writer | [`Client::fenced_lock`] |
+//! | several locks at once, held all or none | [`MultiLock`] |
+//! | a lock that survives the loss of a server, on three or more independent servers | [`Quorum`] |
+//! | one leader among all processes; a job once per period | [`Client::leader`]; [`Lock::run_once_per`] |
 //!
 //! <div class="warning">
 //!
@@ -39,7 +42,7 @@
 //! | wait for a while | `try_lock_for`, `try_lock_until` | `try_lock_for`, `try_lock_until` | `try_read_for`, `try_read_until`, `try_write_for`, `try_write_until` |
 //! | acquire, work, release | `with`, `try_with` | `with`, `try_with`: the work gets the token | `with_read`, `try_with_read`, `with_write`, `try_with_write` |
 //! | the result | [`Guard`] | [`FencedGuard`] | [`ReadGuard`], [`WriteGuard`] |
-//! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | the same |
+//! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | `lease`, `max_hold`, `owner`, `non_reentrant` |
 //! | look | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
 //! | force open | `force_unlock` | `force_unlock` | `force_unlock` |
 //!
@@ -99,6 +102,7 @@
 
 mod client;
 mod clock;
+#[cfg(not(leasehold_explore))] // nothing of the engine depends on it
 mod combined;
 mod config;
 mod credentials;
@@ -119,6 +123,7 @@ mod tls;
 #[doc(hidden)]
 pub use client::RawScript;
 pub use client::{Builder, Client, Held};
+#[cfg(not(leasehold_explore))]
 pub use combined::{Leader, MultiGuard, MultiLock, Once, Quorum, QuorumGuard, QuorumLock};
 pub use config::PubSub;
 pub use credentials::Credentials;

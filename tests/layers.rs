@@ -1,4 +1,4 @@
-//! Layers import downwards only: `primitives` over `client` over `engine` over `redis` over what all stand on; and
+//! Layers import downwards only: `combined` over `primitives` over `client` over `engine` over `redis` over what all stand on; and
 //! only `redis/conn.rs` and what lies beneath it name fred.
 
 use std::{
@@ -7,12 +7,13 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 5] = [
+const LAYERS: [&[&str]; 6] = [
     &["sync", "error", "clock", "owner", "credentials", "tls", "no_tls", "config", "stats"],
     &["redis"],
     &["engine"],
     &["client"],
     &["primitives"],
+    &["combined"],
 ];
 
 fn layer_of(module: &str) -> Option<usize> {

@@ -12,12 +12,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    fault::Fault,
+    fault::{Fault, source},
     script::{Answer, Part, Script},
     url::Address,
 };
 use crate::{
     config::Confirmed,
+    error::Source,
     explore::{
         server::{self, Fate, UnderWay},
         tokio::spawn,
@@ -137,6 +138,10 @@ impl Conn {
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {
         let link = self.slot.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
         link.filter(|_| !self.slot.closed.is_cancelled())
+    }
+
+    pub(super) fn trouble(&self, last: Option<Source>) -> Source {
+        last.unwrap_or_else(|| source("no reply yet"))
     }
 
     pub(super) fn is_unwell(&self, _late: Duration) -> bool {

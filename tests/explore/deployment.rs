@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     config::{Config, PubSub},
+    error::Source,
     stats::Counters,
 };
 
@@ -63,6 +64,10 @@ impl Deployment {
 
     pub(super) fn connection_of(&self, key: &str) -> usize {
         self.node.connection_of(key)
+    }
+
+    pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
+        self.node.trouble(key, last)
     }
 
     pub(super) async fn ping(&self) -> Result<(), Fault> {

@@ -195,6 +195,12 @@ pub(crate) struct Item<'a, K, V> {
     at: usize,
 }
 
+impl<K, V> Item<'_, K, V> {
+    pub(crate) fn key(&self) -> &K {
+        &self.entries[self.at].0
+    }
+}
+
 impl<K, V> Deref for Item<'_, K, V> {
     type Target = V;
 

@@ -228,7 +228,11 @@ async fn rest(processes: &[Arc<Engine>]) {
             // A closed client has nobody to take these out.
             ("registry", !engine.is_closed() && !engine.registry.all().is_empty()),
             ("releasing", !engine.is_closed() && counters.releasing.get() > 0),
-            ("pending", !engine.is_closed() && engine.releaser.clear(&(LOCK.into(), &KIND)).now_or_never().is_none()),
+            (
+                "pending",
+                !engine.is_closed()
+                    && engine.releaser.clear(|| [((LOCK.into(), &KIND), None)].into_iter()).now_or_never().is_none(),
+            ),
         ];
         if let Some((what, _)) = left.iter().find(|(_, is_left)| *is_left) {
             world::violated(&format!("{what}: something is left"));
