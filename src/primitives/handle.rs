@@ -105,22 +105,22 @@ impl Handle {
         Handle { acts_for: ActsFor::EachCall, ..self }
     }
 
-    /// The key in Redis, or a name that cannot be used; and the client.
+    /// The key in Redis (or the name, if it is not valid), and the id of the client.
     pub(super) fn rank(&self) -> (&str, uuid::Uuid) {
         (self.name.as_ref().map_or(&self.given, |name| name.key()), self.engine.id)
     }
 
-    /// Wakes that listener whenever the lock is released for all.
+    /// Notifies the listener whenever the lock is released for all.
     pub(super) fn listen(&self, kind: &'static Kind, listener: Arc<dyn Listener>) -> Result<Subscription> {
         Ok(self.engine.listen(&kind.channel(valid(&self.name)?.key()), listener))
     }
 
-    /// Whether that owner holds it, lost or not.
+    /// True if that owner has a hold of this lock, lost or not.
     pub(super) fn is_held_by(&self, kind: &'static Kind, owner: &Owner) -> bool {
         self.name.as_ref().is_ok_and(|name| self.engine.is_held_by(name, kind, owner))
     }
 
-    /// How often a lock without a fixed lease is renewed.
+    /// The interval at which the client renews a lock without a fixed lease.
     pub(super) fn renewal(&self) -> Duration {
         self.engine.config.watchdog.renewal()
     }

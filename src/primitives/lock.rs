@@ -106,22 +106,22 @@ exclusive!(Lock, "lock" -> Guard, LOCK, Ok);
 working!(Lock, "lock");
 
 impl Lock {
-    /// Its place in an order that is the same in all processes, as far as its name decides; and what tells it from all others.
+    /// The position of this lock in an order of locks. The order by name is the same in all processes; the id distinguishes clients.
     pub(crate) fn rank(&self) -> (&str, uuid::Uuid) {
         self.0.rank()
     }
 
-    /// Wakes that listener whenever the lock is released for all.
+    /// Notifies the listener whenever the lock is released for all.
     pub(crate) fn listen(&self, listener: Arc<dyn Listener>) -> Result<Subscription> {
         self.0.listen(&LOCK, listener)
     }
 
-    /// Whether that owner holds it, lost or not.
+    /// True if that owner has a hold of this lock, lost or not.
     pub(crate) fn is_held_by(&self, owner: &Owner) -> bool {
         self.0.is_held_by(&LOCK, owner)
     }
 
-    /// How often it is renewed without a fixed lease.
+    /// The interval at which the client renews this lock if it has no fixed lease.
     pub(crate) fn renewal(&self) -> Duration {
         self.0.renewal()
     }
