@@ -278,7 +278,7 @@ impl Engine {
         self.stopped.load(Ordering::Acquire) || self.is_abandoned()
     }
 
-    /// Wakes that listener at each message of a channel, for as long as the subscription lives.
+    /// Notifies the listener of each message on a channel, until the subscription is dropped.
     pub(crate) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
         self.redis.listen(channel, listener)
     }
@@ -372,12 +372,12 @@ impl Engine {
         }
     }
 
-    /// It was forced open, or may have been: a caller that comes now asks the server, and so does a holder that releases.
+    /// The lock was forced open, or may have been. From now on, callers and releasing holders in this process send a request to the server.
     pub(crate) fn forced(&self, name: &Name) {
         self.queues.forced(name.key());
     }
 
-    /// The reply to a request sent then says who holds it.
+    /// Notes the holder from the reply to a request that was sent at `sent`.
     pub(crate) fn named(&self, (name, kind): (&Name, &'static Kind), holder: &str, sent: Moment) {
         self.queues.named((Arc::clone(name.key()), kind), holder, sent);
     }
