@@ -43,7 +43,7 @@ use crate::{
 pub struct Client {
     engine: Arc<Engine>,
     prefix: Arc<str>,
-    /// Where the URL leads to, without who we are there.
+    /// The addresses in the URL, without the login.
     place: Arc<str>,
 }
 

@@ -24,7 +24,7 @@ local function publish(command, channel)
 end
 
 -- A waiter did not come in its time. Removes the other waiters of its client that are not subscribed: this client has died. Does
--- nothing if this client asks now, or if no message can be sent.
+-- nothing if the present request is from this client, or if no message can be sent.
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
   if command == '' or me and string.sub(me, 1, 37) == client then
