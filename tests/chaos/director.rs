@@ -1,4 +1,4 @@
-//! Starts the servers and the clients, makes trouble, and reads what came of it.
+//! Starts the servers and the clients, makes trouble, and checks the history that the clients wrote.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -68,7 +68,7 @@ struct Client {
     log: PathBuf,
 }
 
-/// True if nothing happened that must not.
+/// True if there is no violation.
 pub(crate) fn run<S: Scene>(time: Duration, seed: u64) -> Outcome<bool> {
     println!("chaos: seed {seed}, {} seconds", time.as_secs());
     let mut random = Rng::with_seed(seed);
@@ -100,7 +100,7 @@ pub(crate) fn run<S: Scene>(time: Duration, seed: u64) -> Outcome<bool> {
     let fine = report::verdict(&found, seed);
     if !fine {
         stage.write_diary()?;
-        println!("the clients' logs: {}", stage.folder.keep().display());
+        println!("logs of the clients, the troubles and the observer: {}", stage.folder.keep().display());
     }
     Ok(fine)
 }
@@ -212,7 +212,7 @@ impl<S: Scene> Stage<S> {
         Ok(found)
     }
 
-    /// Given back, and not to be had for a while.
+    /// Waits for released locks whose `min_hold` is not over.
     fn wait_for_rests(&self) {
         let ends = Instant::now() + REST;
         while Instant::now() < ends && !self.scene.ask::<Vec<String>>(CELLAR, &["HKEYS", CELLAR]).is_empty() {
@@ -227,7 +227,7 @@ impl<S: Scene> Stage<S> {
         Ok(())
     }
 
-    /// For who looks for a cause: what was done, and who had which lock.
+    /// Files for the search for a cause: the troubles with their times, and the holders that the observer saw.
     fn write_diary(&self) -> Outcome<()> {
         let calm = self.history.calm.iter().map(|(since, until)| format!("{since} {until} calm"));
         let troubles: Vec<_> = self.diary.iter().cloned().chain(calm).collect();
@@ -252,7 +252,7 @@ impl<S: Scene> Stage<S> {
             said.split_whitespace().zip(&mut sums).for_each(|(number, sum)| *sum += number.parse().unwrap_or(0));
         }
         let names = ["first try", "woken", "handed over", "by timer", "reentered", "lost"];
-        println!("| way to a lock | times |\n|---|---|");
+        println!("| how locks were acquired | times |\n|---|---|");
         report::rows(names.into_iter().zip(sums));
     }
 }

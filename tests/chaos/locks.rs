@@ -6,7 +6,7 @@ use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, ReadGuard, Resul
 
 use crate::{FENCED, LINES, SHARED, scene::Scene, server::beside};
 
-/// One that is taken and given back.
+/// A lock of any kind.
 pub(crate) trait AnyLock: Clone + Send + Sync {
     type Guard: AnyGuard;
 
@@ -159,7 +159,7 @@ macro_rules! side {
 side!(Reading -> ReadGuard, read, try_read, try_read_for);
 side!(Writing -> WriteGuard, write, try_write, try_write_for);
 
-/// Where those who wait for that fair lock stand.
+/// The key of the queue of that fair lock.
 pub(crate) fn line_of(name: &str) -> Option<String> {
     LINES.contains(&name).then(|| beside("redisson_lock_queue", name))
 }

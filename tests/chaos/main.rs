@@ -1,8 +1,8 @@
-//! Client processes on their worst days: locks taken in every way, while the server, the network and the clients
-//! themselves are cut off, frozen, killed and emptied. In the end the checker reads what the clients wrote down.
+//! Client processes that use locks in every way, while servers, connections and the processes themselves are cut off,
+//! frozen, killed and emptied. At the end, the checker reads the logs of the clients. docs/reliability.md describes it.
 //!
-//! `scripts/chaos --deployment single|cluster|sentinel --seconds N --seed S`. The seed decides what is done, not how the
-//! processes interleave.
+//! `scripts/chaos --deployment single|cluster|sentinel --seconds N --seed S`. The seed decides what the script does, not how
+//! the processes interleave.
 
 mod director;
 mod locks;
@@ -25,10 +25,10 @@ use std::{process::ExitCode, time::Duration};
 use scene::{Alone, Realm, Watched};
 use support::{history, proxy, server};
 
-/// The lease that the watchdogs keep; also the longest that anybody asks for, but for one name.
+/// The lease that the watchdogs keep; except for a few names, also the longest that a task asks for.
 const LEASE: Duration = Duration::from_millis(1_500);
 const LONG_LEASE: Duration = Duration::from_secs(20);
-/// Names of locks: some are held for long, some are wanted by everybody, one is wanted now and then.
+/// Names of locks: some are held for long, some are used by all tasks, one is used now and then.
 const SLOW: &[&str] = &["ledger", "report"];
 const BUSY: &[&str] = &["invoice", "stock"];
 const QUIET: &str = "mail";
@@ -42,16 +42,16 @@ const GATE: &str = "gate";
 const OVEN: &str = "oven";
 const AWAY: &str = "away";
 const ARCHIVE: &str = "archive";
-/// Of the other kinds: a fenced lock; read-write locks, and fair locks with a line of those who wait, of which everybody wants the
-/// first and few the second.
+/// Locks of the other kinds: a fenced lock, read-write locks, and fair locks with a queue on the server. Of the fair locks, all
+/// tasks use the first and few use the second.
 const FENCED: &str = "serial";
 const SHARED: [&str; 3] = ["prices", "map", ATLAS];
 /// One that is read with leases of any length, and written now and then.
 const ATLAS: &str = "atlas";
 const LINES: [&str; 2] = ["printer", "desk"];
-/// The tag of many that are given back at once, on one master of a cluster.
+/// The tag of many locks that are released at once, on one master of a cluster.
 const HEAP: &str = "heap";
-/// One that must rest, kept with a lease of its own; and for how long at the most.
+/// A lock with a `min_hold` and a lease of its own; and the longest `min_hold`.
 const CELLAR: &str = "cellar";
 const CELLAR_LEASE: Duration = Duration::from_secs(6);
 const REST: Duration = Duration::from_millis(2_500);
@@ -60,8 +60,8 @@ const NAMES: [&str; 20] = [
     SHARED[0], SHARED[1], SHARED[2], LINES[0], LINES[1], CELLAR,
 ];
 
-/// Where masters come and go, also these: kept by watchdogs with a lease that outlasts a failover. Each master of a cluster
-/// has some.
+/// On a cluster and with sentinels, also these: watchdogs keep them with a lease that outlasts a failover. Each master of a
+/// cluster has some.
 const VAULT_LEASE: Duration = Duration::from_secs(30);
 const VAULTS: [&str; 24] = [
     "vault-1", "vault-2", "vault-3", "vault-4", "vault-5", "vault-6", "vault-7", "vault-8", "vault-9", "vault-10",

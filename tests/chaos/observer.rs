@@ -1,4 +1,4 @@
-//! Looks at the servers all the time, through whatever happens to them, and notes who has which lock.
+//! Looks at the servers all the time, also during troubles, and notes the holders and the queue of each lock.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ type Sights = HashMap<String, Vec<Seen>>;
 
 /// Knows where the locks are.
 pub(crate) trait Eye: Send {
-    /// Who has these locks. One of which nobody can tell now is left out.
+    /// The holders of these locks. Leaves out a lock whose state is not known now.
     fn look(&mut self, names: &[&'static str]) -> Vec<(&'static str, Seen)>;
 }
 

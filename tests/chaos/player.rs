@@ -55,7 +55,7 @@ impl Player {
         self.taken(lock.name(), taken.map(Some))
     }
 
-    /// A server that is slow for a moment can outlast a short patience: that is for the checker to judge.
+    /// A server that is slow for a moment can outlast a short wait limit. The checker judges that.
     pub(crate) async fn take_in_time<L: AnyLock>(&self, lock: &L, patience: Duration) -> Option<L::Guard> {
         self.scribe.note(lock.name(), What::Asked);
         let work = lock.take_in_time(patience);
@@ -84,7 +84,7 @@ impl Player {
                 self.scribe.granted(&guard);
                 return Some(guard);
             }
-            // An owner that had it and lost it is told so.
+            // An owner that held the lock and lost it gets `Lost`.
             Ok(None) | Err(Error::Lost { .. }) => self.scribe.note(name, What::Left),
             Err(error) => self.failed(name, &error),
         }
@@ -145,14 +145,14 @@ impl Player {
         }
     }
 
-    /// Given back in the background.
+    /// Releases in the background.
     pub(crate) fn drop(&self, guard: impl AnyGuard) {
         let guard = guard.guard();
         self.scribe.look(guard);
         self.scribe.note(guard.name(), What::Releasing { id: holder_of(guard) });
     }
 
-    /// For a while, then gives it back.
+    /// Holds the lock for a while, then releases it.
     pub(crate) async fn hold_and_give_back(&mut self, guard: impl AnyGuard, most: u64) {
         let time = self.millis(0..=most);
         self.hold(&guard, time).await;

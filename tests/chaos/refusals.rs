@@ -1,5 +1,5 @@
-//! Times in which the server is there and refuses: no memory, no more connections, no snapshot, no writes. Each is undone
-//! over a connection that was open before.
+//! Times in which the server runs and refuses requests: no memory, no more connections, no snapshot, no writes. A connection
+//! that was open before ends each.
 
 use std::{fs, thread, time::Instant};
 
@@ -8,7 +8,7 @@ use redis::{Connection, FromRedisValue};
 
 use crate::{director::Stage, scene::Alone, troubles::millis};
 
-/// Writes that need memory are refused; giving back needs none.
+/// The server refuses writes that need memory. A release needs none.
 pub(crate) fn no_memory(stage: &mut Stage<Alone>, random: &mut Rng) {
     let mut raw = stage.scene.server.raw();
     say(&mut raw, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
@@ -17,7 +17,7 @@ pub(crate) fn no_memory(stage: &mut Stage<Alone>, random: &mut Rng) {
     say(&mut raw, &["CONFIG", "SET", "maxmemory", "0"]);
 }
 
-/// Who is connected stays so; who has to connect again is refused. All are cut off from the server for that.
+/// Open connections stay open, and the server refuses new ones. So the connections of one client, or of all, are cut.
 pub(crate) fn no_connections(stage: &mut Stage<Alone>, random: &mut Rng) {
     let mut raw = stage.scene.server.raw();
     let before: (String, String) = get(&mut raw, &["CONFIG", "GET", "maxclients"]);

@@ -1,4 +1,4 @@
-//! The table at the end: what was done, in which ways, and what was looked at.
+//! The report at the end: the troubles, how the clients used the locks, and how much the checker compared.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(crate) fn requests(proxies: &[Proxy]) -> Vec<(&'static str, u64)> {
     for proxy in proxies {
         let tally = proxy.tally();
         for (name, count) in [
-            ("requests cut off before the server had them", tally.cut_there),
+            ("requests cut off before they reached the server", tally.cut_there),
             ("replies cut off", tally.cut_back),
             ("requests or replies swallowed", tally.swallowed),
             ("delayed", tally.delayed),
@@ -37,7 +37,7 @@ pub(crate) fn requests(proxies: &[Proxy]) -> Vec<(&'static str, u64)> {
     hit.into_iter().collect()
 }
 
-/// What the clients did, and what the checker had to look at.
+/// How the clients used the locks, and how much the checker compared.
 pub(crate) fn history(history: &History) {
     let sum = |counts: BTreeMap<String, u64>| counts.into_values().sum();
     let count = |is: fn(&What) -> bool| sum(history.count(|what| is(what).then(String::new)));
@@ -51,43 +51,46 @@ pub(crate) fn history(history: &History) {
         What::Ended { call, how } => Some(format!("{call}: {how}")),
         _ => None,
     }));
-    println!("| left in the end | keys |\n|---|---|");
+    println!("| keys left at the end | number |\n|---|---|");
     let mut left = BTreeMap::new();
     history.keys.iter().for_each(|key| *left.entry(key.kind).or_insert(0) += 1);
     rows(left);
-    println!("| looked at | times |\n|---|---|");
+    println!("| checked | times |\n|---|---|");
     let turns = history.turns();
     let of = |name: &str| turns.get(name).copied().unwrap_or(0);
     rows([
-        ("turns", turns.values().sum()),
-        ("of them fenced", of(FENCED)),
-        ("reading or writing", SHARED.map(of).iter().sum()),
-        ("fair", LINES.map(of).iter().sum()),
-        ("calm times", history.calm.len() as u64),
+        ("turns (outermost holds)", turns.values().sum()),
+        ("of these, fenced", of(FENCED)),
+        ("of these, read-write", SHARED.map(of).iter().sum()),
+        ("of these, fair", LINES.map(of).iter().sum()),
+        ("calm periods", history.calm.len() as u64),
         ("calls with a time limit", count(|what| matches!(what, What::Begun { limit: 1.., .. }))),
         (
-            "guards, for what they say",
+            "states of guards checked",
             count(|what| matches!(what, What::Granted { .. } | What::Sure { .. } | What::Releasing { .. })),
         ),
-        ("given back for sure", count(|what| matches!(what, What::Confirmed { .. }))),
-        ("tokens of the server", history.seen.values().flatten().filter(|seen| seen.token.is_some()).count() as u64),
-        ("levels counted", count(|what| matches!(what, What::Counted { .. }))),
-        ("looks at the server, each at all names", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
-        ("clients that stood still", count(|what| matches!(what, What::Paused { .. }))),
+        ("releases confirmed in one request", count(|what| matches!(what, What::Confirmed { .. }))),
+        (
+            "fencing tokens read from the server",
+            history.seen.values().flatten().filter(|seen| seen.token.is_some()).count() as u64,
+        ),
+        ("hold counts compared", count(|what| matches!(what, What::Counted { .. }))),
+        ("looks at the server, each at all locks", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
+        ("pauses of client processes", count(|what| matches!(what, What::Paused { .. }))),
     ]);
 }
 
-/// What failovers lost, which nobody is blamed for.
+/// The losses that the checker excuses, because a failover can cause them.
 pub(crate) fn losses(failovers: usize, losses: &Losses) {
     println!("| failovers | {failovers} |\n|---|---|");
     rows([
         ("lost by failover", losses.gone.len() as u64),
         ("held again by failover", losses.back.len() as u64),
-        ("counts fallen back by failover", losses.counts.len() as u64),
+        ("hold counts lowered by failover", losses.counts.len() as u64),
     ]);
 }
 
-/// Who had which lock on the server, whenever that had changed.
+/// The ids that had each lock on the server, and its queue: one line for each change.
 pub(crate) fn changes(history: &History) -> String {
     let mut lines = Vec::new();
     for (name, all) in &history.seen {
@@ -107,7 +110,7 @@ pub(crate) fn changes(history: &History) -> String {
 pub(crate) fn verdict(found: &[Violation], seed: u64) -> bool {
     let mut kinds = BTreeMap::new();
     found.iter().for_each(|violation| *kinds.entry(violation.kind).or_insert(0) += 1);
-    // Some of each kind: a frequent one must not hide a rare one.
+    // Some of each kind, so that a frequent kind does not hide a rare one.
     for kind in kinds.keys() {
         let some = found.iter().filter(|violation| violation.kind == *kind).take(8);
         some.for_each(|violation| println!("VIOLATION {violation}"));

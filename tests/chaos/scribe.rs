@@ -1,7 +1,7 @@
-//! The log of a client process, and who writes it.
+//! The log of a client process, and its writers.
 //!
-//! Every line is written, with one system call, before what it announces and after what it reports: so a process that is
-//! killed has said all it knew.
+//! A writer writes each line with one system call: before a step that the line announces, and after a result that it reports. So the
+//! log of a killed process is complete.
 
 use std::{
     fs::File,
@@ -29,7 +29,7 @@ use crate::{
 
 /// A call that has not ended so long after its time never will.
 const HOPELESS: Duration = Duration::from_secs(4);
-/// How often a process looks whether it stands still, and how late it must be to have done so.
+/// How often a process checks whether it was paused, and how late the check must be to count as a pause.
 const BEAT: Duration = Duration::from_millis(20);
 const STOOD_STILL: Duration = Duration::from_millis(120);
 
@@ -39,7 +39,7 @@ struct Log {
     callers: AtomicU32,
 }
 
-/// One caller, who makes one call at a time.
+/// One caller, which makes one call at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Scribe {
     log: Arc<Log>,
@@ -52,7 +52,7 @@ impl Scribe {
         Ok(Scribe { log: Arc::new(log), task: 0 })
     }
 
-    /// For somebody who makes calls at the same time.
+    /// For another caller, which makes calls at the same time.
     pub(crate) fn other(&self) -> Scribe {
         Scribe { log: Arc::clone(&self.log), task: self.log.callers.fetch_add(1, Ordering::Relaxed) }
     }
@@ -101,10 +101,10 @@ impl Scribe {
         let left = guard.remaining();
         if guard.is_lost() {
             if guard.lost().now_or_never().is_none() {
-                self.wrong(guard.name(), Kind::Hollow, format!("{} is lost, and lost() does not say so", guard.id()));
+                self.wrong(guard.name(), Kind::Hollow, format!("{} is lost, and lost() is still pending", guard.id()));
             }
         } else if left.is_zero() {
-            self.wrong(guard.name(), Kind::Hollow, format!("{} says held and has nothing", guard.id()));
+            self.wrong(guard.name(), Kind::Hollow, format!("{} is not lost, and has no time left", guard.id()));
         }
     }
 
@@ -125,7 +125,7 @@ impl Scribe {
         self.note(name, What::Lost { id: id.to_owned(), removed: reason == Lost::Removed });
     }
 
-    /// For a plain thread: says when the whole process stood still.
+    /// Starts a plain thread that notes when the whole process was paused.
     pub(crate) fn watch_the_process(self) {
         thread::spawn(move || {
             loop {

@@ -175,7 +175,7 @@ fn farther_away(stage: &mut Stage<Alone>, random: &mut Rng) {
     stage.scene.proxies[slot].calm();
 }
 
-/// Every answer is late, then none comes: who counts his lease from the answers believes in it for too long.
+/// Every reply is late, then none comes. A client that counts its lease from the replies is certain for too long.
 fn slow_then_silent(stage: &mut Stage<Alone>, random: &mut Rng) {
     let slot = stage.scene.slot(random);
     let late = Fault::Delay(Way::Back, millis(random, 150..=350));

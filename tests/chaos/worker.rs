@@ -1,4 +1,4 @@
-//! One client process: tasks that take locks in every way there is.
+//! One client process: tasks that use locks in every way there is.
 
 use std::{
     io::BufRead,
@@ -31,7 +31,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let [url, log, seed] = args else { return Err("worker URL LOG SEED".into()) };
     let seed: u64 = seed.parse()?;
-    // Every other client lives on a runtime that stands still between its `block_on`s.
+    // Every other client runs on a runtime that runs tasks only inside `block_on`.
     let mut builder = if seed.is_multiple_of(2) { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     builder.worker_threads(2).enable_all().build()?.block_on(work(url, Path::new(log), seed))
 }
@@ -70,7 +70,7 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
     for client in clients {
         match scribe.call("-", "close", Some(CLOSING), client.close(), |()| "ok").await {
             Some(closed) => closed?,
-            None => return Err("closing does not end".into()),
+            None => return Err("close() does not end".into()),
         }
     }
     Ok(())

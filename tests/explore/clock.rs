@@ -146,7 +146,7 @@ pub(super) async fn run() {
             world::look_around();
         }
         if !advance() && all_asleep {
-            world::violated("all are asleep, for ever");
+            world::violated("all tasks are asleep forever");
         }
     }
 }

@@ -160,7 +160,7 @@ impl Slot {
         while let Some((call, _under_way)) = inbox.recv().await {
             let fate = server::fate();
             if fate == Fate::Unknown {
-                world::tell(|| format!("server: knows no {}", call.script));
+                world::tell(|| format!("server: unknown script {}", call.script));
                 let _ = call.reply.send(Ok(None));
                 continue;
             }
@@ -172,7 +172,7 @@ impl Slot {
                     continue;
                 }
             }
-            world::tell(|| format!("no answer to {}: {fate:?}", call.script));
+            world::tell(|| format!("no reply to {}: {fate:?}", call.script));
             let _ = call.reply.send(Err(Fault::unknown("no reply")));
             if let Fate::Cut { .. } = fate {
                 self.connect();

@@ -1,5 +1,5 @@
-//! What leasehold stands on while interleavings are explored: time, tasks, locks and the server, all of them small, and
-//! all of them in the hands of one scheduler. `scenarios.rs`, which drives the engine, is a module of the engine.
+//! The foundations of leasehold while interleavings are explored: small versions of time, tasks, locks and the server, all
+//! under one scheduler. `scenarios.rs`, which drives the engine, is a module of the engine.
 
 mod clock;
 mod map;

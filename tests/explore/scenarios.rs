@@ -1,6 +1,5 @@
-//! What several threads of one process do to the engine at once. Each scenario is run over and over, with the steps of
-//! its threads interleaved another way each time, and with requests lost, subscriptions cut and time passing where the
-//! scenario says that they may.
+//! Several threads of one process use the engine at once. Each scenario runs again and again, each time with another
+//! interleaving of its threads. Requests are lost, subscriptions are cut and time passes where the scenario allows it.
 
 use std::{
     future::{Future, poll_fn},
@@ -71,7 +70,7 @@ fn name() -> Name {
     Name::new("", LOCK).expect("a good name")
 }
 
-/// A guard that is looked at whenever all are asleep, and whenever its owner likes, until it is given back.
+/// A guard that is checked whenever all tasks are asleep, and whenever its owner calls for it, until its release.
 #[derive(Debug)]
 struct Held {
     guard: Guard,
@@ -93,7 +92,7 @@ async fn take_for(
     let taken = engine.take(&request).await;
     world::tell(|| format!("take {wait_limit:?} -> {taken:?}"));
     if taken.is_err() && !world::is_hasty() && !world::is_rough() {
-        world::violated("an error out of nothing");
+        world::violated("an error without a cause");
     }
     Ok(taken?.map(Held::new))
 }
@@ -125,7 +124,7 @@ impl Held {
     /// By either way; the caller of `unlock` may go away meanwhile.
     async fn give_back(self) {
         self.look();
-        world::tell(|| format!("give back {:?}", self.guard));
+        world::tell(|| format!("release {:?}", self.guard));
         let Held { guard, _watch } = self;
         drop(_watch);
         match world::below(3) {
@@ -136,7 +135,7 @@ impl Held {
                 let unlocked = guard.unlock().await;
                 world::tell(|| format!("unlock -> {unlocked:?}"));
                 if unlocked.is_ok() && !there && !server::is_troubled() {
-                    world::violated("unlock said Ok of a lock that was gone before");
+                    world::violated("unlock returned Ok for a lock that was already gone");
                 }
             }
         }
@@ -151,7 +150,7 @@ fn look(hold: &Hold) {
         world::violated(&format!("{hold:?} is certain, and the server has {:?}", server::holder(LOCK)));
     }
     if !certain && hold.loss().is_none() {
-        world::violated(&format!("{hold:?} seems held and has nothing"));
+        world::violated(&format!("{hold:?} is not lost, and has no time left"));
     }
 }
 
@@ -163,7 +162,7 @@ fn look_at_count(hold: &Hold) {
         && !server::is_troubled()
         && u32::from(count) != hold.hold_count()
     {
-        world::violated(&format!("{hold:?}, and the server counts {count}"));
+        world::violated(&format!("{hold:?}, and the hold count on the server is {count}"));
     }
 }
 
@@ -188,7 +187,7 @@ async fn cut_short<T>(work: impl Future<Output = T>) -> Option<T> {
     cut
 }
 
-/// The lock was freed and is waited for, by more than `idle`: who waits must have it `soon`.
+/// While the lock is free and more than `idle` waiters wait, one of them must acquire it `soon`.
 fn watch_over(processes: &[Arc<Engine>], idle: u64, soon: Duration) -> world::Watch {
     let processes = processes.to_vec();
     let free_since = std::cell::Cell::new(None);
@@ -198,7 +197,7 @@ fn watch_over(processes: &[Arc<Engine>], idle: u64, soon: Duration) -> world::Wa
         let since = wasted.then(|| free_since.get().unwrap_or_else(crate::sync::now));
         free_since.set(since);
         if since.is_some_and(|since| crate::sync::now() > since + soon) {
-            world::violated("the lock is free, and who waits for it sleeps");
+            world::violated("the lock is free, and its waiters sleep");
         }
     })
 }
@@ -217,7 +216,7 @@ async fn rest(processes: &[Arc<Engine>]) {
         sleep(pause).await;
     }
     if let Some(holder) = server::holder(LOCK) {
-        world::violated(&format!("the lock is left to {holder:?}"));
+        world::violated(&format!("the lock is still held at the end: {holder:?}"));
     }
     for engine in processes {
         let counters = &engine.counters;
@@ -235,12 +234,12 @@ async fn rest(processes: &[Arc<Engine>]) {
             ),
         ];
         if let Some((what, _)) = left.iter().find(|(_, is_left)| *is_left) {
-            world::violated(&format!("{what}: something is left"));
+            world::violated(&format!("{what}: not empty at the end"));
         }
     }
 }
 
-/// Takes the lock as somebody may, works, and gives it back.
+/// Acquires the lock in one of several ways, works, and releases it.
 async fn turn(engine: Arc<Engine>, owner: Owner) {
     let taken = match world::below(4) {
         0 => take(&engine, &owner, WaitLimit::Once).await,
@@ -326,7 +325,7 @@ fn hand_over_in_trouble() {
     });
 }
 
-/// The last waiter leaves the line while another joins it.
+/// The last waiter leaves the queue while another joins it.
 async fn lining_up() {
     let one = process(16).await;
     let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);
@@ -352,13 +351,13 @@ async fn lining_up() {
 }
 
 #[test]
-fn line() {
-    explore("line", lining_up);
+fn queue() {
+    explore("queue", lining_up);
 }
 
 /// A waiter of a process with others is not polled for some time.
 async fn not_polling() {
-    world::with(|world| world.rough = true); // whoever waits behind it may be told that nobody answers
+    world::with(|world| world.rough = true); // the waiters behind it may get `Unavailable`
     let (one, other) = (process(16).await, process(16).await);
     let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 1, PASSED_OVER);
     let [a, b, c, d] = owners();
@@ -418,7 +417,7 @@ fn lose() {
     explore("lose", losing);
 }
 
-/// Several guards of one hold are given back at once, by callers who may go away, and requests are lost.
+/// Several guards of one hold are released at once, by callers that may be cancelled, and requests are lost.
 async fn giving_back() {
     troubles(3, 0);
     let (one, other) = (process(16).await, process(16).await);
@@ -437,11 +436,11 @@ async fn giving_back() {
 }
 
 #[test]
-fn give_back() {
-    explore("give_back", giving_back);
+fn release() {
+    explore("release", giving_back);
 }
 
-/// Who drops a guard and asks again, as somebody else, finds the lock free, and at once.
+/// A task drops a guard and tries again as another owner: it acquires the lock at once.
 async fn trying_again() {
     let one = process(16).await;
     for owner in owners::<3>() {
@@ -450,7 +449,7 @@ async fn trying_again() {
         let late = crate::sync::now() > begun;
         if (late || matches!(taken, Ok(None))) && !world::is_hasty() {
             world::violated(&format!(
-                "the lock was dropped, and then {taken:?} after {:?}",
+                "the guard was dropped, and the next try returned {taken:?} after {:?}",
                 crate::sync::now() - begun
             ));
         }
@@ -477,7 +476,7 @@ async fn closing() {
     let closed = one.close().await;
     world::tell(|| format!("close -> {closed:?}"));
     if closed.is_err() && !world::is_hasty() {
-        world::violated("closing failed although everything was answered");
+        world::violated("close failed although each request got its reply");
     }
     all(tasks).await;
     rest(&[one]).await;

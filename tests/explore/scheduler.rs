@@ -1,4 +1,4 @@
-//! Who runs next. Each execution follows from the seed and its own number, so that it can be had again alone.
+//! Decides which task runs next. Each execution follows from the seed and its own number, so it can be repeated alone.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use shuttle::{
 
 use super::{clock, tasks, world};
 
-/// In hasty executions, one step in so many is the clock's, a few times: who is last in rank must get on between them.
+/// In hasty executions, one step in so many is the clock's, a few times: the task of the last rank must run between them.
 const HASTE: usize = 40;
 
 /// Runs a scenario over and over, with the threads interleaved another way each time: for EXPLORE_SECONDS (5), from
@@ -43,7 +43,7 @@ pub(crate) fn explore<F: Future<Output = ()> + 'static>(name: &str, scenario: fn
             clock::sleep(Duration::from_nanos(1)).await; // all are asleep: none is dropped while it has a lock
         });
     });
-    assert!(executions > 0, "no time for even one execution");
+    assert!(executions > 0, "there was no time for one execution");
     drop(on_failure);
     println!("{name}: {executions} executions without a violation");
 }
@@ -52,7 +52,7 @@ fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
     env::var(name).map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// Says how to see a failure again.
+/// Prints how to repeat a failure.
 struct Hint {
     name: String,
     seed: u64,
@@ -64,7 +64,7 @@ impl Drop for Hint {
         world::end();
         if std::thread::panicking() {
             let (seed, number, name) = (self.seed, self.last.load(Ordering::Relaxed), &self.name);
-            eprintln!("again: scripts/explore --seed {seed} --only {number} {name}");
+            eprintln!("repeat with: scripts/explore --seed {seed} --only {number} {name}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The server: what the scripts do, by the rules that tests/model holds against the scripts themselves; who is
-//! subscribed; and what goes wrong on the way.
+//! The server: it runs the scripts by the rules that tests/model compares with the Lua scripts, knows the subscribers, and loses
+//! requests and replies.
 
 #[path = "../model/rules.rs"]
 mod rules;
@@ -106,7 +106,7 @@ fn short(words: &[&str]) -> String {
     short.collect::<Vec<_>>().join(" ")
 }
 
-/// Who has the lock, and at which level.
+/// The id that has the lock, and its hold count.
 pub(crate) fn holder(key: &str) -> Option<(String, u8)> {
     let lock = find(key)?;
     Some((world::with(|world| world.server.ids[usize::from(lock.id)].clone()), lock.count))

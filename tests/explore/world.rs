@@ -1,5 +1,5 @@
-//! One execution: its time, its server, its luck, who is watched, and what has happened so far. All tasks of an
-//! execution run on one thread of the machine, so this is a thread-local that nobody ever waits for.
+//! One execution: its time, its server, its random numbers, its checks, and its events so far. All tasks of an execution run
+//! on one thread of the machine, so this is a thread-local, and no task ever waits for it.
 
 use std::{
     cell::RefCell,
@@ -161,7 +161,7 @@ pub(crate) fn tell(line: impl FnOnce() -> String) {
     });
 }
 
-/// A promise is broken: ends the execution with the story that led here.
+/// A check failed: ends the execution, and prints the events that led here.
 pub(crate) fn violated(what: &str) -> ! {
     let story = with(|world| std::mem::take(&mut world.story)).join("\n");
     panic!("{story}\nVIOLATION: {what}");

@@ -30,9 +30,9 @@ const REDIRECTIONS: usize = 4;
 pub(crate) struct Realm {
     cluster: Cluster,
     patience: Patience,
-    /// Who were the masters, and when that was looked at.
+    /// The masters, and when this was read.
     known: (Vec<usize>, u64),
-    /// Failovers that nobody meant, as on a machine that is too busy.
+    /// Failovers that the script did not start, as on a machine that is too busy.
     unmeant: u64,
     /// Slots that were given to another master.
     moved: u64,
@@ -44,12 +44,12 @@ impl Scene for Realm {
     const NAMES: &'static [&'static str] = &NAMES;
     const TROUBLES: &'static [Trouble<Realm>] = &[
         ("master killed", 3, kill_master),
-        ("master killed, its last writes unheard", 5, kill_unheard),
+        ("master killed, its last writes not replicated", 5, kill_unheard),
         ("master restarted at once", 2, restart_master),
         ("master frozen until another takes over", 3, freeze_master),
         ("master frozen for a moment", 2, freeze_for_a_moment),
         ("master of five thousand releases frozen", 3, freeze_the_heap),
-        ("master killed, its address another cluster's", 3, kill_and_replace),
+        ("master killed, another cluster at its address", 3, kill_and_replace),
         ("ordered failover", 4, fail_over),
         ("slot migrated", 8, migrate),
         ("replica killed", 2, kill_replica),
@@ -113,7 +113,7 @@ impl Scene for Realm {
     }
 
     fn rows(&self) -> Vec<(&'static str, u64)> {
-        vec![("failovers that nobody meant", self.unmeant), ("slots that have another master", self.moved)]
+        vec![("failovers that the script did not start", self.unmeant), ("slots moved to another master", self.moved)]
     }
 }
 
@@ -148,7 +148,7 @@ fn any_master(stage: &mut Stage<Realm>, random: &mut Rng) -> usize {
     masters[random.usize(..masters.len())]
 }
 
-/// Who is told that another has taken over since then.
+/// Notes that another master has taken over these names since then, and gives the clients time to notice.
 fn taken_over(stage: &mut Stage<Realm>, names: Vec<String>, since: u64) {
     stage.failed_over(Failover { names, since, until: clock() });
     stage.pause(QUIET_TIME);
@@ -166,7 +166,7 @@ fn kill_master(stage: &mut Stage<Realm>, random: &mut Rng) {
     kill_for_good(stage, random, master, names, since);
 }
 
-/// Its replica does not hear of its last moments: it stands still while the connection between them is cut.
+/// Its replica misses its last writes: it is frozen while the connection between them is cut.
 fn kill_unheard(stage: &mut Stage<Realm>, random: &mut Rng) {
     let master = any_master(stage, random);
     let (names, since) = (stage.scene.names_of(master), clock());
@@ -194,14 +194,14 @@ fn wait_for_heir(stage: &mut Stage<Realm>, random: &mut Rng, master: usize, name
     well_again(stage);
 }
 
-/// Before anybody takes over; it has kept what it had, and is not let in for two seconds.
+/// Before a replica takes over. The master has kept its data, and the cluster does not accept it for two seconds.
 fn restart_master(stage: &mut Stage<Realm>, random: &mut Rng) {
     let master = any_master(stage, random);
     stage.scene.cluster.node_mut(master).restart();
     ready(stage);
 }
 
-/// Until it knows better, the old master may go on as such when it wakes.
+/// When the old master continues, it may act as a master until the others correct it.
 fn freeze_master(stage: &mut Stage<Realm>, random: &mut Rng) {
     let master = any_master(stage, random);
     let names = stage.scene.names_of(master);
@@ -218,7 +218,7 @@ fn freeze_until_another_takes_over(stage: &mut Stage<Realm>, random: &mut Rng, m
     taken_over(stage, names, since);
 }
 
-/// The one that has the heap, most likely while one client holds it: what that gives back meanwhile must not keep others.
+/// The master of the heap, most likely while one client holds these locks. Their releases must not delay other locks.
 fn freeze_the_heap(stage: &mut Stage<Realm>, random: &mut Rng) {
     ready(stage);
     let master = stage.scene.master_of(HEAP);
@@ -308,7 +308,7 @@ struct Follower {
     sights: HashMap<u16, Sight>,
     /// Where each lock was last.
     places: HashMap<&'static str, u16>,
-    /// The port at which somebody answers that has nothing to do with it.
+    /// The port at which a server of another cluster answers, or 0.
     stranger: Arc<AtomicU16>,
 }
 

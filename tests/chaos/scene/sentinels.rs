@@ -21,7 +21,7 @@ pub(crate) struct Watched {
     patience: Patience,
     /// Which is the master, and when that was looked at.
     known: (usize, u64),
-    /// Failovers that nobody meant, as on a machine that is too busy.
+    /// Failovers that the script did not start, as on a machine that is too busy.
     unmeant: u64,
 }
 
@@ -29,14 +29,14 @@ impl Scene for Watched {
     const NAMES: &'static [&'static str] = &NAMES;
     const TROUBLES: &'static [Trouble<Watched>] = &[
         ("master killed", 3, kill_master),
-        ("master killed, its last writes unheard", 5, kill_unheard),
+        ("master killed, its last writes not replicated", 5, kill_unheard),
         ("master restarted at once", 2, restart_master),
         ("master frozen until another takes over", 3, freeze_master),
         ("master frozen for a moment", 2, freeze_for_a_moment),
         ("SENTINEL FAILOVER", 4, fail_over),
         ("sentinel killed", 3, kill_sentinel),
         ("master killed while a sentinel is down", 2, kill_both),
-        ("sentinel killed, its address another service's", 3, replace_sentinel),
+        ("sentinel killed, a sentinel of another master at its address", 3, replace_sentinel),
         ("replica killed", 2, kill_replica),
         ("connections to all servers killed", 3, |stage, _| kill_connections(stage, "normal")),
         ("subscribers' connections to all servers killed", 3, |stage, _| kill_connections(stage, "pubsub")),
@@ -94,7 +94,7 @@ impl Scene for Watched {
     }
 
     fn rows(&self) -> Vec<(&'static str, u64)> {
-        vec![("failovers that nobody meant", self.unmeant)]
+        vec![("failovers that the script did not start", self.unmeant)]
     }
 }
 
@@ -115,7 +115,7 @@ fn ready(stage: &mut Stage<Watched>) -> usize {
     master
 }
 
-/// Who is told that another has taken over since then.
+/// Notes that another master has taken over since then, and gives the clients time to notice.
 fn taken_over(stage: &mut Stage<Watched>, since: u64) {
     stage.failed_over(failover(since));
     stage.pause(QUIET_TIME);
@@ -134,7 +134,7 @@ fn kill_master(stage: &mut Stage<Watched>, random: &mut Rng) {
     wait_for_heir(stage, random, master, since);
 }
 
-/// The replicas do not hear of its last moments: they stand still while the connections between them are cut.
+/// The replicas miss its last writes: they are frozen while the connections between them are cut.
 fn kill_unheard(stage: &mut Stage<Watched>, random: &mut Rng) {
     let master = ready(stage);
     let since = clock();
@@ -204,7 +204,7 @@ fn replace_sentinel(stage: &mut Stage<Watched>, random: &mut Rng) {
     let sentinel = crash_a_sentinel(stage, random);
     let master = Server::start();
     let stranger = Sentinels::stranger_at(stage.scene.all.sentinels()[sentinel].port(), &master);
-    // Who reconnects asks where the master is.
+    // A client that reconnects asks the sentinels for the master.
     kill_connections(stage, "normal");
     stage.pause(millis(random, 1_000..=2_500));
     drop((stranger, master));
@@ -263,7 +263,7 @@ impl Eye for Asker {
 }
 
 impl Asker {
-    /// Whom the first sentinel that answers names.
+    /// The master that the first sentinel that replies names.
     fn ask(&mut self) -> Option<usize> {
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("GET-MASTER-ADDR-BY-NAME").arg("mymaster");

@@ -35,7 +35,7 @@ async fn plain<L: AnyLock>(player: &mut Player, lock: &L) {
     player.give_back(guard).await;
 }
 
-/// Two or three levels, counted, and given back in any order.
+/// Two or three levels, counted, and released in any order.
 async fn nested<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(outer) = player.take(lock).await else { return };
     let mut guards = vec![outer];
@@ -60,7 +60,7 @@ async fn at_once<L: AnyLock>(player: &mut Player, lock: &L) {
     player.hold_and_give_back(guard, 10).await;
 }
 
-/// The future is dropped at some point; if it came to something before, that is given back.
+/// The future is dropped at some point. If it acquired the lock before, the lock is released.
 async fn cancelled<L: AnyLock>(player: &mut Player, lock: &L) {
     let patience = player.micros(0..=30_000);
     let Some(guard) = asked_for(player, lock, patience).await else { return };

@@ -32,6 +32,6 @@ pub(super) async fn capped(player: &mut Player) {
 
 fn revived(player: &Player, guard: &leasehold::Guard, was_lost: bool) {
     if was_lost && !guard.is_lost() {
-        player.scribe.wrong(OVEN, Kind::Hollow, format!("{} was lost, and is held again", guard.id()));
+        player.scribe.wrong(OVEN, Kind::Hollow, format!("{} was lost, and its guard is not lost any more", guard.id()));
     }
 }

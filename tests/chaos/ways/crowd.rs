@@ -1,4 +1,4 @@
-//! Very many whose patience ends at the same moment.
+//! Very many waiters whose wait limits end at the same moment.
 
 use futures_util::future::join_all;
 use leasehold::Owner;
@@ -13,7 +13,7 @@ pub(super) async fn crowd(player: &mut Player) {
     sleep(pause).await;
     let lock = player.lock(GATE);
     let Some(guard) = player.take(&lock).await else { return };
-    player.scribe.way("a thousand whose patience ends at once");
+    player.scribe.way("a thousand wait limits that end at once");
     let patience = player.millis(100..=400);
     let crowd: Vec<_> = (0..CROWD).map(|_| player.other()).collect();
     let waiting = join_all(crowd.into_iter().map(async |mut one| {

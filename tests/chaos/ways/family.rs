@@ -46,8 +46,8 @@ pub(super) async fn read_write(player: &mut Player) {
     }
 }
 
-/// Read for a moment with a lease that is long from the start or made so, and with the usual one: what is given back keeps nobody
-/// out, however long its lease was.
+/// Read for a moment, with a lease that is long from the start or extended, and with the usual lease. A released read lock keeps no
+/// writer out, however long its lease was.
 pub(super) async fn long_and_short(player: &mut Player) {
     let pause = player.millis(0..=150);
     sleep(pause).await;
@@ -61,7 +61,7 @@ pub(super) async fn long_and_short(player: &mut Player) {
     let long = if drawn == 3 { lock.clone().lease(LONG_LEASE) } else { lock };
     let Some(reading) = player.take(&Reading(long)).await else { return };
     if drawn == 4 {
-        player.scribe.way("a reader's lease made long");
+        player.scribe.way("lease of a reader extended");
         let made_long = player.scribe.call(ATLAS, "extend", Some(OUTAGE), reading.extend(LONG_LEASE), |()| "ok").await;
         if let Some(Err(error @ (Error::Unavailable { .. } | Error::Server { .. }))) = &made_long {
             player.failed(ATLAS, error);
@@ -127,11 +127,11 @@ async fn downgraded(player: &mut Player, lock: &RwLock) {
     }
 }
 
-/// Reads below its own writing, and gives back one of the two first.
+/// Reads below its own write lock, and releases one of the two first.
 async fn below(player: &mut Player, lock: &RwLock) {
     let Some(writing) = player.take(&Writing(lock.clone())).await else { return };
     let reading = player.take(&Reading(lock.clone())).await;
-    player.scribe.way("read below its own writing");
+    player.scribe.way("read lock below a write lock of the same owner");
     if let Some(reading) = reading {
         player.count(&Reading(lock.clone()), &reading).await;
         if player.random.bool() {
@@ -143,7 +143,7 @@ async fn below(player: &mut Player, lock: &RwLock) {
     player.hold_and_give_back(writing, 8).await;
 }
 
-/// Who reads is not let in to write: it would wait for itself.
+/// A reader that asks for the write lock is refused: it would wait for itself.
 async fn upgraded(player: &mut Player, lock: &RwLock) {
     let Some(reading) = player.take(&Reading(lock.clone())).await else { return };
     player.scribe.way("upgrade refused");
@@ -157,7 +157,7 @@ async fn upgraded(player: &mut Player, lock: &RwLock) {
                 player.scribe.wrong(
                     SHARED[0],
                     Kind::Untrue,
-                    format!("who reads was not refused to write, but told {said:?}"),
+                    format!("a reader's upgrade was not refused, and returned {said:?}"),
                 );
             }
             if let Some(writing) = writing.and_then(|writing| player.taken(SHARED[0], writing)) {

@@ -23,7 +23,7 @@ pub(super) async fn heap(player: &mut Player) {
         && Instant::now() < ends
     {
         if timeout(ANSWERS, guard.check()).await.is_err() {
-            player.scribe.way("thousands of releases for a master that does not answer");
+            player.scribe.way("thousands of releases for a master that does not reply");
             return drop(guards);
         }
         sleep(ANSWERS / 2).await;

@@ -21,7 +21,7 @@ pub(crate) enum Work {
     /// Long holds on a few names and by a few tasks, so that the others see many turns.
     Slow,
     Busy,
-    /// A name that few want, held for so many milliseconds: who misses his call is not saved by the next release.
+    /// A name that few tasks use, held for so many milliseconds. If a waiter misses its notification, no other release follows soon.
     Now(&'static str, u64),
     LongLease,
     Members,
@@ -122,12 +122,12 @@ async fn now_and_then<L: AnyLock>(player: &mut Player, lock: &L, most: u64) {
     player.give_back(guard).await;
 }
 
-/// What is not given back of this lies there for long.
+/// A lock of these that is not released stays on the server for long.
 async fn long_lease(player: &mut Player) {
     let pause = player.millis(0..=300);
     sleep(pause).await;
     let Some(guard) = player.take(&player.lock(ARCHIVE).lease(LONG_LEASE)).await else { return };
-    player.scribe.way("long lease, given back soon");
+    player.scribe.way("long lease, released soon");
     let time = player.millis(0..=50);
     player.hold(&guard, time).await;
     if player.random.bool() {

@@ -34,7 +34,7 @@ pub(super) async fn second_runtime(player: &mut Player, url: &str) {
         elsewhere.end().await;
         after(&there, guard, unlock).await;
     };
-    // Somebody of this runtime who gets the lock when its lease is over.
+    // A task of this runtime that acquires the lock when its lease has expired.
     let rival = async {
         sleep_until(ends).await;
         let Some(guard) = rival.take(&rival.lock(AWAY)).await else { return };
@@ -110,7 +110,7 @@ async fn after(player: &Player, guard: Guard, unlock: bool) {
     join!(calls, ends_of(player, guard, unlock));
 }
 
-/// The guard knows its end by the clock; before, it can be given back only in the background.
+/// The guard knows by the clock when its lease expires. Before that, `unlock` cannot release the lock.
 async fn ends_of(player: &Player, guard: Guard, unlock: bool) {
     let (id, scribe) = (holder_of(&guard), &player.scribe);
     scribe.sure(&guard);
@@ -126,7 +126,7 @@ async fn ends_of(player: &Player, guard: Guard, unlock: bool) {
     let unlocked = scribe.call(AWAY, "unlock-after-its-runtime", Some(OUTAGE), guard.unlock(), |()| "ok").await;
     match unlocked {
         Some(Err(Error::Lost { .. })) => {}
-        unlocked if over => scribe.wrong(AWAY, Kind::Untrue, format!("unlock of a lost guard: {unlocked:?}")),
+        unlocked if over => scribe.wrong(AWAY, Kind::Untrue, format!("unlock of a lost guard returned {unlocked:?}")),
         unlocked => judge(scribe, "unlock", unlocked),
     }
 }
@@ -138,5 +138,5 @@ fn judge<T>(scribe: &Scribe, call: &str, outcome: Option<leasehold::Result<T>>) 
         Some(Err(error @ Error::Unavailable { .. })) if error.to_string().contains("runtime") => return,
         Some(Err(error)) => format!("{error}"),
     };
-    scribe.wrong(AWAY, Kind::Untrue, format!("{call} of a client whose runtime has ended: {said}"));
+    scribe.wrong(AWAY, Kind::Untrue, format!("{call} of a client whose runtime has ended returned: {said}"));
 }

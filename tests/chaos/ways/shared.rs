@@ -22,7 +22,7 @@ use crate::{TOOL, history::What, player::Player, scribe::holder_of, worker::OUTA
 /// How many turns of a loop a guard or its owner waits at the most when both begin at once: some microseconds.
 const MOMENTS: u32 = 400;
 
-/// Several tasks that are one owner, and give back in whatever order.
+/// Several tasks that are one owner, and release in any order.
 pub(super) async fn members(player: &mut Player) {
     player.scribe.way("owner shared by several tasks");
     let lock = player.lock(TOOL).owner(&Owner::new());
@@ -68,7 +68,7 @@ pub(super) async fn moving(player: &mut Player) {
         let Some(again) = again else { continue };
         player.scribe.look(&again);
         gone.await.expect("no panic");
-        player.scribe.way("re-entered while the guard before ended elsewhere");
+        player.scribe.way("re-entered while the previous guard was released elsewhere");
         player.scribe.look(&again);
         yield_now().await;
         player.hold_and_give_back(again, 2).await;
@@ -139,7 +139,7 @@ async fn drop_on_a_thread(guard: Guard, shot: Shot, moments: u32) {
     let _ = ended.await;
 }
 
-/// Two calls of one owner at once, one of them with a patience longer than an outage may last.
+/// Two calls of one owner at once, one of them with a wait limit that is longer than the `outage_timeout`.
 pub(super) async fn branches(player: &mut Player, lock: &Lock) {
     player.scribe.way("two branches of one owner");
     let lock = lock.clone().owner(&Owner::new());

@@ -1,4 +1,4 @@
-//! Calls that ended too late, or too soon, or with an answer that is not true; grants that were lost from the start.
+//! Calls that ended too late, or too soon, or with an untrue result; grants that were lost from the start.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -8,15 +8,15 @@ use super::{Event, History, Kind, Violation, What, nanos, seconds, violation};
 const MARGIN: Duration = Duration::from_secs(2);
 /// How much sooner than it may it can seem to have ended: timers have milliseconds.
 const GRAIN: Duration = Duration::from_millis(5);
-/// A grant may have aged so much if its client stood still in the meantime.
+/// A grant may be so old if its client was paused in the meantime.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 /// So many grants of one client may end between its own look at the clock and the note of it: on a busy machine that is 10 ms
 /// now and then (seen once in some 900,000 grants). A client that does not look has far more.
 const STILLBORN: usize = 1;
-/// How long after a lock was forced open somebody can be granted it who has waited for it here.
+/// How long after a lock was forced open a waiter of the same client can still be granted it.
 const MOMENT: Duration = Duration::from_millis(50);
-/// Of the calls with a patience that begin and end in one calm time, so few may be told that the server did not answer:
-/// so many, or so many of a hundred.
+/// Of the calls with a wait limit that begin and end in one calm period, so few may end with `Unavailable`: so many, or so many
+/// of a hundred.
 const UNAVAILABLE: (u64, u64) = (10, 2);
 
 const NEVER: &str = "never";
@@ -47,7 +47,7 @@ impl History {
         found
     }
 
-    /// "Taken" before the patience was over, or "no answer" before the outage was.
+    /// A call that gave up before its wait limit, or with `Unavailable` before the `outage_timeout`.
     fn hasty(&self, client: &str, call: &Call<'_>) -> Option<Violation> {
         let took = call.ended - call.begun;
         let least = match (call.what, call.how) {
@@ -58,7 +58,7 @@ impl History {
         let soon = took + nanos(GRAIN) < least;
         let details = || {
             let (what, how, took, least) = (call.what, call.how, seconds(took), seconds(least));
-            format!("{client}: {what} ended with {how} at {} after {took} instead of {least}", call.ended)
+            format!("{client}: {what} ended with {how} at {}, after {took} instead of at least {least}", call.ended)
         };
         soon.then(|| violation(Kind::Hasty, call.name, details()))
     }
@@ -66,7 +66,7 @@ impl History {
     /// A call that never ended, though its client lived to the end.
     fn endless(&self, client: &str, call: &Call<'_>) -> Option<Violation> {
         let endless = call.how == NEVER && call.limit == 0 && !self.killed.contains_key(client);
-        let details = || format!("{client}: {} from {} never ended", call.what, call.begun);
+        let details = || format!("{client}: {}, begun at {}, never ended", call.what, call.begun);
         endless.then(|| violation(Kind::Stuck, call.name, details()))
     }
 
@@ -80,8 +80,9 @@ impl History {
                 (in_calm().count() as u64, in_calm().filter(|call| call.how == "unavailable").count() as u64);
             let (least, percent) = UNAVAILABLE;
             if untrue > least && untrue * 100 > all * percent {
-                let details =
-                    format!("{client}: {untrue} of {all} calls with a patience were told so from {since} to {until}");
+                let details = format!(
+                    "{client}: {untrue} of {all} calls with a wait limit ended with `Unavailable` from {since} to {until}"
+                );
                 found.push(violation(Kind::Untrue, "-", details));
             }
         }
@@ -93,7 +94,7 @@ impl History {
         self.forces(name).iter().any(|force| force.since < at && at < force.at.saturating_add(nanos(MOMENT)))
     }
 
-    /// Granted without any time left, by a client that did not stand still, more than now and then.
+    /// Grants without any time left, more than now and then, in a client that was not paused.
     pub(super) fn stillborn(&self) -> Vec<Violation> {
         let mut all = Vec::new();
         for (client, events) in &self.clients {
@@ -103,7 +104,8 @@ impl History {
                 let What::Granted { id, until } = &event.what else { continue };
                 let stood_still = || overlap(&pauses, event.at.saturating_sub(nanos(STOOD_STILL)), event.at) > 0;
                 if *until <= event.at && !stood_still() && !self.is_being_forced(&event.name, event.at) {
-                    let details = format!("{client}, task {}: {id} at {}", event.task, event.at);
+                    let details =
+                        format!("{client}, task {}: {id} was lost when it was granted at {}", event.task, event.at);
                     found.push(violation(Kind::Stillborn, &event.name, details));
                 }
             }
@@ -125,7 +127,8 @@ fn late(client: &str, call: &Call<'_>, pauses: &[(u64, u64)]) -> Option<Violatio
     let late = beyond > nanos(MARGIN) && beyond - overlap(pauses, deadline, call.ended) > nanos(MARGIN);
     late.then(|| {
         let (what, how, limit, beyond) = (call.what, call.how, seconds(call.limit), seconds(beyond));
-        let details = format!("{client}: {what} from {} ended with {how}, {beyond} after its {limit}", call.begun);
+        let details =
+            format!("{client}: {what}, begun at {}, ended with {how}, {beyond} after its limit of {limit}", call.begun);
         violation(Kind::Late, call.name, details)
     })
 }
@@ -151,7 +154,7 @@ fn calls_of(events: &[Event]) -> Vec<Call<'_>> {
     calls
 }
 
-/// When a client stood still.
+/// When a client was paused.
 pub(super) fn pauses(events: &[Event]) -> Vec<(u64, u64)> {
     let pause = |event: &Event| match event.what {
         What::Paused { since } => Some((since, event.at)),

@@ -10,7 +10,7 @@ use super::Kind;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) at: u64,
-    /// Who asks: a number within the client. Calls at the same time have different ones.
+    /// The number of the caller within the client. Calls at the same time have different numbers.
     pub(crate) task: u32,
     pub(crate) name: String,
     pub(crate) what: What,
@@ -30,9 +30,9 @@ pub(crate) enum What {
     Sure { id: String, until: u64 },
     /// It asked the server, beginning at that moment, how many levels it has; none if it does not have the lock.
     Counted { id: String, since: u64, believed: u64, counted: u64 },
-    /// It is about to give back a level.
+    /// It is about to release a level.
     Releasing { id: String },
-    /// It was told that it had it to the end.
+    /// It was told that it held the lock to the end.
     Released { id: String },
     /// The same, in one request whose answer came at once: nothing was lost on the way.
     Confirmed { id: String },
@@ -54,7 +54,7 @@ pub(crate) enum What {
     Forced,
     /// It was told that nobody had it, so it took it from nobody.
     Spared,
-    /// The whole process stood still, or nearly, from that moment to this.
+    /// The whole process was paused, or nearly, from that moment to this.
     Paused { since: u64 },
     /// One of the ways to use a lock is begun.
     Way { way: String },

@@ -1,5 +1,5 @@
-//! Holds that were broken: another had it too, the server did not have it, or said so. Who is deleted by the director is
-//! excused before; a client that forces a lock open may have broken one.
+//! Holds that were broken: another holder was certain too, the server did not have the hold, or the server said that it was gone.
+//! Holds that the director deleted are excused before. A client that forces a lock open may have broken one hold.
 
 use std::{
     cmp::Reverse,
@@ -10,7 +10,7 @@ use super::{
     Event, History, Hold, Kind, Losses, ON_ITS_WAY, Violation, What, failover::Failovers, nanos, seconds, violation,
 };
 
-/// How often the choice between two that may have been broken is made anew.
+/// How often the choice between two that may have been broken is repeated.
 const GUESSES: usize = 50;
 
 /// What shows that a hold was broken: that one, or one of two.
@@ -75,7 +75,7 @@ impl History {
             for (at, hold) in holds.iter().enumerate().take(past).skip(first) {
                 if hold.spans(seen.since, seen.at) && !seen.ids.contains(&hold.id) {
                     found.entry(at).or_insert_with(|| {
-                        let had = if seen.ids.is_empty() { "nobody".to_owned() } else { seen.ids.join(" ") };
+                        let had = if seen.ids.is_empty() { "no holder".to_owned() } else { seen.ids.join(" ") };
                         let details = format!("{hold} was certain at {}, when the server had {had}", seen.at);
                         let violation = violation(Kind::Hollow, name, details);
                         Evidence { is_sight: true, ..Evidence::of(hold, seen.at, violation) }
@@ -127,7 +127,7 @@ fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
         certain.retain(|first| first.end > hold.granted);
         for first in certain.iter().filter(|first| !first.lets_in(hold)) {
             let both = seconds(first.end.min(hold.end) - hold.granted);
-            let details = format!("{first} and {hold} had it both for {both}");
+            let details = format!("{first} and {hold} were both certain for {both}");
             let violation = violation(Kind::Overlap, name, details);
             found.push(Evidence { or: Some(hold), ..Evidence::of(first, hold.granted, violation) });
         }
@@ -139,26 +139,26 @@ fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
 fn removed<'a>(name: &str, hold: &'a Hold) -> Option<Evidence<'a>> {
     let at = hold.removed?;
     let early = seconds(hold.until - at);
-    let details = format!("{hold} was gone {early} before its time, and nobody took it away");
+    let details = format!("{hold} was gone {early} before its lease ended, and nothing had removed it");
     Some(Evidence::of(hold, at, violation(Kind::Taken, name, details)))
 }
 
 fn miscounted<'a>(event: &Event, holds: &HashMap<&str, Vec<&'a Hold>>) -> Option<Evidence<'a>> {
     let What::Counted { id, since, believed, counted } = &event.what else { return None };
     let hold = holds.get(id.as_str())?.iter().find(|hold| hold.spans(*since, event.at))?;
-    let details = || format!("{hold} believes in {believed} levels, the server counts {counted}");
-    // None at all may be the work of somebody who forced it open.
+    let details = || format!("{hold} has the hold count {believed}, and {counted} on the server");
+    // A count of zero may come from a client that forced the lock open.
     let kind = if *counted == 0 { Kind::Hollow } else { Kind::Level };
     (believed != counted).then(|| Evidence::of(hold, event.at, violation(kind, &event.name, details())))
 }
 
-/// The ids whose end can be put down to a forced unlock that takes the lock from all who share it.
+/// The ids whose end a forced unlock can explain, where it takes the lock from all holders that share it.
 fn hit<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
     let hit = |hold: &&Hold| forces.iter().any(|force| force.may_hit(hold));
     evidence.iter().flat_map(Evidence::holds).filter(hit).map(|hold| hold.id.as_str()).collect()
 }
 
-/// The ids whose end can be put down to a forced unlock, as many as can be with one for each.
+/// The ids whose end a forced unlock can explain: as many as possible, with one forced unlock for each.
 fn excused<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> {
     let mut may: HashMap<&str, Vec<usize>> = HashMap::new();
     for hold in evidence.iter().flat_map(Evidence::holds) {
@@ -184,9 +184,9 @@ fn excused<'a>(forces: &[Force], evidence: &[Evidence<'a>]) -> HashSet<&'a str> 
     best.1
 }
 
-/// Who may have been broken, for each piece of evidence. Those that were broken for sure come first: of a pair, one is often
-/// among them. Of the others, those that overlap with most: one that was broken before it knew of its grant overlaps with all
-/// that come until it does.
+/// The ids that may have been broken, for each piece of evidence. Ids that were certainly broken come first, because one of a pair is
+/// often among them. Then come the ids that overlap with most others: a hold that was broken before its client knew of the grant
+/// overlaps with all that come until the client does.
 fn most_telling_first<'a>(evidence: &[Evidence<'a>]) -> Vec<Vec<&'a str>> {
     let mut often: HashMap<&str, usize> = HashMap::new();
     evidence.iter().flat_map(Evidence::holds).for_each(|hold| *often.entry(&hold.id).or_default() += 1);

@@ -1,6 +1,5 @@
-//! What a failover may lose: Redis confirms before its replicas have heard, so a replica that takes over may not know of a
-//! lock that was granted just before, nor that one was given back. Nothing else is excused by it, and whoever held such a
-//! lock must be told of it soon.
+//! The losses of a failover. Redis confirms a write before its replicas have received it. So a replica that takes over may not know
+//! of a recent grant or a recent release. A failover excuses nothing else, and the holder of a lost lock must be notified soon.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,7 +19,7 @@ pub(crate) struct Failover {
 pub(crate) struct Losses {
     /// Locks that were gone, by the ids that had them.
     pub(crate) gone: BTreeSet<String>,
-    /// Locks that were there again, though they had been given back.
+    /// Locks that were held again after their release.
     pub(crate) back: BTreeSet<String>,
     /// Holds whose count fell back.
     pub(crate) counts: BTreeSet<String>,
@@ -116,13 +115,13 @@ impl History {
         };
         let say = |hold: &Hold| {
             let beyond = seconds(beyond(hold)?);
-            let details = format!("{hold} was lost by a failover and believed in for {beyond} more");
+            let details = format!("{hold} was lost by a failover, and its client was certain of it for {beyond} more");
             Some(violation(Kind::Belief, name, details))
         };
         holds.iter().filter(|hold| hold.wiped.is_none()).filter_map(say).collect()
     }
 
-    /// Whether a lock that was given back then is there again because a failover lost that.
+    /// Whether a lock that was released then is held again because a failover lost the release.
     pub(super) fn came_back(&self, name: &str, given_back: u64) -> bool {
         // It is noted before it is asked for.
         let lost = |failover: &Failover| {

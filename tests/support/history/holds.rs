@@ -4,8 +4,8 @@ use std::{collections::HashMap, fmt};
 
 use super::{Event, What};
 
-/// A stretch of time in which a client was certain. An owner with several tasks can give back what it believes to be its
-/// last level while another of its tasks goes deeper: then one hold of the server comes to several stretches.
+/// A stretch of time in which a client was certain. An owner with several tasks can release the level that it believes to be its
+/// last while another of its tasks goes deeper: then one hold of the server comes to several stretches.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) client: String,
@@ -142,7 +142,7 @@ impl Hold {
         }
     }
 
-    /// Who has nothing left says so with a time that is over: that adds nothing, however late it is said.
+    /// A guard without time left notes an end that has passed. That adds nothing, however late it is noted.
     fn sure(&mut self, at: u64, until: u64) {
         if until > at {
             self.until = self.until.max(until);
@@ -159,8 +159,8 @@ impl Hold {
         self.hasty = (!removed && at + GRAIN < self.until).then_some(at);
     }
 
-    /// Whether one that was granted later may be certain at the same time: another level of it, who shares it, or its owner as a
-    /// reader below its writing.
+    /// Whether a later hold may be certain at the same time: another level of the same hold, a hold that shares the lock, or the same
+    /// owner as a reader below its write lock.
     pub(super) fn lets_in(&self, later: &Hold) -> bool {
         let owner = |hold: &Hold| hold.holder.split_once('~').map(|(_, owner)| owner.to_owned());
         let is_same_owner = || self.client == later.client && owner(self).is_some() && owner(self) == owner(later);

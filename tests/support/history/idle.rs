@@ -1,4 +1,4 @@
-//! Locks that lie free while somebody waits, and locks that are not free though they were given back.
+//! Locks that are free while a waiter waits, and locks that are not free though they were released.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,14 +11,14 @@ use super::{
     nanos, on_server, seconds, violation,
 };
 
-/// How long a lock may lie free while somebody waits, in calm times.
+/// How long a lock may be free while a waiter waits, in a calm period.
 const AT_ONCE: Duration = Duration::from_millis(500);
 /// And whatever happens: the longest sleep of a waiter, an outage ridden out, a lease, a client that was stopped.
 const AT_LAST: Duration = Duration::from_secs(13);
-/// How long those who wait in a line may sleep, and a little more.
+/// How long waiters in a queue on the server may sleep, and a little more.
 const LINE_UP: Duration = Duration::from_millis(5_500);
-/// What each costs the others, beyond the first, who is next in a line and does not come: it died, or had left the line that a
-/// failover has brought back.
+/// The time that each waiter that is first in a queue and does not come, except one, costs the others: it died, or had left the
+/// queue that a failover has brought back.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long something may be on its way back, in calm times.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ pub(super) struct Wait {
 }
 
 impl History {
-    /// Times in which somebody waited and nobody had it.
+    /// Times in which a waiter waited and the lock was free.
     pub(super) fn idle(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
         let slack = self.slack.get(name).copied().unwrap_or_default();
         let at_once = nanos(AT_ONCE + slack);
@@ -59,7 +59,8 @@ impl History {
                 });
                 if let Some(wait) = stuck {
                     let free = seconds(until.min(wait.until) - since.max(wait.since));
-                    let details = format!("{} waited from {} while it was free for {free}", wait.client, wait.since);
+                    let details =
+                        format!("{} waited from {} while the lock was free for {free}", wait.client, wait.since);
                     found.push(violation(Kind::Idle, name, details));
                 }
             }
@@ -67,8 +68,8 @@ impl History {
         found
     }
 
-    /// When any process stood still, and the moment after: in calm times nobody is stopped, so the machine could not keep up, and
-    /// whoever should have woken the others may have been the one.
+    /// When any process was paused, and the moment after. The script pauses no process in a calm period, so the machine was too
+    /// busy, and the process may have been the one that had to wake the others.
     fn overloaded(&self) -> Vec<(u64, u64)> {
         let mut all: Vec<_> = self.clients.values().flat_map(|events| pauses(events)).collect();
         all.sort_unstable();
@@ -82,7 +83,7 @@ impl History {
         merged
     }
 
-    /// For how long a client stood still meanwhile.
+    /// For how long a client was paused meanwhile.
     pub(super) fn stood_still(&self, client: &str, since: u64, until: u64) -> u64 {
         self.clients.get(client).map_or(0, |events| overlap(&pauses(events), since, until))
     }
@@ -154,20 +155,20 @@ impl History {
         killed.map(|(_, killed)| (*killed, killed + self.lease(name))).collect()
     }
 
-    /// For a lease after a failover the server may have what had been given back.
+    /// For a lease after a failover the server may have locks that had been released.
     fn returned(&self, name: &str) -> impl Iterator<Item = (u64, u64)> {
         let failovers = self.failovers.iter().filter(move |failover| failover.is_of(name));
         failovers.map(move |failover| (failover.since, failover.until + self.lease(name)))
     }
 
-    /// Until all have looked again, those who waited in a line that was deleted do not know who is next.
+    /// When a queue was deleted, its waiters do not know which of them is next until all have looked again.
     fn scattered(&self, name: &str) -> impl Iterator<Item = (u64, u64)> {
         let has_line = self.has_line(name);
         let wipes = self.wipes.iter().filter(move |wipe| has_line && wipe.is_of(name, true));
         wipes.map(|wipe| (wipe.since, wipe.at + nanos(LINE_UP)))
     }
 
-    /// What the server had in the end, with all clients gone.
+    /// Locks that the server had at the end, when all clients were gone.
     pub(super) fn left_in_the_end(&self) -> Vec<Violation> {
         let given_back = self.given_back();
         let mut found = Vec::new();
@@ -177,13 +178,13 @@ impl History {
                 None => self.orphaned(name).iter().any(|(killed, until)| (*killed..*until).contains(at)),
             };
             if !is_excused {
-                found.push(violation(Kind::Leftover, name, format!("{id} is there in the end")));
+                found.push(violation(Kind::Leftover, name, format!("{id} is on the server at the end")));
             }
         }
         found
     }
 
-    /// What the server still had in a calm time, though its holder gave it back long before.
+    /// Locks that the server still had in a calm period, though their holders released them long before.
     pub(super) fn leftovers(&self, losses: &mut Losses) -> Vec<Violation> {
         let given_back = self.given_back();
         let (mut found, mut known) = (Vec::new(), HashSet::new());
@@ -198,7 +199,7 @@ impl History {
                         losses.back.insert(id.clone());
                     } else {
                         let late = seconds(seen.since - since);
-                        let details = format!("{id} was given back at {since}, and is there {late} later");
+                        let details = format!("{id} was released at {since}, and is on the server {late} later");
                         found.push(violation(Kind::Leftover, name, details));
                     }
                 }
@@ -207,7 +208,7 @@ impl History {
         found
     }
 
-    /// When the last level of each id was given back, by clients that lived on.
+    /// When the last level of each id was released, by clients that were not killed.
     fn given_back(&self) -> HashMap<&str, u64> {
         let mut levels: HashMap<&str, (u32, u64)> = HashMap::new();
         for (_, events) in self.clients.iter().filter(|(client, _)| !self.killed.contains_key(*client)) {

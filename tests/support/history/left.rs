@@ -1,4 +1,4 @@
-//! The keys that are there when all is over.
+//! The keys that are on the servers at the end.
 
 use super::{History, Kind, Violation, violation};
 
@@ -24,9 +24,9 @@ impl Left {
 fn kind_of(key: &str) -> &'static str {
     let kinds = [
         ("redisson_lock_token:", TOKENS),
-        ("redisson_lock_queue:", "line"),
-        ("redisson_lock_timeout:", "places in line"),
-        ("leasehold_rwlock_waits:", "marks of writers"),
+        ("redisson_lock_queue:", "queue"),
+        ("redisson_lock_timeout:", "places in a queue"),
+        ("leasehold_rwlock_waits:", "marks of waiting writers"),
         ("leasehold_forced:", "calls that forced a lock open"),
     ];
     let by_start = kinds.iter().find(|(start, _)| key.starts_with(start)).map(|(_, kind)| *kind);
@@ -34,10 +34,11 @@ fn kind_of(key: &str) -> &'static str {
 }
 
 impl History {
-    /// Keys that nobody will ever delete.
+    /// Keys without an expiry time.
     pub(super) fn left_for_ever(&self) -> Vec<Violation> {
         let stays = |left: &&Left| left.time.is_none() && left.kind != TOKENS;
-        let say = |left: &Left| violation(Kind::Leftover, &left.key, format!("a key ({}) without an end", left.kind));
+        let say =
+            |left: &Left| violation(Kind::Leftover, &left.key, format!("a key ({}) without an expiry time", left.kind));
         self.keys.iter().filter(stays).map(say).collect()
     }
 }

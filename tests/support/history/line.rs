@@ -1,7 +1,7 @@
-//! The line of a fair lock: who was seen in it before another asked has the lock first.
+//! The queue of a fair lock: a waiter that was seen in it before another asked acquires the lock first.
 //!
-//! What the server shows decides, and only of times that nothing has disturbed: a place is lost rightly if its owner does not come
-//! for five seconds when it is called, or does not look for thirty, and is taken anew, at the end, under the same id.
+//! Only the looks at the server decide, and only of times that nothing has disturbed. A waiter rightly loses its place if it does not
+//! come within five seconds of its notification, or does not look for thirty. It then gets a new place, at the end, under the same id.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use super::{
     violation,
 };
 
-/// Of those who wait together, one that was passed has the lock soon after.
+/// A waiter that was passed acquires the lock within so many holds.
 const NEAR: usize = 64;
 /// Between two looks that are farther apart somebody may have left the line and come again.
 const LOOKS: Duration = Duration::from_millis(200);
 /// A lock that lay free for longer may have passed over one that was called: less than the five seconds, since a holder may have
 /// believed in it for a while after it was gone.
 const FREE: Duration = Duration::from_secs(3);
-/// So long a place lasts, whoever looks.
+/// So long a place lasts, even if its waiter does not look.
 const PLACE: Duration = Duration::from_secs(20);
 
 impl History {
@@ -37,8 +37,10 @@ impl History {
             for first in holds[at + 1..].iter().take(NEAR).filter(waits) {
                 let Some(since) = stood_since(looks, first, second) else { continue };
                 if !overlaps(&disturbed, since, second.granted) && !lay_free(&holds[..=at], since) {
-                    let details =
-                        format!("{second}, who asked at {}, passed {first}, seen in line at {since}", second.asked);
+                    let details = format!(
+                        "{second} asked at {} and passed {first}, which was in the queue at {since}",
+                        second.asked
+                    );
                     found.push(violation(Kind::Passed, name, details));
                 }
             }
@@ -61,7 +63,7 @@ fn stood_since(looks: &[Seen], first: &Hold, second: &Hold) -> Option<u64> {
     stood.then(|| looks[0].since)
 }
 
-/// Whether nobody was certain for long, between the last who was before that moment and the last of these.
+/// Whether no hold was certain for long, between the last one before that moment and the last of these.
 fn lay_free(holds: &[Hold], since: u64) -> bool {
     let from = holds.partition_point(|hold| hold.granted <= since);
     let spans: Vec<Span> = holds[from.saturating_sub(NEAR)..].iter().map(|hold| (hold.granted, hold.end)).collect();

@@ -1,16 +1,17 @@
-//! What client processes did, as they wrote it down, and the checker that looks for what must not have happened.
+//! The history of a run, from the logs of its client processes, and the checker that looks for violations.
 //!
-//! All times are nanoseconds of one clock of the machine. A client notes what it is about to do before, and what it was
-//! told after: so a hold is *certain* from the moment its grant is noted until it is noted that its last level will be given
-//! back, that it was lost, or until the last `remaining()` that it was told ran out. Two such intervals must not overlap.
+//! All times are nanoseconds of one clock of the machine. A client notes each step before it begins, and each result afterwards. A
+//! hold is *certain* from the moment its client notes the grant. It stays certain until the client notes that it is about to release
+//! the last level, or that the hold was lost, or until the last `remaining()` that it noted has run out. Two such intervals must not
+//! overlap.
 //!
-//! Keys that were deleted under their holders (`Wipe`) break holds by force; those are excused from exclusion, but must not
-//! be believed in for longer than a lease. A client that forces a lock open may break one hold, and no other. A `Failover`
-//! may lose what was written just before: that is excused and counted.
+//! Keys that were deleted under their holders (`Wipe`) break holds. Exclusion excuses these holds, but a client must not be certain of
+//! them for longer than a lease. A client that forces a lock open may break one hold, and no other; of a read-write lock, all holds of
+//! that moment. A `Failover` may lose recent writes: these losses are excused and counted.
 //!
-//! A read-write lock is *shared* by those whose ids do not end as a writer's do; tokens must grow with the grants of a name;
-//! nobody is passed in the line of a fair lock. A lock that must rest is not had by another before; a client that is farther away
-//! has its turns; no key stays for ever but those that count tokens.
+//! Holders of a read-write lock *share* it if their ids do not end as a writer's id does. Tokens must grow with the grants of a name.
+//! No waiter is passed in the queue of a fair lock. No other owner acquires a lock before its `min_hold` is over. A client with late
+//! replies gets its turns. No key stays forever, except keys that count tokens.
 
 mod calls;
 mod event;
@@ -62,7 +63,7 @@ pub(crate) struct History {
     pub(crate) leases: HashMap<String, Duration>,
     /// How long somebody may believe in a lock that was deleted, for names where that is longer than the longest lease.
     pub(crate) beliefs: HashMap<String, Duration>,
-    /// How long a lock of that name may stay when it was given back.
+    /// How long a lock of that name may stay on the server after its release.
     pub(crate) rests: HashMap<String, Duration>,
     /// How much longer than others a lock of that name may lie free.
     pub(crate) slack: HashMap<String, Duration>,
@@ -76,7 +77,7 @@ pub(crate) struct History {
 #[derive(Debug, Clone)]
 pub(crate) struct Wipe {
     pub(crate) name: Option<String>,
-    /// Not the lock itself, but what stands beside it: its tokens, or the line of those who wait.
+    /// Not the lock itself, but the keys beside it: its tokens, or its queue.
     pub(crate) beside: bool,
     pub(crate) since: u64,
     pub(crate) at: u64,
@@ -97,7 +98,7 @@ pub(crate) struct Spared {
     pub(crate) until: u64,
 }
 
-/// Who had a lock on the server at some moment between these two, and who waited there, the next first.
+/// The ids that had a lock on the server at some moment between these two, and its queue there, the next waiter first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) since: u64,
@@ -108,7 +109,7 @@ pub(crate) struct Seen {
     pub(crate) token: Option<u64>,
 }
 
-/// What must not have happened.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) kind: Kind,
@@ -124,33 +125,33 @@ pub(crate) enum Kind {
     Belief,
     /// The server counts other levels than the holder.
     Level,
-    /// A guard that says held and has nothing.
+    /// A guard that is not lost and has no time left; a certain hold that the server does not have.
     Hollow,
-    /// A lock that was gone before its time, though nobody took it away.
+    /// A lock that was gone before its lease ended, though nothing had removed it.
     Taken,
     /// Granted, and lost from the start.
     Stillborn,
-    /// Waiting while nobody had it.
+    /// A waiter waited while the lock was free.
     Idle,
-    /// A call that ended later than it may.
+    /// A call that ended too late.
     Late,
-    /// A call that gave up sooner than it may.
+    /// A call that gave up too soon.
     Hasty,
-    /// An answer that is not true.
+    /// A result that is not true.
     Untrue,
-    /// An error in calm times.
+    /// An error in a calm period.
     Failure,
-    /// A hold that remains when it was given back long ago.
+    /// A hold that is on the server long after its release; a key without an expiry time.
     Leftover,
     /// A client, or a call, that does not end.
     Stuck,
     /// A fencing token that is not greater than those before.
     Token,
-    /// Passed in the line by one who came later.
+    /// A waiter in the queue of a fair lock that a later one passed.
     Passed,
-    /// Had by another before it was to be.
+    /// A lock that another owner acquired before its `min_hold` was over.
     Early,
-    /// Never had, while others had it again and again.
+    /// A client that never acquired the lock while others did again and again.
     Starved,
 }
 
@@ -188,7 +189,7 @@ impl History {
         self.judge().0
     }
 
-    /// With what is not held against anybody, because failovers lost it.
+    /// The violations, and the losses that are excused because failovers caused them.
     pub(crate) fn judge(&self) -> (Vec<Violation>, Losses) {
         let (mut found, mut losses) = (Vec::new(), Losses::default());
         for (name, holds) in self.holds() {
@@ -269,7 +270,11 @@ impl History {
         };
         let say = |hold: &Hold| {
             let beyond = hold.end.min(hold.until) - hold.wiped.map_or(0, |(_, at)| at);
-            violation(Kind::Belief, name, format!("{hold} was deleted and believed in for {} more", seconds(beyond)))
+            violation(
+                Kind::Belief,
+                name,
+                format!("{hold} was deleted, and its client was certain of it for {} more", seconds(beyond)),
+            )
         };
         holds.iter().filter(too_long).map(say).collect()
     }
@@ -281,7 +286,7 @@ impl History {
             for event in events {
                 match &event.what {
                     What::Failed { error } if self.is_calm(event.at) => {
-                        let details = format!("{client} was told at {}: {error}", event.at);
+                        let details = format!("{client} got an error at {}: {error}", event.at);
                         found.push(violation(Kind::Failure, &event.name, details));
                     }
                     What::Wrong { kind, details } => {
@@ -299,7 +304,7 @@ impl History {
         self.calm.iter().any(|(since, until)| (*since..*until).contains(&at))
     }
 
-    /// How long a lock of that name may rest when it was given back.
+    /// How long a lock of that name may stay on the server after its release.
     fn rest(&self, name: &str) -> u64 {
         nanos(self.rests.get(name).copied().unwrap_or_default())
     }
@@ -309,7 +314,7 @@ impl History {
     }
 }
 
-/// Who was passed an id in memory has what was asked for when it was new.
+/// A hold that got its id in memory counts as requested when that id was new.
 fn ask_once_for_each_id(holds: &mut [Hold]) {
     let mut first: HashMap<String, u64> = HashMap::new();
     for hold in holds.iter() {

@@ -1,4 +1,4 @@
-//! A lock that must rest: nobody else has it before, however soon it was given back, and though its holder died.
+//! A lock with a `min_hold`: no other owner acquires it before that time, however early it was released, and though its holder died.
 
 use super::{History, Hold, Kind, Violation, seconds, tokens::overlaps, violation};
 
@@ -14,7 +14,11 @@ impl History {
             let Some(next) = next.filter(|next| next.granted < first.rests) else { continue };
             if !overlaps(&breaks, first.asked, next.granted) {
                 let early = seconds(first.rests - next.granted);
-                found.push(violation(Kind::Early, name, format!("{next} has it {early} before {first} lets it go")));
+                found.push(violation(
+                    Kind::Early,
+                    name,
+                    format!("{next} acquired it {early} before the min_hold of {first} ended"),
+                ));
             }
         }
         found

@@ -22,7 +22,7 @@ impl History {
                 first.id != hold.id && is_before(first, hold, whole) && !overlaps(&resets, first.asked, hold.granted)
             });
             if let Some((first, least)) = before.max_by_key(|(_, token)| *token).filter(|(_, least)| token <= least) {
-                let details = format!("{hold} has {token}, and {first} had {least} before");
+                let details = format!("{hold} has token {token}, and the earlier {first} had token {least}");
                 found.push(violation(Kind::Token, name, details));
             }
         }
@@ -43,7 +43,7 @@ impl History {
             let Some((seen, last)) = differs.filter(|(seen, _)| !overlaps(&disturbed, hold.asked, seen.at)) else {
                 continue;
             };
-            let details = format!("{hold} has {token}, and the server had given out {last} at {}", seen.at);
+            let details = format!("{hold} has token {token}, and the server had issued token {last} by {}", seen.at);
             found.push(violation(Kind::Token, name, details));
         }
         found
@@ -74,10 +74,11 @@ pub(super) fn overlaps(spans: &[Span], since: u64, until: u64) -> bool {
 
 fn changed(name: &str, hold: &Hold) -> Option<Violation> {
     let is_another = hold.tokens.windows(2).any(|two| two[0] != two[1]);
-    is_another.then(|| violation(Kind::Token, name, format!("{hold} has one after the other {:?}", hold.tokens)))
+    is_another
+        .then(|| violation(Kind::Token, name, format!("the levels of {hold} have different tokens: {:?}", hold.tokens)))
 }
 
-/// Who asks later and is certain then was not broken before.
+/// A hold that was requested later than this, and is certain, was not broken before.
 fn whole_since(breaks: &[Span], granted: u64) -> u64 {
     breaks.iter().filter(|(since, _)| *since <= granted).map(|(_, at)| *at).max().unwrap_or(0)
 }

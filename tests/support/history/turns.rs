@@ -1,4 +1,4 @@
-//! A client that is farther away than the others has its turns, too.
+//! A client whose replies come later than those of the others gets its turns, too.
 
 use super::{History, Hold, Kind, Violation, violation};
 
@@ -10,7 +10,7 @@ pub(crate) struct Far {
     pub(crate) until: u64,
 }
 
-/// So often the others have it while one waits who has never.
+/// So often the others may acquire the lock while one client waits without a turn.
 const TURNS: usize = 100;
 
 impl History {
@@ -23,7 +23,7 @@ impl History {
             let waits =
                 |wait: &super::idle::Wait| wait.client == *client && wait.since < *since && wait.until >= *until;
             if own == 0 && others >= TURNS && self.waits(name).iter().any(waits) {
-                let details = format!("{client} waited from {since} to {until}, and others had it {others} times");
+                let details = format!("{client} waited from {since} to {until}, and others acquired it {others} times");
                 found.push(violation(Kind::Starved, name, details));
             }
         }
