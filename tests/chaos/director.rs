@@ -148,7 +148,7 @@ impl<S: Scene> Stage<S> {
         self.history.wipes.push(wipe);
     }
 
-    /// What its master had not passed on is gone.
+    /// Recent writes that the master had not replicated are gone.
     pub(crate) fn failed_over(&mut self, failover: Failover) {
         self.history.failovers.push(failover);
     }

@@ -169,7 +169,7 @@ pub(crate) fn tokens_of(name: &str) -> Option<String> {
     (name == FENCED).then(|| beside("redisson_lock_token", name))
 }
 
-/// The keys that outlive a hold: tokens, the line and its places, the mark of a writer that waits.
+/// The keys that outlive a hold: tokens, the queue and its places, the mark of a waiting writer.
 pub(crate) fn keys_beside(name: &str) -> Vec<String> {
     match name {
         FENCED => tokens_of(name).into_iter().collect(),
@@ -187,7 +187,7 @@ pub(crate) fn keys_of(scene: &impl Scene, name: &str) -> Vec<String> {
     [leases, vec![name.to_owned()]].concat()
 }
 
-/// Where the next is told that it is free.
+/// The channel of release notifications, for the next waiter.
 pub(crate) fn channel_of(scene: &impl Scene, name: &str) -> String {
     if SHARED.contains(&name) {
         return beside("redisson_rwlock", name);

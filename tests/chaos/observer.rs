@@ -61,7 +61,7 @@ impl Observer {
 pub(crate) struct Sight {
     client: redis::Client,
     raw: Option<Connection>,
-    /// A server that takes longer is asked anew.
+    /// If a server takes longer, the observer connects again.
     patience: Duration,
 }
 

@@ -16,7 +16,7 @@ use crate::{
 
 /// How often a holder notes until when it is certain.
 const NOTE: Duration = Duration::from_millis(20);
-/// How long a cancelled request may take to be taken back.
+/// How long the release after a cancelled request may take.
 const ON_ITS_WAY_BACK: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]

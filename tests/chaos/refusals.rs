@@ -50,7 +50,7 @@ pub(crate) fn no_snapshot(stage: &mut Stage<Alone>, random: &mut Rng) {
     fs::remove_dir(&in_the_way).expect("nothing is in it");
 }
 
-/// A replica of nobody: it keeps what it has and takes no writes.
+/// A replica without a master: it keeps its data and refuses writes.
 pub(crate) fn read_only(stage: &mut Stage<Alone>, random: &mut Rng) {
     let mut raw = stage.scene.server.raw();
     // Nobody listens on that port, so nothing is ever copied over what is there.

@@ -71,7 +71,7 @@ impl Scribe {
         self.note(name, What::Wrong { kind, details: details.into() });
     }
 
-    /// A call and when it must end; without a limit only somebody else's lock may keep it. `None` if it does not end long
+    /// A call and when it must end; without a limit, it may wait only while another owner holds the lock. `None` if it does not end long
     /// after that.
     pub(crate) async fn call<T>(
         &self,
@@ -139,7 +139,7 @@ impl Scribe {
     }
 }
 
-/// `id~owner`: the owners of one id on the server, to which it passes on in memory, are told apart.
+/// `id~owner`: where an id passes on in memory, this tells its owners apart.
 pub(crate) fn holder_of(guard: &Guard) -> String {
     let owner = BuildHasherDefault::<DefaultHasher>::new().hash_one(guard.owner());
     format!("{}~{owner:x}", guard.id())

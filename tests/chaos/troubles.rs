@@ -127,7 +127,7 @@ pub(crate) fn delete<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
     wipe(stage, name, !keys_beside(name).is_empty() && random.bool());
 }
 
-/// Deleted and announced, so that somebody else has it at once. Those that are held for long are hit most.
+/// Deleted and published, so that another owner acquires it at once. Mostly locks that are held for long.
 pub(crate) fn force_open<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {
     for name in SLOW.iter().chain([&NAMES[random.usize(..NAMES.len())]]) {
         wipe(stage, name, false);

@@ -1,4 +1,4 @@
-//! Time that passes only when the scheduler says so: while everybody is asleep, or, in hasty executions, at any moment.
+//! Time that passes only when the scheduler decides it: while all tasks are asleep, or, in hasty executions, at any moment.
 
 use std::{
     future::{Future, poll_fn},
@@ -10,7 +10,7 @@ use std::{
 
 use super::world::{self, Alarm};
 
-/// Nobody waits for as long as this in any scenario.
+/// No scenario waits for as long as this.
 const TOO_LONG: Duration = Duration::from_secs(1200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -35,7 +35,7 @@ pub(super) type Answers = Vec<Result<Answer, Fault>>;
 /// `None`: the server does not know the script.
 type Reply = Result<Option<Answers>, Fault>;
 
-/// Told whenever a lost connection has been replaced.
+/// Called whenever a lost connection has been replaced.
 pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
 
 /// There is only one server.

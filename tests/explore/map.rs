@@ -9,7 +9,7 @@ use std::{
 
 use shuttle::sync::{Mutex, MutexGuard};
 
-/// In the order of arrival, so that every execution can be had again.
+/// In the order of arrival, so that every execution can be repeated.
 type Entries<K, V> = Vec<(K, V)>;
 
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use tokio::{spawn, task::JoinHandle, time::sleep};
 /// The lock they are all about.
 const LOCK: &str = "lock";
 const LEASE: Duration = Duration::from_secs(2);
-/// A free lock that is waited for is taken within this, if nothing is lost.
+/// A waiter acquires a free lock within this, if nothing is lost.
 const SOON: Duration = Duration::from_millis(300);
 
 /// Where a waiter is not polled, within this: seven seconds, and four more if it stopped between its wake-up and its
@@ -278,7 +278,7 @@ async fn not_polled<T>(work: impl Future<Output = T>) -> Option<T> {
     if world::once_in(3) { None } else { Some(work.await) }
 }
 
-/// Somebody takes the lock again while the last guard goes, on another thread, over and over.
+/// A task acquires the lock again while another thread releases the last guard, over and over.
 async fn reentering() {
     let (one, owner) = (process(16).await, Owner::new());
     let mut going = Vec::new();
@@ -463,7 +463,7 @@ fn try_again() {
     explore("try_again", trying_again);
 }
 
-/// The client closes while others take and wait.
+/// The client closes while tasks acquire and wait.
 async fn closing() {
     world::with(|world| world.rough = true);
     let one = process(16).await;
@@ -487,7 +487,7 @@ fn close() {
     explore("close", closing);
 }
 
-/// Two branches of one owner, and somebody else.
+/// Two branches of one owner, and another owner.
 async fn branching() {
     let one = process(16).await;
     let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);

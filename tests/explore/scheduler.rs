@@ -79,9 +79,9 @@ struct Explorer {
     way: Way,
 }
 
-/// How an execution goes about it. No one way finds everything.
+/// How an execution picks the next task. No method finds everything.
 enum Way {
-    /// Anybody next; or the same again, but for one step in so many.
+    /// Any task next; or the same task again, except for one step in so many.
     Random { stay: usize },
     /// The first in rank runs for as long as it can; at a few steps it falls behind all others. (PCT, Burckhardt et al.,
     /// ASPLOS 2010, with the length of the execution guessed.)

@@ -49,7 +49,7 @@ pub(crate) struct Troubles {
     pub(crate) deaf: usize,
 }
 
-/// So much goes wrong in this execution, at the most.
+/// The most that may go wrong in this execution.
 pub(crate) fn trouble(troubles: Troubles) {
     world::with(|world| (world.server.troubles, world.server.is_troubled) = (troubles, true));
 }
@@ -112,7 +112,7 @@ pub(crate) fn holder(key: &str) -> Option<(String, u8)> {
     Some((world::with(|world| world.server.ids[usize::from(lock.id)].clone()), lock.count))
 }
 
-/// Somebody deletes the key.
+/// Deletes the key under its holder.
 pub(crate) fn delete(key: &str) {
     world::tell(|| "server: the key is deleted".to_owned());
     let was_held = find(key).is_some();

@@ -23,7 +23,7 @@ pub(crate) struct World {
     pub(super) numbers: u64,
     /// The task that moves the time.
     pub(super) clock: Option<TaskId>,
-    /// It runs because nobody else can.
+    /// The clock runs because no other task can.
     pub(super) all_asleep: bool,
     /// Time passes at some moments, not only while all are asleep.
     hasty: bool,
@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(super) haste: usize,
     /// Errors are no surprise: the key is deleted, say, or the client closed.
     pub(crate) rough: bool,
-    /// A lock was taken from its holder.
+    /// The key of a held lock was deleted.
     pub(crate) robbed: bool,
     pub(crate) luck: fastrand::Rng,
     pub(super) server: Server,
@@ -76,7 +76,7 @@ pub(super) fn begin(seed: u64, haste: usize) {
     with(|world| (world.luck, world.hasty, world.haste) = (luck, haste > 0, haste));
 }
 
-/// What a failed execution has left wakes nobody: there is no execution any more.
+/// Forgets the channels of a failed execution: their wake-ups would have no execution to reach.
 pub(super) fn end() {
     std::mem::forget(WORLD.take().server);
 }
@@ -151,7 +151,7 @@ pub(super) fn look_around() {
     watched.iter().for_each(|look| look());
 }
 
-/// One more line of the story that a violation tells.
+/// Adds an event to the list that a violation prints.
 pub(crate) fn tell(line: impl FnOnce() -> String) {
     let who = shuttle::current::get_current_task();
     let line = line();

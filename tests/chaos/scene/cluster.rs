@@ -228,7 +228,7 @@ fn freeze_the_heap(stage: &mut Stage<Realm>, random: &mut Rng) {
     stage.spared(spared, (begun, clock()));
 }
 
-/// As where addresses are given out again: a node of another cluster, which has all slots of its own, answers at that of a dead
+/// As where addresses are used again: a node of another cluster, in which it has all slots, answers at the address of a dead
 /// master.
 fn kill_and_replace(stage: &mut Stage<Realm>, random: &mut Rng) {
     let master = any_master(stage, random);

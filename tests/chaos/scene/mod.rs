@@ -29,7 +29,7 @@ pub(crate) trait Scene: Sized + 'static {
     const TROUBLES: &'static [Trouble<Self>];
     /// How many troubles in a row, then a calm time; and how many in a short run.
     const IN_A_ROW: (u32, u32);
-    /// How much longer a lock may lie free than with one server: many of them share the cores with the clients.
+    /// How much longer a lock may be free than with one server: many servers share the cores with the clients.
     const SLACK: Duration;
 
     fn set() -> Self;
@@ -75,7 +75,7 @@ const ALONE: usize = crate::NAMES.len();
 const KEPT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
 
 const BUSY_MACHINE: Duration = Duration::from_millis(500);
-/// After a failover holders are told, with nothing else going on.
+/// After a failover, the holders have this time to notice a loss, without other troubles.
 const QUIET_TIME: Duration = Duration::from_millis(1_800);
 /// How long the director looks for the master of a lock, and how often.
 const ELSEWHERE: Duration = Duration::from_secs(20);

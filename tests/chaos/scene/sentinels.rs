@@ -156,14 +156,14 @@ fn wait_for_heir(stage: &mut Stage<Watched>, random: &mut Rng, master: usize, si
     well_again(stage);
 }
 
-/// Before anybody takes over; it has kept what it had.
+/// Before a replica takes over. The master has kept its data.
 fn restart_master(stage: &mut Stage<Watched>, _random: &mut Rng) {
     let master = ready(stage);
     stage.scene.all.server_mut(master).restart();
     ready(stage);
 }
 
-/// Until it is told, the old master goes on as such when it wakes.
+/// When the old master continues, it acts as a master until a sentinel corrects it.
 fn freeze_master(stage: &mut Stage<Watched>, random: &mut Rng) {
     let master = ready(stage);
     let since = clock();
@@ -182,7 +182,7 @@ fn freeze_for_a_moment(stage: &mut Stage<Watched>, random: &mut Rng) {
     stage.scene.all.servers()[master].thaw();
 }
 
-/// Nobody asks the master, which takes writes until it is told.
+/// The sentinels do not ask the master first, so it accepts writes until they correct it.
 fn fail_over(stage: &mut Stage<Watched>, _random: &mut Rng) {
     ready(stage);
     let since = clock();
@@ -198,7 +198,7 @@ fn kill_sentinel(stage: &mut Stage<Watched>, random: &mut Rng) {
     stage.scene.all.revive_sentinel(sentinel);
 }
 
-/// As where addresses are given out again: a sentinel that watches over somebody else's master answers at that of a dead one.
+/// As where addresses are used again: a sentinel of another master answers at the address of a dead sentinel.
 fn replace_sentinel(stage: &mut Stage<Watched>, random: &mut Rng) {
     ready(stage);
     let sentinel = crash_a_sentinel(stage, random);

@@ -1,4 +1,4 @@
-//! Thousands of locks on one master of a cluster, dropped together: best of all when that master does not answer.
+//! Thousands of locks on one master of a cluster, dropped together, if possible while that master does not reply.
 
 use futures_util::future::join_all;
 use leasehold::Guard;
@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use crate::{HEAP, LONG_LEASE, player::Player};
 
 const MANY: usize = 5_000;
-/// As long as all is well they come and go in parts, so that they alone keep nobody waiting.
+/// While the master replies, they are acquired and released in parts, so that they delay no other lock.
 const PART: usize = 250;
 const BETWEEN: Duration = Duration::from_millis(30);
 /// How long they are held at the most, and how long the master may take to answer.

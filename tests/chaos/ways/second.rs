@@ -77,7 +77,7 @@ async fn elsewhere(url: &str) -> Option<(Client, Elsewhere)> {
     client.await.ok().map(|client| (client, Elsewhere { end, gone }))
 }
 
-/// A call that waits while the runtime ends. If the lock was taken away from its holder before, it may have got it.
+/// A call that waits while the runtime ends. If the holder lost the lock before, the call may have acquired it.
 async fn waits(client: &Client, scribe: Scribe, ends: Instant) {
     let lock = client.lock(AWAY).owner(&Owner::new());
     let limit = ends.saturating_duration_since(Instant::now()) + LEASE + OUTAGE;

@@ -1,5 +1,5 @@
-//! Long leases kept by the watchdog of a client of its own, so that a hold outlasts a failover, and only a holder that is
-//! told soon after it knows whether the new master has it.
+//! Long leases that the watchdog of a separate client keeps. A hold outlasts a failover, so its holder learns of a loss only if
+//! the client soon asks the new master.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tokio::time::sleep;
 
 use crate::{VAULTS, player::Player};
 
-/// How often it asks whether the servers answer: one that nobody asks is not missed.
+/// How often it asks whether the servers reply: without requests, a client does not notice that a server is gone.
 const PING: Duration = Duration::from_millis(200);
-/// What a client that was killed had stays for long.
+/// A short wait limit, because the locks of a killed client stay on the server for long.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) async fn vault(player: &mut Player) {

@@ -89,7 +89,7 @@ impl History {
         found
     }
 
-    /// Whether somebody forced it open about then: what is passed on in memory in that very moment is gone when it comes.
+    /// Whether a client forced the lock open about then: a lock that passes on in memory at that moment is lost on arrival.
     fn is_being_forced(&self, name: &str, at: u64) -> bool {
         self.forces(name).iter().any(|force| force.since < at && at < force.at.saturating_add(nanos(MOMENT)))
     }

@@ -18,47 +18,47 @@ pub(crate) struct Event {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum What {
-    /// It is about to ask.
+    /// The caller is about to ask for the lock.
     Asked,
-    /// It was given a level, certain until that moment.
+    /// It was granted a level, certain until that moment.
     Granted { id: String, until: u64 },
     /// With this fencing token.
     Token { id: String, token: u64 },
-    /// Nobody else may have it before so many nanoseconds have passed since it was granted.
+    /// No other owner may acquire the lock before so many nanoseconds have passed since the grant.
     Rests { id: String, least: u64 },
-    /// It was told again until when it certainly has it.
+    /// It noted again until when it is certain.
     Sure { id: String, until: u64 },
-    /// It asked the server, beginning at that moment, how many levels it has; none if it does not have the lock.
+    /// It asked the server, from that moment on, for its hold count; 0 if the server does not have the hold.
     Counted { id: String, since: u64, believed: u64, counted: u64 },
     /// It is about to release a level.
     Releasing { id: String },
-    /// It was told that it held the lock to the end.
+    /// `unlock` returned that the lock was held to the end.
     Released { id: String },
-    /// The same, in one request whose answer came at once: nothing was lost on the way.
+    /// The same, in one request whose reply came at once: nothing was lost on the way.
     Confirmed { id: String },
-    /// It was told that the lock is gone; `removed`: that the server has it no more.
+    /// It was notified of the loss; `removed`: the server did not have the hold any more.
     Lost { id: String, removed: bool },
-    /// It no longer polls what it asked with: it does not wait, but may still be granted something.
+    /// It no longer polls its future: it does not wait, but may still be granted the lock.
     Kept,
-    /// It asked and left without: out of time, or cancelled.
+    /// It asked and left without the lock: its wait limit ended, or the call was cancelled.
     Left,
-    /// It asked and was given an error.
+    /// It asked and got an error.
     Failed { error: String },
     /// It is about to make a call that must end within so many nanoseconds; 0: when the lock is free.
     Begun { call: String, limit: u64 },
-    /// The call came to that: `ok`, `none`, `cancelled`, or the kind of its error.
+    /// The call ended with this: `ok`, `none`, `cancelled`, or the kind of its error.
     Ended { call: String, how: String },
     /// It is about to force a lock open.
     Forcing,
-    /// It has done so, as far as it was told.
+    /// It has forced the lock open, or may have.
     Forced,
-    /// It was told that nobody had it, so it took it from nobody.
+    /// The server replied that the lock was not held, so the call broke no hold.
     Spared,
     /// The whole process was paused, or nearly, from that moment to this.
     Paused { since: u64 },
     /// One of the ways to use a lock is begun.
     Way { way: String },
-    /// It has seen for itself what must not be.
+    /// The client itself saw a violation.
     Wrong { kind: Kind, details: String },
 }
 
@@ -101,7 +101,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A line that was cut short by the end of its writer.
+/// A line that is incomplete because its writer was killed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Torn;
 

@@ -34,7 +34,7 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Somebody forces a lock open: what was there when it returned, and nothing else, may be gone.
+/// A client forces a lock open: a hold that was there before the call returned may be gone, and no other.
 pub(super) struct Force {
     pub(super) since: u64,
     pub(super) at: u64,
@@ -65,7 +65,7 @@ impl History {
         evidence.into_iter().map(|evidence| evidence.violation).collect()
     }
 
-    /// Those that were certain while the server had somebody else, or nobody.
+    /// Holds that were certain while the server had another holder, or none.
     fn unseen<'a>(&self, name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
         let mut found: HashMap<usize, Evidence<'a>> = HashMap::new();
         let longest = holds.iter().map(|hold| hold.end.saturating_sub(hold.granted)).max().unwrap_or(0);
@@ -86,7 +86,7 @@ impl History {
         found.into_values().collect()
     }
 
-    /// What holders counted on the server, where nobody could have taken it away meanwhile.
+    /// Hold counts that differ from the count on the server, where no other client could have changed it meanwhile.
     fn counts<'a>(&self, name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
         let mut by_id: HashMap<&str, Vec<&Hold>> = HashMap::new();
         holds.iter().for_each(|hold| by_id.entry(&hold.holder).or_default().push(hold));

@@ -31,7 +31,7 @@ pub(super) struct Failovers<'a> {
     looks: &'a [Seen],
     /// When each id was last seen on the server.
     last: HashMap<&'a str, u64>,
-    /// How long after a failover somebody may still believe in what it lost.
+    /// How long after a failover a client may still be certain of a hold that it lost.
     told: u64,
 }
 
@@ -76,8 +76,8 @@ impl<'a> Failovers<'a> {
         lost.is_some() || self.is_of_two_masters(evidence)
     }
 
-    /// For how long a hold was believed in after a failover had lost it, if that was too long. One that was granted later was
-    /// not lost; and somebody must have looked.
+    /// For how long a client was certain of a hold after a failover had lost it, if that was too long. A hold that was granted later
+    /// was not lost; and the observer must have looked.
     fn believed_after(&self, failover: &Failover, hold: &Hold, end: u64) -> Option<u64> {
         let told = failover.until + self.told;
         let is_known = || self.looks.iter().any(|seen| told < seen.since && seen.at < end);

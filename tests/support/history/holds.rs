@@ -20,19 +20,19 @@ pub(crate) struct Hold {
     pub(crate) end: u64,
     /// The end of the last `remaining()`.
     pub(crate) until: u64,
-    /// When it was told that the server has it no more, though its time was not over.
+    /// When it was notified that the server does not have it any more, though it had not expired.
     pub(crate) removed: Option<u64>,
-    /// When it was told that its time is over, though it was not.
+    /// When it was notified that it had expired, though it had not.
     pub(crate) hasty: Option<u64>,
-    /// When it was told that it had it to the end, by a request that was sent and answered after it noted that.
+    /// When it noted its release, if `unlock` then confirmed that it was held to the end, with nothing lost on the way.
     pub(crate) confirmed: Option<u64>,
-    /// Nobody else may have it before.
+    /// No other owner may acquire the lock before.
     pub(crate) rests: u64,
     /// How many levels it was granted.
     pub(crate) levels: u32,
-    /// Others may have it, too.
+    /// Other holders may share it.
     pub(crate) shared: bool,
-    /// What it was told at each level.
+    /// The token of each level.
     pub(crate) tokens: Vec<u64>,
     /// Broken by force between these moments.
     pub(crate) wiped: Option<(u64, u64)>,

@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long something may be on its way back, in calm times.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
-/// Somebody waits.
+/// A waiter, from its request to its result.
 #[derive(Debug)]
 pub(super) struct Wait {
     pub(super) client: String,
@@ -88,7 +88,7 @@ impl History {
         self.clients.get(client).map_or(0, |events| overlap(&pauses(events), since, until))
     }
 
-    /// How many were seen at the head of its line then and never had it.
+    /// How many waiters were seen at the head of its queue then and did not acquire the lock.
     fn absent(&self, name: &str, since: u64, until: u64) -> u64 {
         let looks = self.seen.get(name).into_iter().flatten().filter(|seen| seen.since >= since && seen.at <= until);
         let mut heads: HashSet<&str> = looks.filter_map(|seen| seen.line.first()).map(String::as_str).collect();
@@ -126,7 +126,7 @@ impl History {
         events.chain(self.calm.iter().map(|(_, over)| *over)).max().unwrap_or(0)
     }
 
-    /// The times in which nobody had it, as far as anybody knows.
+    /// The times in which the lock was free, as far as the logs and the looks show.
     fn free(&self, name: &str, holds: &[Hold]) -> Vec<(u64, u64)> {
         let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end)).collect();
         // It may have been granted just before that was noted.

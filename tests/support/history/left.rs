@@ -8,7 +8,7 @@ pub(crate) struct Left {
     key: String,
     /// What it is for.
     pub(crate) kind: &'static str,
-    /// How many milliseconds it has before it goes by itself.
+    /// How many milliseconds it has before it expires.
     time: Option<u64>,
 }
 

@@ -13,7 +13,7 @@ use super::{
 
 /// A waiter that was passed acquires the lock within so many holds.
 const NEAR: usize = 64;
-/// Between two looks that are farther apart somebody may have left the line and come again.
+/// Between two looks that are farther apart, a waiter may have left the queue and joined it again.
 const LOOKS: Duration = Duration::from_millis(200);
 /// A lock that lay free for longer may have passed over one that was called: less than the five seconds, since a holder may have
 /// believed in it for a while after it was gone.
@@ -49,7 +49,7 @@ impl History {
     }
 }
 
-/// When the first was seen in line last before the second asked, if it was seen there ever since, until that had the lock.
+/// The last look that saw the first in the queue before the second asked, if all later looks saw it too, until the second had the lock.
 fn stood_since(looks: &[Seen], first: &Hold, second: &Hold) -> Option<u64> {
     let from = looks.partition_point(|seen| seen.at < second.asked).checked_sub(1)?;
     let to = looks.partition_point(|seen| seen.at <= second.granted);

@@ -58,14 +58,14 @@ pub(crate) struct History {
     pub(crate) killed: HashMap<String, u64>,
     /// Times without faults, in which the lock must go on at once: begin and end.
     pub(crate) calm: Vec<(u64, u64)>,
-    /// The longest lease that anybody asks for; and for single names that are kept for longer.
+    /// The longest lease that a client asks for; and the leases of single names that are longer.
     pub(crate) longest_lease: Duration,
     pub(crate) leases: HashMap<String, Duration>,
-    /// How long somebody may believe in a lock that was deleted, for names where that is longer than the longest lease.
+    /// How long a client may be certain of a deleted lock, for names where that is longer than the longest lease.
     pub(crate) beliefs: HashMap<String, Duration>,
     /// How long a lock of that name may stay on the server after its release.
     pub(crate) rests: HashMap<String, Duration>,
-    /// How much longer than others a lock of that name may lie free.
+    /// How much longer than others a lock of that name may be free.
     pub(crate) slack: HashMap<String, Duration>,
     /// Read-write locks.
     pub(crate) shared: HashSet<String>,
@@ -214,7 +214,7 @@ impl History {
         (found, losses)
     }
 
-    /// How often each lock was taken by an outermost hold.
+    /// How often an outermost hold acquired each lock.
     pub(crate) fn turns(&self) -> BTreeMap<String, u64> {
         self.holds().into_iter().map(|(name, holds)| (name, holds.len() as u64)).collect()
     }

@@ -29,7 +29,7 @@ impl History {
         found
     }
 
-    /// Those that were certain with another token than the last that the server had given out: nobody is granted it meanwhile.
+    /// Holds that were certain with another token than the last that the server had issued.
     pub(super) fn tokens_seen(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
         let looks: Vec<_> =
             self.seen.get(name).into_iter().flatten().filter_map(|seen| Some((seen, seen.token?))).collect();
@@ -84,7 +84,7 @@ fn whole_since(breaks: &[Span], granted: u64) -> u64 {
 }
 
 /// Whether the server granted the first one first: that was known before the second asked; or both were certain, which shows
-/// the order of two that nobody has broken.
+/// the order of two holds that were not broken.
 fn is_before(first: &Hold, second: &Hold, whole: u64) -> bool {
     let is_whole = |hold: &Hold| hold.was_certain() && hold.asked > whole;
     first.granted < second.asked || is_whole(first) && is_whole(second)
