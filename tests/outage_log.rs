@@ -58,6 +58,13 @@ async fn an_outage_is_told_in_a_few_lines() {
     let client = builder.connect().await.expect("the server answers");
     let names: Vec<_> = (0..10).map(|number| format!("held:{number}")).collect();
     let held = join_all(names.iter().map(|name| async { client.mutex(name).lock().await.expect("free") })).await;
+    let _: u32 = server.ask(&["HSET", "theirs", "somebody:1", "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "theirs", "60000"]);
+    let waiter = tokio::spawn({
+        let client = client.clone();
+        async move { client.mutex("theirs").lock().await }
+    });
+    until("it to listen", ms(10_000), || !server.channels().is_empty()).await;
 
     server.crash();
     let attempts = (0..100).map(|number| {
@@ -75,6 +82,8 @@ async fn an_outage_is_told_in_a_few_lines() {
     }
     server.revive();
     until("the connection to be back", ms(10_000), || sink.text().contains("reconnected")).await;
+    until("it to listen again", ms(10_000), || sink.text().contains("open again")).await;
+    waiter.abort();
     assert!(held.iter().all(|guard| !guard.is_lost()));
     for guard in held {
         guard.unlock().await.expect("held to the end");
@@ -89,6 +98,9 @@ async fn an_outage_is_told_in_a_few_lines() {
         found[0].clone()
     };
     let (lost, back) = (one("connection lost"), one("reconnected"));
+    let (deaf, hears) =
+        (one("cannot open the connection for messages"), one("the connection for messages is open again"));
+    assert!(deaf.contains(&address) && deaf.contains("cause=") && hears.contains(&address), "{deaf}\n{hears}");
     assert!(lost.contains(&format!("server={address}")) && lost.contains("cause="), "{lost}");
     assert!(back.contains(&format!("server={address}")) && back.contains("after="), "{back}");
     assert!(!loud.iter().any(|line| line.contains("the release failed")), "nobody held these locks: {loud:?}");

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     conn::{PubSubEvent, Subscriber, spread},
     deployment::{Deployment, Line},
-    fault::Fault,
+    fault::{Fault, source},
     url::Address,
 };
 use crate::{
@@ -185,14 +185,22 @@ impl Hub {
     /// Opens the connection for the first listener, and again whenever it is lost.
     async fn keep_listening(self: Arc<Hub>, line: Line, wanted: Arc<Notify>) {
         let (dial, sharded) = (self.deployment.dial(&line), matches!(line, Line::Shard(_)));
-        let (mut one_by_one, mut pause) = (false, FIRST_PAUSE);
+        let (mut one_by_one, mut pause, mut failing_since) = (false, FIRST_PAUSE, None::<Instant>);
         loop {
             wanted.notified().await;
+            if !self.all_silent(&line) {
+                failing_since = None;
+                continue; // no channel needs this connection anymore: a slot may have another server by now
+            }
             wanted.notify_one(); // still wanted once connected
             let begun = Instant::now();
             pause = match Subscriber::open(&dial, sharded).await {
                 Ok(subscriber) => {
                     let there = subscriber.address().clone();
+                    if let Some(since) = failing_since.take() {
+                        tracing::warn!(target: "leasehold::conn", server = %there, after = ?begun.duration_since(since),
+                            "the connection for messages is open again");
+                    }
                     tokio::select! {
                         again = self.serve(&line, &wanted, subscriber, one_by_one) => one_by_one = again,
                         () = self.leads_elsewhere(&line, &there) => {}
@@ -200,8 +208,17 @@ impl Hub {
                     if begun.elapsed() < YOUNG { (pause * 2).min(LAST_PAUSE) } else { FIRST_PAUSE }
                 }
                 Err(fault) => {
-                    tracing::warn!(target: "leasehold::conn", ?fault, "cannot open the connection for messages; the client tries again");
-                    (pause * 2).min(fault.last_pause(LAST_PAUSE))
+                    let longest = fault.last_pause(LAST_PAUSE);
+                    let cause = fault.source().unwrap_or_else(|| source("the client is closed"));
+                    // One warning for each outage: there are about two attempts a second.
+                    if failing_since.is_none() {
+                        tracing::warn!(target: "leasehold::conn", %cause,
+                            "cannot open the connection for messages; the client tries again, and waiters poll until then");
+                    } else {
+                        tracing::debug!(target: "leasehold::conn", %cause, "still cannot open the connection for messages");
+                    }
+                    failing_since.get_or_insert(begun);
+                    (pause * 2).min(longest)
                 }
             };
             if self.all_silent(&line) {

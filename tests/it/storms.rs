@@ -11,7 +11,9 @@ use tokio::time::sleep;
 use crate::support::{
     Server,
     fake::{Fake, Said, error, slots},
-    ms, until,
+    ms,
+    server::version,
+    until,
 };
 
 /// Names in the lower and in the upper half of the slots: 866 and 12,182.
@@ -79,6 +81,39 @@ async fn a_dead_master_costs_the_others_few_looks_at_the_map() {
     println!("{looks} looks in three seconds");
     assert!((1..=7).contains(&looks), "{looks} in three seconds");
     waiting.abort();
+}
+
+/// A server that is gone for good is left alone as soon as its slots have another master: also by the connection for messages.
+#[tokio::test]
+async fn a_dead_server_without_slots_is_not_tried_again() {
+    if version() < (7, 0) {
+        return; // messages arrive from any server
+    }
+    let server = Server::start();
+    let [old, new] = [0, 1].map(|_| Fake::before(&server, |_| Said::Pass));
+    let leads_to = |master: &Fake| {
+        let layout = slots(&[(0, 16_383, master.port(), "the same")]);
+        [&old, &new].iter().for_each(|node| {
+            let layout = layout.clone();
+            node.becomes(move |words| if words[0] == "CLUSTER" { Said::Reply(layout.clone()) } else { Said::Pass });
+        });
+    };
+    leads_to(&old);
+    let url = format!("redis-cluster://127.0.0.1:{},127.0.0.1:{}", old.port(), new.port());
+    let [holder, waiter] =
+        [Client::connect(&url).await, Client::connect(&url).await].map(|client| client.expect("one answers"));
+    let (guard, lock) = (holder.lock(LOW).lock().await.expect("free"), waiter.lock(LOW));
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to listen", ms(5_000), || old.asked(&["SSUBSCRIBE"]) > 0).await;
+    leads_to(&new);
+    old.becomes(|_| Said::Cut);
+    until("it to listen there", ms(10_000), || new.asked(&["SSUBSCRIBE"]) > 0).await;
+    guard.unlock().await.expect("ours");
+    waiting.await.expect("no panic").expect("free").unlock().await.expect("ours");
+    sleep(ms(2_000)).await; // attempts that were under way
+    let before = old.asked(&[]);
+    sleep(ms(3_000)).await;
+    assert_eq!(old.asked(&[]), before, "it was tried again");
 }
 
 #[tokio::test]

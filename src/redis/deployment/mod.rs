@@ -173,7 +173,7 @@ impl Deployment {
         match (self, line) {
             (Deployment::One(one), _) => one.node.links().all(|link| link.address() == address),
             (Deployment::Cluster(cluster, _), Line::Any) => cluster.has(address),
-            (Deployment::Cluster(..), Line::Shard(shard)) => shard == address,
+            (Deployment::Cluster(cluster, _), Line::Shard(shard)) => shard == address && cluster.has(address),
             (Deployment::Cluster(..), Line::None) => false,
         }
     }
