@@ -113,3 +113,30 @@ async fn looking_at_readers_and_forcing_them_open_wait_for_the_slot() {
     assert!(within("the force", SOON, forcing).await.0.expect("no panic").expect("answered"));
     assert!(!cluster.master_of("y").exists("y"));
 }
+
+/// Requests that follow their slot half-way go one after the other. Those that wait for a replica that never replies do not keep the
+/// renewals from their turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_renewed_while_many_wait_for_replicas() {
+    const LEASE: Duration = ms(4_000);
+    let cluster = Cluster::start().await;
+    let client = Client::builder().url(cluster.url()).watchdog(LEASE).command_timeout(ms(1_200)).replicas(1);
+    let client = client.connect().await.expect("the cluster answers");
+    let kept = client.mutex("{x}").lock().await.expect("a replica has it");
+    let migration = begin(&cluster, "{x}");
+    cluster.move_keys(&migration);
+    let replica = &cluster.nodes()[cluster.partner_of(migration.to)];
+    replica.freeze();
+    let attempts = (0..60).map(|number| {
+        let lock = client.mutex(&format!("{{x}}:{number}"));
+        tokio::spawn(async move { lock.try_lock_for(ms(6_000)).await })
+    });
+    let attempts: Vec<_> = attempts.collect();
+    for attempt in attempts {
+        assert!(attempt.await.expect("no panic").is_err(), "no replica has confirmed it");
+    }
+    assert!(!kept.is_lost(), "it was not renewed");
+    replica.thaw();
+    end(&cluster, migration);
+    kept.unlock().await.expect("ours to the end");
+}

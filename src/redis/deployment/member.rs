@@ -22,6 +22,8 @@ pub(super) struct Member {
     pub(super) node: Node,
     /// The connection for requests whose slot is being moved to this server, one after the other.
     announced: Mutex<Conn>,
+    /// Locked by those of them that wait for replicas. So at most one of these is ahead of the others, such as renewals.
+    replicated: Mutex<()>,
     settings: NodeSettings,
     /// Cancelled when the server has left the cluster, so that its callers are notified.
     ended: CancellationToken,
@@ -40,7 +42,8 @@ impl Member {
         let node = Node::lazy(dial, settings, reconnected, &ended);
         let nobody: Reconnected = Arc::new(|| {});
         let announced = Mutex::new(Conn::lazy(dial, &nobody, &ended));
-        Arc::new(Member { address, node, announced, settings, ended })
+        let replicated = Mutex::default();
+        Arc::new(Member { address, node, announced, replicated, settings, ended })
     }
 
     /// Returns the number of replicas that have the write, too. Waits for them on the same connection.
@@ -50,7 +53,12 @@ impl Member {
         part: &Part,
         way: Way,
     ) -> Result<(Answer, u8), Fault> {
-        let (begun, conn) = (Instant::now(), self.announced.lock().await);
+        let begun = Instant::now();
+        let _turn = match way {
+            Way::Replicated(_) => Some(self.replicated.lock().await),
+            Way::Now | Way::Gathered => None,
+        };
+        let conn = self.announced.lock().await;
         let link = conn.link().await?;
         let answer = link.run_announced(script, part).await?;
         let confirmed = match way {
