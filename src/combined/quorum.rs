@@ -17,7 +17,7 @@ use tokio::{
 use super::{quorum_guard::QuorumGuard, signal::Releases};
 use crate::{
     client::Client,
-    engine::Guard,
+    engine::{ASKING, Guard, TaskRuntime},
     error::{Error, Result},
     owner::Owner,
     primitives::{ActsFor, Lock},
@@ -289,6 +289,7 @@ impl QuorumLock {
     }
 
     async fn acquire(&self, limit: Limit) -> Result<Option<QuorumGuard>> {
+        TaskRuntime::around(ASKING)?;
         let owner = self.acts_for.owner();
         let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
         let _turn = match self.turn(&locks, &owner, limit).await {

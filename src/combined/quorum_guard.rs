@@ -8,11 +8,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::{
-    sync::Notify,
-    task::JoinSet,
-    time::{interval, sleep},
-};
+use tokio::{sync::Notify, task::JoinSet, time::interval};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -20,7 +16,7 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
-    engine::Guard,
+    engine::{GIVING_BACK, Guard, TaskRuntime, pass},
     error::{Error, Lost, Result},
     primitives::Lock,
     sync::tokio,
@@ -111,7 +107,7 @@ impl Servers {
             tokio::select! {
                 () = changed => {}
                 Some(()) = watched.into_future().map(|(first, _)| first) => {}
-                () = sleep(self.remaining()) => {}
+                () = pass(self.remaining()) => {}
             }
         }
     }
@@ -225,6 +221,7 @@ impl QuorumGuard {
     ///
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
     pub async fn unlock(self) -> Result<()> {
+        TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         let (guards, lost) = {
             let mut state = self.servers.state();
             let lost = state.settle();

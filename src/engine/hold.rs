@@ -865,7 +865,7 @@ impl Hold {
 }
 
 /// Waits for so long by the clock of whoever waits. Outside a runtime there is none, and the watchdog must tell.
-async fn pass(time: Duration) {
+pub(crate) async fn pass(time: Duration) {
     if Handle::try_current().is_err() {
         return pending().await;
     }

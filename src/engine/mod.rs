@@ -38,7 +38,7 @@ use uuid::Uuid;
 pub use guard::{Guard, Outcome};
 pub(crate) use kind::{ExtraKey, Kind, KindScript, Rules, Waits};
 pub(crate) use task_runtime::TaskRuntime;
-pub(crate) use wait::{AcquireRequest, WaitLimit};
+pub(crate) use wait::{ASKING, AcquireRequest, WaitLimit};
 
 use crate::{
     clock::Moment,
@@ -52,14 +52,14 @@ use crate::{
 use ask::{Pauses, ScriptRequest};
 use crowd::Crowd;
 use hold::Ending;
-pub(crate) use hold::Hold;
+pub(crate) use hold::{Hold, pass};
 use queue::{INSPECTION, Queues};
 use registry::Registry;
 use releaser::{ReleaseJob, Releaser};
 use tenure::Tenure;
 use watchdog::Watchdog;
 
-const GIVING_BACK: &str = "releasing the lock";
+pub(crate) const GIVING_BACK: &str = "releasing the lock";
 const CONNECTING: &str = "connecting";
 const CLOSING_CLIENT: &str = "closing the client";
 /// The time that an attempt to connect gets at least, even if less is left.

@@ -747,7 +747,7 @@ impl Engine {
     }
 }
 
-const ASKING: &str = "acquiring the lock";
+pub(crate) const ASKING: &str = "acquiring the lock";
 /// The time that the attempt after the deadline gets at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 /// The longest such time, however many waiters have the same deadline.

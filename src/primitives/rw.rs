@@ -281,7 +281,11 @@ impl RwLock {
     ///
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<RwState> {
-        let asked = self.0.tell("inspect", (&READ, &READ.inspect), ("", ""), self.0.engine.outage_ends());
+        self.look("inspect").await
+    }
+
+    async fn look(&self, what: &'static str) -> Result<RwState> {
+        let asked = self.0.tell(what, (&READ, &READ.inspect), ("", ""), self.0.engine.outage_ends());
         RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())
     }
 
@@ -299,7 +303,7 @@ impl RwLock {
     ///
     /// If you drop the future, the lock may or may not be forced open.
     pub async fn force_unlock(&self) -> Result<bool> {
-        let ids = self.inspect().await?.ids();
+        let ids = self.look("force_unlock").await?.ids();
         if ids.is_empty() {
             return Ok(false);
         }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Builder, Client, Error, Guard, Lost, Owner};
+use leasehold::{Builder, Client, Error, Guard, Lost, Owner, Quorum};
 use tokio::runtime::Runtime;
 
 use crate::support::{Server, client, ms, plain, poll_once, until, within};
@@ -227,6 +227,11 @@ fn without_a_runtime_around_it_a_call_says_so() {
     let runtime = runtime();
     let held = |name: &str| runtime.block_on(async { client.lock(name).lock().await.expect("free") });
     let (lock, checked, unlocked) = (client.lock("x"), held("checked"), held("unlocked"));
+    let others = [Server::start(), Server::start()];
+    let voters =
+        others.iter().map(|server| Client::builder().url(server.url()).connect_lazy().expect("it needs no runtime"));
+    let quorum = Quorum::new(voters.chain([client.clone()])).expect("three servers");
+    let voted = runtime.block_on(async { quorum.lock("voted").lock().await.expect("free") });
     says_so("lock", lock.lock());
     says_so("try_lock", lock.try_lock());
     says_so("try_lock_for", lock.try_lock_for(ms(100)));
@@ -234,6 +239,11 @@ fn without_a_runtime_around_it_a_call_says_so() {
     says_so("read", client.rw_lock("x").read());
     says_so("inspect", lock.inspect());
     says_so("force_unlock", lock.force_unlock());
+    says_so("of a quorum", quorum.lock("x").lock());
+    says_so("of a quorum, once", quorum.lock("x").try_lock());
+    says_so("of a quorum, for a while", quorum.lock("x").try_lock_for(ms(100)));
+    assert!(poll_once(Box::pin(voted.lost()).as_mut()).is_pending(), "nobody took it away");
+    says_so("of a quorum, unlock", voted.unlock());
     says_so("ping", client.ping());
     says_so("check", checked.check());
     says_so("extend", checked.extend(LEASE));
@@ -241,8 +251,9 @@ fn without_a_runtime_around_it_a_call_says_so() {
     assert!(poll_once(Box::pin(checked.protect(async { 7 })).as_mut()).is_ready(), "work that is done keeps its value");
     says_so("close", client.clone().close());
     says_so("shutdown", client.clone().shutdown(LEASE));
-    let given_back =
-        until("the guards to be given back", ms(5_000), || !server.exists("checked") && !server.exists("unlocked"));
+    let given_back = until("the guards to be given back", ms(5_000), || {
+        !["checked", "unlocked", "voted"].iter().any(|name| server.exists(name))
+    });
     runtime.block_on(given_back);
     runtime.block_on(async { client.lock("x").lock().await.expect("free").unlock().await.expect("ours") });
 }
