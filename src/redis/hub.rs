@@ -198,7 +198,7 @@ impl Hub {
                 Ok(subscriber) => {
                     let there = subscriber.address().clone();
                     if let Some(since) = failing_since.take() {
-                        tracing::warn!(target: "leasehold::conn", server = %there, after = ?begun.duration_since(since),
+                        tracing::warn!(target: "leasehold::conn", server = %there, after = ?since.elapsed(),
                             "the connection for messages is open again");
                     }
                     tokio::select! {
