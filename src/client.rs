@@ -211,8 +211,8 @@ impl Client {
     }
 
     /// The same for two clients of one address.
-    pub(crate) fn place(&self) -> &str {
-        &self.place
+    pub(crate) fn place(&self) -> Arc<str> {
+        Arc::clone(&self.place)
     }
 
     pub(crate) fn outage_timeout(&self) -> Duration {

@@ -1,53 +1,66 @@
 //! A token that is cancelled with the first of several.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::select_all;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::{
+    runtime::Handle,
+    task::{AbortHandle, JoinHandle},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::sync::tokio;
 
 /// Made when it is asked for. The task that watches the others ends with this value.
 #[derive(Debug, Default)]
-pub(super) struct AnyLost(OnceLock<Watched>);
+pub(super) struct AnyLost(Mutex<Option<Watched>>);
 
 #[derive(Debug)]
 struct Watched {
     token: CancellationToken,
-    _ends_the_watch: DropGuard,
+    watch: Option<AbortHandle>,
 }
 
 impl AnyLost {
-    /// Cancelled with the first of these. A child of the token: its caller cannot cancel it for others.
-    pub(super) fn of(&self, tokens: impl Iterator<Item = CancellationToken>) -> CancellationToken {
-        let tokens: Vec<_> = tokens.collect();
-        self.when(async move {
-            select_all(tokens.iter().map(|token| Box::pin(token.cancelled()))).await;
-        })
-    }
-
-    /// Cancelled when that future ends; the first that is given counts.
-    pub(super) fn when(&self, lost: impl Future<Output = ()> + Send + 'static) -> CancellationToken {
-        self.0.get_or_init(|| Watched::start(lost)).token.child_token()
+    /// Cancelled when that future ends. A child of the token: its caller cannot cancel it for others. Watches anew if no task does: an
+    /// earlier call may have been outside a runtime, or on one that has ended.
+    pub(super) fn when<F: Future<Output = ()> + Send + 'static>(&self, lost: impl FnOnce() -> F) -> CancellationToken {
+        let mut watched = self.watched();
+        let Watched { token, watch } =
+            watched.get_or_insert_with(|| Watched { token: CancellationToken::new(), watch: None });
+        let is_watched = token.is_cancelled() || watch.as_ref().is_some_and(|watch| !watch.is_finished());
+        if let (false, Ok(runtime)) = (is_watched, Handle::try_current()) {
+            *watch = Some(cancel_after(&runtime, lost(), token.clone()).abort_handle());
+        }
+        token.child_token()
     }
 
     /// A loss was found otherwise.
     pub(super) fn cancel(&self) {
-        if let Some(watched) = self.0.get() {
+        if let Some(watched) = &*self.watched() {
             watched.token.cancel();
         }
     }
+
+    fn watched(&self) -> MutexGuard<'_, Option<Watched>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Watched {
-    fn start(lost: impl Future<Output = ()> + Send + 'static) -> Watched {
-        let (token, released) = (CancellationToken::new(), CancellationToken::new());
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (any, ends) = (token.clone(), released.clone());
-            runtime.spawn(async move {
-                if ends.run_until_cancelled(lost).await.is_some() {
-                    any.cancel();
-                }
-            });
+fn cancel_after(
+    runtime: &Handle,
+    lost: impl Future<Output = ()> + Send + 'static,
+    token: CancellationToken,
+) -> JoinHandle<()> {
+    runtime.spawn(async move {
+        lost.await;
+        token.cancel();
+    })
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.abort();
         }
-        Watched { token, _ends_the_watch: released.drop_guard() }
     }
 }

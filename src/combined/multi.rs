@@ -3,7 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use futures_util::future::{join_all, select_all};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
-    engine::Guard,
+    engine::{ASKING, Guard, TaskRuntime},
     error::{Error, Lost, Result},
     primitives::Lock,
     sync::tokio,
@@ -21,12 +21,13 @@ use crate::{
 ///
 /// # Order and waiting
 ///
-/// You may name the locks in any order: a `MultiLock` acquires them in one fixed order, by name, so two callers never wait for each other
-/// in a circle. A lock that you name twice is acquired once. Each lock keeps its settings; a reentrant lock is acquired for the caller's
-/// owner.
+/// You may name the locks in any order: a `MultiLock` acquires them in one fixed order, so two callers never wait for each other in a
+/// circle. The order is by name, and for one name on several servers by the address in the client's URL: write it in the same way in all
+/// programs. A lock of one client that you name twice is acquired once. Each lock keeps its settings; a reentrant lock is acquired for the
+/// caller's owner.
 ///
 /// A call first requests all locks at once, which takes one round trip if they are free. If one is not, the call releases the locks behind
-/// it and waits for it, and then requests the rest again.
+/// it and waits for it, and then requests the rest again. If it loses a lock meanwhile, it acquires that one and those behind it anew.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -138,9 +139,16 @@ impl MultiLock {
     /// Locks that were acquired in an attempt that failed are dropped, and so released at once and together.
     async fn acquire(&self, limit: Limit) -> Result<Option<MultiGuard>> {
         self.check()?;
-        let mut guards = Vec::with_capacity(self.locks.len());
+        TaskRuntime::around(ASKING)?;
+        let mut guards: Vec<Guard> = Vec::with_capacity(self.locks.len());
         loop {
             guards.extend(in_order(&self.locks[guards.len()..], limit).await?);
+            if let Some((first, reason)) = first_lost(&guards) {
+                if matches!(limit, Limit::Once) {
+                    return Err(Error::lost(guards[first].name(), reason));
+                }
+                guards.truncate(first); // it would wait for a lock while it holds one behind it
+            }
             let Some(missing) = self.locks.get(guards.len()) else { return Ok(Some(MultiGuard::new(guards))) };
             let waited = match limit {
                 Limit::Once => None,
@@ -163,11 +171,20 @@ impl MultiLock {
     }
 }
 
+fn first_lost(guards: &[Guard]) -> Option<(usize, Lost)> {
+    guards.iter().enumerate().find_map(|(at, guard)| guard.loss().map(|reason| (at, reason)))
+}
+
 /// Requests all these locks at once and keeps those before the first that was refused. A wait rides out an outage, so a waiter takes a
 /// server that does not answer for a refusal.
 async fn in_order(locks: &[Lock], limit: Limit) -> Result<Vec<Guard>> {
     let mut guards = Vec::with_capacity(locks.len());
-    for answer in join_all(locks.iter().map(Lock::try_lock)).await {
+    let asked = join_all(locks.iter().map(Lock::try_lock));
+    let answers = match limit {
+        Limit::Until(end) => timeout_at(end, asked).await.unwrap_or_default(), // they are then requested one by one, for the last time
+        Limit::Once | Limit::Never => asked.await,
+    };
+    for answer in answers {
         match answer {
             Ok(Some(guard)) => guards.push(guard),
             Ok(None) => break,
@@ -222,7 +239,10 @@ impl MultiGuard {
     /// a tokio runtime: a task there watches the locks while this guard lives.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        self.token.of(self.guards.iter().map(Guard::lost_token))
+        self.token.when(|| {
+            let tokens: Vec<_> = self.guards.iter().map(Guard::lost_token).collect();
+            async move { _ = select_all(tokens.iter().map(|token| Box::pin(token.cancelled()))).await }
+        })
     }
 
     /// Whether one of the locks is lost. Asks only the clock.

@@ -24,8 +24,9 @@ impl Lock {
     /// the clocks of its machines say: the server counts the time.
     ///
     /// The lock stays held for `period` after the start ([`min_hold`](Lock::min_hold)), and for as long as `work` takes. If the process
-    /// dies in the middle of the work, the next run is due when the period ends. Use a name for this alone, and the same period
-    /// everywhere.
+    /// dies in the middle of the work, the next run is due when the period ends; if the period is shorter than the
+    /// [watchdog](crate::Builder::watchdog)'s lease, when that lease expires. Use a name for this alone, and the same period everywhere.
+    /// Every call is an owner of its own, also with [`Client::lock`](crate::Client::lock).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -56,7 +57,8 @@ impl Lock {
         period: Duration,
         work: impl FnOnce() -> W,
     ) -> Result<Once<T>> {
-        let lock = self.clone().min_hold(period);
+        // A caller that re-enters would run the work beside itself.
+        let lock = self.clone().non_reentrant().min_hold(period);
         loop {
             if let Some(guard) = lock.try_lock().await? {
                 return guard.protect(work()).await.map(Once::Ran);

@@ -7,16 +7,19 @@ use std::{
 };
 
 use dashmap::DashMap;
-use futures_util::future::join_all;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
-    task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{quorum_guard::QuorumGuard, signal::Releases};
+use super::{
+    quorum_guard::{QuorumGuard, Seeding, Votes, vote_of},
+    signal::Releases,
+};
 use crate::{
     client::Client,
+    clock::Moment,
     engine::{ASKING, Guard, TaskRuntime},
     error::{Error, Result},
     owner::Owner,
@@ -32,6 +35,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(2);
 /// How much longer than a majority the others may take to vote, beside as long again.
 const STRAGGLERS: Duration = Duration::from_millis(20);
+/// What a vote gets at least that begins when the time of its call is over.
+const LAST_VOTE: Duration = Duration::from_millis(200);
 
 /// Several independent servers that grant locks by majority (Redlock). Cheap to clone.
 ///
@@ -41,7 +46,7 @@ const STRAGGLERS: Duration = Duration::from_millis(20);
 /// # What it does not give
 ///
 /// * A server that restarts without its data can grant a lock that it had granted before. Until the holder's next renewal, at most a
-///   third of its lease later, two holders can be certain. Run the servers with `appendfsync always`, or start a server that lost its
+///   third of its lease later, two holders can be certain; with a fixed [`lease`](QuorumLock::lease), until it expires. Run the servers with `appendfsync always`, or start a server that lost its
 ///   data only after the longest lease has passed.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
@@ -96,7 +101,14 @@ impl Quorum {
     /// owner of its own.
     pub fn lock(&self, name: &str) -> QuorumLock {
         let locks = self.clients.iter().map(|client| client.lock(name)).collect();
-        QuorumLock { quorum: self.clone(), name: name.into(), locks, acts_for: ActsFor::Current, renewed: true }
+        QuorumLock {
+            quorum: self.clone(),
+            name: name.into(),
+            locks,
+            acts_for: ActsFor::Current,
+            renewed: true,
+            max_hold: None,
+        }
     }
 
     /// The place in this process where the callers of one name queue: one of them votes at a time.
@@ -125,6 +137,7 @@ pub struct QuorumLock {
     acts_for: ActsFor,
     /// The watchdog keeps it: there is no fixed lease.
     renewed: bool,
+    max_hold: Option<Duration>,
 }
 
 /// When a call gives up.
@@ -144,15 +157,19 @@ impl Limit {
         }
     }
 
+    fn end(self) -> Option<Instant> {
+        if let Limit::Until(end) = self { Some(end) } else { None }
+    }
+
     fn before(self, moment: Instant) -> Instant {
-        if let Limit::Until(end) = self { end.min(moment) } else { moment }
+        self.end().map_or(moment, |end| end.min(moment))
     }
 }
 
 /// The votes of one attempt.
 enum Vote {
     /// A majority granted it; votes that are still to come.
-    Won(Vec<Option<Guard>>, JoinSet<(usize, Result<Option<Guard>>)>),
+    Won(Vec<Option<Guard>>, Votes),
     /// A majority answered and did not grant it.
     Taken,
     /// No majority answered.
@@ -167,7 +184,7 @@ impl QuorumLock {
 
     /// Limits how long the lock is held, as [`Lock::max_hold`].
     pub fn max_hold(self, d: Duration) -> QuorumLock {
-        self.each(|lock| lock.max_hold(d))
+        QuorumLock { max_hold: Some(d), ..self.each(|lock| lock.max_hold(d)) }
     }
 
     /// Acquires the lock for this owner, as [`Lock::owner`].
@@ -260,7 +277,8 @@ impl QuorumLock {
         self.lock().await?.protect(work()).await
     }
 
-    /// Releases the lock on every server on behalf of its holder, and wakes the waiters; true if one of the servers had it.
+    /// Releases the lock on every server on behalf of its holder, and wakes the waiters; true if one of the servers had it. Does not wait
+    /// for a server that replies much later than a majority: the holder then loses the lock, and releases it there.
     ///
     /// # Errors
     ///
@@ -270,12 +288,16 @@ impl QuorumLock {
     ///
     /// If you drop the future, the lock may or may not be forced open.
     pub async fn force_unlock(&self) -> Result<bool> {
-        let (mut held, mut failed) = (false, Vec::new());
-        for answer in join_all(self.locks.iter().map(Lock::force_unlock)).await {
+        TaskRuntime::around("force_unlock")?;
+        let (mut held, mut answers, mut failed) = (false, 0, Vec::new());
+        let mut asked: FuturesUnordered<_> = self.locks.iter().map(Lock::force_unlock).collect();
+        let (began, mut last) = (Instant::now(), None);
+        while let Some(answer) = before(last, asked.next()).await {
             match answer {
-                Ok(was_held) => held |= was_held,
+                Ok(was_held) => (held, answers) = (held | was_held, answers + 1),
                 Err(error) => failed.push(error),
             }
+            last = last.or_else(|| (answers > self.minority()).then(|| after_a_majority(began)));
         }
         match failed.into_iter().nth(self.minority()) {
             Some(error) => Err(error),
@@ -292,18 +314,20 @@ impl QuorumLock {
         TaskRuntime::around(ASKING)?;
         let owner = self.acts_for.owner();
         let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
-        let _turn = match self.turn(&locks, &owner, limit).await {
-            Ok(turn) => turn,
-            Err(_late) => return Ok(None),
-        };
-        let outage_ends = limit.before(Instant::now() + self.quorum.clients[0].outage_timeout());
+        self.check_lost(&locks, &owner)?;
+        let _turn = self.turn(&locks, &owner, limit).await;
+        let outage_ends = || Instant::now() + self.quorum.clients[0].outage_timeout();
+        let mut gives_up = outage_ends();
         let (mut releases, mut pause) = (None, FIRST_PAUSE);
         loop {
-            match self.vote(&locks).await? {
-                Vote::Won(guards, late) => return Ok(Some(QuorumGuard::new(locks, guards, late, self.renewed))),
+            let ends = self.max_hold.map(|d| Moment::now() + d);
+            releases.iter().for_each(Releases::forget);
+            match self.vote(&locks, limit).await? {
+                Vote::Won(guards, late) => return Ok(Some(QuorumGuard::new(locks, guards, late, self.seeding(ends)))),
                 Vote::Taken if limit.is_over() => return Ok(None),
-                Vote::Unavailable(error) if limit.is_over() || Instant::now() >= outage_ends => return Err(error),
-                Vote::Taken | Vote::Unavailable(_) => {}
+                Vote::Unavailable(error) if limit.is_over() || Instant::now() >= gives_up => return Err(error),
+                Vote::Taken => gives_up = outage_ends(),
+                Vote::Unavailable(_) => {}
             }
             // The next vote comes right after the subscriptions, for a release may have been announced before them.
             let Some(releases) = &releases else {
@@ -317,43 +341,46 @@ impl QuorumLock {
         }
     }
 
-    /// The right of this process to vote for this name. An owner that holds the lock votes at once, and so does a single attempt.
-    async fn turn(
-        &self,
-        locks: &[Lock],
-        owner: &Owner,
-        limit: Limit,
-    ) -> std::result::Result<Option<Turn>, tokio::time::error::Elapsed> {
-        if matches!(limit, Limit::Once) || locks.iter().any(|lock| lock.is_held_by(owner)) {
-            return Ok(None);
+    fn seeding(&self, ends: Option<Moment>) -> Seeding {
+        if self.renewed { Seeding::Until(ends.unwrap_or(Moment::FAR)) } else { Seeding::Never }
+    }
+
+    /// An owner that has lost the lock does not acquire it afresh while it has a guard of it: a majority of the servers may grant it.
+    fn check_lost(&self, locks: &[Lock], owner: &Owner) -> Result<()> {
+        let lost = locks.iter().filter_map(|lock| lock.lost_by(owner)).next();
+        let certain = || locks.iter().filter(|lock| lock.is_held_by(owner) && lock.lost_by(owner).is_none()).count();
+        match lost {
+            Some(reason) if certain() <= self.minority() => Err(Error::lost(&self.name, reason)),
+            _ => Ok(()),
         }
+    }
+
+    /// The right of this process to vote for this name. An owner that holds the lock votes without it, and so do a single attempt and the
+    /// last attempt of a call whose time is over.
+    async fn turn(&self, locks: &[Lock], owner: &Owner, limit: Limit) -> Option<Turn> {
+        if matches!(limit, Limit::Once) || locks.iter().any(|lock| lock.is_held_by(owner)) {
+            return None;
+        }
+        // Made first: whenever this future is dropped, the queue of the name is forgotten with its last caller.
+        let mut turn = Turn { quorum: self.quorum.clone(), name: Arc::clone(&self.name), held: None };
         let line = self.quorum.line(&self.name).lock_owned();
-        let held = match limit {
-            Limit::Until(end) => timeout_at(end, line).await?,
-            Limit::Once | Limit::Never => line.await,
+        turn.held = match limit {
+            Limit::Until(end) => timeout_at(end, line).await.ok(),
+            Limit::Once | Limit::Never => Some(line.await),
         };
-        Ok(Some(Turn { quorum: self.quorum.clone(), name: Arc::clone(&self.name), held: Some(held) }))
+        turn.held.is_some().then_some(turn)
     }
 
     /// Asks all servers at once. Ends as soon as a majority granted it, or cannot any more; votes without a majority are dropped, and so
     /// taken back on every server, also those that are still to come.
-    async fn vote(&self, locks: &[Lock]) -> Result<Vote> {
-        let mut asked = JoinSet::new();
-        for (server, lock) in locks.iter().cloned().enumerate() {
-            asked.spawn(async move { (server, lock.try_lock().await) });
-        }
+    async fn vote(&self, locks: &[Lock], limit: Limit) -> Result<Vote> {
+        let mut asked: Votes = locks.iter().cloned().enumerate().map(vote_of).collect();
         let mut guards: Vec<Option<Guard>> = locks.iter().map(|_| None).collect();
         let (mut refused, mut failed) = (0, 0);
-        let (began, mut answered_in) = (Instant::now(), None);
-        loop {
-            // Once a majority has answered, the others have as long again, and a little: a frozen server delays nobody for long.
-            let last = answered_in.map(|time: Duration| began + time * 2 + STRAGGLERS);
-            let next = match last {
-                Some(last) => timeout_at(last, asked.join_next()).await.unwrap_or_default(),
-                None => asked.join_next().await,
-            };
-            let Some(answer) = next else { break };
-            let (server, answer) = answer.unwrap_or_else(panic_or_closed);
+        let began = Instant::now();
+        let mut last = limit.end().map(|end| end.max(began + LAST_VOTE));
+        let answers = |guards: &[Option<Guard>], refused| guards.iter().flatten().count() + refused;
+        while let Some((server, answer)) = before(last, asked.next()).await {
             let failure = match answer {
                 Ok(Some(guard)) => {
                     guards[server] = Some(guard);
@@ -369,8 +396,9 @@ impl QuorumLock {
                     Some(error)
                 }
             };
-            answered_in = answered_in
-                .or_else(|| (guards.iter().flatten().count() + refused > self.minority()).then(|| began.elapsed()));
+            if answers(&guards, refused) == self.minority() + 1 {
+                last = last.into_iter().chain([after_a_majority(began)]).min();
+            }
             let granted = guards.iter().flatten().filter(|guard| !guard.is_lost()).count();
             if granted > self.minority() {
                 return Ok(Vote::Won(guards, asked));
@@ -384,16 +412,24 @@ impl QuorumLock {
                 None => {}
             }
         }
-        Ok(Vote::Taken) // a majority has answered, and not all of it granted the lock
+        if answers(&guards, refused) > self.minority() {
+            return Ok(Vote::Taken); // not all of them granted the lock
+        }
+        Ok(Vote::Unavailable(Error::silent(ASKING, &self.name, began.elapsed(), None)))
     }
 }
 
-/// A panic goes on to the caller; a task is aborted only with its runtime.
-fn panic_or_closed<T>(error: tokio::task::JoinError) -> (usize, Result<T>) {
-    match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => (0, Err(Error::Closed)),
+/// The next answer, if one comes before that.
+async fn before<T>(last: Option<Instant>, next: impl Future<Output = Option<T>>) -> Option<T> {
+    match last {
+        Some(last) => timeout_at(last, next).await.unwrap_or_default(),
+        None => next.await,
     }
+}
+
+/// Once a majority has answered, the others have as long again, and a little: a frozen server delays nobody for long.
+fn after_a_majority(began: Instant) -> Instant {
+    Instant::now() + began.elapsed() + STRAGGLERS
 }
 
 /// Whether the other servers may still make a majority without the one that says so.

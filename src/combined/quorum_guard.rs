@@ -1,13 +1,13 @@
 //! What a holder of a quorum lock has: the guards of its servers, and a task that looks after them.
 
 use std::{
-    future::Future,
+    future::{Future, pending, poll_fn},
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{sync::Notify, task::JoinSet, time::interval};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -16,13 +16,28 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
+    clock::Moment,
     engine::{GIVING_BACK, Guard, TaskRuntime, pass},
     error::{Error, Lost, Result},
     primitives::Lock,
     sync::tokio,
 };
 
-type Late = JoinSet<(usize, Result<Option<Guard>>)>;
+/// Requests for the lock, each with its server. A request that is dropped is taken back.
+pub(super) type Votes = FuturesUnordered<BoxFuture<'static, (usize, Result<Option<Guard>>)>>;
+
+pub(super) fn vote_of((server, lock): (usize, Lock)) -> BoxFuture<'static, (usize, Result<Option<Guard>>)> {
+    Box::pin(async move { (server, lock.try_lock().await) })
+}
+
+/// Whether servers that do not have the lock are asked for it again.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Seeding {
+    /// The lock has a fixed lease, and they would have it for longer.
+    Never,
+    /// Until its `max_hold` ends.
+    Until(Moment),
+}
 
 /// The guard of a [`QuorumLock`](crate::QuorumLock). Released by [`unlock`](QuorumGuard::unlock), or in the background when dropped.
 ///
@@ -42,6 +57,8 @@ pub struct QuorumGuard {
 struct Servers {
     name: String,
     state: Mutex<State>,
+    /// The votes that are still to come. Only the keeper polls them. Here, so that they end with the guard although its task does not run.
+    late: Mutex<Votes>,
     /// Notified when a guard was added, or the lock is lost.
     changed: Notify,
 }
@@ -52,6 +69,8 @@ struct Servers {
 struct State {
     guards: Vec<Option<Arc<Guard>>>,
     lost: Option<Lost>,
+    /// The guards have been taken out: none is added any more, and what is lost stays as it is.
+    released: bool,
 }
 
 impl State {
@@ -61,7 +80,7 @@ impl State {
 
     /// Why it is lost; decided here, for good.
     fn settle(&mut self) -> Option<Lost> {
-        if self.lost.is_none() && self.certain().count() <= self.guards.len() / 2 {
+        if self.lost.is_none() && !self.released && self.certain().count() <= self.guards.len() / 2 {
             let reasons: Vec<_> = self.guards.iter().flatten().filter_map(|guard| guard.loss()).collect();
             let is_said = |reason: &Lost| reasons.contains(reason);
             let reason = [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said);
@@ -87,7 +106,7 @@ impl Servers {
     /// How long a majority is certain.
     fn remaining(&self) -> Duration {
         let mut state = self.state();
-        if state.settle().is_some() {
+        if state.settle().is_some() || state.released {
             return Duration::ZERO;
         }
         let of = |guard: &Option<Arc<Guard>>| guard.as_ref().map_or(Duration::ZERO, |guard| guard.remaining());
@@ -96,11 +115,22 @@ impl Servers {
         times[times.len() / 2] // a majority has at least this
     }
 
+    async fn next_vote(&self) -> Option<(usize, Result<Option<Guard>>)> {
+        poll_fn(|cx| self.late().poll_next_unpin(cx)).await
+    }
+
+    fn late(&self) -> MutexGuard<'_, Votes> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn lost(&self) -> Lost {
         loop {
             let changed = self.changed.notified();
             if let Some(reason) = self.loss() {
                 return reason;
+            }
+            if self.state().released {
+                return pending().await; // its guard is gone, or about to be
             }
             let tokens: Vec<_> = self.state().certain().map(|guard| guard.lost_token()).collect();
             let watched = tokens.iter().map(|token| Box::pin(token.cancelled())).collect::<FuturesUnordered<_>>();
@@ -115,7 +145,7 @@ impl Servers {
     /// Adds a guard, unless the lock is lost: a majority that is gone does not come back. False then.
     fn add(&self, server: usize, guard: Guard) -> bool {
         let mut state = self.state();
-        let adds = state.settle().is_none();
+        let adds = state.settle().is_none() && !state.released;
         let unused = if adds { state.guards[server].replace(Arc::new(guard)) } else { Some(Arc::new(guard)) };
         drop(state);
         drop(unused); // outside of the mutex: it sends a release
@@ -123,11 +153,20 @@ impl Servers {
         adds
     }
 
+    /// Takes the guards out, and says whether it was lost before. Late votes are taken back.
+    fn release(&self) -> (Vec<Option<Arc<Guard>>>, Option<Lost>) {
+        drop(mem::take(&mut *self.late()));
+        let mut state = self.state();
+        let lost = state.settle();
+        state.released = true;
+        (mem::take(&mut state.guards), lost)
+    }
+
     /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
     /// before it can acquire the lock there again.
     fn missing(&self) -> Vec<usize> {
         let mut state = self.state();
-        if state.settle().is_some() {
+        if state.settle().is_some() || state.released {
             return Vec::new();
         }
         let lost: Vec<_> = state.guards.iter_mut().map(|guard| guard.take_if(|guard| guard.is_lost())).collect();
@@ -139,14 +178,14 @@ impl Servers {
 }
 
 impl QuorumGuard {
-    /// Of a majority; `late` are the votes that are still to come. `renewed`: servers that do not have the lock are asked again.
-    pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Late, renewed: bool) -> QuorumGuard {
+    /// Of a majority; `late` are the votes that are still to come.
+    pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Votes, seeding: Seeding) -> QuorumGuard {
         let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
         let guards = guards.into_iter().map(|guard| guard.map(Arc::new)).collect();
-        let state = Mutex::new(State { guards, lost: None });
-        let servers = Arc::new(Servers { name, state, changed: Notify::new() });
+        let state = Mutex::new(State { guards, lost: None, released: false });
+        let servers = Arc::new(Servers { name, state, late: Mutex::new(late), changed: Notify::new() });
         let ended = CancellationToken::new();
-        let keeping = keep(Arc::clone(&servers), locks, late, renewed);
+        let keeping = keep(Arc::clone(&servers), locks, seeding);
         tokio::spawn(ended.clone().run_until_cancelled_owned(keeping));
         QuorumGuard { servers, token: AnyLost::default(), _keeper: ended.drop_guard() }
     }
@@ -183,7 +222,7 @@ impl QuorumGuard {
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         let servers = Arc::clone(&self.servers);
-        self.token.when(async move { _ = servers.lost().await })
+        self.token.when(|| async move { _ = servers.lost().await })
     }
 
     /// Asks the servers now whether a majority has the lock.
@@ -222,12 +261,7 @@ impl QuorumGuard {
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
-        let (guards, lost) = {
-            let mut state = self.servers.state();
-            let lost = state.settle();
-            state.lost = Some(Lost::Removed); // no guard is added any more
-            (mem::take(&mut state.guards), lost)
-        };
+        let (guards, lost) = self.servers.release();
         let (mut count, mut releases) = (Count::of(guards.len()), JoinSet::new());
         // Nobody else has a guard for longer than a call of this value's methods, and these are over.
         for guard in guards.into_iter().flatten().filter_map(Arc::into_inner) {
@@ -244,6 +278,13 @@ impl QuorumGuard {
             None => count.error(&self.servers.name),
         }
         .inspect_err(|_| self.token.cancel())
+    }
+}
+
+impl Drop for QuorumGuard {
+    fn drop(&mut self) {
+        // Here and not with the keeper, which ends only if its runtime runs.
+        drop(self.servers.release());
     }
 }
 
@@ -279,28 +320,43 @@ impl Count {
 }
 
 /// Takes late votes in, and asks the servers that do not have it again, every third of a lease.
-async fn keep(servers: Arc<Servers>, locks: Vec<Lock>, mut late: Late, renewed: bool) {
+async fn keep(servers: Arc<Servers>, locks: Vec<Lock>, seeding: Seeding) {
     let mut tick = interval(locks.iter().map(Lock::renewal).min().unwrap_or(Duration::from_secs(10)));
     tick.tick().await; // the first is at once
     loop {
         tokio::select! {
-            Some(vote) = late.join_next() => {
-                if let Ok((server, Ok(Some(guard)))) = vote {
+            Some(vote) = servers.next_vote() => {
+                if let (server, Ok(Some(guard))) = vote {
                     servers.add(server, guard);
                 }
             }
-            _ = tick.tick(), if renewed => ask_again(&servers, &locks, &mut late),
+            _ = tick.tick(), if seeding.goes_on() => ask_again(&servers, &locks, seeding),
             else => return,
         }
     }
 }
 
 /// A vote that is still under way is asked for anew: the earlier one is dropped, and so taken back.
-fn ask_again(servers: &Servers, locks: &[Lock], late: &mut Late) {
-    late.abort_all();
+fn ask_again(servers: &Servers, locks: &[Lock], seeding: Seeding) {
+    drop(mem::take(&mut *servers.late()));
     for server in servers.missing() {
-        let lock = locks[server].clone();
-        late.spawn(async move { (server, lock.try_lock().await) });
+        let Some(lock) = seeding.limit(locks[server].clone()) else { return };
+        servers.late().push(vote_of((server, lock)));
+    }
+}
+
+impl Seeding {
+    fn goes_on(self) -> bool {
+        matches!(self, Seeding::Until(end) if !end.left().is_zero())
+    }
+
+    /// That lock for no longer than the others; `None` if their time is over.
+    fn limit(self, lock: Lock) -> Option<Lock> {
+        match self {
+            Seeding::Until(Moment::FAR) => Some(lock),
+            Seeding::Until(end) if !end.left().is_zero() => Some(lock.max_hold(end.left())),
+            Seeding::Until(_) | Seeding::Never => None,
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Release messages of one lock from several servers.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::sync::Notify;
 
@@ -18,28 +21,59 @@ pub(super) struct Releases {
     _subscriptions: Vec<Subscription>,
 }
 
-#[derive(Debug, Default)]
-struct Heard(Notify);
+#[derive(Debug)]
+struct Heard {
+    /// Which servers have announced a release since the last vote.
+    announced: Vec<AtomicBool>,
+    notify: Notify,
+}
+
+/// The messages of one server.
+#[derive(Debug)]
+struct OfServer {
+    server: usize,
+    heard: Arc<Heard>,
+}
 
 impl Releases {
     pub(super) fn of(locks: &[Lock]) -> Result<Releases> {
-        let heard = Arc::new(Heard::default());
-        let subscribed = locks.iter().map(|lock| lock.listen(Arc::clone(&heard) as Arc<dyn Listener>));
+        let announced = locks.iter().map(|_| AtomicBool::new(false)).collect();
+        let heard = Arc::new(Heard { announced, notify: Notify::new() });
+        let subscribed = locks.iter().enumerate().map(|(server, lock)| {
+            let listener: Arc<dyn Listener> = Arc::new(OfServer { server, heard: Arc::clone(&heard) });
+            lock.listen(listener)
+        });
         Ok(Releases { _subscriptions: subscribed.collect::<Result<_>>()?, heard: Arc::clone(&heard) })
     }
 
-    /// Resolves at a message that came since the last call, of any of the servers.
+    /// Before a vote: releases that are announced from now on may be news to it.
+    pub(super) fn forget(&self) {
+        self.heard.announced.iter().for_each(|server| server.store(false, Ordering::SeqCst));
+    }
+
+    /// Resolves when a majority of the servers has announced a release since the last vote. Only a holder releases the lock on a majority:
+    /// while another one holds it, a vote that failed is released on the other servers, this one's own too, and calls nobody.
     pub(super) async fn heard(&self) {
-        self.heard.0.notified().await;
+        while !self.heard.is_majority() {
+            self.heard.notify.notified().await;
+        }
     }
 }
 
-impl Listener for Heard {
+impl Heard {
+    fn is_majority(&self) -> bool {
+        let announced = self.announced.iter().filter(|server| server.load(Ordering::SeqCst)).count();
+        announced > self.announced.len() / 2
+    }
+}
+
+impl Listener for OfServer {
     fn message(&self) {
-        self.0.notify_one();
+        self.heard.announced[self.server].store(true, Ordering::SeqCst);
+        self.heard.notify.notify_one();
     }
 
     fn subscribed(&self) {
-        self.0.notify_one(); // something may have been published before
+        self.message(); // something may have been published before
     }
 }

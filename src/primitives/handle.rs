@@ -10,7 +10,7 @@ use crate::{
     clock::Moment,
     config::{Lease, Name},
     engine::{AcquireRequest, Engine, Guard, Kind, KindScript, WaitLimit},
-    error::{Error, Result},
+    error::{Error, Lost, Result},
     owner::Owner,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
     sync::tokio,
@@ -24,6 +24,8 @@ const FORCE_UNLOCK: &str = "force_unlock";
 pub(super) struct Handle {
     pub(super) engine: Arc<Engine>,
     given: Arc<str>,
+    /// The address of the server, as in the client's URL.
+    place: Arc<str>,
     name: Setting<Name>,
     lease: Setting<Option<Lease>>,
     max_hold: Setting<Option<Duration>>,
@@ -76,6 +78,7 @@ impl Handle {
         Handle {
             engine: Arc::clone(client.engine()),
             given: name.into(),
+            place: client.place(),
             name: Name::new(client.prefix(), name).map_err(Arc::new),
             lease: Ok(None),
             max_hold: Ok(None),
@@ -106,13 +109,18 @@ impl Handle {
     }
 
     /// The key in Redis (or the name, if it is not valid), and the id of the client.
-    pub(super) fn rank(&self) -> (&str, uuid::Uuid) {
-        (self.name.as_ref().map_or(&self.given, |name| name.key()), self.engine.id)
+    pub(super) fn rank(&self) -> (&str, &str, uuid::Uuid) {
+        (self.name.as_ref().map_or(&self.given, |name| name.key()), &self.place, self.engine.id)
     }
 
     /// Notifies the listener whenever the lock is released for all.
     pub(super) fn listen(&self, kind: &'static Kind, listener: Arc<dyn Listener>) -> Result<Subscription> {
         Ok(self.engine.listen(&kind.channel(valid(&self.name)?.key()), listener))
+    }
+
+    /// Why that owner has lost it, if its guards are still there; `None` also if it does not hold it.
+    pub(super) fn lost_by(&self, kind: &'static Kind, owner: &Owner) -> Option<Lost> {
+        self.name.as_ref().ok().and_then(|name| self.engine.lost_by(name, kind, owner))
     }
 
     /// True if that owner has a hold of this lock, lost or not.

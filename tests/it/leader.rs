@@ -128,3 +128,14 @@ async fn a_period_shorter_than_the_work_is_as_long_as_the_work() {
     let again = within("the next period", ms(3_000), job.run_once_per(ms(50), async || 7)).await.0;
     assert_eq!(again.expect("answered"), Once::Ran(7));
 }
+
+#[tokio::test]
+async fn one_task_does_not_run_the_job_twice_in_a_period() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let job = client.lock("job"); // reentrant for all else
+    let work = async || tokio::time::sleep(ms(50)).await;
+    let (one, two) = tokio::join!(job.run_once_per(ms(5_000), work), job.run_once_per(ms(5_000), work));
+    let ran = [one, two].map(|done| matches!(done.expect("answered"), Once::Ran(())));
+    assert!(ran[0] != ran[1], "{ran:?}");
+}

@@ -175,3 +175,53 @@ async fn what_cannot_be_held_together_is_refused() {
     assert!(matches!(error, Error::InvalidName { .. }), "{error}");
     free(&server).await;
 }
+
+#[tokio::test]
+async fn one_name_on_several_servers_is_acquired_in_the_same_order_by_all() {
+    let (a, b) = (Server::start(), Server::start());
+    for _ in 0..8 {
+        let mut pairs = Vec::new();
+        for _ in 0..2 {
+            let (on_a, on_b) = (plain(&a).await, plain(&b).await);
+            let both = MultiLock::new([on_a.mutex("x"), on_b.mutex("x")]);
+            pairs.push(tokio::spawn(async move {
+                for _ in 0..30 {
+                    let guard = both.lock().await.expect("sooner or later free");
+                    tokio::task::yield_now().await;
+                    guard.unlock().await.expect("held to the end");
+                }
+            }));
+        }
+        for pair in pairs {
+            within("thirty turns", ms(10_000), pair).await.0.expect("no panic");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_lost_while_it_waits_for_the_next_is_acquired_anew() {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    let other = two.mutex("b").lock().await.expect("free");
+    let locks = MultiLock::new([one.mutex("a").lease(ms(700)), one.mutex("b"), one.mutex("c")]);
+    let waiting = tokio::spawn(async move { locks.lock().await });
+    until("it to have the first", ms(3_000), || server.exists("a")).await;
+    until("its lease to end", ms(3_000), || !server.exists("a")).await;
+    other.unlock().await.expect("held to the end");
+    let guard = within("all", ms(3_000), waiting).await.0.expect("no panic").expect("acquired");
+    assert!(!guard.is_lost() && guard.remaining() > ms(100));
+    guard.unlock().await.expect("held to the end");
+    free(&server).await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_does_not_prolong_a_wait_limit() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    server.freeze();
+    let (answer, took) = within("an answer", ms(5_000), all(&client).try_lock_for(ms(300))).await;
+    server.thaw();
+    assert!(answer.expect_err("no answer").is_unavailable());
+    assert!(took < ms(1_500), "{took:?}");
+    free(&server).await;
+}

@@ -1,13 +1,18 @@
 //! One lock over several servers that do not know of each other.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Instant,
 };
 
 use leasehold::{Error, Lost, Owner, Quorum, QuorumLock};
+use tokio::runtime::Builder;
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{Server, client, ms, plain, poll_until, until, within};
 
 /// Three servers, and a quorum over clients of each with that lease.
 struct Three {
@@ -214,4 +219,157 @@ async fn work_ends_with_the_loss() {
     }
     let (stopped, _) = within("the end of the work", ms(5_000), endless).await;
     assert!(stopped.expect("no panic").expect_err("lost").is_lost());
+}
+
+#[tokio::test]
+async fn a_server_that_is_asked_again_does_not_prolong_max_hold() {
+    let three = Three::start();
+    let quorum = three.with_lease(600).await;
+    let started = Instant::now();
+    let guard = lock(&quorum).max_hold(ms(1_500)).lock().await.expect("free");
+    for server in &three.servers[..2] {
+        until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+        let _: u32 = server.ask(&["DEL", "x"]);
+        until("the loss to be noticed", ms(3_000), || guard.nodes() == 2).await;
+    }
+    until("all to have it again", ms(3_000), || guard.nodes() == 3).await;
+    assert_eq!(within("the end", ms(3_000), guard.lost()).await.0, Lost::MaxHold);
+    assert!(started.elapsed() < ms(2_500), "{:?}", started.elapsed());
+    drop(guard);
+    three.free().await;
+}
+
+#[test]
+fn dropped_outside_of_its_runtime_it_is_released() {
+    let three = Three::start();
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (_quorum, guard) = runtime.block_on(async {
+        let quorum = three.with_lease(20_000).await;
+        let guard = lock(&quorum).lock().await.expect("free");
+        (quorum, guard)
+    });
+    drop(guard);
+    Builder::new_current_thread().enable_all().build().expect("another one").block_on(three.free());
+}
+
+#[test]
+fn a_token_made_outside_of_a_runtime_is_watched_from_the_next_call_inside() {
+    let three = Three::start();
+    let runtime = Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let quorum = runtime.block_on(three.with_lease(900));
+    let guard = runtime.block_on(lock(&quorum).lock()).expect("free");
+    let first = guard.lost_token();
+    runtime.block_on(async {
+        let second = guard.lost_token();
+        for server in &three.servers {
+            let _: u32 = server.ask(&["DEL", "x"]);
+        }
+        within("the first token", ms(3_000), first.cancelled()).await;
+        within("the second token", ms(3_000), second.cancelled()).await;
+    });
+}
+
+#[tokio::test]
+async fn frozen_servers_do_not_prolong_a_wait_limit() {
+    let three = Three::start();
+    let quorum = three.quorum().await;
+    let frozen = &three.servers[..2];
+    frozen.iter().for_each(Server::freeze);
+    let (answer, took) = within("an answer", ms(5_000), lock(&quorum).try_lock_for(ms(300))).await;
+    frozen.iter().for_each(Server::thaw);
+    assert!(answer.expect_err("one of three").is_unavailable());
+    assert!(took < ms(1_500), "{took:?}");
+}
+
+#[tokio::test]
+async fn behind_another_caller_unavailable_does_not_look_like_taken() {
+    let mut three = Three::start();
+    let quorum = three.quorum().await;
+    three.servers[0].crash();
+    three.servers[1].crash();
+    let (first, second) = (lock(&quorum), lock(&quorum));
+    let mut waits = pin!(first.lock());
+    poll_until("it to ask", waits.as_mut(), || three.servers[2].exists("x")).await;
+    let answer = tokio::select! {
+        answer = second.try_lock_for(ms(300)) => answer,
+        _ = waits => panic!("there is no majority"),
+    };
+    assert!(answer.expect_err("one of three").is_unavailable());
+}
+
+#[tokio::test]
+async fn a_wait_of_any_length_rides_out_an_outage() {
+    let three = Three::start();
+    let one = three.quorum().await;
+    let guard = lock(&one).lock().await.expect("free");
+    let mut clients = Vec::new();
+    for server in &three.servers {
+        let settings = |builder: leasehold::Builder| builder.command_timeout(ms(300)).outage_timeout(ms(2_000));
+        clients.push(client(server, settings).await);
+    }
+    let waits = lock(&Quorum::new(clients).expect("three servers"));
+    let waiting = tokio::spawn(async move { waits.lock().await.map(drop) });
+    tokio::time::sleep(ms(2_200)).await; // the outage_timeout
+    let frozen = &three.servers[..2];
+    frozen.iter().for_each(Server::freeze);
+    tokio::time::sleep(ms(1_400)).await; // the pause before a vote, and a command_timeout
+    frozen.iter().for_each(Server::thaw);
+    drop(guard);
+    within("the next holder", ms(10_000), waiting).await.0.expect("no panic").expect("acquired");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_it_does_not_keep_the_waiters_busy() {
+    let three = Three::start();
+    let quorum = three.quorum().await;
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+    let _: u32 = three.servers[2].ask(&["DEL", "x"]); // each vote is granted there, and released
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let waits = lock(&three.quorum().await);
+        waiting.push(tokio::spawn(async move { waits.lock().await.map(drop) }));
+    }
+    tokio::time::sleep(ms(1_500)).await; // the first pauses are short
+    let before = three.servers[0].calls("evalsha");
+    tokio::time::sleep(ms(2_000)).await;
+    let votes = three.servers[0].calls("evalsha") - before;
+    assert!(votes < 30, "{votes} in two seconds");
+    guard.unlock().await.expect("held to the end");
+    for waiter in waiting {
+        within("the next holder", ms(5_000), waiter).await.0.expect("no panic").expect("acquired");
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_lost_it_does_not_acquire_it_afresh() {
+    let three = Three::start();
+    let quorum = three.with_lease(900).await;
+    let lock = quorum.lock("x").owner(&Owner::new());
+    let outer = lock.lock().await.expect("free");
+    until("all to have it", ms(3_000), || outer.nodes() == 3).await;
+    let [first, second, _] = &three.servers;
+    let _: u32 = first.ask(&["DEL", "x"]);
+    let _: u32 = first.ask(&["HSET", "x", "another:1", "1"]);
+    until("the loss to be noticed", ms(3_000), || outer.nodes() == 2).await;
+    tokio::time::sleep(ms(500)).await; // the server is asked again in vain
+    let _: u32 = second.ask(&["DEL", "x"]);
+    within("the loss", ms(3_000), outer.lost()).await;
+    let _: u32 = first.ask(&["DEL", "x"]);
+    assert!(lock.try_lock().await.expect_err("the outer one is lost").is_lost());
+    drop(outer);
+    until("it to be released", ms(3_000), || three.holders() == 0).await;
+    lock.try_lock().await.expect("answered").expect("free").unlock().await.expect("held to the end");
+}
+
+#[tokio::test]
+async fn a_dead_server_does_not_delay_forcing_it_open() {
+    let mut three = Three::start();
+    let quorum = three.quorum().await;
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+    three.servers[2].crash();
+    let (answer, took) = within("an answer", ms(10_000), lock(&quorum).force_unlock()).await;
+    assert!(answer.expect("two of three"));
+    assert!(took < ms(1_500), "{took:?}");
 }
