@@ -6,7 +6,7 @@ use leasehold::{Client, Owner, RwState};
 
 use crate::support::{
     deployment::cluster::{Cluster, Migration},
-    ms,
+    ms, poll_until,
     server::version,
     until, within,
 };
@@ -112,6 +112,24 @@ async fn looking_at_readers_and_forcing_them_open_wait_for_the_slot() {
     assert!(matches!(state, RwState::Read(_)), "{state:?}");
     assert!(within("the force", SOON, forcing).await.0.expect("no panic").expect("answered"));
     assert!(!cluster.master_of("y").exists("y"));
+}
+
+/// Requests that follow their slot half-way go one after the other, but none waits for a caller that is not polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_is_not_polled_does_not_delay_the_others() {
+    let cluster = Cluster::of_masters().await;
+    let client = connect(&cluster).await;
+    let kept = client.mutex("{x}").lock().await.expect("free");
+    let migration = begin(&cluster, "{x}");
+    cluster.move_keys(&migration);
+    let lock = client.mutex("{x}:other");
+    let mut left_alone = Box::pin(lock.lock());
+    let begun = || cluster.nodes()[migration.to].calls("asking") > 0;
+    poll_until("it to follow the slot", left_alone.as_mut(), begun).await;
+    within("the others to be asked for", SOON, kept.check()).await.0.expect("it has moved");
+    drop(left_alone);
+    end(&cluster, migration);
+    kept.unlock().await.expect("ours to the end");
 }
 
 /// Requests that follow their slot half-way go one after the other. Those that wait for a replica that never replies do not keep the

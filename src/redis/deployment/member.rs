@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::redis::{
@@ -20,13 +23,22 @@ use crate::redis::{
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) node: Node,
-    /// The connection for requests whose slot is being moved to this server, one after the other.
-    announced: Mutex<Conn>,
-    /// Locked by those of them that wait for replicas. So at most one of these is ahead of the others, such as renewals.
-    replicated: Mutex<()>,
-    settings: NodeSettings,
+    /// Requests whose slot is being moved to this server, for the task that sends them one after the other.
+    announced: mpsc::UnboundedSender<Announced>,
+    /// Those of them that wait for replicas.
+    replicated: mpsc::UnboundedSender<Announced>,
     /// Cancelled when the server has left the cluster, so that its callers are notified.
     ended: CancellationToken,
+}
+
+/// A request whose slot is being moved.
+#[derive(Debug)]
+struct Announced {
+    script: &'static Script,
+    part: Part,
+    way: Way,
+    begun: Instant,
+    answer: oneshot::Sender<Result<(Answer, u8), Fault>>,
 }
 
 impl Member {
@@ -41,9 +53,10 @@ impl Member {
         let ended = closed.child_token();
         let node = Node::lazy(dial, settings, reconnected, &ended);
         let nobody: Reconnected = Arc::new(|| {});
-        let announced = Mutex::new(Conn::lazy(dial, &nobody, &ended));
-        let replicated = Mutex::default();
-        Arc::new(Member { address, node, announced, replicated, settings, ended })
+        let conn = Conn::lazy(dial, &nobody, &ended);
+        let ((announced, first), (replicated, second)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        tokio::spawn(ended.clone().run_until_cancelled_owned(announce(conn, first, second, settings)));
+        Arc::new(Member { address, node, announced, replicated, ended })
     }
 
     /// Returns the number of replicas that have the write, too. Waits for them on the same connection.
@@ -53,21 +66,12 @@ impl Member {
         part: &Part,
         way: Way,
     ) -> Result<(Answer, u8), Fault> {
-        let begun = Instant::now();
-        let _turn = match way {
-            Way::Replicated(_) => Some(self.replicated.lock().await),
-            Way::Now | Way::Gathered => None,
-        };
-        let conn = self.announced.lock().await;
-        let link = conn.link().await?;
-        let answer = link.run_announced(script, part).await?;
-        let confirmed = match way {
-            Way::Replicated(wanted) if answer.code == Code::Granted => {
-                confirmed_within(&link, wanted, begun.elapsed(), self.settings).await?
-            }
-            _ => 0,
-        };
-        Ok((answer, confirmed))
+        let (answer, receiver) = oneshot::channel();
+        let request = Announced { script, part: part.clone(), way, begun: Instant::now(), answer };
+        let queue = if matches!(way, Way::Replicated(_)) { &self.replicated } else { &self.announced };
+        let _ = queue.send(request);
+        let ended = |_| if self.has_ended() { Fault::Closed } else { Fault::Abandoned };
+        receiver.await.map_err(ended)?
     }
 
     /// True if a caller waits for a connection that cannot be opened, or if a reply is late.
@@ -82,4 +86,53 @@ impl Member {
     pub(super) fn has_ended(&self) -> bool {
         self.ended.is_cancelled()
     }
+}
+
+/// Sends requests one after the other, each after an ASKING. This runs in a task of its own, so a caller that is not polled does not
+/// delay the others. Requests that wait for replicas go last: they are slow, and renewals must be in time.
+async fn announce(
+    conn: Conn,
+    mut announced: mpsc::UnboundedReceiver<Announced>,
+    mut replicated: mpsc::UnboundedReceiver<Announced>,
+    settings: NodeSettings,
+) {
+    loop {
+        let request = tokio::select! {
+            biased;
+            Some(request) = announced.recv() => request,
+            Some(request) = replicated.recv() => request,
+            else => return,
+        };
+        let Announced { mut answer, script, part, way, begun } = request;
+        if part.is_recalled() {
+            let _ = answer.send(Err(Fault::Closed));
+            continue;
+        }
+        // A caller that leaves sends a release, and that comes after this.
+        let sent = tokio::select! {
+            biased;
+            () = answer.closed() => continue,
+            sent = send(&conn, script, &part, way, begun, settings) => sent,
+        };
+        let _ = answer.send(sent);
+    }
+}
+
+async fn send(
+    conn: &Conn,
+    script: &Script,
+    part: &Part,
+    way: Way,
+    begun: Instant,
+    settings: NodeSettings,
+) -> Result<(Answer, u8), Fault> {
+    let link = conn.link().await?;
+    let answer = link.run_announced(script, part).await?;
+    let confirmed = match way {
+        Way::Replicated(wanted) if answer.code == Code::Granted => {
+            confirmed_within(&link, wanted, begun.elapsed(), settings).await?
+        }
+        _ => 0,
+    };
+    Ok((answer, confirmed))
 }
