@@ -106,8 +106,11 @@ struct State {
     until: Moment,
     /// It was seen so lately that nobody can have brought its end nearer than this.
     sure: Moment,
-    /// After this, nothing that was sent so far can be left on the server.
+    /// After this, nothing that was sent so far can be left on the server, except through `below`.
     bound: Moment,
+    /// A hold of the other kind that was granted because of this one. While the server has it, the lock does not expire, and so neither
+    /// does this hold.
+    below: Option<Arc<Hold>>,
     /// `max_hold` of each guard that has one; the earliest ends the hold.
     caps: Vec<Moment>,
     /// Whoever gets it after us, gets it no earlier than this.
@@ -235,6 +238,7 @@ impl Hold {
             until: Moment::now(),
             sure: Moment::FAR,
             bound: Moment::now(),
+            below: None,
             caps: Vec::new(),
             not_before: Moment::now(),
             doomed: false,
@@ -527,7 +531,17 @@ impl Hold {
 
     /// After this, nothing of it can be left on the server.
     pub(crate) fn bound(&self) -> Moment {
-        self.facts().bound
+        let state = self.facts();
+        let (bound, below) = (state.bound, state.below.clone());
+        drop(state);
+        below.map_or(bound, |below| bound.max(below.bound()))
+    }
+
+    /// The server is about to be asked for that hold, which it grants because of this one.
+    pub(crate) fn keeps_below(&self, hold: &Arc<Hold>) {
+        let bound = self.bound(); // that of an earlier one, too
+        let mut state = self.facts();
+        (state.bound, state.below) = (bound, Some(Arc::clone(hold)));
     }
 
     /// Claims one more acquisition, before the server is asked for it. Looking whether there is something to claim and claiming

@@ -456,14 +456,15 @@ impl Engine {
         request: &AcquireRequest,
         reports: &mut Reports,
     ) -> Result<WaitOutcome> {
-        let (mut look_again, mut pauses, mut beaten) = (None, Pauses::default(), 0);
+        let (mut look_again, mut pauses, mut beaten, mut has_mark) = (None, Pauses::default(), 0, false);
         let mut woken =
             if entry.is_head() { Woken::First } else { self.sleep(entry, &mut look_again, request, reports).await? };
         loop {
             self.check_barred(request)?;
             let signal = entry.signal();
             let looks = matches!(signal, Signal::Try | Signal::Wait);
-            if looks && entry.may_join() && self.resume(guard.hold(), request.wait_limit).await? {
+            // A waiter that has left a mark sends a request: that removes the mark, which would keep others out of the free lock.
+            if looks && !has_mark && entry.may_join() && self.resume(guard.hold(), request.wait_limit).await? {
                 let accepted = entry.accept();
                 self.granted(guard, request, Grant::without_token(Moment::now()));
                 return Ok(if accepted {
@@ -492,6 +493,7 @@ impl Engine {
                     let told = entry.is_told();
                     let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // this waiter has the lock already
                     let asked = self.asked(entry, woken, beaten);
+                    has_mark |= asked.claims();
                     match self.attempt_in_queue(entry, (asking, until), guard, (request, asked)).await? {
                         Attempt::Granted(grant) if entry.accept() => {
                             entry.granted(grant.sent);
@@ -690,6 +692,7 @@ impl Engine {
         let beside = request.kind.beside.and_then(|kind| self.registry.granted(&request.hold_key_of(kind)));
         let beside = beside.filter(|_| asked != Asked::Again);
         beside.as_ref().map_or(Ok(()), |beside| beside.check())?;
+        beside.as_ref().inspect(|beside| beside.keeps_below(&hold));
         let claim = if asked == Asked::Again { hold.lengthening(lease) } else { String::new() };
         let last = match &beside {
             _ if waits == Waits::InLine => self.redis.publish(),

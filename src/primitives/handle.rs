@@ -208,9 +208,8 @@ impl Handle {
         let (name, script, publish) = (valid(&self.name)?, &kind.force_unlock, self.engine.publish());
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
-        let answered = self.ask(FORCE_UNLOCK, (&script.script, part), give_up).await;
-        self.engine.forced(&name); // the request may have run even if there is no reply
-        Ok(answered?.code)
+        let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
+        Ok(self.ask(FORCE_UNLOCK, (&script.script, part), give_up).await?.code)
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.
@@ -243,6 +242,15 @@ impl Handle {
             .field("min_hold", &self.min_hold)
             .field("acts_for", &self.acts_for)
             .finish_non_exhaustive()
+    }
+}
+
+/// A request to force the lock open has a reply, has failed, or was given up by its caller.
+struct ForcedOnDrop<'a>(&'a Engine, &'a Name);
+
+impl Drop for ForcedOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.forced(self.1);
     }
 }
 

@@ -281,3 +281,23 @@ async fn excludes_the_plain_lock() {
     guard.unlock().await.expect("ours");
     clean(&server, &one).await;
 }
+
+/// Its head is notified, which writes its place anew. That place is the only one.
+#[tokio::test]
+async fn a_queue_whose_head_is_called_and_does_not_come_ends_by_itself() {
+    let (server, one, two) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    let waiting = waits(&two);
+    until("it to stand in line", SOON, || in_line(&server) == 1).await;
+    waiting.abort();
+    until("it to leave", SOON, || in_line(&server) == 0 && two.stats().now.releasing == 0).await;
+    stands_in_line(&server, DEAD, Some(ms(30_000)));
+    for key in [QUEUE, PLACES] {
+        let _: u32 = server.ask(&["PEXPIRE", key, "60000"]);
+    }
+    guard.unlock().await.expect("ours");
+    for key in [QUEUE, PLACES] {
+        let left = server.pttl(key);
+        assert!((1..=60_000).contains(&left), "{key}: {left} ms left");
+    }
+}

@@ -1,10 +1,10 @@
 //! A lock forced open is taken from the one who had it, however often and late the request arrives.
 
-use leasehold::{Client, Guard, Owner};
+use leasehold::{Client, Guard, Owner, PubSub};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Server, before, behind, ms, plain,
+    Server, before, behind, ms, plain, poll_until,
     proxy::{Fault, Proxy, Rule, Way},
     script, until, within,
 };
@@ -127,4 +127,31 @@ async fn a_request_that_never_arrived_has_taken_nothing() {
     let ((forced, next), _) = within("an answer", ms(4_000), both).await;
     assert!(!forced.expect("answered"));
     untouched(&server, &next).await;
+}
+
+/// The call was cancelled when the server had done it. Then nobody here knows it, and another client has the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_call_that_was_cancelled_the_lock_is_not_passed_on_in_memory() {
+    let server = Server::start();
+    let (which, proxy) = (script(&server, "force_unlock"), before(&server));
+    let one = behind(&proxy, |builder| builder.pubsub(PubSub::Off)).await;
+    let two = plain(&server).await;
+    let lock = || one.lock("x").owner(&Owner::new());
+    let held = lock().lock().await.expect("free");
+    let waiting = tokio::spawn({
+        let lock = lock();
+        async move { lock.lock().await }
+    });
+    until("it to sleep for long", ms(2_000), || one.stats().total.refused >= 5).await;
+    proxy.rule(Rule::new(which, Fault::Delay(Way::Back, ms(500))));
+    let other = {
+        let lock = lock();
+        let mut forcing = Box::pin(lock.force_unlock());
+        poll_until("it to be forced open", forcing.as_mut(), || !server.exists("x")).await;
+        two.lock("x").try_lock().await.expect("answered").expect("forced open")
+    };
+    held.unlock().await.expect_err("it was forced open");
+    assert!(!waiting.is_finished(), "another client has it");
+    other.unlock().await.expect("ours");
+    granted(waiting).await.unlock().await.expect("ours");
 }

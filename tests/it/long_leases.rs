@@ -146,3 +146,25 @@ async fn a_writing_that_was_lost_ends_beside_its_owners_reading() {
     let total = one.stats().total;
     assert_eq!((total.lost, total.acquired), (2, total.released + total.lost), "{total:?}");
 }
+
+/// The same if the server cannot be reached before the lease of the writing is over.
+#[tokio::test]
+async fn a_writing_that_was_lost_in_an_outage_ends_beside_its_owners_reading() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let one = behind(&proxy, |builder| builder.watchdog(ms(1_000)).command_timeout(ms(300))).await;
+    let two = plain(&server).await;
+    let lock = one.rw_lock("x").owner(&Owner::new());
+    let writing = lock.write().await.expect("free");
+    let reading = lock.clone().lease(HOUR).read().await.expect("its own");
+    proxy.refuse();
+    proxy.cut_all();
+    until("the end of the writing", SOON, || writing.is_lost()).await;
+    tokio::time::sleep(ms(2_500)).await; // its lease, and a request
+    proxy.accept();
+    let other = two.rw_lock("x").owner(&Owner::new());
+    let beside = within("another reader", SOON, other.read()).await.0.expect("let in");
+    assert!(!reading.is_lost());
+    drop((beside, reading, writing));
+    idle(&one).await;
+}

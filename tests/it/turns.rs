@@ -170,3 +170,61 @@ async fn without_channels_a_row_leaves_the_lock_free_for_others() {
     held.unlock().await.expect("ours");
     busy.end().await;
 }
+
+/// A waiter that was refused several times, so that it has left a mark.
+async fn is_marked(server: &Server) {
+    until("its mark", SOON, || {
+        let _: u32 = server.ask(&["PUBLISH", "redisson_rwlock:{x}", "0"]);
+        server.exists(MARK)
+    })
+    .await;
+}
+
+/// Its mark would keep writers out of a lock that is free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_shares_leaves_no_mark() {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    let lock = |client: &Client| client.rw_lock("x").owner(&Owner::new());
+    let writing = lock(&two).write().await.expect("free");
+    let waiting = tokio::spawn({
+        let lock = lock(&one);
+        async move { lock.read().await.expect("in the end") }
+    });
+    until("it to wait", SOON, || one.stats().total.refused >= 1).await;
+    is_marked(&server).await;
+    let _: u32 = server.ask(&["DEL", "x"]); // its lease ends
+    let first = lock(&one).try_read().await.expect("answered").expect("free for readers");
+    let _: u32 = server.ask(&["PUBLISH", "redisson_rwlock:{x}", "0"]);
+    let second = within("its turn", SOON, waiting).await.0.expect("no panic");
+    second.unlock().await.expect("ours");
+    first.unlock().await.expect("ours");
+    drop(writing);
+    assert!(!server.exists(MARK));
+    lock(&two).try_write().await.expect("answered").expect("free");
+}
+
+/// It is handed on to a third, which cannot remove the mark of the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_to_which_the_lock_is_handed_over_leaves_no_mark() {
+    let server = Server::start();
+    let one = plain(&server).await;
+    let lock = || one.rw_lock("x").owner(&Owner::new());
+    let held = lock().write().await.expect("free");
+    let waits = || {
+        let lock = lock();
+        tokio::spawn(async move { lock.write().await.expect("in the end") })
+    };
+    let second = waits();
+    until("it to wait", SOON, || one.stats().total.refused >= 1).await;
+    let third = waits();
+    until("both to wait", SOON, || one.stats().now.waiting == 2).await;
+    is_marked(&server).await;
+    held.unlock().await.expect("ours");
+    for waiting in [second, third] {
+        let next = within("its turn", SOON, waiting).await.0.expect("no panic");
+        assert!(!server.exists(MARK));
+        next.unlock().await.expect("ours");
+    }
+    assert_eq!(one.stats().total.handed_over, 2);
+}

@@ -59,8 +59,12 @@ local function call_next(queue, places, command, channel, me, fresh)
       local listens = fresh and heard > 0
       if till > now or listens then
         local turn = listens and math.max(till, now + GRACE) or math.min(till, now + GRACE)
+        local lasts = redis.call('PTTL', places)
         redis.call('ZREM', places, first) -- the server never refuses this for lack of memory, and then not the next one
         redis.call('ZADD', places, string.format('%.0f', turn), first)
+        if lasts > 0 and redis.call('PTTL', places) < 0 then -- it was the only place: without it, the key was gone for a moment
+          redis.call('PEXPIRE', places, string.format('%.0f', lasts))
+        end
         return first, turn, heard
       end
     end
