@@ -385,9 +385,13 @@ impl Cluster {
     /// it would grant locks that are held in this cluster.
     async fn recognise(&self, link: &Link) -> Result<(), Fault> {
         let layout = link.slots().await?;
-        let is_ours = self.map().is_of_this_cluster(&layout);
-        if !is_ours {
-            return Err(self.refuse(link.address()));
+        {
+            let mut map = self.map_mut();
+            if !map.is_of_this_cluster(&layout) {
+                drop(map);
+                return Err(self.refuse(link.address()));
+            }
+            map.also_knows(layout);
         }
         self.strangers().remove(link.address());
         self.note_shards(Some((link.address(), link.has_shard_channels().await?)));

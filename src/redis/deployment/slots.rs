@@ -17,7 +17,7 @@ pub(super) struct SlotMap {
     /// The number of the change with which a slot last got another server.
     moves: u64,
     members: BTreeMap<Address, Arc<Member>>,
-    /// The ids of the cluster's nodes in the last map. They identify the cluster, because addresses can be reused.
+    /// The ids of the cluster's nodes in the last map, and those that its servers have named since. They identify the cluster, because addresses can be reused.
     nodes: BTreeSet<String>,
 }
 
@@ -63,6 +63,13 @@ impl SlotMap {
     /// True if a layout is of the known cluster: it names one of its nodes. Before the first map, any layout is.
     pub(super) fn is_of_this_cluster(&self, layout: &Layout) -> bool {
         self.nodes.is_empty() || !self.nodes.is_disjoint(&layout.nodes)
+    }
+
+    /// A server of this cluster has named these nodes, too: they are known before the next map, in case the old ones leave soon.
+    pub(super) fn also_knows(&mut self, layout: Layout) {
+        if !self.nodes.is_empty() {
+            self.nodes.extend(layout.nodes);
+        }
     }
 
     pub(super) fn add(&mut self, member: Arc<Member>) {
