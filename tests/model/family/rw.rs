@@ -245,6 +245,7 @@ impl ReadWrite {
                 lock.set(heir, 1);
                 lock.remove(id);
                 lock.left = lease;
+                self.mark.take_if(|(waits, _)| waits == heir);
                 "handed".to_owned()
             }
             Some(count) => format!("deeper {count}"),
