@@ -201,7 +201,7 @@ async fn a_reader_that_shares_leaves_no_mark() {
     first.unlock().await.expect("ours");
     drop(writing);
     assert!(!server.exists(MARK));
-    lock(&two).try_write().await.expect("answered").expect("free");
+    drop(lock(&two).try_write().await.expect("answered").expect("free"));
 }
 
 /// It is handed on to a third, which cannot remove the mark of the second.
