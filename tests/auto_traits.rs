@@ -5,8 +5,8 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
     Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
-    Holder, Lock, Lost, Outcome, Owner, PubSub, ReadGuard, Result, RwLock, RwState, Stats, Times, Totals, Uuid,
-    WriteGuard,
+    Holder, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, PubSub, Quorum, QuorumGuard, QuorumLock,
+    ReadGuard, Result, RwLock, RwState, Stats, Times, Totals, Uuid, WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -29,11 +29,18 @@ fn types() {
     shared::<Guard>();
     shared::<Held>();
     shared::<Holder>();
+    shared::<Leader>();
     shared::<Lock>();
     shared::<Lost>();
+    shared::<MultiGuard>();
+    shared::<MultiLock>();
+    shared::<Once<u32>>();
     shared::<Outcome<u32>>();
     shared::<Owner>();
     shared::<PubSub>();
+    shared::<Quorum>();
+    shared::<QuorumGuard>();
+    shared::<QuorumLock>();
     shared::<ReadGuard>();
     shared::<Result<u32>>();
     shared::<RwLock>();
@@ -48,7 +55,11 @@ fn types() {
     cloneable::<Client>();
     cloneable::<FairLock>();
     cloneable::<FencedLock>();
+    cloneable::<Leader>();
     cloneable::<Lock>();
+    cloneable::<MultiLock>();
+    cloneable::<Quorum>();
+    cloneable::<QuorumLock>();
     cloneable::<Owner>();
     cloneable::<RwLock>();
     printable::<Builder>();
@@ -128,4 +139,34 @@ async fn guards(guard: Guard, read: ReadGuard, [write, other]: [WriteGuard; 2], 
     sendable(&rw.is_locked());
     sendable(&rw.inspect());
     sendable(&rw.force_unlock());
+}
+
+#[allow(dead_code)] // never run, as above
+async fn combined(multi: MultiLock, [one, two]: [MultiGuard; 2], quorum: QuorumLock, [held, other]: [QuorumGuard; 2]) {
+    macro_rules! several {
+        ($lock:ident) => {
+            sendable(&$lock.lock());
+            sendable(&$lock.try_lock());
+            sendable(&$lock.try_lock_for(Duration::ZERO));
+            sendable(&$lock.try_lock_until(std::time::Instant::now()));
+            sendable(&$lock.with(async || ()));
+        };
+    }
+    several!(multi);
+    several!(quorum);
+    sendable(&quorum.force_unlock());
+    sendable(&one.lost());
+    sendable(&one.check());
+    sendable(&one.unlock());
+    sendable(&two.protect(async {}));
+    sendable(&held.lost());
+    sendable(&held.check());
+    sendable(&held.unlock());
+    sendable(&other.protect(async {}));
+}
+
+#[allow(dead_code)] // never run, as above
+async fn leaders(leader: Leader, lock: Lock) {
+    spawnable(&leader.run(async |_: &Guard| ()));
+    sendable(&lock.run_once_per(Duration::ZERO, async || ()));
 }
