@@ -11,7 +11,7 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
-    engine::{ASKING, Guard, TaskRuntime},
+    engine::{ASKING, Guard, TaskRuntime, WaitLimit},
     error::{Error, Lost, Result},
     primitives::Lock,
     sync::tokio,
@@ -47,14 +47,6 @@ pub struct MultiLock {
     locks: Vec<Lock>,
 }
 
-/// When a call gives up.
-#[derive(Debug, Clone, Copy)]
-enum Limit {
-    Once,
-    Until(Instant),
-    Never,
-}
-
 impl MultiLock {
     /// All these locks together. Sends nothing.
     ///
@@ -79,7 +71,7 @@ impl MultiLock {
     /// Dropping the future at any point leaves nothing behind. As with [`Lock::lock`], await the future or drop it: a future that you
     /// keep without polling it may hold some of the locks.
     pub async fn lock(&self) -> Result<MultiGuard> {
-        let acquired = self.acquire(Limit::Never).await?;
+        let acquired = self.acquire(WaitLimit::Forever).await?;
         Ok(acquired.expect("a wait without limit ends with the locks or an error"))
     }
 
@@ -94,7 +86,7 @@ impl MultiLock {
     ///
     /// As [`lock`](MultiLock::lock).
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        self.acquire(Limit::Once).await
+        self.acquire(WaitLimit::Once).await
     }
 
     /// Waits for at most `limit`, for all locks together; `None` if other owners still hold one of them.
@@ -107,7 +99,7 @@ impl MultiLock {
     ///
     /// As [`lock`](MultiLock::lock).
     pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
-        self.acquire(Instant::now().checked_add(limit).map_or(Limit::Never, Limit::Until)).await
+        self.acquire(WaitLimit::of(limit)).await
     }
 
     /// As [`try_lock_for`](MultiLock::try_lock_for), with a deadline: an `Instant` of tokio or of the standard library.
@@ -120,7 +112,7 @@ impl MultiLock {
     ///
     /// As [`lock`](MultiLock::lock).
     pub async fn try_lock_until(&self, deadline: impl Into<Instant>) -> Result<Option<MultiGuard>> {
-        self.acquire(Limit::Until(deadline.into())).await
+        self.acquire(WaitLimit::Until(deadline.into())).await
     }
 
     /// Acquires all locks, runs `work` under their [protection](MultiGuard::protect), and releases them.
@@ -137,23 +129,23 @@ impl MultiLock {
     }
 
     /// Locks that were acquired in an attempt that failed are dropped, and so released at once and together.
-    async fn acquire(&self, limit: Limit) -> Result<Option<MultiGuard>> {
+    async fn acquire(&self, limit: WaitLimit) -> Result<Option<MultiGuard>> {
         self.check()?;
         TaskRuntime::around(ASKING)?;
         let mut guards: Vec<Guard> = Vec::with_capacity(self.locks.len());
         loop {
             guards.extend(in_order(&self.locks[guards.len()..], limit).await?);
             if let Some((first, reason)) = first_lost(&guards) {
-                if matches!(limit, Limit::Once) {
+                if matches!(limit, WaitLimit::Once) {
                     return Err(Error::lost(guards[first].name(), reason));
                 }
                 guards.truncate(first); // it would wait for a lock while it holds one behind it
             }
             let Some(missing) = self.locks.get(guards.len()) else { return Ok(Some(MultiGuard::new(guards))) };
             let waited = match limit {
-                Limit::Once => None,
-                Limit::Until(end) => missing.try_lock_until(end).await?,
-                Limit::Never => Some(missing.lock().await?),
+                WaitLimit::Once => None,
+                WaitLimit::Until(end) => missing.try_lock_until(end).await?,
+                WaitLimit::Forever => Some(missing.lock().await?),
             };
             let Some(guard) = waited else { return Ok(None) };
             guards.push(guard);
@@ -177,18 +169,18 @@ fn first_lost(guards: &[Guard]) -> Option<(usize, Lost)> {
 
 /// Requests all these locks at once and keeps those before the first that was refused. A wait rides out an outage, so a waiter takes a
 /// server that does not answer for a refusal.
-async fn in_order(locks: &[Lock], limit: Limit) -> Result<Vec<Guard>> {
+async fn in_order(locks: &[Lock], limit: WaitLimit) -> Result<Vec<Guard>> {
     let mut guards = Vec::with_capacity(locks.len());
     let asked = join_all(locks.iter().map(Lock::try_lock));
     let answers = match limit {
-        Limit::Until(end) => timeout_at(end, asked).await.unwrap_or_default(), // they are then requested one by one, for the last time
-        Limit::Once | Limit::Never => asked.await,
+        WaitLimit::Until(end) => timeout_at(end, asked).await.unwrap_or_default(), // they are then requested one by one, for the last time
+        WaitLimit::Once | WaitLimit::Forever => asked.await,
     };
     for answer in answers {
         match answer {
             Ok(Some(guard)) => guards.push(guard),
             Ok(None) => break,
-            Err(error) if error.is_unavailable() && !matches!(limit, Limit::Once) => break,
+            Err(error) if error.is_unavailable() && !matches!(limit, WaitLimit::Once) => break,
             Err(error) => return Err(error),
         }
     }

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     client::Client,
     clock::Moment,
-    engine::{ASKING, Guard, TaskRuntime},
+    engine::{ASKING, Guard, TaskRuntime, WaitLimit},
     error::{Error, Result},
     owner::Owner,
     primitives::{ActsFor, Lock},
@@ -140,32 +140,6 @@ pub struct QuorumLock {
     max_hold: Option<Duration>,
 }
 
-/// When a call gives up.
-#[derive(Debug, Clone, Copy)]
-enum Limit {
-    Once,
-    Until(Instant),
-    Never,
-}
-
-impl Limit {
-    fn is_over(self) -> bool {
-        match self {
-            Limit::Once => true,
-            Limit::Until(end) => Instant::now() >= end,
-            Limit::Never => false,
-        }
-    }
-
-    fn end(self) -> Option<Instant> {
-        if let Limit::Until(end) = self { Some(end) } else { None }
-    }
-
-    fn before(self, moment: Instant) -> Instant {
-        self.end().map_or(moment, |end| end.min(moment))
-    }
-}
-
 /// The votes of one attempt.
 enum Vote {
     /// A majority granted it; votes that are still to come.
@@ -220,7 +194,7 @@ impl QuorumLock {
     /// Dropping the future leaves nothing behind. Await the future or drop it: while you keep it unpolled, other callers of this process
     /// wait for it.
     pub async fn lock(&self) -> Result<QuorumGuard> {
-        let acquired = self.acquire(Limit::Never).await?;
+        let acquired = self.acquire(WaitLimit::Forever).await?;
         Ok(acquired.expect("a wait without limit ends with the lock or an error"))
     }
 
@@ -235,7 +209,7 @@ impl QuorumLock {
     ///
     /// As [`lock`](QuorumLock::lock).
     pub async fn try_lock(&self) -> Result<Option<QuorumGuard>> {
-        self.acquire(Limit::Once).await
+        self.acquire(WaitLimit::Once).await
     }
 
     /// Waits for at most `limit`; `None` if another owner held the lock all that time.
@@ -248,7 +222,7 @@ impl QuorumLock {
     ///
     /// As [`lock`](QuorumLock::lock).
     pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<QuorumGuard>> {
-        self.acquire(Instant::now().checked_add(limit).map_or(Limit::Never, Limit::Until)).await
+        self.acquire(WaitLimit::of(limit)).await
     }
 
     /// As [`try_lock_for`](QuorumLock::try_lock_for), with a deadline: an `Instant` of tokio or of the standard library.
@@ -261,7 +235,7 @@ impl QuorumLock {
     ///
     /// As [`lock`](QuorumLock::lock).
     pub async fn try_lock_until(&self, deadline: impl Into<Instant>) -> Result<Option<QuorumGuard>> {
-        self.acquire(Limit::Until(deadline.into())).await
+        self.acquire(WaitLimit::Until(deadline.into())).await
     }
 
     /// Acquires the lock, runs `work` under its [protection](QuorumGuard::protect), and releases the lock.
@@ -310,7 +284,7 @@ impl QuorumLock {
         self.locks.len() / 2
     }
 
-    async fn acquire(&self, limit: Limit) -> Result<Option<QuorumGuard>> {
+    async fn acquire(&self, limit: WaitLimit) -> Result<Option<QuorumGuard>> {
         TaskRuntime::around(ASKING)?;
         let owner = self.acts_for.owner();
         let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
@@ -357,23 +331,23 @@ impl QuorumLock {
 
     /// The right of this process to vote for this name. An owner that holds the lock votes without it, and so do a single attempt and the
     /// last attempt of a call whose time is over.
-    async fn turn(&self, locks: &[Lock], owner: &Owner, limit: Limit) -> Option<Turn> {
-        if matches!(limit, Limit::Once) || locks.iter().any(|lock| lock.is_held_by(owner)) {
+    async fn turn(&self, locks: &[Lock], owner: &Owner, limit: WaitLimit) -> Option<LocalTurn> {
+        if matches!(limit, WaitLimit::Once) || locks.iter().any(|lock| lock.is_held_by(owner)) {
             return None;
         }
         // Made first: whenever this future is dropped, the queue of the name is forgotten with its last caller.
-        let mut turn = Turn { quorum: self.quorum.clone(), name: Arc::clone(&self.name), held: None };
+        let mut turn = LocalTurn { quorum: self.quorum.clone(), name: Arc::clone(&self.name), held: None };
         let line = self.quorum.line(&self.name).lock_owned();
         turn.held = match limit {
-            Limit::Until(end) => timeout_at(end, line).await.ok(),
-            Limit::Once | Limit::Never => Some(line.await),
+            WaitLimit::Until(end) => timeout_at(end, line).await.ok(),
+            WaitLimit::Once | WaitLimit::Forever => Some(line.await),
         };
         turn.held.is_some().then_some(turn)
     }
 
     /// Asks all servers at once. Ends as soon as a majority granted it, or cannot any more; votes without a majority are dropped, and so
     /// taken back on every server, also those that are still to come.
-    async fn vote(&self, locks: &[Lock], limit: Limit) -> Result<Vote> {
+    async fn vote(&self, locks: &[Lock], limit: WaitLimit) -> Result<Vote> {
         let mut asked: Votes = locks.iter().cloned().enumerate().map(vote_of).collect();
         let mut guards: Vec<Option<Guard>> = locks.iter().map(|_| None).collect();
         let (mut refused, mut failed) = (0, 0);
@@ -438,13 +412,13 @@ fn is_of_one_server(error: &Error) -> bool {
 }
 
 /// Leaves the queue of its name when dropped.
-struct Turn {
+struct LocalTurn {
     quorum: Quorum,
     name: Arc<str>,
     held: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Turn {
+impl Drop for LocalTurn {
     fn drop(&mut self) {
         drop(self.held.take());
         self.quorum.forget_line(&self.name);

@@ -56,7 +56,7 @@ pub struct QuorumGuard {
 #[derive(Debug)]
 struct Servers {
     name: String,
-    state: Mutex<State>,
+    state: Mutex<ServerGuards>,
     /// The votes that are still to come. Only the keeper polls them. Here, so that they end with the guard although its task does not run.
     late: Mutex<Votes>,
     /// Notified when a guard was added, or the lock is lost.
@@ -66,14 +66,14 @@ struct Servers {
 /// Invariant: while it is not lost, a majority of the guards has been certain without a break. A guard that is not certain stays so, and
 /// one is added only while the others are a majority, under the same mutex.
 #[derive(Debug)]
-struct State {
+struct ServerGuards {
     guards: Vec<Option<Arc<Guard>>>,
     lost: Option<Lost>,
     /// The guards have been taken out: none is added any more, and what is lost stays as it is.
     released: bool,
 }
 
-impl State {
+impl ServerGuards {
     fn certain(&self) -> impl Iterator<Item = &Arc<Guard>> {
         self.guards.iter().flatten().filter(|guard| !guard.is_lost())
     }
@@ -91,7 +91,7 @@ impl State {
 }
 
 impl Servers {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ServerGuards> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +182,7 @@ impl QuorumGuard {
     pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Votes, seeding: Seeding) -> QuorumGuard {
         let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
         let guards = guards.into_iter().map(|guard| guard.map(Arc::new)).collect();
-        let state = Mutex::new(State { guards, lost: None, released: false });
+        let state = Mutex::new(ServerGuards { guards, lost: None, released: false });
         let servers = Arc::new(Servers { name, state, late: Mutex::new(late), changed: Notify::new() });
         let ended = CancellationToken::new();
         let keeping = keep(Arc::clone(&servers), locks, seeding);
@@ -240,7 +240,7 @@ impl QuorumGuard {
         }
         let guards = self.servers.state().guards.clone();
         let mut checks: FuturesUnordered<_> = guards.iter().flatten().map(|guard| guard.check()).collect();
-        let mut count = Count::of(guards.len());
+        let mut count = Answers::of(guards.len());
         while let Some(answer) = checks.next().await {
             if count.add(answer) {
                 return Ok(());
@@ -262,7 +262,7 @@ impl QuorumGuard {
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         let (guards, lost) = self.servers.release();
-        let (mut count, mut releases) = (Count::of(guards.len()), JoinSet::new());
+        let (mut count, mut releases) = (Answers::of(guards.len()), JoinSet::new());
         // Nobody else has a guard for longer than a call of this value's methods, and these are over.
         for guard in guards.into_iter().flatten().filter_map(Arc::into_inner) {
             releases.spawn(guard.unlock());
@@ -289,15 +289,15 @@ impl Drop for QuorumGuard {
 }
 
 /// The answers of the servers.
-struct Count {
+struct Answers {
     servers: usize,
     confirmed: usize,
     unknown: Option<Error>,
 }
 
-impl Count {
-    fn of(servers: usize) -> Count {
-        Count { servers, confirmed: 0, unknown: None }
+impl Answers {
+    fn of(servers: usize) -> Answers {
+        Answers { servers, confirmed: 0, unknown: None }
     }
 
     /// Whether a majority has confirmed it.

@@ -134,14 +134,19 @@ impl WaitLimit {
         Instant::now().checked_add(time).map_or(WaitLimit::Forever, WaitLimit::Until)
     }
 
-    fn end(self) -> Option<Instant> {
+    pub(crate) fn end(self) -> Option<Instant> {
         match self {
             WaitLimit::Until(end) => Some(end),
             WaitLimit::Once | WaitLimit::Forever => None,
         }
     }
 
-    fn is_over(self) -> bool {
+    /// That moment, or the end of the wait if it is sooner.
+    pub(crate) fn before(self, moment: Instant) -> Instant {
+        self.end().map_or(moment, |end| end.min(moment))
+    }
+
+    pub(crate) fn is_over(self) -> bool {
         match self {
             WaitLimit::Once => true,
             WaitLimit::Until(end) => Instant::now() >= end,
