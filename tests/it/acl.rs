@@ -478,6 +478,7 @@ async fn one_by_one(site: &Site) {
         scene.come_later(&mut calls).await;
         let refused = site.refused();
         site.allow(all.iter());
+        println!("=== without {}", missing.rule);
         scene.all_is_well().await;
         calls.are_denied_for(missing);
         assert!(refused.iter().any(|what| missing.is_about(what)), "{missing:?} is not needed: {refused:?}");
