@@ -449,9 +449,8 @@ impl Scene<'_> {
         for waiting in self.waiters {
             taken(waiting).await.unlock().await.expect("ours");
         }
-        // By a message, or by a subscription that stands again after the connections were cut.
         let total = self.other.stats().total;
-        assert!(total.woken >= told.try_into().expect("few"), "not by looking for themselves: {total:?}");
+        assert!(total.wakeups >= told.try_into().expect("few"), "not by looking for themselves: {total:?}");
         if let Ok(guard) = within("the lock or a refusal", SOON, self.our_waiter).await.0.expect("no panic") {
             guard.unlock().await.expect("ours");
         }

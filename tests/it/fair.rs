@@ -187,8 +187,7 @@ async fn a_free_lock_is_acquired_although_its_queue_is_shared_with_another_name(
     let waiting = tokio::spawn(async move { other.lock().await.expect("in turn") });
     let queue = "redisson_lock_queue:{a}";
     until("it to stand in line", SOON, || server.ask::<usize>(&["LLEN", queue]) == 1).await;
-    // Five seconds until the other waiter is passed over, and up to five until somebody looks.
-    let (free, took) = within("a free lock", ms(13_000), one.fair_lock("a").lock()).await;
+    let (free, took) = within("a free lock", ms(9_000), one.fair_lock("a").lock()).await;
     println!("a free lock after {took}");
     free.expect("free").unlock().await.expect("ours");
     held.unlock().await.expect("ours");

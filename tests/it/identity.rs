@@ -111,7 +111,7 @@ async fn nodes_may_be_replaced_one_by_one() {
         // New connections ask for the map, too, to recognise their server; the next one after them is that of the client.
         let asked = || low.asked(&["CLUSTER", "SLOTS"]) + high.asked(&["CLUSTER", "SLOTS"]);
         let before = asked();
-        until("the map to be read", ms(15_000), || asked() > before).await;
+        until("the map to be read", ms(8_000), || asked() > before).await;
     }
 }
 
