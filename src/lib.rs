@@ -1,5 +1,5 @@
-//! Distributed locks on Redis and Valkey, compatible with Redisson: reentrant, renewed while you hold them, without polling, and
-//! shared with JVM services on the same server.
+//! Distributed locks on Redis and Valkey. They are compatible with Redisson, so JVM services on the same server share them. They are
+//! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -15,25 +15,25 @@
 //! | you need | use |
 //! |---|---|
 //! | one holder at a time | [`Client::mutex`] |
-//! | the same, and functions that call each other lock again | [`Client::lock`] |
+//! | the same, but a function that holds the lock may call another that acquires it again (reentrant) | [`Client::lock`] |
 //! | first in, first out across all machines | [`Client::fair_lock`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
-//! | a token by which a resource can refuse a late writer | [`Client::fenced_lock`] |
+//! | a number with which a database can refuse a write from a holder that has already lost the lock | [`Client::fenced_lock`] |
 //! | several locks at once, held all or none | [`MultiLock`] |
 //! | a lock that survives the loss of a server, on three or more independent servers | [`Quorum`] |
 //! | one leader among all processes; a job once per period | [`Client::leader`]; [`Lock::run_once_per`] |
 //!
 //! <div class="warning">
 //!
-//! **If in doubt, use `mutex`.** The owner of a `lock` is the tokio task, with every future that it polls. Branches of `join_all`,
-//! `FuturesUnordered` and `buffer_unordered`, and all requests of one keep-alive connection in axum or hyper, are *one* owner: they
-//! re-enter and do not exclude each other. The same holds for `fair_lock`, `rw_lock` and `fenced_lock`. With `non_reentrant()` every
-//! call is an owner of its own, for each kind; `mutex` is `lock` with that setting. In a test, two `try_lock` of one task both succeed
-//! for the same reason. See [`Lock`].
+//! **If in doubt, use `mutex`.** A `lock` belongs to the tokio task that acquired it, its *owner*. All futures that run in this task
+//! have the same owner: branches of `join_all`, `FuturesUnordered` and `buffer_unordered`, and all requests of one keep-alive connection
+//! in axum or hyper. They re-enter the lock and do **not** exclude each other. For the same reason two `try_lock` in one test both
+//! succeed. The same is true of `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a [`Quorum`]. With `non_reentrant()` every call of
+//! these is an owner of its own; `mutex` is `lock` with that setting. See [`Lock`].
 //!
 //! </div>
 //!
-//! Every kind has the same methods:
+//! The methods of each kind ([`MultiLock`] and [`QuorumLock`] have a part of those of [`Lock`]):
 //!
 //! | | [`Lock`], [`FairLock`] | [`FencedLock`] | [`RwLock`] |
 //! |---|---|---|---|
@@ -43,40 +43,44 @@
 //! | acquire, work, release | `with`, `try_with` | `with`, `try_with`: the work gets the token | `with_read`, `try_with_read`, `with_write`, `try_with_write` |
 //! | the result | [`Guard`] | [`FencedGuard`] | [`ReadGuard`], [`WriteGuard`] |
 //! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | `lease`, `max_hold`, `owner`, `non_reentrant` |
-//! | look | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
+//! | see the holder | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
 //! | force open | `force_unlock` | `force_unlock` | `force_unlock` |
 //!
 //! # Acquire and hold
 //!
-//! * The `try_` calls return `None` if another owner holds the lock. If the server is unreachable, every call returns an error. `None`
-//!   never means "unreachable".
-//! * [`Lock::with`] acquires the lock, does the work and releases the lock.
-//! * A task that holds a `lock` may lock again, through any number of functions: the hold count grows by one. [`Owner`] says which calls
-//!   have the same owner.
-//! * Without a [`lease`](Lock::lease) the lock has a lease of 30 s, and the client renews it every 10 s while a [`Guard`] lives. With a
-//!   lease the lock expires after that time.
-//! * [`Guard::lost`] resolves when the lock is lost or must be presumed lost. [`Guard::protect`] then stops the work, and
-//!   [`Guard::lost_token`] notifies other tasks.
-//! * A dropped guard is released in the background, from any thread. [`Guard::unlock`] waits, and says whether the lock was held to the
-//!   end.
+//! * **Guard.** A call that acquires a lock returns a [`Guard`]. [`Guard::unlock`] releases it, and says whether the lock was held to the
+//!   end. A dropped guard is released in the background, from any thread. [`Lock::with`] acquires the lock, does the work and releases
+//!   the lock.
+//! * **`None` or an error.** If another owner holds the lock, `try_lock`, `try_read`, `try_write` and their variants with a time limit
+//!   return `None`. If the server is unreachable, they return an error. (In `try_with` and `try_protect`, `try` means that the *work* can
+//!   fail. They wait as `with` and `protect` do.)
+//! * **Lease.** Each lock on the server has a lease: a time after which it expires. By default this is 30 s, and a background task of the
+//!   client, the *watchdog*, renews it every 9 s while a guard lives. With [`Lock::lease`] you set another time, and the client does not
+//!   renew it.
+//! * **Hold.** A hold begins when an owner acquires a lock that it does not hold, and ends with the release of the owner's last guard.
+//!   An owner that acquires a `lock` again re-enters its hold: the *hold count* grows by one. [`Owner`] says which calls have the same
+//!   owner. Several holds of one lock, one after the other, are *turns*.
+//! * **Certain or lost.** A hold is *certain* while [`Guard::remaining`] is above zero: no other owner can have the lock, unless it was forced open or
+//!   [the server lost it](#what-a-lock-cannot-promise). When that time is over, or the server no longer has the lock, the hold is *lost*,
+//!   and stays so. Then [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and [`Guard::lost_token`] notifies other tasks.
 //!
 //! # Start and stop
 //!
 //! [`Builder::connect_timeout`] waits for a server that starts later. [`Builder::connect_lazy`] connects at the first call.
 //! [`Client::ping`] is for readiness probes.
 //!
-//! End a program with [`Client::shutdown`], which lets the guards finish, or with [`Client::close`]. Without one of them, a guard that is
-//! dropped in the last moments of `main` may leave its lock on the server until the lease expires, 30 s by default.
+//! End a program with [`Client::shutdown`], which first waits until the guards are released, or with [`Client::close`]. Without one of
+//! them, a guard that is dropped in the last moments of `main` may leave its lock on the server until the lease expires, 30 s by default.
 //!
 //! # What a lock cannot promise
 //!
-//! A lock with a lease is a promise of time. A process that is paused for longer than its lease (suspended, swapped out, out of CPU)
-//! continues for a moment before it learns that another holder has the lock. The server keeps locks in memory: a server that restarts
-//! without persistence, or a replica that takes over before it received the lock, gives the lock away early. [`Builder::replicas`] makes
-//! that rarer, not impossible.
+//! A lock with a lease excludes others only for a limited time. A process that is paused for longer than its lease (suspended, swapped
+//! out, out of CPU) continues for a moment before it learns that another holder has the lock. And the server keeps locks in memory. If it
+//! restarts without persistence, or a replica takes over that had not received the lock, another owner can acquire the lock early.
+//! [`Builder::replicas`] makes that rarer, not impossible.
 //!
-//! So a lock makes double execution rare. If double execution would be a disaster, let the resource refuse the second writer, with the
-//! token of a [`FencedLock`]: see [`guide::fencing`].
+//! So a lock makes double execution rare. If double execution would be a disaster, let the resource refuse a write from a holder that has
+//! lost the lock, with the token of a [`FencedLock`]: see [`guide::fencing`].
 //!
 //! # Permissions on the server
 //!
@@ -85,8 +89,8 @@
 //!
 //! # Tracing
 //!
-//! Events and spans about locks have the target `leasehold::lock`, those about connections `leasehold::conn`. They name locks and hold
-//! ids, never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]). [`Client::stats`] has gauges and counters,
+//! Events and spans about locks have the target `leasehold::lock`, those about connections `leasehold::conn`. They contain the names of
+//! locks and the ids of holds ([`Guard::id`]), never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]). [`Client::stats`] has gauges and counters,
 //! [`Client::held`] lists what the client holds now.
 //!
 //! # Runtimes
@@ -97,8 +101,8 @@
 //! # Platforms
 //!
 //! On Linux, Android and Apple's systems leases are counted on a clock that continues while the machine sleeps; on Windows
-//! `std::time::Instant` continues, too. Elsewhere that clock may stop during sleep. A machine that wakes up there may believe in leases
-//! that expired meanwhile, until the next reply of the server, at most a third of a lease later.
+//! `std::time::Instant` continues, too. On other systems that clock may stop during sleep. When such a machine wakes up, its client may
+//! take an expired lease for a valid one until the next reply of the server, at most a third of a lease later.
 
 mod client;
 mod clock;

@@ -49,16 +49,21 @@ impl Client {
 
 /// A first-in, first-out lock across all clients and JVMs: a [`Lock`](crate::Lock) that is acquired in the order of the requests.
 ///
-/// Every waiter has a place in a queue on the server. A waiter that leaves, because its future is dropped or its wait limit ends,
-/// leaves the queue at once. A waiter whose process died keeps its place until its turn comes, and then costs the others five
-/// seconds; the other waiters of the same process then cost nothing. `try_lock` does not pass the waiters.
+/// Every waiter has a place in a queue on the server. If its future is dropped or its wait limit ends, it leaves the queue at once.
+/// If its process died, it keeps its place until it is the next; then the others wait five seconds for it. If several waiters of that
+/// process are in the queue, the others wait only once. `try_lock` returns `None` while others wait, even if the lock is free at this
+/// moment.
 ///
 /// Do not use the names `a` and `{a}` together: as in Redisson, they share one queue, and each waiter for one of them can delay
 /// the waiters for the other by five seconds.
 ///
-/// It costs more than a [`Lock`](crate::Lock). Every waiter sends its own requests, has its own subscription, and looks every five
-/// seconds; and the lock never passes between tasks of one client without a request. If you do not need the order, use a `Lock`: it
-/// also serves the processes in turn, and the tasks of one process in order.
+/// # `FairLock` or `Lock`
+///
+/// A [`Lock`](crate::Lock) serves the tasks of one client in order, too, but not the clients: each client keeps the lock for up to
+/// [`handovers`](crate::Builder::handovers) turns, and a client that is farther from the server than the others may wait forever. A
+/// `FairLock` serves the waiters of all clients in one order. It costs more: every waiter has its own subscription and sends its own
+/// requests, at least one every five seconds, and each turn is a request to the server. Use it if you need the order, or if no client may
+/// starve.
 ///
 /// Needs Redis 6.0.6 or newer.
 #[derive(Clone)]

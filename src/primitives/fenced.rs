@@ -50,18 +50,18 @@ impl Client {
     }
 }
 
-/// A [`Lock`](crate::Lock) that gives every new hold a fencing token: a number greater than all earlier ones.
+/// A [`Lock`](crate::Lock) in which every hold has a fencing token: a number greater than those of all earlier holds.
 ///
-/// A lock with a lease cannot stop a process that was paused between a look and a write. The resource can: it remembers the
-/// greatest token it has seen and refuses smaller ones. [How to do that](crate::guide::fencing) with SQL, an HTTP service and Redis.
+/// A lock with a lease cannot stop a process that was paused after it checked the lock and before it wrote. The resource can: it
+/// remembers the greatest token that it has seen and refuses smaller ones. [How to do that](crate::guide::fencing) with SQL, an HTTP service and Redis.
 ///
-/// The token grows with every new outermost hold of the name, also when the lock goes from task to task of one client, and in
-/// every other client and JVM. A nested acquisition has the token of the outermost one. The server counts tokens in the key
+/// The token grows with every hold of the name, in any task, client or JVM. A nested acquisition belongs to the same hold and has the
+/// same token. The server counts tokens in the key
 /// `redisson_lock_token:{name}`, which never expires. **Never delete that key**, or tokens start at 1 again and resources refuse
 /// them. Tokens are not safer than the server: a server that loses its last second of writes loses tokens, too.
 ///
-/// Each grant is a request of its own, so a contended turn within one client costs one round trip more than with a
-/// [`Lock`](crate::Lock).
+/// If several tasks of one client wait for the lock, each turn costs one round trip more than with a [`Lock`](crate::Lock): the server
+/// must count a token for it.
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.lock().await?` or `.await?` on it"]
 pub struct FencedLock(Handle);
@@ -71,7 +71,8 @@ exclusive!(FencedLock, "fenced_lock" -> FencedGuard, FENCED, FencedGuard::of);
 forcing!(FencedLock, FENCED);
 
 impl FencedLock {
-    /// Acquires the lock, runs `work` with its token under [protection](Guard::protect), and releases the lock.
+    /// Acquires the lock, runs `work` with its token while the lock is held, and releases it. As [`Lock::with`](crate::Lock::with), it
+    /// drops `work` if the lock is lost.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -94,7 +95,7 @@ impl FencedLock {
         guard.protect(work(token)).await
     }
 
-    /// As [`with`](Self::with), for work that can fail itself: both kinds of errors in one `Result`.
+    /// As [`with`](Self::with), for work that returns a `Result`: its errors and those of the lock become one `Result`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -173,7 +174,8 @@ impl FencedGuard {
     /// # Errors
     ///
     /// [`Error::Lost`] if the lock is lost: nothing was written. [`Error::Unavailable`] if the server does not reply: the key may
-    /// be written now or later, for as long as the lock is held. Release the lock before anything else writes that key.
+    /// be written now or later, for as long as the lock is held. That late write could replace a newer value, so release the lock before
+    /// anything else writes that key.
     ///
     /// # Cancel safety
     ///

@@ -64,10 +64,11 @@ impl ActsFor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The hash field in Redis. For a leasehold client it is [`Guard::id`], for Redisson `clientUUID:threadId`. If the lock was
-    /// released before its [`min_hold`](crate::Lock::min_hold) was over, the id of the last holder ends with `:rest`.
+    /// The id of the hold: the name of a field in the hash that is the lock in Redis. For a leasehold client it is [`Guard::id`], for
+    /// Redisson `clientUUID:threadId`. If the lock was released before its [`min_hold`](crate::Lock::min_hold) was over, the id of the
+    /// last holder ends with `:rest`.
     pub id: String,
-    /// The hold count. If several readers of one client share this entry, it is the hold count of one of them.
+    /// The hold count: how often the owner has acquired the lock. It does not say how many readers of one client share this entry.
     pub holds: u64,
     /// The time left on the lease. `None` if the key never expires; no client creates such a key on purpose.
     pub remaining: Option<Duration>,

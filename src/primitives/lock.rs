@@ -52,7 +52,7 @@ impl Client {
     /// The lock of this name, not reentrant: short for `lock(name).non_reentrant()`. Every call is an owner of its own, as with
     /// `tokio::sync::Mutex`. In Redis it is the same lock as [`lock`](Client::lock): the two exclude each other.
     ///
-    /// If in doubt, use this one. A task that holds the lock and acquires it again waits for itself forever.
+    /// If in doubt, use this one. If a task that holds the mutex calls `lock()` on it again, it waits for itself forever.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -71,14 +71,14 @@ impl Client {
 /// A lock by name, with settings. Cheap to clone. A `Lock` holds nothing: [`lock`](Lock::lock) and the other calls return the
 /// [`Guard`] that does.
 ///
-/// Without a [`lease`](Lock::lease) the watchdog keeps the lock: it is acquired for
-/// [`Builder::watchdog`](crate::Builder::watchdog) and renewed while a guard lives.
+/// Without a [`lease`](Lock::lease) the lock has a lease of [`Builder::watchdog`](crate::Builder::watchdog) (30 s), and a background
+/// task of the client, the watchdog, renews it while a guard lives.
 ///
 /// # Reentrant or not
 ///
 /// | | [`Client::lock`] | [`Client::mutex`] |
 /// |---|---|---|
-/// | one owner is | a task, with every future that it polls (see [`Owner`](crate::Owner)) | one call |
+/// | one owner is | a task, with all futures that run in it (see [`Owner`](crate::Owner)) | one call |
 /// | acquired again by the same owner | re-entered at once | waits, as for any other owner |
 /// | several branches or requests in one task | do **not** exclude each other | exclude each other |
 /// | works like | Redisson's `RLock`, Java's `synchronized` | `tokio::sync::Mutex` |
@@ -88,14 +88,15 @@ impl Client {
 ///
 /// # Nesting
 ///
-/// If an owner acquires the lock several times, the server keeps one lease, and the hold ends with the last guard:
+/// If an owner acquires the lock several times, all its guards belong to one hold, which has one lease on the server. The hold ends
+/// with the release of the last guard.
 ///
-/// * An acquisition never shortens the time left. A nested `lease` longer than the time left moves the end; a shorter one
-///   changes nothing.
+/// * An acquisition never shortens the time left. If a nested call sets a `lease` longer than the time left, the lease becomes that
+///   long; a shorter one changes nothing.
 /// * The watchdog renews as long as one guard without a `lease` lives, outer or nested. When only guards with a `lease` are
-///   left, the lease expires at its present end.
-/// * A `max_hold` ends the whole hold, for the outer guards too, while its own guard lives. It has no effect once that guard is
-///   released.
+///   left, it stops, and the lease expires when its time left is over.
+/// * When the `max_hold` of one living guard is over, the whole hold is lost, for the other guards too. The `max_hold` of a guard that
+///   was released has no effect.
 /// * A lost hold stays lost: a nested call then fails with [`Error::Lost`](crate::Error::Lost) and does not acquire the lock again.
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.lock().await?` or `.await?` on it"]
@@ -135,15 +136,17 @@ impl Lock {
         self.0.has_min_hold()
     }
 
-    /// Releases the lock on behalf of its holder and wakes the waiters; true if the lock was held. The holder is not asked first. A
+    /// Releases the lock on behalf of its holder and wakes the waiters; true if this call released it. The holder is not asked first. A
     /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///
-    /// The call first looks up the holder. It then releases the lock of that holder and of no other, even if the request is repeated
-    /// or late. If the holder releases the lock in between, the next holder keeps it, and the result is false.
+    /// The call first looks up the holder, then releases the lock of that holder and of no other, even if the request is repeated or
+    /// late. The result is false, and nothing was released, in three cases:
     ///
-    /// Tasks of one client may pass a lock on under one hold id, and a thread that uses Redisson has the same id each time. So the request
-    /// does nothing, and the result is false, if the lease was renewed after the lookup. A holder that still works may also have renewed
-    /// it. If the lock is still held, call again.
+    /// * The lock was free.
+    /// * The holder released the lock after the lookup. If there is a next holder, it keeps the lock.
+    /// * The lease was renewed after the lookup. The holder may have done that, or a new holder that the server cannot distinguish from
+    ///   it: tasks of one client may pass a lock on under one id, and a thread that uses Redisson has the same id each time. If
+    ///   [`inspect`](Lock::inspect) shows that the lock is still held, call again.
     ///
     /// # Errors
     ///

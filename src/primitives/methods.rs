@@ -4,8 +4,9 @@
 macro_rules! settings {
     ($lock:ident, $new:literal) => {
         impl $lock {
-            /// Sets a fixed lease. The watchdog does not renew it: the lock expires after `d`, unless you release it before that
-            /// or [extend](crate::Guard::extend) it.
+            /// Sets a fixed lease. The client does not renew it: the lock expires after `d`, unless you release it before that
+            /// or [extend](crate::Guard::extend) it. If the process dies, the lock stays held for the rest of `d`. To limit long
+            /// work, prefer [`max_hold`](Self::max_hold): then the lock of a process that died is free within 30 s.
             ///
             /// `d` must be between 1 ms and one year; any other value is reported by the call that acquires the lock. A lease
             /// shorter than one round trip to the server expires before you can use the lock: that call returns
@@ -16,10 +17,11 @@ macro_rules! settings {
             }
 
             /// Limits how long the lock is held. After `d` the guard is lost, with [`Lost::MaxHold`](crate::Lost::MaxHold), and
-            /// the watchdog stops renewing, so the lease expires soon after.
+            /// the client stops renewing. The holder can use the rest of the lease to stop. The lock is free when you release or drop
+            /// the guard, and at the latest when the lease expires: 30 s after `d`, by default.
             ///
-            /// Each acquisition counts `d` from its own start; the earliest limit among the living guards ends the whole hold.
-            /// Zero is reported by the call that acquires the lock. Defaults to no limit.
+            /// Each acquisition counts `d` from its own start. The earliest limit among the living guards ends the whole hold.
+            /// If `d` is zero, the call that acquires the lock returns an error. Defaults to no limit.
             #[must_use = "the setting is in the value that this returns"]
             pub fn max_hold(self, d: std::time::Duration) -> Self {
                 $lock(self.0.max_hold(d))
@@ -37,8 +39,8 @@ macro_rules! settings {
             ///
             /// Use it wherever the work is not nested, above all where one task runs several pieces of work: branches of
             /// `join_all`, `FuturesUnordered` or `buffer_unordered`, and the requests of one keep-alive connection in axum or
-            /// hyper. Without this setting they are one owner, and do **not** exclude each other. A task that holds the lock and
-            /// acquires it again then waits for itself forever.
+            /// hyper. Without this setting they are one owner, and do **not** exclude each other. With it, a task that holds the lock
+            /// and waits for it again waits for itself forever.
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -73,8 +75,9 @@ pub(super) use settings;
 macro_rules! exclusive {
     ($lock:ident, $new:literal -> $guard:ident, $kind:ident, $wrap:path) => {
         impl $lock {
-            /// Keeps the lock held for at least `d` after it was acquired, even if you release it sooner. So a machine whose clock
-            /// is a little late does not repeat a job that takes no time.
+            /// Keeps the lock held for at least `d` after it was acquired, even if you release it sooner. Use it for a short job that
+            /// every machine starts at the same time of day: a machine whose clock is a little slow then still finds the lock held,
+            /// and does not run the job a second time.
             ///
             /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It
             /// also stays for `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. `d` must be between 1 ms and one
@@ -117,16 +120,16 @@ macro_rules! exclusive {
             ///   when the lock was granted too late four times in a row, which only happens with a lease shorter than a round trip.
             /// * [`Error::Unavailable`](crate::Error::Unavailable): the server did not reply for
             ///   [`outage_timeout`](crate::Builder::outage_timeout).
-            /// * Others as [`Error`](crate::Error) says. In each case this call holds nothing.
+            /// * Others as [`Error`](crate::Error) says. In each case this call acquired nothing.
             ///
             /// # Cancel safety
             ///
             /// Dropping the future at any point leaves nothing behind: no hold, no place in the queue, no subscription.
             ///
-            /// Await the future or drop it. If you keep it without polling it (a branch of `select!` that you resume later), the
-            /// waiters behind it wait 6 to 11 s before they pass it over; it starts again when you poll it. A second `lock` of the
-            /// same owner waits behind it for that time. A nested `lock` or a `try_lock` that you keep unpolled after it was
-            /// granted keeps its grant until you poll or drop it, or until the lease expires.
+            /// Await the future or drop it. Do not keep it without polling it, as a `select!` does with a branch that you resume
+            /// later. The waiters behind an unpolled call, and a second `lock` of the same owner, wait 6 to 11 s before they pass it
+            /// over; when you poll it again, it starts again. If the server has granted the lock to an unpolled `try_lock` or nested
+            /// `lock`, the lock stays held until you poll or drop that future, or until the lease expires.
             pub async fn lock(&self) -> crate::Result<$guard> {
                 let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))
@@ -146,7 +149,7 @@ macro_rules! exclusive {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but the call gives up on a server that does not reply after
+            /// As [`lock`](Self::lock). If the server does not reply, the call gives up after
             /// [`command_timeout`](crate::Builder::command_timeout).
             ///
             /// # Cancel safety
@@ -156,12 +159,13 @@ macro_rules! exclusive {
                 self.take("try_lock", crate::engine::WaitLimit::Once).await
             }
 
-            /// Waits for at most `limit`; `None` if another owner held the lock all that time. The last attempt starts when the
-            /// limit ends, so the call does not miss a lock that is released at the last moment.
+            /// Waits for `limit`, then makes a last attempt; `None` if another owner held the lock all that time. So the call does not
+            /// miss a lock that is released at the last moment. It returns one round trip after `limit`, in most cases.
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock), but the call gives up on a server that does not reply when the limit ends.
+            /// As [`lock`](Self::lock). If the server does not reply, the call gives up soon after `limit`, or after
+            /// [`outage_timeout`](crate::Builder::outage_timeout) if that is sooner.
             ///
             /// # Cancel safety
             ///
@@ -231,7 +235,7 @@ macro_rules! exclusive {
             }
         }
 
-        /// `lock.await` is [`lock`](Self::lock) of an owned handle. The future is `'static`, so it can be spawned.
+        /// `value.await` is `value.lock().await`. Its future owns the value and is `'static`, so you can spawn it.
         ///
         /// ```
         /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -258,7 +262,8 @@ pub(super) use exclusive;
 macro_rules! working {
     ($lock:ident, $new:literal) => {
         impl $lock {
-            /// Acquires the lock, runs `work` under its [protection](crate::Guard::protect), and releases the lock.
+            /// Acquires the lock, runs `work` while it is held, and releases it. If the lock is lost, `work` is dropped. If the work was
+            /// completed, its value is returned, even if the release then fails: see [`Guard::protect`](crate::Guard::protect).
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -279,7 +284,7 @@ macro_rules! working {
                 self.lock().await?.protect(work()).await
             }
 
-            /// As [`with`](Self::with), for work that can fail itself: both kinds of errors in one `Result`.
+            /// As [`with`](Self::with), for work that returns a `Result`: its errors and those of the lock become one `Result`.
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -313,7 +318,7 @@ pub(super) use working;
 macro_rules! forcing {
     ($lock:ident, $kind:ident) => {
         impl $lock {
-            /// Releases the lock on behalf of its holder and wakes the waiters; true if the lock was held. See
+            /// Releases the lock on behalf of its holder and wakes the waiters; true if this call released it. See
             /// [`Lock::force_unlock`](crate::Lock::force_unlock).
             ///
             /// # Errors
@@ -395,7 +400,7 @@ macro_rules! guarding {
             }
         }
 
-        /// Forgets what the other guard knew beside the hold; the lock stays held.
+        /// The plain guard of the same hold. The lock stays held; the additional methods are gone.
         impl From<$more> for Guard {
             fn from(more: $more) -> Guard {
                 more.guard

@@ -71,23 +71,26 @@ impl Client {
 
 /// Many readers, or one writer. The settings are those of a [`Lock`](crate::Lock).
 ///
-/// * **Reentrant on both sides.** An owner that holds the write lock may read as well, past all waiters, and keeps its read lock when
-///   it releases the write lock; [`WriteGuard::downgrade`] does both. An owner that holds the read lock and requests the write lock
-///   would wait for itself: that is [`Error::Upgrade`], at once. With [`non_reentrant`](RwLock::non_reentrant) every call is an owner
-///   of its own, and such a caller waits forever.
-/// * **A lost write lock ends with its lease**, even if its guard lives on and its owner still reads: other readers then enter.
-/// * **Each client's read leases are its own.** A reader that dies keeps writers out for no longer than its lease, however many
-///   others continue to read.
-/// * **No waiter is starved.** A writer that waits for readers leaves a mark on the server. Later readers then wait until the writer
-///   has had its turn, however long that takes. A waiter that was refused several times, reader or writer, claims the next turn in the
-///   same way. So a client that is far from the server has its turn, too. If the process of such a waiter is killed, the others wait
-///   for up to three seconds.
-/// * **JVMs do not know the mark.** If there is always a JVM that reads, a writer waits as it does in Redisson. It then keeps other
-///   leasehold clients out for no longer than one lease.
+/// * **From writing to reading.** An owner that holds the write lock may also acquire the read lock, before all waiters. If it then
+///   releases the write lock, it keeps the read lock. [`WriteGuard::downgrade`] is short for these two steps.
+/// * **Not from reading to writing.** If an owner that holds the read lock requests the write lock, it would wait for itself: the call
+///   returns [`Error::Upgrade`] at once. With [`non_reentrant`](RwLock::non_reentrant) every call is an owner of its own, so the client
+///   cannot see that, and the call waits forever.
+/// * **A lost write lock ends with its lease.** Then other readers enter, even if its guard still lives and its owner also reads.
+/// * **Each reader has a lease of its own.** If the process of a reader dies, its read lock expires with this lease. Other readers do
+///   not renew it (but a JVM with Redisson before 4.4 does).
+/// * **leasehold clients starve no waiter.** A writer that waits for readers leaves a mark on the server. New readers of all leasehold
+///   clients then wait until this writer has released the lock, however long that takes. A waiter that was refused several times,
+///   reader or writer, leaves such a mark, too: it acquires the lock next, even if its client is far from the server. If the process of
+///   a waiter with a mark is killed, the others wait for up to three seconds.
+/// * **JVMs ignore the mark.** If at every moment a JVM reads, a writer waits for as long as they do, as in Redisson. Its mark then keeps
+///   readers of leasehold clients out for no longer than one lease.
 /// * **Readers of one client share.** Readers that come soon after each other share one hold on the server, and one
-///   [`id`](Guard::id), so a turn of theirs costs the server next to nothing. Each reader still releases its own guard.
+///   [`id`](Guard::id), so together they send few requests. Each reader still has a guard of its own.
 ///
-/// Use one name for one kind of lock: in Redisson's layout a [`Lock`](crate::Lock) of the same name does not exclude this one.
+/// Use a name for one kind of lock only. If a [`Lock`](crate::Lock) of the same name is held, the calls here return
+/// [`Error::Conflict`], and the reverse is true as well. But a JVM's read-write lock ignores a plain lock of the same name: it does not
+/// exclude the holder.
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.read().await?` or `.write().await?` on it"]
 pub struct RwLock(Handle);
@@ -202,7 +205,7 @@ macro_rules! side {
                 self.$wrap(stringify!($try_until), WaitLimit::Until(deadline.into())).await
             }
 
-            #[doc = concat!("Acquires the ", $what, " lock, runs `work` under its [protection](Guard::protect), and releases the lock.")]
+            #[doc = concat!("Acquires the ", $what, " lock, runs `work` while it is held, and releases it. As [`Lock::with`](crate::Lock::with), it drops `work` if the lock is lost.")]
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -223,7 +226,7 @@ macro_rules! side {
                 self.$lock().await?.protect(work()).await
             }
 
-            #[doc = concat!("As [`", stringify!($with), "`](RwLock::", stringify!($with), "), for work that can fail itself: both kinds of errors in one `Result`.")]
+            #[doc = concat!("As [`", stringify!($with), "`](RwLock::", stringify!($with), "), for work that returns a `Result`: its errors and those of the lock become one `Result`.")]
             ///
             /// # Errors
             ///
@@ -289,11 +292,12 @@ impl RwLock {
         RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())
     }
 
-    /// Releases the lock on behalf of its holders, readers and writer, and wakes all waiters; true if the lock was held.
+    /// Releases the lock on behalf of its holders, readers and writer, and wakes all waiters; true if this call released it for one of
+    /// them. The holders are not asked first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
     ///
     /// The call first looks up the holders, then releases their holds and no others: an owner that acquires the lock after the lookup
-    /// keeps it. There is one exception: a reader that joins a hold of its client that was there at the lookup. The holders are not asked
-    /// first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
+    /// keeps it. There is one exception: a reader that acquires the lock after the lookup may share a hold with an earlier reader of its
+    /// client. It loses the lock together with that reader.
     ///
     /// # Errors
     ///
@@ -348,7 +352,7 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before. Then this call holds nothing.
+    /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before. After an error the client releases both locks in the background.
     ///
     /// # Cancel safety
     ///
