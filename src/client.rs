@@ -25,7 +25,7 @@ use crate::{
 /// A connection to a Redis or Valkey deployment: the source of locks. Cheap to clone; all clones are one client.
 ///
 /// End a program with [`close`](Client::close), which releases all locks and reports whether that worked. Or use
-/// [`shutdown`](Client::shutdown), which first waits for the guards. Without either, the background tasks end together with `main`:
+/// [`shutdown`](Client::shutdown), which first waits until the guards are released. Without either, the background tasks end with `main`:
 /// a guard that was dropped just before may leave its lock on the server until the lease expires, 30 s by default.
 ///
 /// When the last clone and the last guard are dropped, the client finishes its releases in the background and closes its connections.
@@ -94,7 +94,7 @@ impl Client {
         Builder::default()
     }
 
-    /// The first part of every hold id that this client writes to Redis, see [`Guard::id`](crate::Guard::id).
+    /// The id of this client: the first part of the id of each of its holds in Redis, see [`Guard::id`](crate::Guard::id).
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.engine.id
@@ -125,9 +125,10 @@ impl Client {
     /// Lets the holders finish, then [closes](Client::close) this client and all its clones.
     ///
     /// 1. From now on the client acquires no more locks: such calls, and calls that already wait, return [`Error::Closed`]. Locks
-    ///    that are held are still renewed, and their owners can still re-enter.
-    /// 2. `shutdown` waits until all guards are dropped and all releases are done, but for at most `grace`. A guard that has lost
-    ///    its lock also counts until it is dropped, because its work may still be stopping.
+    ///    that are held are still renewed, and their owners can still re-enter. Only a [leader](Client::leader) is stopped at once: its
+    ///    work is dropped, so that the next candidate can lead.
+    /// 2. `shutdown` waits until all guards are released or dropped and all releases are done, but for at most `grace`. A guard that
+    ///    has lost its lock also counts until it is dropped, because its work may still be stopping.
     /// 3. `shutdown` closes the client. Guards that are still alive are lost ([`Lost::Closed`](crate::Lost::Closed)), and their
     ///    locks are released.
     ///
@@ -232,11 +233,11 @@ impl fmt::Debug for Client {
 pub struct Held {
     /// The lock's name, without the client's prefix.
     pub name: String,
-    /// The hash field in Redis, see [`Guard::id`](crate::Guard::id).
+    /// The id of the hold in Redis, see [`Guard::id`](crate::Guard::id).
     pub id: String,
-    /// The hold count: the outermost acquisition and the nested ones.
+    /// The hold count: the first acquisition and the nested ones.
     pub holds: u32,
-    /// The time at which the lock was acquired. The time since then includes a suspend of the machine.
+    /// The time at which the lock was acquired. If the machine slept since then, `since.elapsed()` includes that time.
     pub since: Instant,
     /// The lock is certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
     pub remaining: Duration,
@@ -347,8 +348,8 @@ impl Builder {
     }
 
     /// The longest time that the client waits for the reply to one request. After that the outcome of the request is unknown, and the
-    /// client sends it again until the call gives up: after the `outage_timeout`, or sooner for the `try_` methods. If the connection
-    /// delivered no other reply in the meantime, the client replaces it.
+    /// client sends it again until the call gives up: after the `outage_timeout`, or sooner for `try_lock` and for calls with a time
+    /// limit. If the connection delivered no other reply in the meantime, the client replaces it.
     ///
     /// At most a third of [`watchdog`](Builder::watchdog), so that a dead connection does not cost the lock. A longer time is lowered
     /// to that with a warning. Defaults to 3 s.
@@ -365,8 +366,8 @@ impl Builder {
     /// The time for which [`connect`](Builder::connect) retries while the server does not reply or is not ready. Use it for services
     /// that start before Redis does. A wrong password fails at once.
     ///
-    /// The first attempt can take one `command_timeout` for each of the `connections`, even if that is longer. The last attempt starts
-    /// when the time is over and takes up to 0.1 s. Defaults to zero: one attempt.
+    /// The first attempt is always completed: it can take one `command_timeout` for each of the `connections`, even if `t` is shorter.
+    /// The last attempt starts when `t` is over and takes up to 0.1 s. Defaults to zero: one attempt.
     pub fn connect_timeout(self, t: Duration) -> Self {
         Builder { connect_timeout: t, ..self }
     }
@@ -392,11 +393,14 @@ impl Builder {
         Builder { replicas: n, confirmed: Confirmed::Fsynced, ..self }
     }
 
-    /// The number of turns in a row for which the tasks of one process may pass a contended lock on among themselves. Then the client
-    /// releases it for all processes. If no other process received the message about the last release, the limit is 10 ms instead.
+    /// How often in a row a lock may go from task to task of this client before other clients get their chance.
     ///
-    /// More turns mean fewer messages, and longer waits in other processes. With 0 the client releases the lock for all processes
-    /// after every turn. Defaults to 16.
+    /// If tasks of this client wait for a lock that another of its tasks releases, the client gives it to the first of them directly,
+    /// without a message to other clients. After `n` such turns it releases the lock for all. If no other client received the message
+    /// about the last such release, none seems to wait: then the row may be longer than `n`, until it has lasted 10 ms.
+    ///
+    /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn.
+    /// It has no effect on a [`FairLock`](crate::FairLock), which is always granted in the order of its queue. Defaults to 16.
     pub fn handovers(self, n: u32) -> Self {
         Builder { handovers: n, ..self }
     }

@@ -46,7 +46,7 @@ pub(crate) enum Confirmed {
     Fsynced,
 }
 
-/// How a waiter is notified that a lock is free, see [`Builder::pubsub`](crate::Builder::pubsub).
+/// How waiters notice that a lock was released, see [`Builder::pubsub`](crate::Builder::pubsub).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PubSub {
@@ -58,9 +58,9 @@ pub enum PubSub {
     Classic,
     /// `SPUBLISH` and `SSUBSCRIBE`. Each message stays in the shard of the lock.
     Sharded,
-    /// No messages. The first waiter of each process polls the server, with pauses that grow up to 0.2 s. Redisson calls this a spin
-    /// lock. After at most [`handovers`](crate::Builder::handovers) turns in one process, the lock stays free for a quarter of the
-    /// time of these turns, 50 ms at most, so that other processes can find it free.
+    /// No messages. The first waiter of each client polls the server, with pauses that grow up to 0.2 s. Redisson calls this a spin
+    /// lock. The tasks of one client may hold the lock up to [`handovers`](crate::Builder::handovers) times in a row. Then the client
+    /// leaves it free for a quarter of the time that this row took, but for at most 50 ms, so that other clients can find it free.
     Off,
 }
 

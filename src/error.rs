@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation on a lock failed. Each variant says what is true of the lock afterwards.
 ///
-/// A lock that another owner holds is never an error: the `try_` methods return `None`.
+/// A lock that another owner holds is never an error: `try_lock` and its variants return `None`.
 ///
 /// The cause, such as the error message of the server, is in [`source`](std::error::Error::source). Log the whole chain, not only
 /// the first message.
@@ -49,10 +49,10 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// A setting is not valid. The client sent nothing, and no lock has changed. Change the setting.
+    /// A setting is not valid. The call acquired nothing and changed no lock. Change the setting. Two settings can also mean this:
     ///
-    /// Also if a call is polled outside a tokio runtime: then `setting` is `runtime`. If that call was to release a guard, the client
-    /// releases the lock in the background.
+    /// * `runtime`: a call was polled outside a tokio runtime. If it was `unlock`, the client releases the lock in the background.
+    /// * `url`: the server belongs to a cluster, and the URL does not begin with `redis-cluster`.
     #[error("the setting {setting} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidConfig {
@@ -62,8 +62,8 @@ pub enum Error {
         reason: String,
     },
 
-    /// This owner held the lock and lost it, or must assume that it did. Stop the protected work: another owner may hold the lock
-    /// now. To continue, release all guards of this owner, then acquire the lock again.
+    /// This owner held the lock and lost it, or must assume that it did; `reason` says why. Stop the protected work: another owner may
+    /// hold the lock now. To continue, release or drop all guards of this owner, then acquire the lock again.
     #[error("the lock {name:?} is lost: {reason}; stop the work, another owner may hold the lock")]
     #[non_exhaustive]
     Lost {
@@ -73,21 +73,23 @@ pub enum Error {
         reason: Lost,
     },
 
-    /// The client could not reach the server, or the server did not reply in time. Also if the server refused every request during
-    /// that time because it was loading its data, was read-only, or could not save.
+    /// The client could not reach the server, or the server did not reply in time. Or the server refused every request during that
+    /// time, for a reason that may pass: it was loading its data, was read-only, could not save, had no free memory, or had too many
+    /// clients.
     ///
-    /// * After a failed `lock`, this call holds nothing. If the server granted the lock after all, the client releases it in the
-    ///   background.
+    /// * A call that acquires a lock acquired nothing. Whether another owner holds the lock is unknown. If the server granted it to this
+    ///   call after all, the client releases it in the background.
     /// * After a failed `unlock`, the client releases the lock in the background. The lock is free at the latest when its lease
     ///   expires.
-    /// * `unlock` may report that the release could not be confirmed. Then the server did not reply until the lease had expired, so
-    ///   nothing can show whether this owner held the lock until the release.
+    /// * After an `unlock` whose message says "could not be confirmed before the lease expired", the lock is free, or another owner holds
+    ///   it. Nobody can say whether another owner acquired it before the end of the work. Treat the work as in
+    ///   [`Outcome::Unconfirmed`](crate::Outcome::Unconfirmed).
     ///
-    /// Also if tokio's clock is paused, as in tests with `start_paused`; the message says so. Then every time limit is over before a
-    /// server can reply.
+    /// There are two other causes, which the message names:
     ///
-    /// Also if the runtime that the client was connected on has ended; the message says so. Then the client does nothing in the
-    /// background anymore, and the locks that it holds expire. Connect a new client.
+    /// * The runtime that the client was connected on has ended. Then the client does nothing in the background anymore, and the locks
+    ///   that it holds expire. Connect a new client.
+    /// * In a test, tokio's clock is paused (`start_paused`). Then every time limit is over before a server can reply.
     #[error("the server is not available: {tried}")]
     #[non_exhaustive]
     Unavailable {
@@ -95,7 +97,7 @@ pub enum Error {
         name: Option<String>,
         /// The operation, and how long the client tried.
         tried: String,
-        /// The last failure; `None` if the server only did not reply.
+        /// The last failure, with the server it is about; `None` if the client knows no more than `tried` says.
         #[source]
         source: Option<Source>,
     },
@@ -103,18 +105,19 @@ pub enum Error {
     /// The server refuses this user: the password is missing or wrong, or the user lacks a permission that locks need.
     /// [`guide::operations`](crate::guide::operations) lists all permissions.
     ///
-    /// The call acquired nothing. A lock that was held before stays held until its lease expires. If the call was a release, the
-    /// client releases the lock in the background as soon as the server permits it.
+    /// The call acquired nothing. It does not change a lock that was held before; but if the server also denies its renewal, that lock
+    /// is lost when its lease expires. If the call was a release, the client retries it in the background until the server permits it or
+    /// the lease expires.
     #[error("the server denies access: {reason}")]
     #[non_exhaustive]
     Denied {
         /// The missing permission as an ACL rule, for example `this user lacks +hget`. Never contains a password.
         reason: String,
-        /// The error message of the server.
+        /// The server, and its error message.
         source: Source,
     },
 
-    /// The key holds a value that is not a lock of this kind. The client did not change the key, and the call holds nothing. Choose
+    /// The key holds a value that is not a lock of this kind. The client did not change the key, and the call acquired nothing. Choose
     /// another name, or remove the key.
     #[error("the key {name:?} holds something that is not a lock of this kind; choose another name")]
     #[non_exhaustive]
@@ -123,9 +126,9 @@ pub enum Error {
         name: String,
     },
 
-    /// This owner holds the read lock and requested the write lock. It would wait for itself forever. It held the read lock before the
-    /// call, or acquired it while the call waited, and it still holds it. Release the read guard first. Or acquire the write lock from the
-    /// start and [downgrade](crate::WriteGuard::downgrade) it.
+    /// This owner requested the write lock and already holds the read lock, so the call would wait for its own owner forever. (The owner
+    /// may also have acquired the read lock in another future while this call waited.) The call acquired nothing; the read lock stays
+    /// held. Release the read guard first. Or acquire the write lock from the start and [downgrade](crate::WriteGuard::downgrade) it.
     #[error("cannot upgrade {name:?}: this owner already holds the read lock; release it first")]
     #[non_exhaustive]
     Upgrade {
@@ -146,7 +149,8 @@ pub enum Error {
     },
 
     /// The server refused the request for any other reason, for example because a fencing token is not a number. The call acquired
-    /// nothing. A lock that was held before stays held. If the call was a release, the client releases the lock in the background.
+    /// nothing. It does not change a lock that was held before. If the call was a release, the client retries it in the background until
+    /// it succeeds or the lease expires.
     #[error("the server refuses the request: {source}")]
     #[non_exhaustive]
     Server {
@@ -167,7 +171,8 @@ impl Error {
         matches!(self, Error::Lost { .. })
     }
 
-    /// True for [`Error::Unavailable`]: the server did not reply, so the state of the lock is unknown. A later attempt may succeed.
+    /// True for [`Error::Unavailable`]: whether another owner holds the lock is unknown. A later attempt may succeed, unless the runtime
+    /// that the client was connected on has ended.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Unavailable { .. })
@@ -291,10 +296,11 @@ fn if_any(name: &str) -> Option<String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The server no longer has the lock: somebody deleted its key or forced it open, or the server lost its data. Another owner
-    /// may have acquired it since.
+    /// The server no longer has the lock: its key was deleted or evicted, the lock was forced open, or the server lost its data. Another
+    /// owner may have acquired it since.
     Removed,
-    /// The lease expired. Or the server confirmed nothing for so long that the lease may have expired.
+    /// The lease expired, or may have: the server has confirmed no renewal for that long, or a fixed [`lease`](crate::Lock::lease) is
+    /// over.
     Expired,
     /// This owner held the lock for as long as [`Lock::max_hold`](crate::Lock::max_hold) allows.
     MaxHold,

@@ -32,9 +32,9 @@ pub struct Stats {
     pub total: Totals,
     /// The time from a request to its reply: a moving mean.
     pub round_trip: Duration,
-    /// Times from a call to the outermost hold that it acquired.
+    /// Times from a call to the hold that it acquired. Nested acquisitions do not count.
     pub wait: Times,
-    /// Times from the start of an outermost hold to the release of its last guard.
+    /// Times from the start of a hold to the release of its last guard.
     pub hold: Times,
 }
 
@@ -56,23 +56,23 @@ pub struct Gauges {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Outermost holds acquired: the sum of the next four.
+    /// Holds acquired, without nested acquisitions: the sum of the next four.
     pub acquired: u64,
     /// Acquired by the first attempt.
     pub first_try: u64,
-    /// Acquired by an attempt that a release message, or progress in the queue, caused.
+    /// Acquired by an attempt after a release message, or after the waiter became the first of its queue.
     pub woken: u64,
-    /// Acquired from another task of this client, by script or in memory.
+    /// Acquired directly from another task of this client, see [`Builder::handovers`](crate::Builder::handovers).
     pub handed_over: u64,
     /// Acquired by an attempt at the end of a lease or of the wait limit.
     pub by_timer: u64,
     /// Nested acquisitions.
     pub reentered: u64,
-    /// Outermost holds released, including releases that could not be confirmed.
+    /// Holds released, including releases that could not be confirmed.
     pub released: u64,
     /// Holds lost before their release, or found gone at their release.
     pub lost: u64,
-    /// Renewals and looks that the server confirmed.
+    /// Renewals that the server confirmed, including those that only check the hold and do not extend its lease.
     pub renewals: u64,
     /// Attempts that found the lock held by another owner.
     pub refused: u64,
