@@ -82,7 +82,7 @@ pub enum Error {
     /// * After a failed `unlock`, the client releases the lock in the background. The lock is free at the latest when its lease
     ///   expires.
     /// * After an `unlock` whose message says "could not be confirmed before the lease expired", the lock is free, or another owner holds
-    ///   it. Nobody can say whether another owner acquired it before the end of the work. Treat the work as in
+    ///   it. It is unknown whether another owner acquired it before the end of the work. Treat the work as in
     ///   [`Outcome::Unconfirmed`](crate::Outcome::Unconfirmed).
     ///
     /// There are two other causes, which the message names:

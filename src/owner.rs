@@ -17,9 +17,10 @@ tokio::task_local! {
 ///
 /// # Which owner a call has
 ///
-/// 1. the owner of the innermost [`scope`](Owner::scope), else
-/// 2. the tokio task that polls the call, whatever thread it runs on, else
-/// 3. the thread. The body of `#[tokio::main]`, `#[tokio::test]` and `block_on` belongs to no task.
+/// 1. the owner that the lock's [`owner`](crate::Lock::owner) or [`non_reentrant`](crate::Lock::non_reentrant) sets, else
+/// 2. the owner of the innermost [`scope`](Owner::scope), else
+/// 3. the tokio task that polls the call, whatever thread it runs on, else
+/// 4. the thread. The body of `#[tokio::main]`, `#[tokio::test]` and `block_on` belongs to no task.
 ///
 /// Branches of `join!` and `select!` belong to one task, so they do not exclude each other. Use
 /// [`non_reentrant`](crate::Lock::non_reentrant), or give each branch an owner of its own:
@@ -63,7 +64,7 @@ impl Owner {
         SCOPE.try_with(Owner::clone).unwrap_or_else(|_| Owner(Who::here()))
     }
 
-    /// Runs `work`. Every call inside has this owner, whatever task polls it.
+    /// Runs `work`. Every call inside has this owner, whatever task polls it, unless a setting of the lock says otherwise.
     ///
     /// Tasks that `work` spawns are not part of the scope. To share a hold with such a task, wrap the spawned future:
     ///

@@ -24,15 +24,16 @@ use crate::{
 
 /// One acquisition of a lock. [`unlock`](Guard::unlock) releases it. If you drop the guard, the client releases it in the background.
 ///
-/// You may move a guard to another task or thread and release it there. Until then the owner that acquired it can still re-enter, for
-/// example the task that called [`lock`](crate::Lock::lock).
+/// You may move a guard to another task or thread and release it there. That does not change the owner: until the release, the task that
+/// called [`lock`](crate::Lock::lock) can still re-enter, and the task that has the guard now cannot.
 ///
 /// You may drop a guard anywhere, also outside a runtime: the client's own tasks send the release. If the process or the runtime of
 /// `#[tokio::main]` ends first, the lock stays on the server until its lease expires. To prevent that, call
 /// [`unlock`](Guard::unlock) or [`Client::close`](crate::Client::close) before the end.
 ///
-/// A guard does not prove that the lock is still held, because a lease can expire. [`lost`](Guard::lost) notifies you at once.
-/// [`protect`](Guard::protect) also stops the work.
+/// A guard does not prove that the lock is still held, because a lease can expire. [`lost`](Guard::lost) notifies you as soon as the
+/// client learns of a loss, and at the latest when [`remaining`](Guard::remaining) is zero. [`protect`](Guard::protect) also stops the
+/// work.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -61,7 +62,8 @@ pub enum Outcome<T> {
     /// The work was completed, and the lock was held until its release.
     Done(T),
     /// The work was completed, but the release failed: the lock was lost before, or the release could not be confirmed. Another owner
-    /// may have held the lock during the last part of the work.
+    /// may have held the lock during the last part of the work. Check its result: compare it with the present state, or repeat the work
+    /// if it is idempotent.
     Unconfirmed {
         /// The value that the work returned.
         value: T,
@@ -152,22 +154,23 @@ impl Guard {
         }
     }
 
-    /// Releases this acquisition. `Ok` means that the server confirmed: this owner held the lock until the release.
+    /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
     ///
     /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another
     /// task of this client waits, the lock passes to it at once; `unlock` still returns only after the confirmation of the server.
     ///
     /// # Errors
     ///
-    /// * [`Error::Lost`]: the lock was lost before.
+    /// * [`Error::Lost`]: the lock was lost before. That includes a fixed [`lease`](crate::Lock::lease) or a
+    ///   [`max_hold`](crate::Lock::max_hold) that was over. If the server still has the lock, the client releases it in the background.
     /// * [`Error::Closed`]: the client was closed before the confirmation.
     /// * [`Error::Unavailable`]: the server did not reply, or refused, for
     ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
-    /// * [`Error::Unavailable`] also if no request reached the server until the lease expired, and the server then no longer had
-    ///   the lock. Then nothing can show whether this owner held the lock until the release.
+    /// * [`Error::Unavailable`] with "could not be confirmed": no request reached the server until the lease expired, and the server then
+    ///   no longer had the lock. It is unknown whether this owner held it until the release.
     ///
-    /// If the first release request gets no reply and the second finds no lock, `unlock` returns `Ok`: it assumes that the first
-    /// request released the lock.
+    /// There is one case in which `Ok` is an assumption. If the first release request gets no reply and the second finds no lock, `unlock`
+    /// assumes that the first request released it.
     ///
     /// # Cancel safety
     ///
@@ -222,7 +225,8 @@ impl Guard {
         self.engine.found_lost(&self.hold)
     }
 
-    /// Resolves when the lock is lost, or when its lease may have expired without a renewal. Use it in `select!`.
+    /// Resolves when the client learns that the lock is lost, and at the latest when [`remaining`](Guard::remaining) is zero. Use it in
+    /// `select!`.
     ///
     /// Outside a tokio runtime this future has no timer of its own. It then depends on the runtime that the client was connected on.
     ///
@@ -260,7 +264,8 @@ impl Guard {
         self.hold.loss().is_some()
     }
 
-    /// The time for which this owner certainly holds the lock, even if the server never replies again. Zero once the lock is lost.
+    /// The time for which this owner *certainly* holds the lock, even if the server never replies again. Zero once the lock is lost. The
+    /// hold can end sooner only if the server loses the lock or it is forced open, see [`guide::guarantees`](crate::guide::guarantees).
     ///
     /// The client counts it from the moment before it sent the last confirmed request. It uses a clock that continues while the
     /// machine sleeps. It subtracts a thousandth of the lease and 1 ms, because the clocks of client and server may differ.
@@ -345,7 +350,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost before `work` was completed. Then `work` was dropped.
+    /// [`Error::Lost`] if the lock was lost before `work` was completed. Then `work` was dropped, and the client releases the lock in the
+    /// background if the server still has it.
     ///
     /// # Cancel safety
     ///
@@ -354,7 +360,7 @@ impl Guard {
         self.protect_outcome(work).await.into_value()
     }
 
-    /// As [`protect`](Guard::protect), for work that can fail itself: both kinds of errors in one `Result`.
+    /// As [`protect`](Guard::protect), for work that returns a `Result`: its errors and those of the lock become one `Result`.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -419,10 +425,11 @@ impl Guard {
         self.hold.hold_count()
     }
 
-    /// The hash field of this hold in Redis, `clientUUID:n`. The server sees one id as one holder.
+    /// The id of this hold, `clientUUID:n`. In Redis it is the name of a field in the hash that is the lock. The server sees one id as one
+    /// holder.
     ///
-    /// Nested acquisitions have the same id. So have holds of this client between which the lock passed without a request, and
-    /// readers of this client that share one hold on the server. Every other outermost hold has a new id.
+    /// Every hold has a new id, with two exceptions. A hold that began when a task of this client passed the lock on in memory, without a
+    /// request, has the id of the hold before. And readers of this client may share one hold on the server, and its id.
     #[must_use]
     pub fn id(&self) -> &str {
         self.hold.id()
