@@ -59,7 +59,7 @@
 //!   renew it.
 //! * **Hold.** A hold begins when an owner acquires a lock that it does not hold, and ends with the release of the owner's last guard.
 //!   An owner that acquires a `lock` again re-enters its hold: the *hold count* grows by one. [`Owner`] says which calls have the same
-//!   owner. Several holds of one lock, one after the other, are *turns*.
+//!   owner. A hold of a lock for which others wait is also called a *turn*.
 //! * **Certain or lost.** A hold is *certain* while [`Guard::remaining`] is above zero: no other owner can have the lock, unless it was forced open or
 //!   [the server lost it](#what-a-lock-cannot-promise). When that time is over, or the server no longer has the lock, the hold is *lost*,
 //!   and stays so. Then [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and [`Guard::lost_token`] notifies other tasks.

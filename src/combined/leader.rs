@@ -32,6 +32,10 @@ impl Client {
 ///
 /// Among all processes that [`run`](Leader::run) the same name, one leads. If the leader's process dies, the next candidate leads when the
 /// lease of the dead one expires ([`Builder::watchdog`](crate::Builder::watchdog), 30 s by default).
+///
+/// The leadership is a [`Lock`], with its [limits](crate#what-a-lock-cannot-promise). A leader whose process was paused for longer than its
+/// lease works on for a moment beside its successor, until it is notified. If the server loses the lock, two leaders can work until the
+/// first one's next renewal.
 #[derive(Debug, Clone)]
 #[must_use = "a candidate does nothing until you call `.run(work).await?`"]
 pub struct Leader {
@@ -43,14 +47,17 @@ impl Leader {
     /// Campaigns, runs `work` while this process leads, and returns its result. If the leadership is lost, `work` is dropped and this
     /// process campaigns again; `work` then starts anew.
     ///
-    /// [`Client::shutdown`] and [`Client::close`] end the leadership: `work` is dropped, the lock is released, and the next candidate
-    /// leads at once. While the server is not available, the campaign goes on.
+    /// [`Client::shutdown`] and [`Client::close`] end the leadership at once: `work` is dropped, the lock is released, and the next
+    /// candidate leads. `shutdown` lets other holders finish, but not a leader. If `work` must not stop in the middle, let it end by a
+    /// signal of your own before you call `shutdown`.
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the client was shut down or closed before `work` was done; [`Error::InvalidName`], [`Error::Denied`],
-    /// [`Error::Conflict`] and others as [`Error`] says, but neither [`Error::Lost`] nor [`Error::Unavailable`], unless the runtime that
-    /// the client was connected on has ended.
+    /// * [`Error::Closed`]: the client was shut down or closed before `work` was done.
+    /// * [`Error::Unavailable`], only if the runtime that the client was connected on has ended. If the server is not available, the
+    ///   campaign goes on.
+    /// * [`Error::InvalidName`], [`Error::Denied`], [`Error::Conflict`] and others as [`Error`] says, but never [`Error::Lost`]: after a
+    ///   loss this process campaigns again.
     ///
     /// # Cancel safety
     ///

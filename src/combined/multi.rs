@@ -23,11 +23,15 @@ use crate::{
 ///
 /// You may name the locks in any order: a `MultiLock` acquires them in one fixed order, so two callers never wait for each other in a
 /// circle. The order is by name, and for one name on several servers by the address in the client's URL: write it in the same way in all
-/// programs. A lock of one client that you name twice is acquired once. Each lock keeps its settings; a reentrant lock is acquired for the
-/// caller's owner.
+/// programs. Each lock keeps its settings; a reentrant lock is acquired for the caller's owner. If you name a lock of one client twice, it
+/// is acquired once, with the settings of the first.
 ///
-/// A call first requests all locks at once, which takes one round trip if they are free. If one is not, the call releases the locks behind
-/// it and waits for it, and then requests the rest again. If it loses a lock meanwhile, it acquires that one and those behind it anew.
+/// A call first requests all locks at once, which takes one round trip if they are free. If one is not free, the call keeps the locks before
+/// it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits, it
+/// acquires that lock and all after it again.
+///
+/// Each lock has the guarantees of a [`Lock`]. If one of them is lost, [`MultiGuard::lost`] resolves; the others stay held until you release
+/// the guard.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -64,7 +68,7 @@ impl MultiLock {
     /// # Errors
     ///
     /// As [`Lock::lock`]. [`Error::InvalidConfig`] if there is no lock, or one with [`min_hold`](Lock::min_hold). In each case this call
-    /// holds none of the locks.
+    /// acquired none of the locks.
     ///
     /// # Cancel safety
     ///
@@ -79,7 +83,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](MultiLock::lock), but the call gives up on a server that does not answer after
+    /// As [`lock`](MultiLock::lock). If a server does not reply, the call gives up after
     /// [`command_timeout`](crate::Builder::command_timeout).
     ///
     /// # Cancel safety
@@ -93,7 +97,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](MultiLock::lock), but the call gives up on a server that does not answer when the limit ends.
+    /// As [`lock`](MultiLock::lock). If a server does not reply, the call gives up soon after `limit`.
     ///
     /// # Cancel safety
     ///
@@ -115,7 +119,7 @@ impl MultiLock {
         self.acquire(WaitLimit::Until(deadline.into())).await
     }
 
-    /// Acquires all locks, runs `work` under their [protection](MultiGuard::protect), and releases them.
+    /// Acquires all locks, runs `work` while they are held, and releases them; see [`MultiGuard::protect`].
     ///
     /// # Errors
     ///
@@ -237,7 +241,7 @@ impl MultiGuard {
         })
     }
 
-    /// Whether one of the locks is lost. Asks only the clock.
+    /// Whether one of the locks is lost, as far as the client knows. Sends no request.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.guards.iter().any(Guard::is_lost)

@@ -13,20 +13,22 @@ pub enum Once<T> {
     Ran(T),
     /// Another caller ran the work in this period, or runs it now.
     AlreadyRan {
-        /// The time until the next run is due, by the server's clock, and never more than the period. If the work runs at this moment and
-        /// the period is shorter than the [watchdog](crate::Builder::watchdog)'s lease, the next run may be due sooner.
+        /// The time until the next run is due, by the server's clock, and never more than the period. It is an estimate if the work still
+        /// runs: then the next run is due when the work is done, but not before the end of the period.
         next_in: Duration,
     },
 }
 
 impl Lock {
-    /// Runs `work` unless another caller of any process started it less than `period` ago. So a fleet runs a job once per period, whatever
-    /// the clocks of its machines say: the server counts the time.
+    /// Runs `work`, unless a call for this name, in this or any other process, started it less than `period` ago. So a fleet runs a job
+    /// once per period, whatever the clocks of its machines say: the server counts the time.
     ///
-    /// The lock stays held for `period` after the start ([`min_hold`](Lock::min_hold)), and for as long as `work` takes. If the process
-    /// dies in the middle of the work, the next run is due when the period ends; if the period is shorter than the
-    /// [watchdog](crate::Builder::watchdog)'s lease, when that lease expires. Use a name for this alone, and the same period everywhere.
-    /// Every call is an owner of its own, also with [`Client::lock`](crate::Client::lock).
+    /// The lock stays held until `period` has passed since the start ([`min_hold`](Lock::min_hold)), or until `work` is done, whichever is
+    /// later. If the process dies in the middle of the work, the lock stays held until `period` has passed, or until the lease expires (by
+    /// default 30 s after the last renewal), whichever is later. If the server loses the lock, the job can run twice in a period.
+    ///
+    /// Use a name for this alone, and the same period everywhere. Every call is an owner of its own, also with
+    /// [`Client::lock`](crate::Client::lock).
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
