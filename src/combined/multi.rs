@@ -286,4 +286,4 @@ impl Holding for MultiGuard {
     }
 }
 
-protecting!(MultiGuard);
+protecting!(MultiGuard, "the locks", "one of the locks is lost");

@@ -33,30 +33,31 @@ pub(super) async fn protect<T>(guard: impl Holding, work: impl Future<Output = T
     }
 }
 
-/// The methods of such a guard that run work.
+/// The methods of such a guard that run work. The documentation needs the words for the locks, and for the loss that stops the work.
 macro_rules! protecting {
-    ($guard:ident) => {
+    ($guard:ident, $locks:literal, $lost:literal) => {
         impl $guard {
-            /// Runs `work` while all locks are held, then releases them. If one lock is lost, `work` is dropped.
+            #[doc = concat!("Runs `work`, then releases ", $locks, ". If ", $lost, " before `work` is completed, `work` is dropped.")]
             ///
-            /// A finished value is never thrown away, as with [`Guard::protect`](crate::Guard::protect).
+            /// The value of completed work is never dropped, even if the release then fails, as with
+            /// [`Guard::protect`](crate::Guard::protect).
             ///
             /// # Errors
             ///
-            /// [`Error::Lost`](crate::Error::Lost) if a lock was lost before `work` was done.
+            #[doc = concat!("[`Error::Lost`](crate::Error::Lost) if ", $lost, " before `work` was completed.")]
             ///
             /// # Cancel safety
             ///
-            /// Dropping the future drops `work` and releases the locks.
+            #[doc = concat!("Dropping the future drops `work` and releases ", $locks, ".")]
             pub async fn protect<T>(self, work: impl Future<Output = T>) -> crate::Result<T> {
                 self.protect_outcome(work).await.into_value()
             }
 
-            /// As [`protect`](Self::protect), for work that can fail itself: both kinds of errors in one `Result`.
+            /// As [`protect`](Self::protect), for work that returns a `Result`: its errors and those of the lock become one `Result`.
             ///
             /// # Errors
             ///
-            /// The error of `work`, after the locks were released; else as [`protect`](Self::protect).
+            #[doc = concat!("The error of `work`, after the release of ", $locks, "; else as [`protect`](Self::protect).")]
             ///
             /// # Cancel safety
             ///
@@ -68,8 +69,8 @@ macro_rules! protecting {
                 self.protect(work).await?
             }
 
-            /// As [`protect`](Self::protect), and tells work during which all locks were held to the end from work that may not
-            /// have been alone to the end.
+            /// As [`protect`](Self::protect), but distinguishes three cases, see [`Outcome`](crate::Outcome): the release confirmed that
+            /// nothing was lost before the end of the work, the work was completed but the release failed, or the work was stopped.
             ///
             /// # Cancel safety
             ///

@@ -374,4 +374,4 @@ impl Holding for QuorumGuard {
     }
 }
 
-protecting!(QuorumGuard);
+protecting!(QuorumGuard, "the lock", "the lock is lost on a majority of the servers");
