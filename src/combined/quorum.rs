@@ -151,7 +151,7 @@ enum Vote {
 }
 
 impl QuorumLock {
-    /// Sets a fixed lease, as [`Lock::lease`]. A server that comes back empty is then not asked again.
+    /// Sets a fixed lease, as [`Lock::lease`]. If a server comes back without its data, the client does not request the lock there again.
     pub fn lease(self, d: Duration) -> QuorumLock {
         QuorumLock { renewed: false, ..self.each(|lock| lock.lease(d)) }
     }
@@ -187,7 +187,8 @@ impl QuorumLock {
     ///
     /// * [`Error::Unavailable`]: no majority answered for [`outage_timeout`](crate::Builder::outage_timeout) of the first client.
     /// * [`Error::Lost`]: this owner held the lock and lost it.
-    /// * Others as [`Error`] says. In each case this call holds nothing on any server that answers.
+    /// * Others as [`Error`] says. In each case this call acquired nothing. If a server that does not reply has granted the lock to it, the
+    ///   client releases it there in the background.
     ///
     /// # Cancel safety
     ///
@@ -251,8 +252,9 @@ impl QuorumLock {
         self.lock().await?.protect(work()).await
     }
 
-    /// Releases the lock on every server on behalf of its holder, and wakes the waiters; true if one of the servers had it. Does not wait
-    /// for a server that replies much later than a majority: the holder then loses the lock, and releases it there.
+    /// Releases the lock on every server on behalf of its holder, and wakes the waiters; true if this call released it on one of them, see
+    /// [`Lock::force_unlock`]. It does not wait for a server that replies much later than a majority. That server may keep the lock until
+    /// the holder notices that it has lost the majority, and releases the rest.
     ///
     /// # Errors
     ///

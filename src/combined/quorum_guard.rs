@@ -41,8 +41,9 @@ pub(super) enum Seeding {
 
 /// The guard of a [`QuorumLock`](crate::QuorumLock). Released by [`unlock`](QuorumGuard::unlock), or in the background when dropped.
 ///
-/// Each server's hold is renewed as that of a [`Lock`](crate::Lock). A server that lost the lock, or did not answer at first, is asked for
-/// it again every third of a lease, and counts from then on.
+/// The client renews the hold on each server as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not reply at first, the
+/// client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
+/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard {
@@ -190,7 +191,7 @@ impl QuorumGuard {
         QuorumGuard { servers, token: AnyLost::default(), _keeper: ended.drop_guard() }
     }
 
-    /// On how many servers the hold is certain now.
+    /// On how many servers this owner [certainly](crate::Guard::remaining) holds the lock now.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.servers.nodes()
@@ -202,13 +203,14 @@ impl QuorumGuard {
         self.servers.remaining()
     }
 
-    /// Whether fewer than a majority of the servers are certain, or were at any time since the lock was acquired.
+    /// True if [`lost`](QuorumGuard::lost) would resolve now. Sends no request.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.servers.loss().is_some()
     }
 
-    /// Resolves when fewer than a majority are certain, before any of their leases can have expired. For `select!`.
+    /// Resolves when this owner no longer [certainly](crate::Guard::remaining) holds the lock on a majority of the servers. A majority that
+    /// was lost once does not come back. Use it in `select!`.
     ///
     /// # Cancel safety
     ///
@@ -229,7 +231,7 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if a majority has it no more; [`Error::Unavailable`] if no majority answers.
+    /// [`Error::Lost`] if a majority no longer has it; [`Error::Unavailable`] if no majority replies.
     ///
     /// # Cancel safety
     ///
