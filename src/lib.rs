@@ -60,9 +60,10 @@
 //! * **Hold.** A hold begins when an owner acquires a lock that it does not hold, and ends with the release of the owner's last guard.
 //!   An owner that acquires a `lock` again re-enters its hold: the *hold count* grows by one. [`Owner`] says which calls have the same
 //!   owner. A hold of a lock for which others wait is also called a *turn*.
-//! * **Certain or lost.** A hold is *certain* while [`Guard::remaining`] is above zero: no other owner can have the lock, unless it was forced open or
-//!   [the server lost it](#what-a-lock-cannot-promise). When that time is over, or the server no longer has the lock, the hold is *lost*,
-//!   and stays so. Then [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and [`Guard::lost_token`] notifies other tasks.
+//! * **Certain or lost.** A hold is *certain* while [`Guard::remaining`] is above zero: no other owner can have the lock, unless it was
+//!   forced open or [the server lost it](#what-a-lock-cannot-promise). A hold is *lost* when that time is over, or when the client learns
+//!   that the server no longer has the lock. It stays lost. Then [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and
+//!   [`Guard::lost_token`] notifies other tasks.
 //!
 //! # Start and stop
 //!
@@ -87,11 +88,16 @@
 //! [`guide::operations`] lists the ACL rules for one server, a cluster and sentinels, ready to copy. [`Error::Denied`] names a missing
 //! permission.
 //!
+//! # What happens when something fails
+//!
+//! [`guide::guarantees`] lists each failure and its effect on the holder and the waiters. [`guide::faq`] lists common mistakes, by what you
+//! see.
+//!
 //! # Tracing
 //!
 //! Events and spans about locks have the target `leasehold::lock`, those about connections `leasehold::conn`. They contain the names of
-//! locks and the ids of holds ([`Guard::id`]), never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]). [`Client::stats`] has gauges and counters,
-//! [`Client::held`] lists what the client holds now.
+//! locks and the ids of holds ([`Guard::id`]), never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]).
+//! [`Client::stats`] has gauges and counters, [`Client::held`] lists what the client holds now.
 //!
 //! # Runtimes
 //!

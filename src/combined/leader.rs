@@ -45,7 +45,7 @@ pub struct Leader {
 
 impl Leader {
     /// Campaigns, runs `work` while this process leads, and returns its result. If the leadership is lost, `work` is dropped and this
-    /// process campaigns again; `work` then starts anew.
+    /// process campaigns again. When it leads again, `work` starts from the beginning.
     ///
     /// [`Client::shutdown`] and [`Client::close`] end the leadership at once: `work` is dropped, the lock is released, and the next
     /// candidate leads. `shutdown` lets other holders finish, but not a leader. If `work` must not stop in the middle, let it end by a
@@ -56,7 +56,7 @@ impl Leader {
     /// * [`Error::Closed`]: the client was shut down or closed before `work` was done.
     /// * [`Error::Unavailable`], only if the runtime that the client was connected on has ended. If the server is not available, the
     ///   campaign goes on.
-    /// * [`Error::InvalidName`], [`Error::Denied`], [`Error::Conflict`] and others as [`Error`] says, but never [`Error::Lost`]: after a
+    /// * [`Error::InvalidName`], [`Error::Denied`], [`Error::Conflict`] and others as [`Error`] says, but not [`Error::Lost`]: after a
     ///   loss this process campaigns again.
     ///
     /// # Cancel safety

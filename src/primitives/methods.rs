@@ -8,8 +8,8 @@ macro_rules! settings {
             /// or [extend](crate::Guard::extend) it. If the process dies, the lock stays held for the rest of `d`. To limit long
             /// work, prefer [`max_hold`](Self::max_hold): then the lock of a process that died is free within 30 s.
             ///
-            /// `d` must be between 1 ms and one year; any other value is reported by the call that acquires the lock. A lease
-            /// shorter than one round trip to the server expires before you can use the lock: that call returns
+            /// `d` must be between 1 ms and one year. With any other value, the call that acquires the lock returns an error. A lease
+            /// shorter than one round trip to the server expires before you can use the lock: then that call returns
             /// [`Error::Lost`](crate::Error::Lost). Defaults to no fixed lease: the watchdog renews the lock.
             #[must_use = "the setting is in the value that this returns"]
             pub fn lease(self, d: std::time::Duration) -> Self {
@@ -80,9 +80,11 @@ macro_rules! exclusive {
             /// and does not run the job a second time.
             ///
             /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It
-            /// also stays for `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. `d` must be between 1 ms and one
-            /// year, and no longer than a fixed [`lease`](Self::lease); any other value is reported by the call that acquires the
-            /// lock. If one owner acquires the lock several times, the latest end counts. Defaults to nothing.
+            /// also stays for `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. If one owner
+            /// acquires the lock several times, it stays until the latest of these times has passed.
+            ///
+            /// `d` must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease). With any other value, the
+            /// call that acquires the lock returns an error. Defaults to nothing.
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -159,8 +161,9 @@ macro_rules! exclusive {
                 self.take("try_lock", crate::engine::WaitLimit::Once).await
             }
 
-            /// Waits for `limit`, then makes a last attempt; `None` if another owner held the lock all that time. So the call does not
-            /// miss a lock that is released at the last moment. It returns one round trip after `limit`, in most cases.
+            /// Waits until the lock is acquired, but for no longer than `limit`; `None` if another owner held it all that time. When
+            /// `limit` is over, the call makes a last attempt, so that it does not miss a lock that was released a moment before. So
+            /// it may return a little later than `limit`, by about a round trip.
             ///
             /// # Errors
             ///
