@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 /// By default the client checks the server's certificate against the root certificates of the system and the host in the URL. It
 /// presents no certificate of its own.
 ///
-/// The client reads the files when it is made, and again for each connection that it opens later. So it uses a replaced certificate
-/// from the next connection on. If a file is not valid by then, the client logs a warning and uses the last valid contents. It reads
-/// the root certificates of the system only when it is made, or when a client certificate has changed.
+/// [`Builder::connect`](crate::Builder::connect) reads the files, and the client reads them again for each connection that it opens later.
+/// So it uses a replaced certificate from the next connection on. If a file is not valid by then, the client logs a warning and uses the
+/// last valid contents. It reads the root certificates of the system only at `connect`, or when a client certificate has changed.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {

@@ -45,9 +45,9 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 ///
 /// # What it does not give
 ///
-/// * A server that restarts without its data can grant a lock that it had granted before. Until the holder's next renewal, at most a
-///   third of its lease later, two holders can be certain; with a fixed [`lease`](QuorumLock::lease), until it expires. Run the servers with `appendfsync always`, or start a server that lost its
-///   data only after the longest lease has passed.
+/// * A server that restarts without its data can grant a lock that it had granted before. Then two owners can hold the lock: until the
+///   first one's next renewal, at most a third of its lease later, or with a fixed [`lease`](QuorumLock::lease) until that expires. Run the
+///   servers with `appendfsync always`, or start a server that lost its data only after the longest lease has passed.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
 ///

@@ -179,7 +179,7 @@ macro_rules! side {
                 self.$wrap(stringify!($try), WaitLimit::Once).await
             }
 
-            /// Waits for at most `limit`.
+            /// Waits until the lock is acquired, but for no longer than `limit`; `None` if that was not possible.
             ///
             /// # Errors
             ///
@@ -192,7 +192,7 @@ macro_rules! side {
                 self.$wrap(stringify!($try_for), WaitLimit::of(limit)).await
             }
 
-            /// Waits until a deadline: an `Instant` of tokio or of the standard library.
+            #[doc = concat!("As [`", stringify!($try_for), "`](RwLock::", stringify!($try_for), "), with a deadline: an `Instant` of tokio or of the standard library.")]
             ///
             /// # Errors
             ///
