@@ -62,8 +62,8 @@ pub enum Outcome<T> {
     /// The work was completed, and the lock was held until its release.
     Done(T),
     /// The work was completed, but the release failed: the lock was lost before, or the release could not be confirmed. Another owner
-    /// may have held the lock during the last part of the work. Check its result: compare it with the present state, or repeat the work
-    /// if it is idempotent.
+    /// may have held the lock during the last part of the work. If the work is idempotent, run it again under the lock. Else compare its
+    /// result with the present state. [`guide::faq`](crate::guide::faq#after-an-unclear-end) has more.
     Unconfirmed {
         /// The value that the work returned.
         value: T,
