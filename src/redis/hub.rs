@@ -256,7 +256,7 @@ impl Hub {
                 },
                 () = wanted.notified() => {
                     let some = self.missing(line, if one_by_one { 1 } else { AT_ONCE });
-                    if let Err(fault) = self.subscribe(&subscriber, &some).await {
+                    if let Err(fault) = self.subscribe(line, &subscriber, &some).await {
                         return self.refused(&some, &fault);
                     }
                     if !some.is_empty() {
@@ -290,19 +290,26 @@ impl Hub {
         }
     }
 
-    async fn subscribe(&self, subscriber: &Subscriber, channels: &[Arc<str>]) -> Result<(), Fault> {
+    /// Subscribes these channels. A channel that has moved to another line in the meantime stays missing there.
+    async fn subscribe(&self, line: &Line, subscriber: &Subscriber, channels: &[Arc<str>]) -> Result<(), Fault> {
         if channels.is_empty() {
             return Ok(());
         }
         subscriber.subscribe(channels).await?;
         for name in channels {
-            if let Some(channel) = self.table().get_mut(name) {
-                channel.live.store(true, Ordering::Release);
-                channel.refused = None;
-            }
-            self.listeners(name).iter().for_each(|listener| listener.subscribed());
+            let listeners = self.is_subscribed(line, name);
+            listeners.iter().for_each(|listener| listener.subscribed());
         }
         Ok(())
+    }
+
+    /// Notes that a line delivers the messages of a channel. Returns its listeners.
+    fn is_subscribed(&self, line: &Line, name: &str) -> Vec<Arc<dyn Listener>> {
+        let mut table = self.table();
+        let Some(channel) = table.get_mut(name).filter(|channel| channel.line == *line) else { return Vec::new() };
+        channel.live.store(true, Ordering::Release);
+        channel.refused = None;
+        channel.listeners()
     }
 
     /// The subscribed channels. A server ends a subscription when the slot of the channel moves to another server, and fred does not report

@@ -211,6 +211,15 @@ impl Site {
         self.keeper(name).exists(name)
     }
 
+    /// The number of clients that the servers notify of the release of a lock.
+    fn listeners(&self, name: &str) -> usize {
+        let channel = format!("redisson_lock__channel:{{billing:{name}}}");
+        let is_sharded = matches!(self, Site::Cluster(_)) && version() >= (7, 0);
+        let how = if is_sharded { "SHARDNUMSUB" } else { "NUMSUB" };
+        let on = |node: &Server| node.ask::<(String, usize)>(&["PUBSUB", how, &channel]).1;
+        self.nodes().into_iter().map(on).sum()
+    }
+
     fn calls(&self, command: &str) -> u64 {
         self.nodes().iter().map(|node| node.calls(command)).sum()
     }
@@ -260,9 +269,13 @@ async fn connected(builder: Builder) -> Client {
     builder.prefix("billing:").connect().await.expect("let in")
 }
 
-async fn waiter(client: &Client, name: &str) -> JoinHandle<leasehold::Result<Guard>> {
+/// A task that waits, and whose client the server notifies. Two refusals alone do not show that: on a slow machine, the second one can be
+/// that of a waiter that polls until its channel is subscribed.
+async fn waiter(site: &Site, client: &Client, name: &str) -> JoinHandle<leasehold::Result<Guard>> {
+    until("earlier waiters to leave the channel", SOON, || site.listeners(name) == 0).await;
     let (lock, before) = (client.lock(name).owner(&Owner::new()), client.stats().total.refused);
     let waiting = tokio::spawn(async move { lock.lock().await });
+    until("the channel to be subscribed", SOON, || site.listeners(name) == 1).await;
     until("it to wait", SOON, || client.stats().total.refused >= before + 2).await;
     waiting
 }
@@ -276,8 +289,8 @@ async fn taken(waiting: JoinHandle<leasehold::Result<Guard>>) -> Guard {
 async fn everything(site: &Site) {
     let (ours, other) = (connected(site.ours().client_name("us")).await, site.other().await);
     nesting(&ours).await;
-    waking(&ours, &other).await;
-    waking(&other, &ours).await;
+    waking(site, &ours, &other).await;
+    waking(site, &other, &ours).await;
     handing_over(site, &ours).await;
     forcing(&ours, &other).await;
     replicating(site).await;
@@ -299,9 +312,9 @@ async fn nesting(client: &Client) {
     outer.unlock().await.expect("ours");
 }
 
-async fn waking(holder: &Client, waiting: &Client) {
+async fn waking(site: &Site, holder: &Client, waiting: &Client) {
     let guard = holder.lock("woken").lock().await.expect("free");
-    let (before, waiter) = (waiting.stats().total.wakeups, waiter(waiting, "woken").await);
+    let (before, waiter) = (waiting.stats().total.wakeups, waiter(site, waiting, "woken").await);
     guard.unlock().await.expect("ours");
     taken(waiter).await.unlock().await.expect("ours");
     until("the message", SOON, || waiting.stats().total.wakeups > before).await;
@@ -311,7 +324,7 @@ async fn waking(holder: &Client, waiting: &Client) {
 async fn handing_over(site: &Site, client: &Client) {
     let before = site.calls("hdel");
     let guard = client.lock("handed").lease(AN_HOUR).lock().await.expect("free");
-    let waiter = waiter(client, "handed").await;
+    let waiter = waiter(site, client, "handed").await;
     guard.unlock().await.expect("ours");
     taken(waiter).await.unlock().await.expect("ours");
     assert!(site.calls("hdel") > before, "handed over by the server");
@@ -394,7 +407,8 @@ impl Scene<'_> {
         let (outer, inner) = (lock.lock().await.expect("free"), lock.lock().await.expect("re-entered"));
         let handed = ours.lock("handed").lease(AN_HOUR).lock().await.expect("free");
         let forced = other.lock("forced").lease(AN_HOUR).lock().await.expect("free");
-        let (waiters, our_waiter) = (vec![waiter(&other, "nested").await], waiter(&ours, "handed").await);
+        let waiters = vec![waiter(site, &other, "nested").await];
+        let our_waiter = waiter(site, &ours, "handed").await;
         (Scene { site, ours, other, forced, waiters, our_waiter }, [outer, inner, handed])
     }
 
@@ -404,7 +418,7 @@ impl Scene<'_> {
         let lock = ours.lock("nested").lease(AN_HOUR);
         calls.note("ping", ours.ping().await);
         if let Some(free) = calls.note("lock", ours.lock("free").lease(AN_HOUR).lock().await) {
-            self.waiters.push(waiter(&self.other, "free").await);
+            self.waiters.push(waiter(self.site, &self.other, "free").await);
             calls.note("unlock of what is waited for", free.unlock().await);
         }
         calls.note("lock again", lock.lock().await);
@@ -427,7 +441,9 @@ impl Scene<'_> {
         let held = self.other.lock("late").lock().await.expect("free");
         let lock = late.lock("late");
         let waiting = tokio::spawn(async move { lock.lock().await });
-        until("it to have asked", SOON, || late.stats().total.requests > 0).await;
+        // Before that, it could acquire the released lock by its first attempt, and would have no channel to leave.
+        let is_refused = || waiting.is_finished() || !self.site.refused().is_empty();
+        until("it to listen, or a refusal", SOON, || self.site.listeners("late") > 0 || is_refused()).await;
         held.unlock().await.expect("ours");
         let (taken, _) = within("the lock or a refusal", SOON, waiting).await;
         drop(calls.note("lock of what is released", taken.expect("no panic")));
@@ -445,12 +461,17 @@ impl Scene<'_> {
 
     /// With all rights given back: who waits in another client is told, and nothing is left.
     async fn all_is_well(self) {
-        let told = self.waiters.len();
+        let (mut guards, told) = (Vec::new(), self.waiters.len().try_into().expect("few"));
         for waiting in self.waiters {
-            taken(waiting).await.unlock().await.expect("ours");
+            guards.push(taken(waiting).await);
         }
-        let total = self.other.stats().total;
-        assert!(total.wakeups >= told.try_into().expect("few"), "not by looking for themselves: {total:?}");
+        // Before they are released: the client also receives the messages of its own releases.
+        let total = || self.other.stats().total;
+        until("all to be told", SOON, || total().wakeups >= told || total().by_timer > 0).await;
+        assert!(total().wakeups >= told, "not by looking for themselves: {:?}", total());
+        for guard in guards {
+            guard.unlock().await.expect("ours");
+        }
         if let Ok(guard) = within("the lock or a refusal", SOON, self.our_waiter).await.0.expect("no panic") {
             guard.unlock().await.expect("ours");
         }

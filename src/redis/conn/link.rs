@@ -17,9 +17,9 @@ use fred::{
     clients::Client,
     error::{Error as FredError, ErrorKind},
     interfaces::{ClientLike, FredResult, LuaInterface},
-    types::{Builder, ClusterHash, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
+    types::{Builder, ClusterHash, ConnectHandle, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
 };
-use futures_util::future::{BoxFuture, join_all, try_join_all};
+use futures_util::future::{BoxFuture, FutureExt, join_all, try_join_all};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
@@ -214,7 +214,7 @@ impl Link {
     ) -> Result<Link, Fault> {
         let client = client(target, command_timeout, buffer)?;
         let down = CancellationToken::new();
-        let mut driver = client.connect();
+        let (mut driver, up) = connecting(&client);
         let link = Link {
             client,
             address: target.address.clone(),
@@ -231,7 +231,7 @@ impl Link {
         let connected = async {
             tokio::select! {
                 ended = &mut driver => Err(ended.map_or_else(|_| closed(), |end| end.err().unwrap_or_else(closed))),
-                up = link.client.wait_for_connect() => up,
+                up = up => up,
             }
         };
         match timeout(command_timeout, connected).await {
@@ -677,6 +677,19 @@ fn client(target: &Target, command_timeout: Duration, buffer: usize) -> Result<C
         .map_err(fault)
 }
 
+/// Starts to connect. The future resolves when the connection is open.
+///
+/// fred's `wait_for_connect` first checks whether the client is connected, and then subscribes to the notification about that. If the
+/// connection opens in between, on another thread, it never resolves. So this polls it once before the client starts to connect: the
+/// subscription is there before there is anything to miss.
+fn connecting(client: &Client) -> (ConnectHandle, BoxFuture<'static, FredResult<()>>) {
+    let waiting = client.clone();
+    let mut up = async move { waiting.wait_for_connect().await }.boxed();
+    let early = (&mut up).now_or_never();
+    debug_assert!(early.is_none(), "a client that has not started to connect is not connected");
+    (client.connect(), up)
+}
+
 /// The beginnings of fred's errors for commands that it gave up. "channel closed" is the error of a command whose link was closed.
 const LOST_ON_THE_WAY: [&str; 3] = ["Too many failed", "Failed to", "channel closed"];
 
@@ -767,8 +780,50 @@ pub(super) fn closed() -> FredError {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{SocketAddr, TcpListener},
+        thread,
+    };
+
     use super::*;
     use crate::credentials::Credentials;
+
+    /// A server that replies `OK` to each request of one connection.
+    fn obliging() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut request = [0; 1024];
+            while stream.read(&mut request).is_ok_and(|length| length > 0) && stream.write_all(b"+OK\r\n").is_ok() {}
+        });
+        address
+    }
+
+    /// The moment between the check and the subscription of fred is too short for a test. So this test polls for the first time when the
+    /// notification was sent long ago, and the state of the client is no longer "connected".
+    #[tokio::test]
+    async fn a_connection_that_opens_before_anybody_looks_is_noticed() {
+        let at = obliging();
+        let target = Target {
+            address: Address::Tcp("127.0.0.1".into(), at.port()),
+            ip: None,
+            credentials: Credentials::new("", ""),
+            database: None,
+            tls: None,
+            client_name: None,
+        };
+        let client = client(&target, Duration::from_secs(5), 16).expect("good settings");
+        let (driver, up) = connecting(&client);
+        while !client.is_connected() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        client.quit().await.expect("the server replies");
+        driver.await.expect("no panic").expect("no error");
+        assert!(!client.is_connected());
+        timeout(Duration::from_secs(5), up).await.expect("at once").expect("it was connected");
+    }
 
     #[test]
     fn who_the_server_takes_us_for() {
