@@ -117,11 +117,8 @@ impl Name {
         if key.len() > LONGEST_NAME {
             return invalid("it is longer than 1 KiB, prefix included");
         }
-        if key.contains('{') && hash_tag(&key).is_none() {
-            return invalid("it has a '{' but no {tag}, so a cluster would keep the lock and its channel apart");
-        }
-        if key.contains('}') && !key.contains('{') {
-            return invalid("it has a '}' but no {tag}, so a cluster would keep the lock and its channel apart");
+        if key.contains(['{', '}']) && hash_tag(&key).is_none() {
+            return invalid(without_tag(prefix, name));
         }
         Ok(Name { key: key.into(), prefix: prefix.len().try_into().expect("shorter than 1 KiB") })
     }
@@ -138,6 +135,19 @@ impl Deref for Name {
 
     fn deref(&self) -> &str {
         &self.key[usize::from(self.prefix)..]
+    }
+}
+
+/// The reason for which a name with a brace, but without a tag, is refused. The brace may be in the client's prefix, which the error does
+/// not show as a part of the name.
+fn without_tag(prefix: &str, name: &str) -> &'static str {
+    match (prefix.contains(['{', '}']), name.contains('{')) {
+        (true, _) => {
+            "the prefix of this client has a brace, but prefix and name have no {tag}, so a cluster would keep the lock \
+            and its channel apart; write a whole {tag} in the prefix, or no brace"
+        }
+        (false, true) => "it has a '{' but no {tag}, so a cluster would keep the lock and its channel apart",
+        (false, false) => "it has a '}' but no {tag}, so a cluster would keep the lock and its channel apart",
     }
 }
 
@@ -161,6 +171,17 @@ mod tests {
             Name::new("app:", bad).expect_err(bad);
         }
         assert_eq!(&**Name::new("app:", "x").expect("good").key(), "app:x");
+    }
+
+    #[test]
+    fn a_brace_in_the_prefix_is_said_to_be_there() {
+        let told = |prefix, name| Name::new(prefix, name).expect_err("no tag").to_string();
+        for (prefix, name) in [("{eu", "x"), ("eu}", "x"), ("{}", "{a}"), ("eu}:", "a}")] {
+            assert!(told(prefix, name).contains("the prefix of this client has a brace"), "{prefix} {name}");
+        }
+        assert!(told("eu:", "a{b").contains("it has a '{'"));
+        assert!(told("eu:", "a}b").contains("it has a '}'"));
+        Name::new("{eu", "}x").expect("the tag is whole");
     }
 
     #[test]

@@ -47,7 +47,7 @@ const YOUNG: Duration = Duration::from_secs(1);
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
     /// A message was published.
     fn message(&self);
-    /// The channel was just subscribed, or subscribed again: earlier messages may have been missed.
+    /// Messages may have been missed: the channel was just subscribed, or subscribed again, or it cannot be subscribed now.
     fn subscribed(&self);
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Hub {
     next_subscription: AtomicU64,
     /// Notified when a channel needs a SUBSCRIBE.
     wanted: Notify,
-    /// One task for each line that was ever needed. Notified when one of its channels needs a SUBSCRIBE.
+    /// One task for each line that is in use. Notified when one of its channels needs a SUBSCRIBE.
     lines: Mutex<BTreeMap<Line, Arc<Notify>>>,
 }
 
@@ -172,7 +172,7 @@ impl Hub {
     }
 
     fn task_of(self: &Arc<Hub>, line: Line, closed: &CancellationToken) -> Arc<Notify> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines();
         let wanted = lines.entry(line.clone()).or_insert_with(|| {
             let wanted = Arc::<Notify>::default();
             let listening = Arc::clone(self).keep_listening(line, Arc::clone(&wanted));
@@ -182,7 +182,8 @@ impl Hub {
         Arc::clone(wanted)
     }
 
-    /// Opens the connection for the first listener, and again whenever it is lost.
+    /// Opens the connection for the first listener, and again whenever it is lost. Ends when it is lost and no channel needs it: a shard may
+    /// have another address by now.
     async fn keep_listening(self: Arc<Hub>, line: Line, wanted: Arc<Notify>) {
         let (dial, sharded) = (self.deployment.dial(&line), matches!(line, Line::Shard(_)));
         let (mut one_by_one, mut pause, mut failing_since) = (false, FIRST_PAUSE, None::<Instant>);
@@ -190,7 +191,10 @@ impl Hub {
             wanted.notified().await;
             if !self.all_silent(&line) {
                 failing_since = None;
-                continue; // no channel needs this connection anymore: a slot may have another server by now
+                if self.ends(&line) {
+                    return;
+                }
+                continue;
             }
             wanted.notify_one(); // still wanted once connected
             let begun = Instant::now();
@@ -209,7 +213,7 @@ impl Hub {
                 }
                 Err(fault) => {
                     let longest = fault.last_pause(LAST_PAUSE);
-                    let cause = fault.source().unwrap_or_else(|| source("the client is closed"));
+                    let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
                     // One warning for each outage: there are about two attempts a second.
                     if failing_since.is_none() {
                         tracing::warn!(target: "leasehold::conn", %cause,
@@ -217,15 +221,28 @@ impl Hub {
                     } else {
                         tracing::debug!(target: "leasehold::conn", %cause, "still cannot open the connection for messages");
                     }
+                    // A server that replies also replies to waiters that poll.
+                    if failing_since.is_none() && !matches!(fault, Fault::NotSent(_) | Fault::Unknown(_)) {
+                        self.wake(&line);
+                    }
                     failing_since.get_or_insert(begun);
                     (pause * 2).min(longest)
                 }
             };
-            if self.all_silent(&line) {
-                wanted.notify_one();
-            }
+            self.all_silent(&line);
+            wanted.notify_one();
             sleep(spread(pause)).await;
         }
+    }
+
+    /// Forgets the task of a line without channels. The lock makes sure that a channel that comes later finds no task, and gets a new one.
+    fn ends(&self, line: &Line) -> bool {
+        let mut lines = self.lines();
+        let is_needed = self.table().values().any(|channel| channel.line == *line);
+        if !is_needed {
+            lines.remove(line);
+        }
+        !is_needed
     }
 
     /// Resolves when another server than `there` publishes the messages of a line, even if the connection to `there` still works.
@@ -328,7 +345,7 @@ impl Hub {
         missing.map(|(name, _)| Arc::clone(name)).take(most).collect()
     }
 
-    /// Notes a refusal; the waiters of that channel use timers. True if it is not known yet which channel was refused.
+    /// Notes a refusal, and wakes the waiters of that channel: from now on they poll. True if it is not known yet which channel was refused.
     fn refused(&self, channels: &[Arc<str>], fault: &Fault) -> bool {
         if matches!(fault, Fault::Unknown(_) | Fault::NotReady(_) | Fault::Elsewhere(..)) {
             self.deployment.may_be_old();
@@ -339,7 +356,9 @@ impl Hub {
             "the server refuses the subscription; waiters poll instead");
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());
+            channel.live.store(false, Ordering::Release);
         }
+        self.listeners(only).iter().for_each(|listener| listener.subscribed());
         false
     }
 
@@ -374,9 +393,20 @@ impl Hub {
         self.table().get(name).map(Channel::listeners).unwrap_or_default()
     }
 
+    /// Wakes the waiters of a line that delivers nothing for now. They went to sleep when it still did, and do not know that they must poll.
+    fn wake(&self, line: &Line) {
+        let of_line = |channel: &&Channel| channel.line == *line;
+        let listeners: Vec<_> = self.table().values().filter(of_line).flat_map(Channel::listeners).collect();
+        listeners.iter().for_each(|listener| listener.subscribed());
+    }
+
     fn wake_all(&self) {
         let listeners: Vec<_> = self.table().values().flat_map(Channel::listeners).collect();
         listeners.iter().for_each(|listener| listener.message());
+    }
+
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<Line, Arc<Notify>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Channel>> {
@@ -392,5 +422,80 @@ impl Channel {
     fn is_missing(&self) -> bool {
         let refused = self.refused.is_some_and(|since| since.elapsed() < REFUSED);
         !self.live.load(Ordering::Acquire) && !refused && !self.listeners.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{Config, Confirmed, Lease},
+        redis::url::Url,
+    };
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Listener for Nobody {
+        fn message(&self) {}
+
+        fn subscribed(&self) {}
+    }
+
+    /// A hub whose server does not reply.
+    fn hub(closed: &CancellationToken) -> Arc<Hub> {
+        let config = Config {
+            watchdog: Lease::new("watchdog", Duration::from_secs(30)).expect("a good lease"),
+            command_timeout: Duration::from_secs(1),
+            outage_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::ZERO,
+            slow_wait: Duration::from_secs(1),
+            replicas: 0,
+            confirmed: Confirmed::Received,
+            handovers: 0,
+            connections: 1,
+            pubsub: PubSub::Auto,
+            credentials: None,
+            tls: None,
+            client_name: None,
+            prefix: String::new(),
+        };
+        let (url, counters) = (Url::parse("redis://127.0.0.1:1").expect("a good URL"), Arc::default());
+        let deployment = Arc::new(Deployment::lazy(&url, &config, &counters, closed));
+        Hub::start(deployment, counters, closed.clone())
+    }
+
+    async fn until(what: &str, is_true: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !is_true() {
+            assert!(started.elapsed() < Duration::from_secs(10), "{what}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn the_task_of_a_line_ends_when_nobody_listens_there() {
+        let closed = CancellationToken::new();
+        let hub = hub(&closed);
+        for _ in 0..2 {
+            let subscription = hub.join("x", Arc::new(Nobody));
+            until("a task for the line", || hub.lines().len() == 1).await;
+            drop(subscription);
+            until("the end of the task", || hub.lines().is_empty()).await;
+        }
+        closed.cancel();
+    }
+
+    #[tokio::test]
+    async fn the_task_of_a_line_stays_while_somebody_listens_there() {
+        let closed = CancellationToken::new();
+        let hub = hub(&closed);
+        let first = hub.join("x", Arc::new(Nobody));
+        until("a task for the line", || hub.lines().len() == 1).await;
+        let _second = hub.join("y", Arc::new(Nobody));
+        drop(first);
+        until("the first channel to be left", || hub.table().len() == 1).await;
+        assert!(!hub.ends(&Line::Any) && hub.lines().len() == 1);
+        closed.cancel();
     }
 }

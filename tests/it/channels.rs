@@ -125,3 +125,23 @@ async fn a_channel_that_is_allowed_again_is_subscribed() {
     waiting.abort();
     assert!(told.is_ok(), "still not subscribed 45 s after it was allowed; {asked} requests instead");
 }
+
+/// A waiter that has slept since its channel was subscribed polls as soon as the server refuses to subscribe it again.
+#[tokio::test]
+async fn waiters_poll_once_their_channel_cannot_be_subscribed_again() {
+    for change in [&["-subscribe"][..], &["resetpass", ">another"]] {
+        let server = Server::start();
+        let holder = plain(&server).await;
+        let _held = holder.lock("x").lock().await.expect("free");
+        let client = with_rights(&server, &["+@all", "~*", "&*"][..if version() < (6, 2) { 2 } else { 3 }]).await;
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        until("its channel to be subscribed", ms(5_000), || !server.channels().is_empty()).await;
+        until("it to wait", ms(5_000), || client.stats().total.refused >= 2).await;
+        let _: String = server.ask(&[&["ACL", "SETUSER", "u"], change].concat());
+        let _: u32 = server.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        until("the refusal", ms(5_000), || !server.ask::<Vec<redis::Value>>(&["ACL", "LOG"]).is_empty()).await;
+        let _: u32 = server.ask(&["DEL", "x"]); // which no message announces
+        drop(at_once("it to look", waiting).await);
+    }
+}
