@@ -113,7 +113,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if the server did not confirm every release. The locks that it still has expire.
+    /// [`Error::Unavailable`] if the server did not confirm every release. The locks that remain there expire.
     ///
     /// # Cancel safety
     ///
@@ -366,15 +366,16 @@ impl Builder {
     /// The time for which [`connect`](Builder::connect) retries while the server does not reply or is not ready. Use it for services
     /// that start before Redis does. A wrong password fails at once.
     ///
-    /// The first attempt is always completed: it can take one `command_timeout` for each of the `connections`, even if `t` is shorter.
-    /// The last attempt starts when `t` is over and takes up to 0.1 s. Defaults to zero: one attempt.
+    /// The first attempt is always completed, even if `t` is shorter: it can take one `command_timeout` for each of the
+    /// [`connections`](Builder::connections). The call may return up to 0.1 s later than `t`, because it makes a last attempt then.
+    /// Defaults to zero: one attempt.
     pub fn connect_timeout(self, t: Duration) -> Self {
         Builder { connect_timeout: t, ..self }
     }
 
-    /// A call that waits longer than this for a lock logs warnings (target `leasehold::lock`), each with the length of the wait and
-    /// the holder. It logs one after this time, one at every doubling of it, and one when the wait ends. Only the first waiter in the
-    /// queue of a name logs warnings. The others log one event at debug level when their wait ends. Defaults to 1 s.
+    /// A call that waits longer than this for a lock logs warnings (target `leasehold::lock`), each with the length of the wait and the
+    /// holder. It logs one after this time, one at every doubling of it, and one when the wait ends. If several calls of this client wait
+    /// for one name, only the first of them logs warnings. The others log one event at debug level when their wait ends. Defaults to 1 s.
     pub fn slow_wait(self, t: Duration) -> Self {
         Builder { slow_wait: t, ..self }
     }
@@ -396,11 +397,12 @@ impl Builder {
     /// How often in a row a lock may go from task to task of this client before other clients get their chance.
     ///
     /// If tasks of this client wait for a lock that another of its tasks releases, the client gives it to the first of them directly,
-    /// without a message to other clients. After `n` such turns it releases the lock for all. If no other client received the message
-    /// about the last such release, none seems to wait: then the row may be longer than `n`, until it has lasted 10 ms.
+    /// without a message to other clients. After `n` such turns it releases the lock for all, and the server says how many other
+    /// clients received the message. If none did, nobody else seems to wait: then the next row of turns may be longer than `n`, but lasts
+    /// at most 10 ms.
     ///
-    /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn.
-    /// It has no effect on a [`FairLock`](crate::FairLock), or if [`replicas`](Builder::replicas) is set: these are always released for all.
+    /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn. It
+    /// has no effect on a [`FairLock`](crate::FairLock), or if [`replicas`](Builder::replicas) is set: these are always released for all.
     /// [How a lock moves](crate::guide::guarantees#how-a-lock-moves-between-the-tasks-of-one-client) has the details. Defaults to 16.
     pub fn handovers(self, n: u32) -> Self {
         Builder { handovers: n, ..self }
@@ -414,13 +416,13 @@ impl Builder {
 
     /// Whether the client runs its connections, renewals and releases on a thread of its own. Then it renews leases even while your
     /// code blocks all threads of your runtime. It costs a switch of threads per request. Defaults to true on a current-thread
-    /// runtime, which does not run between two calls of `block_on`; else to false.
+    /// runtime, which does not run between two calls of `block_on`, and where there is no runtime; else to false.
     pub fn own_thread(self, own: bool) -> Self {
         Builder { own_thread: Some(own), ..self }
     }
 
-    /// How a waiter is notified that a lock is free. All programs that share locks must use the same way, Redisson's too. If they do
-    /// not, their waiters notice a release only by a timer. Defaults to [`PubSub::Auto`].
+    /// How a waiter is notified that a lock is free. All programs that share locks must use the same way, also those that use Redisson. If
+    /// they do not, their waiters notice a release only by a timer. Defaults to [`PubSub::Auto`].
     pub fn pubsub(self, p: PubSub) -> Self {
         Builder { pubsub: p, ..self }
     }

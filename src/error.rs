@@ -49,14 +49,15 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// A setting is not valid. The call acquired nothing and changed no lock. Change the setting. Two settings can also mean this:
+    /// A setting is not valid. The call acquired nothing and changed no lock. Change the setting. Two values of `setting` mean
+    /// something else:
     ///
     /// * `runtime`: a call was polled outside a tokio runtime. If it was `unlock`, the client releases the lock in the background.
     /// * `url`: the server belongs to a cluster, and the URL does not begin with `redis-cluster`.
     #[error("the setting {setting} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidConfig {
-        /// The name of the method that sets it.
+        /// The name of the method that sets it, or `runtime`.
         setting: &'static str,
         /// The rule that the setting breaks. Never contains a password.
         reason: String,

@@ -1,5 +1,6 @@
 //! Distributed locks on Redis and Valkey. They are compatible with Redisson, so JVM services on the same server share them. They are
-//! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them.
+//! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them
+//! (the waiters of a [`FairLock`] also send a request every five seconds).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -25,10 +26,10 @@
 //!
 //! <div class="warning">
 //!
-//! **If in doubt, use `mutex`.** A `lock` belongs to the tokio task that acquired it, its *owner*. All futures that run in this task
-//! have the same owner: branches of `join_all`, `FuturesUnordered` and `buffer_unordered`, and all requests of one keep-alive connection
-//! in axum or hyper. They re-enter the lock and do **not** exclude each other. For the same reason two `try_lock` in one test both
-//! succeed. The same is true of `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a [`Quorum`]. With `non_reentrant()` every call of
+//! **If in doubt, use `mutex`.** A `lock` belongs to the tokio task that acquired it, its *owner*. All futures that run in this task have
+//! the same owner: branches of `join_all`, `FuturesUnordered` and `buffer_unordered`, and all requests of one keep-alive connection in axum
+//! or hyper. They re-enter the lock and do **not** exclude each other. Two `try_lock` in one test both succeed as well: the whole test has
+//! one owner. The same is true of `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a [`Quorum`]. With `non_reentrant()` every call of
 //! these is an owner of its own; `mutex` is `lock` with that setting. See [`Lock`].
 //!
 //! </div>
@@ -61,9 +62,9 @@
 //!   An owner that acquires a `lock` again re-enters its hold: the *hold count* grows by one. [`Owner`] says which calls have the same
 //!   owner. A hold of a lock for which others wait is also called a *turn*.
 //! * **Certain or lost.** A hold is *certain* while [`Guard::remaining`] is above zero: no other owner can have the lock, unless it was
-//!   forced open or [the server lost it](#what-a-lock-cannot-promise). A hold is *lost* when that time is over, or when the client learns
-//!   that the server no longer has the lock. It stays lost. Then [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and
-//!   [`Guard::lost_token`] notifies other tasks.
+//!   forced open or [the server lost it](#what-a-lock-cannot-promise). A hold is *lost* when that time is over, when the client learns that
+//!   the server no longer has the lock, when its [`max_hold`](Lock::max_hold) is over, or when the client is closed. It stays lost. Then
+//!   [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and [`Guard::lost_token`] notifies other tasks.
 //!
 //! # Start and stop
 //!

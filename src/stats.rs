@@ -72,7 +72,7 @@ pub struct Totals {
     pub released: u64,
     /// Holds lost before their release, or found gone at their release.
     pub lost: u64,
-    /// Renewals that the server confirmed, including those that only check the hold and do not extend its lease.
+    /// Requests of the watchdog that the server confirmed: renewals, and for holds with a fixed lease, checks that the lock is still there.
     pub renewals: u64,
     /// Attempts that found the lock held by another owner.
     pub refused: u64,

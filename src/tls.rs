@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 
 /// Settings of encrypted connections, for URLs that begin with `rediss` or `valkeys`; see [`Builder::tls`](crate::Builder::tls).
 ///
-/// By default the client checks the server's certificate against the root certificates of the system and the host in the URL. It
-/// presents no certificate of its own.
+/// By default the client checks that an authority that the system trusts has signed the server's certificate, and that it names the host
+/// that the client connects to. It presents no certificate of its own.
 ///
 /// [`Builder::connect`](crate::Builder::connect) reads the files, and the client reads them again for each connection that it opens later.
 /// So it uses a replaced certificate from the next connection on. If a file is not valid by then, the client logs a warning and uses the

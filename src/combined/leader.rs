@@ -14,7 +14,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// A campaign for the leadership of this name. In Redis it is the [`mutex`](Client::mutex) of the same name. Sends nothing.
+    /// A candidate for the leadership of this name; it does nothing until you call [`run`](Leader::run). In Redis it is the
+    /// [`mutex`](Client::mutex) of the same name. Sends nothing.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -20,7 +20,8 @@ pub enum Once<T> {
 }
 
 impl Lock {
-    /// Runs `work`, unless a call for this name, in this or any other process, started it less than `period` ago. So a fleet runs a job
+    /// Runs `work`, unless a call for this name, in this or any other process, started it less than `period` ago or still
+    /// runs it. So a fleet runs a job
     /// once per period, whatever the clocks of its machines say: the server counts the time.
     ///
     /// The lock stays held until `period` has passed since the start ([`min_hold`](Lock::min_hold)), or until `work` is done, whichever is

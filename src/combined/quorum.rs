@@ -47,7 +47,8 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 ///
 /// * A server that restarts without its data can grant a lock that it had granted before. Then two owners can hold the lock: until the
 ///   first one's next renewal, at most a third of its lease later, or with a fixed [`lease`](QuorumLock::lease) until that expires. Run the
-///   servers with `appendfsync always`, or start a server that lost its data only after the longest lease has passed.
+///   servers with `appendfsync always`, or, if a server has lost its data, wait for the longest lease
+///   before you start it again.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
 ///

@@ -156,8 +156,9 @@ impl Guard {
 
     /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
     ///
-    /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another
-    /// task of this client waits, the lock passes to it at once; `unlock` still returns only after the confirmation of the server.
+    /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another task of
+    /// this client waits, the lock passes to it at once; `unlock` returns after the client's next request about the lock has confirmed that
+    /// the server still had it.
     ///
     /// # Errors
     ///
@@ -166,8 +167,8 @@ impl Guard {
     /// * [`Error::Closed`]: the client was closed before the confirmation.
     /// * [`Error::Unavailable`]: the server did not reply, or refused, for
     ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
-    /// * [`Error::Unavailable`] with "could not be confirmed": no request reached the server until the lease expired, and the server then
-    ///   no longer had the lock. It is unknown whether this owner held it until the release.
+    /// * [`Error::Unavailable`] with "could not be confirmed": you called `unlock` in time, but no request reached the server before the
+    ///   lease expired, and then it no longer had the lock. It is unknown whether another owner acquired it before your call.
     ///
     /// There is one case in which `Ok` is an assumption. If the first release request gets no reply and the second finds no lock, `unlock`
     /// assumes that the first request released it.
@@ -265,10 +266,12 @@ impl Guard {
     }
 
     /// The time for which this owner *certainly* holds the lock, even if the server never replies again. Zero once the lock is lost. The
-    /// hold can end sooner only if the server loses the lock or it is forced open, see [`guide::guarantees`](crate::guide::guarantees).
+    /// hold can end sooner only if the server loses the lock, if it is forced open, or if the client is closed. A
+    /// [`max_hold`](crate::Lock::max_hold) is taken into account. See [`guide::guarantees`](crate::guide::guarantees).
     ///
-    /// The client counts it from the moment before it sent the last confirmed request. It uses a clock that continues while the
-    /// machine sleeps. It subtracts a thousandth of the lease and 1 ms, because the clocks of client and server may differ.
+    /// The client counts it from the moment before it sent the last confirmed request. It uses a clock that continues while the machine
+    /// sleeps (on most [platforms](crate#platforms)). It subtracts a thousandth of the lease and 1 ms, because the clocks of client and
+    /// server may differ.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
@@ -425,8 +428,8 @@ impl Guard {
         self.hold.hold_count()
     }
 
-    /// The id of this hold, `clientUUID:n`. In Redis it is the name of a field in the hash that is the lock. The server sees one id as one
-    /// holder.
+    /// The id of this hold: `clientUUID:n`, or `clientUUID:n:write` for a write lock. In Redis it is the name of a field in the hash that
+    /// is the lock. The server sees one id as one holder.
     ///
     /// Every hold has a new id, with two exceptions. A hold that began when a task of this client passed the lock on in memory, without a
     /// request, has the id of the hold before. And readers of this client may share one hold on the server, and its id.

@@ -76,7 +76,8 @@ working!(FairLock, "fair_lock");
 forcing!(FairLock, FAIR);
 
 impl FairLock {
-    /// The hold ids of the waiters, the next one first. A waiter whose process died stays in the list until it is passed over.
+    /// The ids of the waiters, the next one first; each is the [`Guard::id`](crate::Guard::id) that the waiter will have. A waiter whose
+    /// process died stays in the list until it is passed over.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -52,13 +52,14 @@ impl Client {
 
 /// A [`Lock`](crate::Lock) in which every hold has a fencing token: a number greater than those of all earlier holds.
 ///
-/// A lock with a lease cannot stop a process that was paused after it checked the lock and before it wrote. The resource can: it
-/// remembers the greatest token that it has seen and refuses smaller ones. [How to do that](crate::guide::fencing) with SQL, an HTTP service and Redis.
+/// A lock with a lease cannot stop a process that was paused after it checked the lock and before it wrote. The resource can: it remembers
+/// the greatest token that it has seen and refuses smaller ones. [How to do that](crate::guide::fencing) with SQL, an HTTP service and
+/// Redis.
 ///
 /// The token grows with every hold of the name, in any task, client or JVM. A nested acquisition belongs to the same hold and has the
 /// same token. The server counts tokens in the key
 /// `redisson_lock_token:{name}`, which never expires. **Never delete that key**, or tokens start at 1 again and resources refuse
-/// them. Tokens are not safer than the server: a server that loses its last second of writes loses tokens, too.
+/// them. A server that loses its last second of writes forgets the tokens of that second and gives them out again.
 ///
 /// If several tasks of one client wait for the lock, each turn costs one round trip more than with a [`Lock`](crate::Lock): the server
 /// must count a token for it.

@@ -68,7 +68,8 @@ pub struct Holder {
     /// Redisson `clientUUID:threadId`. If the lock was released before its [`min_hold`](crate::Lock::min_hold) was over, the id of the
     /// last holder ends with `:rest`.
     pub id: String,
-    /// The hold count: how often the owner has acquired the lock. It does not say how many readers of one client share this entry.
+    /// The hold count: how often one owner has acquired the lock. If readers of one client share this entry, it does not say how many
+    /// they are.
     pub holds: u64,
     /// The time left on the lease. `None` if the key never expires; no client creates such a key on purpose.
     pub remaining: Option<Duration>,

@@ -79,12 +79,12 @@ impl Client {
 /// | | [`Client::lock`] | [`Client::mutex`] |
 /// |---|---|---|
 /// | one owner is | a task, with all futures that run in it (see [`Owner`](crate::Owner)) | one call |
-/// | acquired again by the same owner | re-entered at once | waits, as for any other owner |
+/// | the task that holds the lock acquires it again | re-enters at once | waits for itself forever |
 /// | several branches or requests in one task | do **not** exclude each other | exclude each other |
 /// | works like | Redisson's `RLock`, Java's `synchronized` | `tokio::sync::Mutex` |
 ///
-/// In a test, two `try_lock` of one task both succeed, since the second one re-enters. Use `mutex`, two tasks, or two clients.
-/// An owner belongs to one client: two clients in one task are two owners and exclude each other.
+/// In a test, two `try_lock` both succeed, since the whole test has one owner, and the second call re-enters. Use `mutex`, two tasks, or
+/// two clients. An owner belongs to one client: two clients in one task are two owners and exclude each other.
 ///
 /// # Nesting
 ///

@@ -4,9 +4,10 @@
 macro_rules! settings {
     ($lock:ident, $new:literal) => {
         impl $lock {
-            /// Sets a fixed lease. The client does not renew it: the lock expires after `d`, unless you release it before that
-            /// or [extend](crate::Guard::extend) it. If the process dies, the lock stays held for the rest of `d`. To limit long
-            /// work, prefer [`max_hold`](Self::max_hold): then the lock of a process that died is free within 30 s.
+            /// Sets a fixed lease. The client does not renew it: the lock expires after `d`, unless you release it before that or
+            /// [extend](crate::Guard::extend) it. If the process dies, the lock stays held for the rest of `d`. The client only checks,
+            /// every third of `d` and at least every 9 s, that the server still has the lock. To limit long work, prefer
+            /// [`max_hold`](Self::max_hold): then the lock of a process that died is free within 30 s.
             ///
             /// `d` must be between 1 ms and one year. With any other value, the call that acquires the lock returns an error. A lease
             /// shorter than one round trip to the server expires before you can use the lock: then that call returns
@@ -20,8 +21,8 @@ macro_rules! settings {
             /// the client stops renewing. The holder can use the rest of the lease to stop. The lock is free when you release or drop
             /// the guard, and at the latest when the lease expires: 30 s after `d`, by default.
             ///
-            /// Each acquisition counts `d` from its own start. The earliest limit among the living guards ends the whole hold.
-            /// If `d` is zero, the call that acquires the lock returns an error. Defaults to no limit.
+            /// Each acquisition counts `d` from the moment at which the lock was granted to it. The earliest limit among the living guards
+            /// ends the whole hold. If `d` is zero, the call that acquires the lock returns an error. Defaults to no limit.
             #[must_use = "the setting is in the value that this returns"]
             pub fn max_hold(self, d: std::time::Duration) -> Self {
                 $lock(self.0.max_hold(d))
@@ -126,12 +127,13 @@ macro_rules! exclusive {
             ///
             /// # Cancel safety
             ///
-            /// Dropping the future at any point leaves nothing behind: no hold, no place in the queue, no subscription.
+            /// Dropping the future at any point leaves nothing behind: no hold and no place in the queue. A
+            /// subscription that no other call needs ends half a second later.
             ///
-            /// Await the future or drop it. Do not keep it without polling it, as a `select!` does with a branch that you resume
-            /// later. The waiters behind an unpolled call, and a second `lock` of the same owner, wait 6 to 11 s before they pass it
-            /// over; when you poll it again, it starts again. If the server has granted the lock to an unpolled `try_lock` or nested
-            /// `lock`, the lock stays held until you poll or drop that future, or until the lease expires.
+            /// Await the future or drop it. Do not keep it without polling it, as a `select!` does with a branch that you resume later. An
+            /// unpolled call delays the waiters behind it, and other `lock` calls of the same owner, for 6 to 11 s; then they pass it over.
+            /// If you poll it after that, it waits anew, at the end of the queue. If the server has granted the lock to an unpolled
+            /// `try_lock` or nested `lock`, the lock stays held until you poll or drop that future, or until the lease expires.
             pub async fn lock(&self) -> crate::Result<$guard> {
                 let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))

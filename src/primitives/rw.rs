@@ -76,15 +76,16 @@ impl Client {
 /// * **Not from reading to writing.** If an owner that holds the read lock requests the write lock, it would wait for itself: the call
 ///   returns [`Error::Upgrade`] at once. With [`non_reentrant`](RwLock::non_reentrant) every call is an owner of its own, so the client
 ///   cannot see that, and the call waits forever.
-/// * **A lost write lock ends with its lease.** Then other readers enter, even if its guard still lives and its owner also reads.
+/// * **A lost write lock ends with its lease.** When its lease has expired, readers of other owners can enter, even while the write guard
+///   exists and its owner also holds the read lock.
 /// * **Each reader has a lease of its own.** If the process of a reader dies, its read lock expires with this lease. Other readers do
 ///   not renew it (but a JVM with Redisson before 4.4 does).
 /// * **leasehold clients starve no waiter.** A writer that waits for readers leaves a mark on the server. New readers of all leasehold
-///   clients then wait until this writer has released the lock, however long that takes. A waiter that was refused several times,
+///   clients then wait until this writer has released the lock. A waiter that was refused several times,
 ///   reader or writer, leaves such a mark, too: it acquires the lock next, even if its client is far from the server. If the process of
 ///   a waiter with a mark is killed, the others wait for up to three seconds.
-/// * **JVMs ignore the mark.** If at every moment a JVM reads, a writer waits for as long as they do, as in Redisson. Its mark then keeps
-///   readers of leasehold clients out for no longer than one lease.
+/// * **JVMs ignore the mark.** If at every moment a JVM reads, a writer waits for as long as they do, as in Redisson. Its mark keeps
+///   readers of leasehold clients out for at most 30 s (the [`watchdog`](crate::Builder::watchdog)'s lease); then they read again.
 /// * **Readers of one client share.** Readers that come soon after each other share one hold on the server, and one
 ///   [`id`](Guard::id), so together they send few requests. Each reader still has a guard of its own.
 ///
@@ -106,7 +107,7 @@ pub enum RwState {
     Read(Vec<Holder>),
     /// A writer, and perhaps its owner's read lock.
     Write {
-        /// Its id ends in `:write`.
+        /// Its id ends in `:write`, as the [`Guard::id`] of its guard does.
         writer: Holder,
         /// The read holds of the writer's owner.
         readers: Vec<Holder>,
