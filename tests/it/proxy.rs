@@ -45,6 +45,22 @@ fn cuts_before_and_after() {
     assert_eq!((tally.cut_there, tally.cut_back), (2, 1));
 }
 
+/// Two requests are under way, and the first cut ends the connection of both. The second cut is for another connection.
+#[test]
+fn each_cut_of_a_reply_ends_a_connection_of_its_own() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let mut raw = connect(&proxy).expect("it listens");
+    proxy.rule(on_incr(Fault::Cut(Way::Back)).times(2));
+    let mut both = redis::pipe();
+    both.cmd("INCR").arg("n").cmd("INCR").arg("n");
+    both.query::<Vec<u32>>(&mut raw).expect_err("cut");
+    assert!(!proxy.is_spent(), "{:?}", proxy.tally());
+    incr(&mut connect(&proxy).expect("it listens")).expect_err("cut");
+    assert!(proxy.is_spent() && proxy.tally().cut_back == 2, "{:?}", proxy.tally());
+    assert_eq!(incr(&mut connect(&proxy).expect("it listens")).expect("all rules are used up"), 4);
+}
+
 #[test]
 fn calms_down() {
     let server = Server::start();

@@ -80,6 +80,7 @@ pub(crate) struct Rule {
     fault: Fault,
     skip: u64,
     times: u64,
+    number: u64,
 }
 
 /// Faults at random, the same decisions in the same order for one seed.
@@ -150,7 +151,7 @@ impl Proxy {
 
     /// One more rule. The first that fits a request decides.
     pub(crate) fn rule(&self, rule: Rule) {
-        self.shared.plan().rules.push(rule);
+        self.shared.plan().add(rule);
     }
 
     /// Faults at random from now on, where no rule decides.
@@ -214,7 +215,7 @@ impl Drop for Proxy {
 impl Rule {
     /// Once, at the next request of that kind.
     pub(crate) fn new(which: Which, fault: Fault) -> Rule {
-        Rule { which, fault, skip: 0, times: 1 }
+        Rule { which, fault, skip: 0, times: 1, number: 0 }
     }
 
     /// So many times in a row.
@@ -227,7 +228,7 @@ impl Rule {
         Rule { skip, ..self }
     }
 
-    fn decide(&mut self, request: &Request<'_>) -> Option<Fault> {
+    fn decide(&mut self, request: &Request<'_>) -> Option<Decided> {
         if self.times == 0 || !self.which.fits(request) {
             return None;
         }
@@ -236,8 +237,15 @@ impl Rule {
             return None;
         }
         self.times -= 1;
-        Some(self.fault)
+        Some(Decided { fault: self.fault, by: Some(self.number) })
     }
+}
+
+/// What is to be done to one request or its reply, and the number of the rule that says so.
+#[derive(Debug, Clone, Copy)]
+struct Decided {
+    fault: Fault,
+    by: Option<u64>,
 }
 
 /// For [`Fault::Rewrite`]: a script's answer as if to another request. It expects one string that begins with the nonce.
@@ -267,6 +275,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     rules: Vec<Rule>,
+    /// How many rules there have ever been.
+    numbered: u64,
     schedule: Option<(Schedule, fastrand::Rng)>,
     tally: Tally,
 }
@@ -285,13 +295,29 @@ impl Shared {
 }
 
 impl Plan {
-    fn decide(&mut self, request: &Request<'_>) -> Option<Fault> {
+    fn add(&mut self, rule: Rule) {
+        self.numbered += 1;
+        self.rules.push(Rule { number: self.numbered, ..rule });
+    }
+
+    fn decide(&mut self, request: &Request<'_>) -> Option<Decided> {
         self.tally.requests += 1;
         let by_rule = self.rules.iter_mut().find_map(|rule| rule.decide(request));
         by_rule.or_else(|| {
             let (schedule, random) = self.schedule.as_mut()?;
-            if schedule.which.fits(request) { schedule.draw(random) } else { None }
+            let fault = if schedule.which.fits(request) { schedule.draw(random) } else { None };
+            fault.map(|fault| Decided { fault, by: None })
         })
+    }
+
+    /// The connection has ended before this reply could be cut, for example by the cut of an earlier reply. The rule waits for another.
+    fn not_done(&mut self, decided: Decided) {
+        let by_it = |rule: &&mut Rule| decided.by == Some(rule.number);
+        if matches!(decided.fault, Fault::Cut(_))
+            && let Some(rule) = self.rules.iter_mut().find(by_it)
+        {
+            rule.times += 1;
+        }
     }
 }
 
@@ -408,24 +434,29 @@ async fn serve(mut client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
     shared.plan().tally.connections += 1;
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let (sent, under_way) = mpsc::unbounded_channel();
-    tokio::select! {
+    let (sent, mut under_way) = mpsc::unbounded_channel();
+    let end = tokio::select! {
         end = there(Pipe::new(from_client, to_server, &shared), sent) => end,
-        end = back(Pipe::new(from_server, to_client, &shared), under_way) => end,
+        end = back(Pipe::new(from_server, to_client, &shared), &mut under_way) => end,
         () = cut => Ok(()),
+    };
+    // Before the sockets are closed: a client that connects again finds the rules as they are then.
+    while let Ok(left) = under_way.try_recv() {
+        left.inspect(|decided| shared.plan().not_done(*decided));
     }
+    end
 }
 
 /// Requests on their way. For each that reaches the server, what shall become of its reply is noted.
-async fn there<R, W>(mut pipe: Pipe<'_, R, W>, sent: mpsc::UnboundedSender<Option<Fault>>) -> io::Result<()>
+async fn there<R, W>(mut pipe: Pipe<'_, R, W>, sent: mpsc::UnboundedSender<Option<Decided>>) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     while let Some((frame, bytes)) = pipe.next().await? {
-        let fault = pipe.shared.plan().decide(&Request::of(&frame, &bytes));
-        let (now, later) = match fault {
-            Some(fault) if fault.way() == Way::There => (Some(fault), None),
+        let decided = pipe.shared.plan().decide(&Request::of(&frame, &bytes));
+        let (now, later) = match decided {
+            Some(Decided { fault, .. }) if fault.way() == Way::There => (Some(fault), None),
             later => (None, later),
         };
         let _ = sent.send(later); // before the reply can come
@@ -439,15 +470,18 @@ where
 }
 
 /// Replies on their way back, each with its request; published messages have none.
-async fn back<R, W>(mut pipe: Pipe<'_, R, W>, mut under_way: mpsc::UnboundedReceiver<Option<Fault>>) -> io::Result<()>
+async fn back<R, W>(
+    mut pipe: Pipe<'_, R, W>,
+    under_way: &mut mpsc::UnboundedReceiver<Option<Decided>>,
+) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     while let Some((frame, bytes)) = pipe.next().await? {
         let is_message = Request::of(&frame, &bytes).command == b"message";
-        let fault = if is_message { None } else { under_way.try_recv().ok().flatten() };
-        if !pipe.deliver(&bytes, fault).await? {
+        let decided = if is_message { None } else { under_way.try_recv().ok().flatten() };
+        if !pipe.deliver(&bytes, decided.map(|decided| decided.fault)).await? {
             return Ok(());
         }
     }
