@@ -99,6 +99,30 @@ async fn a_writer_that_waits_longer_than_a_lease_is_not_starved_by_readers() {
     within("its turn", SOON, writing).await.0.expect("no panic").unlock().await.expect("ours");
 }
 
+/// The writer asks while a reader has the next turn. That reader acquires the lock without a message and removes its mark, and readers
+/// follow each other without a gap. So the writer must ask again soon, and leave a mark of its own.
+#[tokio::test]
+async fn a_writer_that_lets_a_marked_reader_go_first_is_not_starved_by_those_behind_it() {
+    const READER: &str = "6b1c7d3e-0000-8000-8000-000000000001:7";
+    for is_free in [true, false] {
+        let server = Server::start();
+        let (one, two) = (plain(&server).await, plain(&server).await);
+        let _: String = server.ask(&["SET", MARK, READER, "PX", "60000"]);
+        let other = if is_free { None } else { Some(one.rw_lock("x").read().await.expect("beside the marked reader")) };
+        let writing = tokio::spawn({
+            let two = two.clone();
+            async move { Way::Write.lock(&two, "x").await }
+        });
+        until("it to be refused, also as a subscriber", SOON, || two.stats().total.refused >= 2).await;
+        let reading = one.rw_lock("x").owner(&Owner::new()).read().await.expect("beside the marked reader");
+        let _: u32 = server.ask(&["DEL", MARK]); // as its acquisition does
+        let is_next = || server.ask::<Option<String>>(&["GET", MARK]).is_some_and(|id| id.ends_with(":write"));
+        until("the mark of the writer", ms(500), is_next).await;
+        drop((reading, other));
+        within("its turn", SOON, writing).await.0.expect("no panic").unlock().await.expect("ours");
+    }
+}
+
 /// A JVM that reads does not know the mark, which would keep away only readers of ours.
 #[tokio::test]
 async fn beside_a_jvm_a_waiting_writer_keeps_readers_away_for_a_lease_only() {

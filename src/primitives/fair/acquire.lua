@@ -63,9 +63,11 @@ return serve(function(k, a)
   local joins, now = not place, clock()
   place = place or redis.call('RPUSH', queue, id) - 1
   -- A head was notified although its own lock is held: the names `a` and `{a}` share the queue, and the other lock is free. This
-  -- request does not extend the time of that turn, so that the waiters for the other lock get their turn.
+  -- request does not extend the time of that turn, so that the waiters for the other lock get their turn. Nor does a request that
+  -- arrives soon after the turn: the waiters for the other lock send theirs at the same moment. One that arrives later finds a place
+  -- that expired during an outage, and renews it.
   local given = place == 0 and not joins and tonumber(redis.call('ZSCORE', places, id) or 0) or 0
-  local is_called = given > now and given <= now + GRACE
+  local is_called = given > now - GRACE and given <= now + GRACE
   local kept = is_called or redis.pcall('ZADD', places, string.format('%.0f', now + stay), id)
   if type(kept) == 'table' then -- not permitted: the others would pass over a waiter without a place
     if joins then

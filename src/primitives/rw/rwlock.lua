@@ -32,15 +32,17 @@ local function foreign(lock)
 end
 
 -- Sets or renews the mark of a refused waiter for three seconds, unless another waiter has a mark: all leasehold clients let the marked
--- waiter have the next turn. `turn` always sets it, `late` only if all holders know the mark.
+-- waiter have the next turn. `turn` always sets it, `late` only if all holders know the mark. Returns the id of another waiter that has
+-- the mark, if it keeps this one from leaving its own.
 local function mark_turn(lock, mark, id, how)
   if how == 'late' and foreign(lock) then
     return
   end
   local waits = redis.call('GET', mark)
-  if not waits or waits == id then
-    redis.call('SET', mark, id, 'PX', '3000')
+  if waits and waits ~= id then
+    return waits
   end
+  redis.call('SET', mark, id, 'PX', '3000')
 end
 
 -- The key of the mark of a waiter.

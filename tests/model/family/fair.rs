@@ -132,8 +132,8 @@ impl Fair {
     /// In line: in which place, from 1.
     fn stand(&mut self, id: &str) -> usize {
         let before = self.place(id).unwrap_or(self.line.len());
-        if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1..=GRACE).contains(till)) {
-            return 1; // it was called, though its lock is held: for another lock that shares the line
+        if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1 - GRACE..=GRACE).contains(till)) {
+            return 1; // it was called a while ago, though its lock is held: for another lock that shares the line
         }
         if before == self.line.len() {
             self.line.push(id.to_owned());

@@ -11,6 +11,8 @@ const MARK: &str = "leasehold_rwlock_waits:{x}";
 const OWN: [&str; 3] = ["0", "7500", "22500"];
 /// For how long a waiting writer keeps readers away: three seconds.
 const MARKED: i64 = 1;
+/// A tenth of a second, after which a writer looks again if a reader has the mark.
+const SOON: i64 = 0;
 /// Those of ours that write, and a JVM's.
 const WRITERS: [&str; 3] = [
     "6b1c7d3e-0000-8000-8000-000000000001:3:write",
@@ -72,10 +74,15 @@ impl ReadWrite {
     }
 
     fn busy(&self) -> String {
+        self.busy_for(None)
+    }
+
+    /// The next request makes sense after that time, if it is sooner than the end of the lease.
+    fn busy_for(&self, time: Option<i64>) -> String {
         let lock = self.lock.as_ref().expect("somebody has it");
         let writer = lock.fields.iter().find(|(id, _)| writes(id));
         let (someone, _) = writer.or(lock.fields.last()).expect("a field");
-        format!("busy {} {someone}", lock.left)
+        format!("busy {} {someone}", time.unwrap_or(lock.left))
     }
 
     /// How long a reader has left, not above 0 if its lease is over.
@@ -145,13 +152,16 @@ impl ReadWrite {
         }
     }
 
-    /// A refused waiter claims the next turn, unless another has done so.
-    fn mark_turn(&mut self, id: &str, how: &str) {
+    /// A refused waiter claims the next turn, unless another has done so: returns that one.
+    fn mark_turn(&mut self, id: &str, how: &str) -> Option<&str> {
         let foreign = || self.lock.as_ref().is_some_and(|lock| lock.fields.iter().any(|(id, _)| !ours(id)));
-        let is_left = how == "turn" || how == "late" && !foreign();
-        if is_left && self.mark.as_ref().is_none_or(|(waits, _)| waits == id) {
+        if !(how == "turn" || how == "late" && !foreign()) {
+            return None;
+        }
+        if self.mark.as_ref().is_none_or(|(waits, _)| waits == id) {
             self.mark = Some((id.to_owned(), MARKED));
         }
+        self.mark.as_ref().map(|(waits, _)| waits.as_str()).filter(|waits| *waits != id)
     }
 
     fn read_release(&mut self, id: &str, level: u64) -> (String, u64) {
@@ -218,7 +228,7 @@ impl ReadWrite {
             Mode::Conflict => "conflict".to_owned(),
             Mode::Free => {
                 if let Some((waits, left)) = self.mark.as_ref().filter(|(waits, _)| waits != id) {
-                    return format!("busy {left} {waits}");
+                    return format!("busy {} {waits}", if writes(waits) { *left } else { SOON });
                 }
                 self.lock = Some(Hash::of(Some("write"), id, level, lease));
                 self.mark = None;
@@ -226,8 +236,9 @@ impl ReadWrite {
             }
             Mode::Read | Mode::Write => {
                 let beside_readers = mode == Mode::Read && matches!(how, "join" | "stay");
-                self.mark_turn(id, if beside_readers { "turn" } else { how });
-                self.busy()
+                let waits = self.mark_turn(id, if beside_readers { "turn" } else { how });
+                let is_soon = mode == Mode::Read && waits.is_some_and(|waits| !writes(waits));
+                self.busy_for(is_soon.then_some(SOON))
             }
         }
     }
