@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A lock that another owner holds is never an error: `try_lock` and its variants return `None`.
 ///
 /// The cause, such as the error message of the server, is in [`source`](std::error::Error::source). Log the whole chain, not only
-/// the first message.
+/// the first message. The message of [`Error::Server`] already ends with the words of the server, so it has no source.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -155,8 +155,9 @@ pub enum Error {
     #[error("the server refuses the request: {source}")]
     #[non_exhaustive]
     Server {
-        /// The error message of the server.
-        source: Source,
+        /// The error message of the server. It stands in the message of this error, so
+        /// [`source`](std::error::Error::source) does not return it a second time.
+        r#source: Source, // `source` would be returned by `source()`
     },
 
     /// The client is closed or is being shut down, so it acquires no more locks. See [`Client::close`](crate::Client::close) and

@@ -53,6 +53,9 @@ pub(crate) struct ScriptRequest<'a> {
     /// The moment at which the caller began; an error reports the time since then.
     pub(crate) since: Instant,
     pub(crate) give_up: Instant,
+    /// The time for one more attempt that starts at `give_up`, if an earlier attempt failed and the next one would start later.
+    /// Otherwise a request is sent at `give_up` as well, but no time is left for its reply.
+    pub(crate) last_attempt: Option<Duration>,
 }
 
 /// Makes a request that depends on the time.
@@ -73,8 +76,21 @@ impl<'a> ScriptRequest<'a> {
         (since, give_up): (Instant, Instant),
     ) -> ScriptRequest<'a> {
         let pauses = Pauses::default();
-        let (hold, anew, replicas, persistence) = (None, None, 0, Persistence::Usual);
-        ScriptRequest { name, hold, script, part, anew, replicas, what, pauses, persistence, since, give_up }
+        let (hold, anew, replicas, persistence, last_attempt) = (None, None, 0, Persistence::Usual, None);
+        ScriptRequest {
+            name,
+            hold,
+            script,
+            part,
+            anew,
+            replicas,
+            what,
+            pauses,
+            persistence,
+            since,
+            give_up,
+            last_attempt,
+        }
     }
 
     /// A large future. Callers whose futures users keep box it together with their own work.
@@ -118,10 +134,21 @@ impl<'a> ScriptRequest<'a> {
                     return Err(error(fault, self.what, self.since.elapsed(), self.name));
                 }
             };
-            sleep_until(self.give_up.min(Instant::now() + pause)).await;
+            self.pause(pause).await;
             if let Some(anew) = &self.anew {
                 self.part = anew.0();
             }
+        }
+    }
+
+    /// Sleeps before the next attempt, but not beyond the time limit.
+    async fn pause(&mut self, pause: Duration) {
+        let next = Instant::now() + pause;
+        sleep_until(self.give_up.min(next)).await;
+        if next >= self.give_up
+            && let Some(time) = self.last_attempt.take()
+        {
+            self.give_up = Instant::now() + time;
         }
     }
 

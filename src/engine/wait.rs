@@ -627,6 +627,12 @@ impl Engine {
         round_trips.max(LAST_ATTEMPT).max(all).min(self.config.command_timeout)
     }
 
+    /// The time for a last attempt at the deadline, if the earlier attempts of a request fail until then. `None` if the request has
+    /// started so late that its time includes this, or if its time ends before the deadline.
+    fn attempt_at_limit(&self, wait_limit: WaitLimit, give_up: Instant) -> Option<Duration> {
+        wait_limit.end().filter(|end| *end == give_up).map(|end| self.last_attempt(end))
+    }
+
     /// The lease for the request. At least `min_hold`, because the holder may die at once.
     fn lease(&self, request: &AcquireRequest) -> Lease {
         let lease = request.lease.unwrap_or(self.config.watchdog);
@@ -707,7 +713,8 @@ impl Engine {
         guard.asked();
         let part = hold.ask_part((lease.millis(), hold.hold_count()), asked.word(waits), last);
         let question = ScriptRequest::new(ASKING, &hold.name, (&hold.kind.acquire.script, part), (since, give_up));
-        let question = ScriptRequest { hold: Some((&hold, lease)), replicas, ..question };
+        let last_attempt = self.attempt_at_limit(request.wait_limit, give_up);
+        let question = ScriptRequest { hold: Some((&hold, lease)), replicas, last_attempt, ..question };
         let reply = question.ask(&self.redis).await.inspect_err(|_| hold.in_doubt())?;
         if reply.again {
             hold.in_doubt();

@@ -10,7 +10,7 @@ use crate::{
     clock,
     history::What,
     locks::{AnyGuard, AnyLock},
-    scribe::{Scribe, holder_of},
+    scribe::{Release, Scribe, holder_of},
     worker::{COMMAND, OUTAGE},
 };
 
@@ -114,32 +114,25 @@ impl Player {
     }
 
     pub(crate) async fn give_back(&self, guard: impl AnyGuard) {
-        let (id, name) = (holder_of(guard.guard()), guard.guard().name().to_owned());
+        let name = guard.guard().name().to_owned();
         self.scribe.look(guard.guard());
-        self.scribe.note(&name, What::Releasing { id: id.clone() });
-        let (way, ends) = (Way::of(&self.client), Instant::now() + guard.guard().remaining());
+        let (release, way) = (self.scribe.releasing(guard.guard()), Way::of(&self.client));
         let ended = self.scribe.call(&name, "unlock", Some(OUTAGE), guard.give_back(), |()| "ok").await;
-        let is_sure = matches!(ended, Some(Ok(()))) && way.is_whole(&self.client);
-        self.given_back(&name, id.clone(), ended, Some(ends));
-        if is_sure {
-            self.scribe.note(&name, What::Confirmed { id });
-        }
+        let confirmed = matches!(ended, Some(Ok(()))) && way.is_whole(&self.client);
+        let confirmed = confirmed.then(|| What::Confirmed { id: release.id.clone() });
+        self.given_back(&name, release, ended);
+        confirmed.into_iter().for_each(|confirmed| self.scribe.note(&name, confirmed));
     }
 
-    /// `ends`: until when it was certain when its release began. If that is past at the answer, nobody can know whether the lock
-    /// was held to the end, and the client may say so, also in calm times.
-    pub(crate) fn given_back(
-        &self,
-        name: &str,
-        id: String,
-        ended: Option<leasehold::Result<()>>,
-        ends: Option<Instant>,
-    ) {
-        let is_over = ends.is_some_and(|ends| ends <= Instant::now());
+    /// The checker judges a release that could not be confirmed.
+    pub(crate) fn given_back(&self, name: &str, release: Release, ended: Option<leasehold::Result<()>>) {
+        let Release { id, since, until } = release;
         match ended {
             Some(Ok(())) => self.scribe.note(name, What::Released { id }),
             Some(Err(Error::Lost { reason, .. })) => self.scribe.lost(name, &id, reason),
-            Some(Err(error)) if is_over && error.to_string().contains("could not be confirmed") => {}
+            Some(Err(error)) if error.to_string().contains("could not be confirmed") => {
+                self.scribe.note(name, What::Unconfirmed { id, since, until });
+            }
             Some(Err(error)) => self.failed(name, &error),
             None => {}
         }
@@ -147,9 +140,8 @@ impl Player {
 
     /// Releases in the background.
     pub(crate) fn drop(&self, guard: impl AnyGuard) {
-        let guard = guard.guard();
-        self.scribe.look(guard);
-        self.scribe.note(guard.name(), What::Releasing { id: holder_of(guard) });
+        self.scribe.look(guard.guard());
+        self.scribe.releasing(guard.guard());
     }
 
     /// Holds the lock for a while, then releases it.

@@ -121,6 +121,13 @@ impl Scribe {
         self.look(guard);
     }
 
+    /// It is about to be released.
+    pub(crate) fn releasing(&self, guard: &Guard) -> Release {
+        let id = holder_of(guard);
+        self.note(guard.name(), What::Releasing { id: id.clone() });
+        Release { id, since: clock(), until: certain(guard) }
+    }
+
     pub(crate) fn lost(&self, name: &str, id: &str, reason: Lost) {
         self.note(name, What::Lost { id: id.to_owned(), removed: reason == Lost::Removed });
     }
@@ -137,6 +144,15 @@ impl Scribe {
             }
         });
     }
+}
+
+/// A release that begins.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub(crate) id: String,
+    pub(crate) since: u64,
+    /// Until when the hold was certain then.
+    pub(crate) until: u64,
 }
 
 /// `id~owner`: where an id passes on in memory, this tells its owners apart.

@@ -25,7 +25,6 @@ pub(crate) struct Server {
     under_way: usize,
     pub(crate) troubles: Troubles,
     is_troubled: bool,
-    losses: usize,
 }
 
 /// A connection that listens; gone with it.
@@ -69,19 +68,12 @@ pub(crate) enum Fate {
     },
 }
 
-/// How many requests had another fate than an answer so far.
-pub(crate) fn losses() -> usize {
-    world::with(|world| world.server.losses)
-}
-
 pub(crate) fn fate() -> Fate {
     let unlucky = world::with(|world| world.server.troubles.lost > 0) && world::once_in(6);
     if !unlucky {
         return Fate::Answered;
     }
-    world::with(|world| {
-        (world.server.troubles.lost, world.server.losses) = (world.server.troubles.lost - 1, world.server.losses + 1)
-    });
+    world::with(|world| world.server.troubles.lost -= 1);
     let cut = |after| Fate::Cut { after };
     let fates = [Fate::RequestLost, Fate::ReplyLost, Fate::Unknown, cut(false), cut(true)];
     fates[world::below(fates.len())]

@@ -5,7 +5,11 @@ use std::{ops::Deref, time::Duration};
 use leasehold::{Client, Error, FencedGuard, Guard, Lost, Owner, Result, WriteGuard};
 use tokio::task::JoinHandle;
 
-use crate::support::{Server, client, ms, plain, stall::unless_stalled, until, within};
+use crate::support::{
+    Server, client, ms, plain,
+    stall::{Slack, unless_stalled},
+    until, within,
+};
 
 const SOON: Duration = ms(4_000);
 
@@ -284,9 +288,10 @@ pub(crate) mod waiting {
         clean(&server, &two).await;
     }
 
-    /// A server that a busy machine keeps from answering in that time is one that does not answer.
+    /// The last attempt has 20 ms. A server that the machine keeps from answering in that time is one that does not answer.
     pub(crate) async fn gives_up_in_time(way: Way) {
-        unless_stalled(ms(50), async || gives_up(way).await).await;
+        let last_attempt = Slack { left: ms(15), within: ms(20) };
+        unless_stalled(last_attempt, async || gives_up(way).await).await;
     }
 
     async fn gives_up(way: Way) {

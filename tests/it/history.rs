@@ -42,6 +42,7 @@ fn events_survive_their_log() {
         What::Releasing { id: "u:1".into() },
         What::Released { id: "u:1".into() },
         What::Confirmed { id: "u:1".into() },
+        What::Unconfirmed { id: "u:1".into(), since: 1, until: 2 },
         What::Lost { id: "u:1".into(), removed: true },
         What::Lost { id: "u:1".into(), removed: false },
         What::Kept,
@@ -194,6 +195,40 @@ fn errors_in_calm_times() {
     assert_eq!(kinds(&failed), []);
     failed.calm = vec![(15, 25)];
     assert_eq!(kinds(&failed), [Kind::Failure]);
+}
+
+/// A release between two moments, of a hold that was certain until a third when it began. Its `unlock` could not confirm it.
+fn unconfirmed((since, until): (u64, u64), at: u64) -> History {
+    history(
+        &format!(
+            "10 0 a granted one:1 {until}\n{since} 0 a releasing one:1\n{at} 0 a unconfirmed one:1 {since} {until}"
+        ),
+        "",
+    )
+}
+
+#[test]
+fn a_release_that_could_not_be_confirmed() {
+    let after_an_outage = unconfirmed((SECOND, 4 * SECOND), 4 * SECOND);
+    assert_eq!(kinds(&after_an_outage), [], "the lease is over, and nobody said that it was calm");
+    let with_time_left = unconfirmed((SECOND, 4 * SECOND), 4 * SECOND - 1);
+    assert_eq!(kinds(&with_time_left), [Kind::Failure], "never before the end of the lease");
+
+    let mut with_time_to_confirm = unconfirmed((SECOND, 4 * SECOND), 5 * SECOND);
+    with_time_to_confirm.calm = vec![(2 * SECOND, 9 * SECOND)];
+    assert_eq!(kinds(&with_time_to_confirm), [Kind::Failure], "nothing was wrong for two seconds before the end");
+    with_time_to_confirm.calm = vec![(0, 2 * SECOND), (4 * SECOND, 9 * SECOND)];
+    assert_eq!(kinds(&with_time_to_confirm), [], "it was calm only for a moment, and after the end");
+
+    let mut with_the_last_of_its_lease = unconfirmed((SECOND, SECOND + 1), 2 * SECOND);
+    with_the_last_of_its_lease.calm = vec![(0, 9 * SECOND)];
+    assert_eq!(kinds(&with_the_last_of_its_lease), [], "the request was on its way when the lease ended");
+
+    let mut while_paused = unconfirmed((SECOND, 4 * SECOND), 5 * SECOND);
+    while_paused.calm = vec![(0, 9 * SECOND)];
+    let paused = format!("{} 9 - paused {SECOND}", 4 * SECOND);
+    while_paused.clients.get_mut("one").expect("a client").push(paused.parse().expect("an event"));
+    assert_eq!(kinds(&while_paused), [], "the client did not run");
 }
 
 #[test]

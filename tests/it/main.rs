@@ -67,6 +67,7 @@ mod sentinels;
 mod shared_owner;
 mod shared_readers;
 mod slow_release;
+mod stalls;
 mod starting;
 mod storms;
 #[cfg(feature = "tls")]

@@ -84,3 +84,22 @@ async fn a_waiter_rides_it_out() {
         has_it_when_there_is_room(plain(&server).await, &server, how).await;
     }
 }
+
+/// The pauses grow to a second. Whatever the pause, the last attempt is made when the limit ends, and has time for its reply.
+#[tokio::test]
+async fn waiters_have_it_at_their_limit() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    memory(&server, "1");
+    let waiting = (0..20).map(|n| {
+        let lock = client.mutex(&format!("x-{n}"));
+        tokio::spawn(async move { lock.try_lock_for(ms(2_000)).await })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    tokio::time::sleep(ms(1_500)).await; // half of them have a pause from here to their limit
+    memory(&server, "0");
+    for waiting in waiting {
+        let taken = within("the last attempt", SOON, waiting).await.0.expect("no panic");
+        taken.expect("there is room").expect("free").unlock().await.expect("ours");
+    }
+}

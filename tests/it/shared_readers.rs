@@ -16,7 +16,6 @@ use crate::{
     support::{
         Server, Stopwatch, before, behind, client, ms, plain,
         proxy::{Fault, Mode, Rule, Way, Which},
-        stall::unless_stalled,
         until, within,
     },
 };
@@ -42,7 +41,9 @@ async fn two(client: &Client, with: impl Fn(RwLock) -> RwLock) -> (ReadGuard, Re
             return (first, second);
         }
         assert!(started.elapsed() < ms(20_000), "they never share");
-        first.unlock().await.expect("ours");
+        let unlocked = first.unlock().await;
+        let is_capped = matches!(unlocked, Err(Error::Lost { reason: Lost::MaxHold, .. }));
+        assert!(unlocked.is_ok() || is_capped, "{unlocked:?}"); // its `max_hold` may end before the second has come
         second.unlock().await.expect("ours");
     }
 }
@@ -282,15 +283,14 @@ async fn the_guards_of_one_owner_given_back_at_once_were_both_its_own() {
 async fn one_that_is_lost_and_goes_at_the_same_moment_takes_nothing_along() {
     let server = Server::start();
     let one = plain(&server).await;
-    for _ in 0..50 {
-        unless_stalled(ms(2), async || {
-            let (lost, other) = two(&one, |lock| lock.max_hold(ms(40))).await;
-            lost.lost().await;
-            let [lost, other] = at_once(lost, other).await;
-            assert!(lost.is_err());
-            other.expect("ours to the end");
-        })
-        .await;
+    for _ in 0..100 {
+        // So short that the client waits for nothing else. The second reader joins only after a further request, so on a busy machine
+        // the first may be lost before that. Then they do not share, and `two` tries again.
+        let (lost, other) = two(&one, |lock| lock.max_hold(ms(8))).await;
+        lost.lost().await;
+        let [lost, other] = at_once(lost, other).await;
+        assert!(lost.is_err());
+        other.expect("ours to the end");
     }
     idle(&one).await;
     clean(&server, &one).await;

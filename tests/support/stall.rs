@@ -23,8 +23,9 @@ const GRAIN: Duration = Duration::from_micros(200);
 /// How often a test may find that the machine did not run.
 const ATTEMPTS: u32 = 4;
 
-/// All stalls since the process began, in microseconds; and the beat that is under way.
+/// All stalls since the process began, in microseconds; each of them; and the beat that is under way.
 static STALLED: AtomicU64 = AtomicU64::new(0);
+static STALLS: Mutex<Vec<Stall>> = Mutex::new(Vec::new());
 static BEATING: LazyLock<Mutex<Instant>> = LazyLock::new(|| {
     thread::spawn(|| {
         loop {
@@ -32,10 +33,51 @@ static BEATING: LazyLock<Mutex<Instant>> = LazyLock::new(|| {
             thread::sleep(BEAT);
             let late = lateness(*beat());
             STALLED.fetch_add(u64::try_from(late.as_micros()).expect("no centuries"), Relaxed);
+            if !late.is_zero() {
+                STALLS.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { ended: Instant::now(), late });
+            }
         }
     });
     Mutex::new(Instant::now())
 });
+
+/// The machine stood still for so long, until then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stall {
+    pub(crate) ended: Instant,
+    pub(crate) late: Duration,
+}
+
+/// Stalls that explain why a test failed: of so much in all, within a stretch of so long. Such a stretch of a test has a time limit, and
+/// on a machine that runs there is that much left of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slack {
+    pub(crate) left: Duration,
+    pub(crate) within: Duration,
+}
+
+impl Slack {
+    /// The most that the machine stood still within such a stretch, if that explains a failure.
+    pub(crate) fn used_up(&self, stalls: &[Stall]) -> Option<Duration> {
+        let ends_here = |(at, last): (usize, &Stall)| {
+            let first = last.ended.checked_sub(self.within.max(last.late));
+            let of_stretch =
+                stalls[..=at].iter().rev().take_while(|stall| first.is_none_or(|first| stall.ended >= first));
+            of_stretch.map(|stall| stall.late).sum::<Duration>()
+        };
+        stalls.iter().enumerate().map(ends_here).max().filter(|worst| *worst > self.left)
+    }
+}
+
+/// The stalls since then, with that of this moment.
+fn stalls(since: Instant) -> Vec<Stall> {
+    let under_way = Stall { ended: Instant::now(), late: lateness(*beat()) };
+    let all = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let later = all.iter().rev().take_while(|stall| stall.ended >= since).copied();
+    let mut later: Vec<_> = std::iter::once(under_way).chain(later).collect();
+    later.reverse();
+    later
+}
 
 fn beat() -> std::sync::MutexGuard<'static, Instant> {
     BEATING.lock().unwrap_or_else(PoisonError::into_inner)
@@ -136,17 +178,19 @@ impl fmt::Display for Took {
     }
 }
 
-/// For a test whose leases are so short that a machine that stands still for a moment ends them: if it fails and the machine stood
-/// still for that long in all, the attempt showed nothing, and the test runs again.
-pub(crate) async fn unless_stalled(allowed: Duration, test: impl AsyncFn()) {
+/// For a test of a time limit that a machine that stands still for a moment exceeds. If it fails, and the machine stood still for longer
+/// than the limit has left, the attempt showed nothing, and the test runs again. Any other failure is one at once.
+pub(crate) async fn unless_stalled(slack: Slack, test: impl AsyncFn()) {
+    LazyLock::force(&BEATING);
     for attempt in 1.. {
-        let watch = Stopwatch::start();
-        match AssertUnwindSafe(test()).catch_unwind().await {
-            Ok(()) => return,
-            Err(_) if attempt < ATTEMPTS && watch.stalled() > allowed => {
-                eprintln!("attempt {attempt} shows nothing: the machine stood still for {:?}", watch.stalled());
+        let began = Instant::now();
+        let Err(panic) = AssertUnwindSafe(test()).catch_unwind().await else { return };
+        match slack.used_up(&stalls(began)) {
+            Some(stalled) if attempt < ATTEMPTS => {
+                let within = slack.within;
+                eprintln!("attempt {attempt} shows nothing: the machine stood still for {stalled:?} within {within:?}");
             }
-            Err(panic) => resume_unwind(panic),
+            _ => resume_unwind(panic),
         }
     }
 }

@@ -9,7 +9,6 @@ use crate::{
     history::{Kind, What},
     locks::{AnyLock, Reading, Writing},
     player::{Player, some},
-    scribe::holder_of,
     worker::{COMMAND, OUTAGE},
 };
 
@@ -114,15 +113,16 @@ async fn any_or_long<L: AnyLock>(player: &mut Player, lock: &L, long: u32) {
 async fn downgraded(player: &mut Player, lock: &RwLock) {
     let Some(writing) = player.take(&Writing(lock.clone())).await else { return };
     player.scribe.way("downgraded");
-    let (id, time) = (holder_of(&writing), player.millis(0..=8));
+    let time = player.millis(0..=8);
     player.hold(&writing, time).await;
-    player.scribe.note(SHARED[0], What::Releasing { id: id.clone() });
+    let release = player.scribe.releasing(&writing);
     match player.scribe.call(SHARED[0], "downgrade", Some(OUTAGE), writing.downgrade(), |_| "ok").await {
         Some(Ok(reading)) => {
             player.scribe.granted(&reading);
             player.hold_and_give_back(reading, 8).await;
         }
-        Some(Err(error)) => player.given_back(SHARED[0], id, Some(Err(error)), None),
+        Some(Err(Error::Lost { reason, .. })) => player.scribe.lost(SHARED[0], &release.id, reason),
+        Some(Err(error)) => player.failed(SHARED[0], &error),
         None => {}
     }
 }

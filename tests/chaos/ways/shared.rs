@@ -14,10 +14,10 @@ use tokio::{
     join,
     sync::oneshot,
     task::{JoinHandle, spawn, yield_now},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
-use crate::{TOOL, history::What, player::Player, scribe::holder_of, worker::OUTAGE};
+use crate::{TOOL, history::What, player::Player, worker::OUTAGE};
 
 /// How many turns of a loop a guard or its owner waits at the most when both begin at once: some microseconds.
 const MOMENTS: u32 = 400;
@@ -100,20 +100,18 @@ fn wait(moments: u32) {
 fn part_with(player: &mut Player, guard: Guard, shot: &Shot) -> JoinHandle<()> {
     let (manner, moments) = (player.random.u32(..4), player.random.u32(0..=MOMENTS));
     let (other, shot) = (player.other(), shot.clone());
-    let id = holder_of(&guard);
     spawn(async move {
         other.scribe.look(&guard);
-        other.scribe.note(TOOL, What::Releasing { id: id.clone() });
+        let release = other.scribe.releasing(&guard);
         match manner {
             0 | 1 => {
-                let ends = Instant::now() + guard.remaining();
                 let work = async {
                     shot.fire();
                     wait(moments);
                     guard.unlock().await
                 };
                 let ended = other.scribe.call(TOOL, "unlock", Some(OUTAGE), work, |()| "ok").await;
-                other.given_back(TOOL, id, ended, Some(ends));
+                other.given_back(TOOL, release, ended);
             }
             2 => {
                 shot.fire();

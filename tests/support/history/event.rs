@@ -36,6 +36,9 @@ pub(crate) enum What {
     Released { id: String },
     /// The same, in one request whose reply came at once: nothing was lost on the way.
     Confirmed { id: String },
+    /// `unlock` returned that the release could not be confirmed before the lease expired. The release began at `since`, and the hold was
+    /// then certain until `until`.
+    Unconfirmed { id: String, since: u64, until: u64 },
     /// It was notified of the loss; `removed`: the server did not have the hold any more.
     Lost { id: String, removed: bool },
     /// It no longer polls its future: it does not wait, but may still be granted the lock.
@@ -80,6 +83,7 @@ impl fmt::Display for What {
             What::Releasing { id } => write!(f, "releasing {id}"),
             What::Released { id } => write!(f, "released {id}"),
             What::Confirmed { id } => write!(f, "confirmed {id}"),
+            What::Unconfirmed { id, since, until } => write!(f, "unconfirmed {id} {since} {until}"),
             What::Lost { id, removed: true } => write!(f, "removed {id}"),
             What::Lost { id, removed: false } => write!(f, "lost {id}"),
             What::Kept => write!(f, "kept"),
@@ -129,6 +133,7 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
         "releasing" => What::Releasing { id: word(words)? },
         "released" => What::Released { id: word(words)? },
         "confirmed" => What::Confirmed { id: word(words)? },
+        "unconfirmed" => What::Unconfirmed { id: word(words)?, since: number(words)?, until: number(words)? },
         "removed" => What::Lost { id: word(words)?, removed: true },
         "lost" => What::Lost { id: word(words)?, removed: false },
         "kept" => What::Kept,

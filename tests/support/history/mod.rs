@@ -139,7 +139,7 @@ pub(crate) enum Kind {
     Hasty,
     /// A result that is not true.
     Untrue,
-    /// An error in a calm period.
+    /// An error in a calm period; a release that could have been confirmed and was not.
     Failure,
     /// A hold that is on the server long after its release; a key without an expiry time.
     Leftover,
@@ -211,6 +211,7 @@ impl History {
         found.extend(self.left_in_the_end());
         found.extend(self.left_for_ever());
         found.extend(self.told());
+        found.extend(self.unconfirmed_releases());
         (found, losses)
     }
 

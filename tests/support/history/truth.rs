@@ -1,6 +1,18 @@
-//! Untrue results of `unlock`: Ok for a hold that had been deleted, or "expired" for one that had not expired.
+//! Untrue results of `unlock`: Ok for a hold that had been deleted, "expired" for one that had not expired, or "could not be confirmed"
+//! for one that could.
 
-use super::{History, Hold, Kind, Violation, seconds, tokens::overlaps, violation};
+use std::time::Duration;
+
+use super::{
+    Event, History, Hold, Kind, Violation, What,
+    calls::{overlap, pauses},
+    nanos, seconds,
+    tokens::overlaps,
+    violation,
+};
+
+/// In calm times, a release gets its reply within this, also on a busy machine.
+const REPLY: Duration = Duration::from_secs(1);
 
 impl History {
     /// `unlock` returned Ok, though the lock was gone when the request was sent, and no reply was lost. Only for holds of one level:
@@ -24,5 +36,38 @@ impl History {
             Some(violation(Kind::Untrue, name, format!("{hold} was reported as expired {early} before its end")))
         };
         holds.iter().filter_map(say).collect()
+    }
+
+    /// Releases that "could not be confirmed before the lease expired", though the lease had not expired, or though it lasted for long
+    /// enough in calm times.
+    pub(super) fn unconfirmed_releases(&self) -> Vec<Violation> {
+        let of_client = |(client, events): (&String, &Vec<Event>)| {
+            let pauses = pauses(events);
+            let found = events.iter().filter_map(|event| self.unconfirmed(client, event, &pauses));
+            found.collect::<Vec<_>>()
+        };
+        self.clients.iter().flat_map(of_client).collect()
+    }
+
+    fn unconfirmed(&self, client: &str, event: &Event, pauses: &[(u64, u64)]) -> Option<Violation> {
+        let What::Unconfirmed { id, since, until } = &event.what else { return None };
+        let calm = self.calm_within(*since, *until, pauses);
+        let why = if event.at < *until {
+            format!("{} before the end of the lease", seconds(until - event.at))
+        } else if calm > nanos(REPLY) {
+            format!("although nothing was wrong for {} of its last lease", seconds(calm))
+        } else {
+            return None;
+        };
+        let details =
+            format!("{client} got the error that the release of {id} could not be confirmed at {}, {why}", event.at);
+        Some(violation(Kind::Failure, &event.name, details))
+    }
+
+    /// For how long it was calm between two moments and the client was not paused.
+    fn calm_within(&self, since: u64, until: u64, pauses: &[(u64, u64)]) -> u64 {
+        let within = |(from, to): &(u64, u64)| (since.max(*from), until.min(*to));
+        let calm = self.calm.iter().map(within).filter(|(from, to)| from < to);
+        calm.map(|(from, to)| to - from - overlap(pauses, from, to)).sum()
     }
 }
