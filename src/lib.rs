@@ -43,7 +43,7 @@
 //! | wait for a while | `try_lock_for`, `try_lock_until` | `try_lock_for`, `try_lock_until` | `try_read_for`, `try_read_until`, `try_write_for`, `try_write_until` |
 //! | acquire, work, release | `with`, `try_with` | `with`, `try_with`: the work gets the token | `with_read`, `try_with_read`, `with_write`, `try_with_write` |
 //! | the result | [`Guard`] | [`FencedGuard`] | [`ReadGuard`], [`WriteGuard`] |
-//! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | `lease`, `max_hold`, `owner`, `non_reentrant` |
+//! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | the same |
 //! | see the holder | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
 //! | force open | `force_unlock` | `force_unlock` | `force_unlock` |
 //!

@@ -524,9 +524,15 @@ impl Hold {
         state.not_before = state.not_before.max(moment);
     }
 
-    /// For so long nobody else may have it, even if it is given back now.
+    /// For so long nobody else may have it, even if it is given back now: also because of those who have left its id to this one.
     pub(super) fn rest(&self) -> Duration {
-        self.facts().not_before.left()
+        let own = self.own_rest();
+        self.tenure().map_or(own, |tenure| own.max(tenure.not_before())).left()
+    }
+
+    /// Until when nobody else may have it because of this one.
+    pub(super) fn own_rest(&self) -> Moment {
+        self.facts().not_before
     }
 
     /// After this, nothing of it can be left on the server.

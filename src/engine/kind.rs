@@ -75,6 +75,9 @@ pub(crate) struct Rules {
     pub(crate) sure: Option<Duration>,
 }
 
+/// The suffix of the field of a hold that was released before its `min_hold` was over.
+const REST: &str = ":rest";
+
 impl Rules {
     /// The rules of a lock that one owner holds at a time, and whose waiters wait in a queue of this process.
     pub(crate) const PLAIN: Rules =
@@ -106,7 +109,7 @@ impl Rules {
     /// sooner. A mark must not expire during the sleep: a `claimed` one, or one that is left beside a holder of the other kind. The next
     /// waiters in a queue on the server must notice in time that the waiter before them does not come.
     pub(crate) fn longest_nap(&self, holder: Option<&str>, place: Option<u64>, claimed: bool) -> Duration {
-        let is_marked = || !holder.is_some_and(|holder| holder.ends_with(self.suffix));
+        let is_marked = || !holder.is_some_and(|holder| self.is_of_kind(holder));
         if claimed {
             return Duration::from_secs(1);
         }
@@ -115,6 +118,11 @@ impl Rules {
             Waits::InLine if place.is_none_or(|place| place <= 2) => Duration::from_millis(2_500),
             Waits::Here | Waits::Marked | Waits::InLine => Duration::from_secs(5),
         }
+    }
+
+    /// True if this is the id of a hold of this kind, held or resting. Ids do not distinguish kinds without a suffix.
+    pub(crate) fn is_of_kind(&self, id: &str) -> bool {
+        id.strip_suffix(REST).unwrap_or(id).ends_with(self.suffix)
     }
 
     /// True if other processes go first after a release. They are notified at the same moment, but take longer to react.

@@ -117,7 +117,7 @@ fn outcome(hold: &Hold, reply: &Reply, may_be_done: bool) -> Result<Ending> {
 }
 
 /// As Redis counts it, and no less.
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).expect("a year at most")
 }
 

@@ -27,7 +27,7 @@ use super::{
     hold::{Ending, Hold, Inheritance},
     kind::Kind,
     queue::Queues,
-    releaser::ReleaseJob,
+    releaser::{ReleaseJob, millis},
 };
 use crate::{
     clock::Moment,
@@ -81,6 +81,8 @@ struct TenureState {
     holders: BTreeMap<u64, Weak<Hold>>,
     /// After this, nothing of those who have left can be left on the server.
     bound: Moment,
+    /// Whoever gets it after all of them, gets it no earlier than this, because of those who have left.
+    not_before: Moment,
     /// Until when the server had it for certain when the last of those who have let go did so, or when it was confirmed since.
     until: Moment,
     /// As long as others may join.
@@ -154,6 +156,7 @@ impl Tenure {
         let state = TenureState {
             holders: BTreeMap::from([(hold.number, Arc::downgrade(hold))]),
             bound: Moment::now(),
+            not_before: Moment::now(),
             until: Moment::now(),
             opening: None,
             found: None,
@@ -228,6 +231,11 @@ impl Tenure {
             None => self.resumes(&mut state, to),
         };
         if joins { Joined::Yes } else { Joined::No }
+    }
+
+    /// Until when nobody else may have it because of those who have left.
+    pub(super) fn not_before(&self) -> Moment {
+        self.state().not_before
     }
 
     /// After this, nothing of the id can be left on the server.
@@ -385,7 +393,9 @@ impl Tenure {
         let hold = holders.first().map(|holder| (&**holder, self.lease));
         let time = (Instant::now(), Instant::now() + redis.command_timeout());
         let (settles, claim) = to_settle.map_or((0, String::new()), |claim| (1, claim.to_string()));
-        let id = (&*self.id, self.lease.millis(), settles);
+        // What takes back a longer lease leaves the `min_hold` of one that has left.
+        let lease = if settles == 1 { self.not_before().left().max(*self.lease) } else { *self.lease };
+        let id = (&*self.id, millis(lease), settles);
         let part = self.kind.renew_part(self.name.key(), id, &claim, had);
         let request = ScriptRequest::new("confirming the lock", &self.name, (&self.kind.renew.script, part), time);
         ScriptRequest { hold, ..request }.ask(redis).await
@@ -541,6 +551,7 @@ impl TenureState {
     fn remove(&mut self, hold: &Hold) {
         self.holders.remove(&hold.number);
         (self.bound, self.until) = (self.bound.max(hold.bound()), self.until.max(hold.ends()));
+        self.not_before = self.not_before.max(hold.own_rest());
         self.unconfirmed |= self.to_settle().is_some() && self.ended.is_none() && self.ending.is_none();
         hold.passed_on();
     }

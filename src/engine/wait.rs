@@ -57,8 +57,8 @@ pub(crate) struct AcquireRequest {
 }
 
 impl AcquireRequest {
-    /// True if this call accepts an id that another hold passes on in memory. A fixed lease and a `min_hold` need a request to the server,
-    /// because the time left on the lease of that id may be too short for them.
+    /// True if this call accepts an id that another hold passes on in memory, and lets other owners share its own. A fixed lease and a
+    /// `min_hold` need an id of their own: the time left on the lease of another one may be too short, and they do not end with others.
     fn may_inherit(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()
     }
@@ -725,7 +725,7 @@ impl Engine {
             }
             Code::Granted => {
                 let is_as_anybodys = beside.is_none() && asked != Asked::Again && !reply.again;
-                if is_as_anybodys && request.kind.rules.shared && request.lease.is_none() {
+                if is_as_anybodys && request.kind.rules.shared && request.may_inherit() {
                     self.queues.open(&hold, reply.sent);
                 }
                 Ok(Attempt::Granted(Grant { sent: reply.sent, token: reply.answer.number() }))

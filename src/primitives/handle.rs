@@ -65,8 +65,8 @@ impl ActsFor {
 #[non_exhaustive]
 pub struct Holder {
     /// The id of the hold: the name of a field in the hash that is the lock in Redis. For a leasehold client it is [`Guard::id`], for
-    /// Redisson `clientUUID:threadId`. If the lock was released before its [`min_hold`](crate::Lock::min_hold) was over, the id of the
-    /// last holder ends with `:rest`.
+    /// Redisson `clientUUID:threadId`. If the hold was released before its [`min_hold`](crate::Lock::min_hold) was over, its id ends
+    /// with `:rest`.
     pub id: String,
     /// The hold count: how often one owner has acquired the lock. If readers of one client share this entry, it does not say how many
     /// they are.

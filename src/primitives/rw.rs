@@ -107,7 +107,8 @@ pub enum RwState {
     Read(Vec<Holder>),
     /// A writer, and perhaps its owner's read lock.
     Write {
-        /// Its id ends in `:write`, as the [`Guard::id`] of its guard does.
+        /// Its id ends in `:write`, as the [`Guard::id`] of its guard does. If it was released before its
+        /// [`min_hold`](RwLock::min_hold) was over, it ends in `:write:rest`.
         writer: Holder,
         /// The read holds of the writer's owner.
         readers: Vec<Holder>,
@@ -122,7 +123,7 @@ impl RwState {
         let [lines] = answer.words()?;
         let holders: Option<Vec<_>> = lines.lines().map(Holder::of).collect();
         let (mut writers, readers): (Vec<_>, Vec<_>) =
-            holders?.into_iter().partition(|holder| holder.id.ends_with(WRITE.rules.suffix));
+            holders?.into_iter().partition(|holder| WRITE.rules.is_of_kind(&holder.id));
         Some(match writers.pop() {
             Some(writer) => RwState::Write { writer, readers },
             None => RwState::Read(readers),
@@ -253,6 +254,33 @@ side!(WriteGuard, writing, "waits while another owner reads or writes.",
     write, try_write, try_write_for, try_write_until, with_write, try_with_write);
 
 impl RwLock {
+    /// Keeps the lock held for at least `d` after it was acquired, for reading or writing, even if you release it sooner. So a machine
+    /// whose clock is a little late does not repeat a job that takes no time.
+    ///
+    /// A read lock that rests keeps writers out and lets readers in. A write lock that rests keeps all others out, and its own owner's
+    /// next calls, too; a read lock that the owner still holds remains valid. The rest is as for [`Lock::min_hold`](crate::Lock::min_hold):
+    /// a lock released early stays on the server for the rest of `d`, also if the process dies, and `unlock` does not wait for that. `d`
+    /// must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease); any other value is reported by the call that
+    /// acquires the lock. Defaults to nothing.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let prices = client.rw_lock("prices").non_reentrant().min_hold(Duration::from_secs(60));
+    /// prices.read().await?.unlock().await?;
+    /// assert!(prices.try_write().await?.is_none()); // for one minute
+    /// prices.read().await?.unlock().await?; // beside it
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// A reader with a `min_hold` has a hold of its own on the server; it does not share one with other readers of its client.
+    #[must_use = "the setting is in the value that this returns"]
+    pub fn min_hold(self, d: Duration) -> Self {
+        RwLock(self.0.min_hold(d))
+    }
+
     async fn reading(&self, what: &'static str, limit: WaitLimit) -> Result<Option<ReadGuard>> {
         Ok(self.0.take(&READ, what, limit).await?.map(|guard| ReadGuard { guard }))
     }
@@ -338,7 +366,8 @@ pub struct WriteGuard {
 guarding!(WriteGuard);
 
 impl WriteGuard {
-    /// Atomically downgrades to a read lock: no other writer comes in between, and waiting readers may enter.
+    /// Atomically downgrades to a read lock: no other writer comes in between, and waiting readers may enter. The read lock has the
+    /// settings of the handle. If that has a [`min_hold`](RwLock::min_hold), other readers wait until the one of the write lock is over.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

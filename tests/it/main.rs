@@ -43,6 +43,7 @@ mod lost;
 mod max_hold;
 mod memory;
 mod min_hold;
+mod min_hold_rw;
 mod misplaced;
 mod moving;
 mod multi;

@@ -1,4 +1,4 @@
-//! A lock that is given back early and had by nobody before its time.
+//! A lock that is given back early and had by nobody before its time. What only read-write locks do is in `min_hold_rw.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -17,28 +17,31 @@ use crate::{
 const SOON: Duration = ms(3_000);
 const LEAST: Duration = ms(1_500);
 
-/// Taken and given back at once by a client, for somebody who waits in another and one who waits in the same. When it was taken.
+/// Acquired and released at once by a client, while a task waits in another client and one in the same.
 macro_rules! given_back_early {
-    ($make:ident) => {{
+    ($make:ident) => {
+        given_back_early!($make: lock, lock, try_lock)
+    };
+    ($make:ident: $hold:ident, $wait:ident, $try:ident) => {{
         let server = Server::start();
         let (one, other) = (plain(&server).await, plain(&server).await);
         let asked = Stopwatch::start();
-        let guard = one.$make("x").min_hold(LEAST).lock().await.expect("free");
+        let guard = one.$make("x").min_hold(LEAST).$hold().await.expect("free");
         let granted = Stopwatch::start();
         let waiting = [&one, &other].map(|client| {
             let lock = client.$make("x").owner(&Owner::new());
             tokio::spawn(async move {
-                let guard = lock.lock().await.expect("in the end");
+                let guard = lock.$wait().await.expect("in the end");
                 let got = Stopwatch::start();
                 guard.unlock().await.expect("ours");
                 got
             })
         });
         until("them to wait", SOON, || [&one, &other].iter().all(|client| client.stats().now.waiting == 1)).await;
-        until("them to ask", SOON, || other.stats().total.refused == 1).await;
+        until("them to ask", SOON, || other.stats().total.refused >= 1).await;
         guard.unlock().await.expect("ours to the end");
         assert!(granted.elapsed() < LEAST, "nobody waits for the rest of it");
-        assert!(one.$make("x").try_lock().await.expect("answered").is_none());
+        assert!(one.$make("x").owner(&Owner::new()).$try().await.expect("answered").is_none());
         for waiting in waiting {
             let got = within("its turn", SOON, waiting).await.0.expect("no panic");
             assert!(got.since(&asked) >= LEAST, "{}", got.since(&asked));
@@ -69,6 +72,21 @@ async fn a_fenced_lock() {
     given_back_early!(fenced_lock);
 }
 
+#[tokio::test]
+async fn a_write_lock() {
+    given_back_early!(rw_lock: write, write, try_write);
+}
+
+#[tokio::test]
+async fn a_write_lock_for_readers() {
+    given_back_early!(rw_lock: write, read, try_read);
+}
+
+#[tokio::test]
+async fn a_read_lock() {
+    given_back_early!(rw_lock: read, write, try_write);
+}
+
 /// In this process, too, it is passed on as ever when the time is over.
 #[tokio::test]
 async fn given_back_late_it_goes_on_at_once() {
@@ -94,13 +112,21 @@ async fn dropped_or_closed_it_stays_as_long() {
     let (one, other) = (plain(&server).await, plain(&server).await);
     drop(one.mutex("dropped").min_hold(LEAST).lock().await.expect("free"));
     let guard = one.mutex("closed").min_hold(LEAST).lock().await.expect("free");
+    drop(one.rw_lock("read").min_hold(LEAST).read().await.expect("free"));
+    let write = one.rw_lock("written").min_hold(LEAST).write().await.expect("free");
     one.close().await.expect("in time");
-    drop(guard);
+    drop((guard, write));
     for name in ["dropped", "closed"] {
         assert!(other.mutex(name).try_lock().await.expect("answered").is_none(), "{name}");
+    }
+    for name in ["read", "written"] {
+        assert!(other.rw_lock(name).try_write().await.expect("answered").is_none(), "{name}");
+    }
+    let names = ["dropped", "closed", "read", "written"];
+    for name in names {
         assert!((0..=1_500).contains(&server.pttl(name)), "{name}: {}", server.pttl(name));
     }
-    until("their end", SOON, || !server.exists("dropped") && !server.exists("closed")).await;
+    until("their end", SOON, || names.iter().all(|name| !server.exists(name))).await;
     clean(&server, &other).await;
 }
 
@@ -152,14 +178,17 @@ async fn what_cannot_be_is_refused() {
 /// The holder's client falls silent, as if its process were killed. The lock stays for the whole time, although the watchdog asks for
 /// far less.
 macro_rules! holder_that_dies {
-    ($make:ident) => {{
+    ($make:ident) => {
+        holder_that_dies!($make: lock, lock)
+    };
+    ($make:ident: $hold:ident, $next:ident) => {{
         let server = Server::start();
         let proxy = before(&server);
         let (one, other) = (behind(&proxy, |builder| builder.watchdog(ms(300))).await, plain(&server).await);
         let asked = Instant::now();
-        let guard = one.$make("x").min_hold(LEAST).lock().await.expect("free");
+        let guard = one.$make("x").min_hold(LEAST).$hold().await.expect("free");
         proxy.set(Mode::Swallow);
-        let next = within("its end", SOON, other.$make("x").lock()).await.0.expect("in the end");
+        let next = within("its end", SOON, other.$make("x").$next()).await.0.expect("in the end");
         assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
         next.unlock().await.expect("ours");
         drop(guard);
@@ -179,6 +208,16 @@ async fn a_holder_that_dies_keeps_a_fenced_lock_as_long() {
 #[tokio::test]
 async fn a_holder_that_dies_keeps_a_fair_lock_as_long() {
     holder_that_dies!(fair_lock);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_keeps_a_write_lock_as_long() {
+    holder_that_dies!(rw_lock: write, read);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_keeps_a_read_lock_as_long() {
+    holder_that_dies!(rw_lock: read, write);
 }
 
 /// The one before had it without a `min_hold`, and passes it on.
@@ -204,21 +243,38 @@ async fn a_waiter_that_was_passed_the_lock_and_dies_keeps_it_as_long() {
 }
 
 /// The holder must stop after `max_hold`; the others wait for `min_hold` all the same.
+macro_rules! shorter_max_hold {
+    ($make:ident: $hold:ident, $next:ident) => {{
+        let server = Server::start();
+        let one = crate::support::client(&server, |builder| builder.watchdog(ms(300))).await;
+        for keeps_the_guard in [true, false] {
+            let (other, asked) = (plain(&server).await, Instant::now());
+            let lock = one.$make("x").owner(&Owner::new()).max_hold(ms(100)).min_hold(LEAST);
+            let guard = lock.$hold().await.expect("free");
+            assert_eq!(within("its cap", SOON, guard.lost()).await.0, leasehold::Lost::MaxHold);
+            let kept = keeps_the_guard.then_some(guard);
+            let next = within("its end", SOON, other.$make("x").$next()).await.0.expect("in the end");
+            assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+            next.unlock().await.expect("ours");
+            drop(kept);
+            idle(&one).await;
+        }
+    }};
+}
+
 #[tokio::test]
 async fn a_shorter_max_hold_does_not_end_it() {
-    let server = Server::start();
-    let one = crate::support::client(&server, |builder| builder.watchdog(ms(300))).await;
-    for keeps_the_guard in [true, false] {
-        let (other, asked) = (plain(&server).await, Instant::now());
-        let guard = one.mutex("x").max_hold(ms(100)).min_hold(LEAST).lock().await.expect("free");
-        assert_eq!(within("its cap", SOON, guard.lost()).await.0, leasehold::Lost::MaxHold);
-        let kept = keeps_the_guard.then_some(guard);
-        let next = within("its end", SOON, other.mutex("x").lock()).await.0.expect("in the end");
-        assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
-        next.unlock().await.expect("ours");
-        drop(kept);
-        idle(&one).await;
-    }
+    shorter_max_hold!(mutex: lock, lock);
+}
+
+#[tokio::test]
+async fn a_shorter_max_hold_does_not_end_that_of_a_write_lock() {
+    shorter_max_hold!(rw_lock: write, read);
+}
+
+#[tokio::test]
+async fn a_shorter_max_hold_does_not_end_that_of_a_read_lock() {
+    shorter_max_hold!(rw_lock: read, write);
 }
 
 /// Each lock is passed on in this process and then released early: what confirms that the first had it must not renew the rest.
@@ -303,13 +359,16 @@ async fn what_rests_of_a_fair_lock_cannot_be_renewed() {
 
 /// The release is sent twice, since the request or its reply is lost. The rest counts from the grant all the same.
 macro_rules! released_twice {
-    ($make:ident, $kind:expr) => {{
+    ($make:ident, $kind:expr) => {
+        released_twice!($make: lock, $kind)
+    };
+    ($make:ident: $hold:ident, $kind:expr) => {{
         for way in [Way::There, Way::Back] {
             let server = Server::start();
             let release = family_faults::script(&server, $kind, "release");
             let proxy = before(&server);
             let client = behind(&proxy, |builder| builder.command_timeout(ms(800))).await;
-            let guard = client.$make("x").min_hold(LEAST).lock().await.expect("free");
+            let guard = client.$make("x").min_hold(LEAST).$hold().await.expect("free");
             let granted = Stopwatch::start();
             proxy.rule(Rule::new(release, Fault::Swallow(way)));
             guard.unlock().await.expect("ours to the end");
@@ -331,6 +390,16 @@ async fn a_second_release_of_a_fair_lock_does_not_make_it_longer() {
     released_twice!(fair_lock, Kind::Fair);
 }
 
+#[tokio::test]
+async fn a_second_release_of_a_write_lock_does_not_make_it_longer() {
+    released_twice!(rw_lock: write, Kind::Write);
+}
+
+#[tokio::test]
+async fn a_second_release_of_a_read_lock_does_not_make_it_longer() {
+    released_twice!(rw_lock: read, Kind::Read);
+}
+
 /// What stays takes no more memory than a lock that is there, and the first thing that is done is never refused.
 #[tokio::test]
 async fn it_is_released_early_although_the_memory_is_full() {
@@ -340,10 +409,19 @@ async fn it_is_released_early_although_the_memory_is_full() {
         client.mutex("a lock").min_hold(LEAST).lock().await.expect("free"),
         client.fair_lock("a fair lock").min_hold(LEAST).lock().await.expect("free"),
     );
+    let read = client.rw_lock("read").min_hold(LEAST).read().await.expect("free");
+    let write = client.rw_lock("written").min_hold(LEAST).write().await.expect("free");
     let _: String = server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
     let (_, took) = within("the release", SOON, guards.0.unlock()).await;
     within("the release", SOON, guards.1.unlock()).await.0.expect("ours to the end");
+    within("the release", SOON, read.unlock()).await.0.expect("ours to the end");
+    within("the release", SOON, write.unlock()).await.0.expect("ours to the end");
     assert!(took < ms(1_000), "{took:?}");
+    for name in ["read", "written"] {
+        let fields: Vec<String> = server.ask(&["HKEYS", name]);
+        assert!(fields.len() == 2 && fields[1].ends_with(":rest"), "{fields:?}");
+        assert!((1..=1_500).contains(&server.pttl(name)));
+    }
     for name in ["a lock", "a fair lock"] {
         assert!(server.lock(name)[0].0.ends_with(":rest"), "{:?}", server.lock(name));
         assert!((1..=1_500).contains(&server.pttl(name)));

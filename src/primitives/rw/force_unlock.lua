@@ -4,7 +4,7 @@
 -- ARGV   nonce, the hold ids, one per line, (unused) x 2, publish command, channel, (unused), number of the call
 -- Reply  released | gone: there is no such hold
 return serve(function(k, a)
-  local lock, meant, gone, rest, writer = KEYS[k + 1], {}, {}, 0, false
+  local lock, meant, gone, others, writer = KEYS[k + 1], {}, {}, 0, writer_of(KEYS[k + 1])
   for id in string.gmatch(ARGV[a + 2], '[^\n]+') do
     meant[id] = true
   end
@@ -14,7 +14,7 @@ return serve(function(k, a)
     if meant[id] then
       gone[#gone + 1] = { id, tonumber(fields[n + 1]) or 0 }
     elseif id ~= 'mode' then
-      rest, writer = rest + 1, writer or writes(id)
+      others = others + 1
     end
   end
   if #gone == 0 then
@@ -28,10 +28,12 @@ return serve(function(k, a)
     end
     redis.call('HDEL', lock, hold[1])
   end
-  if rest == 0 then
+  if others == 0 then
     redis.call('DEL', lock)
-  elseif not writer then
+  elseif not writer or meant[writer] then
     redis.call('HSET', lock, 'mode', 'read')
+  elseif is_rest(writer) then
+    redis.call('PEXPIRE', lock, math.max(left_of_writer(lock, writer), (longest_reader(lock))))
   end
   return done(lock, ARGV[a + 8])
 end)

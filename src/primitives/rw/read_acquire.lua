@@ -11,7 +11,7 @@ return serve(function(k, a)
   local lock, lives, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, again = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] == 'again'
   local writer, claim = again and '' or ARGV[a + 7], again and ARGV[a + 7] or ''
-  local mode = mode_of(lock)
+  local mode = mode_now(lock)
   local is_lock = mode == 'read' or mode == 'write'
   local is_held = is_lock and redis.call('HEXISTS', lock, id) == 1
   if not (is_held and redis.call('EXISTS', lives) == 1) then
@@ -29,7 +29,8 @@ return serve(function(k, a)
       if ARGV[a + 5] == 'turn' or ARGV[a + 5] == 'late' then
         mark_turn(lock, mark, id, ARGV[a + 5])
       end
-      return string.format('busy %.0f ', redis.call('PTTL', lock)) .. someone(lock)
+      local theirs = someone(lock)
+      return string.format('busy %.0f ', left_of_writer(lock, theirs)) .. theirs
     else
       local waits = redis.call('GET', mark)
       if waits and writes(waits) then

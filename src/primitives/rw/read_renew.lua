@@ -16,13 +16,14 @@ return serve(function(k, a)
     return 'gone'
   end
   local lease, claim, all = ARGV[a + 3], ARGV[a + 5], redis.call('PTTL', lock)
+  local mode = mode_now(lock) -- JVMs that wait to read cannot see by themselves that a writer which rests is over
   if ARGV[a + 4] ~= '1' then
     lives_for(lives, lease, claim)
     lasts(lives, ARGV[a + 7])
   elseif redis.call('GET', lives) == claim then
     redis.call('PEXPIRE', lives, lease)
-    if mode_of(lock) == 'read' and all_ours(lock) then
-      redis.call('PEXPIRE', lock, longest_reader(lock))
+    if mode == 'read' and not foreign(lock) then
+      redis.call('PEXPIRE', lock, (longest_reader(lock)))
     end
   else
     lasts(lives, lease)

@@ -2,6 +2,9 @@
 -- reader, `id:write` those of the writer. The lease of a reader is that of the string `{lock}:id:rwlock_timeout:1`. The lease of the
 -- writer is that of the hash, which lasts as long as the longest lease. Redisson keeps one such string for each acquisition. A leasehold
 -- client keeps only the first, because its acquisitions end together; Redisson works with that.
+-- A hold that was released before its `min_hold` was over rests until then: its field becomes `id:rest` or `id:write:rest`, so no late
+-- request can renew it, and a second release finds it. A reader that rests has an expiry key as any other. So has a writer that rests
+-- beside reads of its owner, which may last longer; one that rests alone has the lease of the hash.
 
 -- Returns free, read, write, or conflict (not a read-write lock). Raises WRONGTYPE if the key is not a hash.
 local function mode_of(lock)
@@ -12,8 +15,17 @@ local function mode_of(lock)
   return not mode and redis.call('EXISTS', lock) == 0 and 'free' or 'conflict'
 end
 
+-- The field of a hold that was released early.
+local function rest_of(id)
+  return id .. ':rest'
+end
+
+local function is_rest(id)
+  return string.sub(id, -5) == ':rest'
+end
+
 local function writes(id)
-  return string.sub(id, -6) == ':write'
+  return string.sub(id, -6) == ':write' or string.sub(id, -11) == ':write:rest'
 end
 
 -- A leasehold client has a UUID of version 8; Redisson's are of version 4.
@@ -21,7 +33,8 @@ local function ours(id)
   return string.sub(id, 15, 15) == '8'
 end
 
--- True if a holder does not know the mark, because it is not a leasehold client.
+-- True if a holder is not a leasehold client. Such a holder does not know the mark, and may have no lease but that of the hash, as the
+-- readers of Redisson's multi-lock.
 local function foreign(lock)
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     if field ~= 'mode' and not ours(field) then
@@ -64,6 +77,42 @@ local function left_of(lock, id, count)
   return longest
 end
 
+-- True if a writer rests beside reads of its owner and its time is over. Names two keys: while a cluster moves the slot, EXISTS of a key
+-- that has not arrived yet then fails, and the key does not look as if it had expired.
+local function is_over(lock, writer)
+  return is_rest(writer) and redis.call('HLEN', lock) > 2 and redis.pcall('EXISTS', lock, lives_of(lock, writer) .. 1) == 1
+end
+
+-- The time left on the lease of the writer.
+local function left_of_writer(lock, writer)
+  local left = is_rest(writer) and left_of(lock, writer, 1) or -2
+  return left > 0 and left or redis.call('PTTL', lock)
+end
+
+-- The field of the writer; nil if there is none. If it rests and is over, this first turns the lock into a read lock.
+local function writer_of(lock)
+  for _, field in ipairs(redis.call('HKEYS', lock)) do
+    if writes(field) then
+      if not is_over(lock, field) then
+        return field
+      end
+      redis.call('HDEL', lock, field) -- first, because the server never refuses it for lack of memory, and after it not the next one
+      redis.call('HSET', lock, 'mode', 'read')
+      return nil
+    end
+  end
+end
+
+-- As mode_of, but `read` if the writer rests and is over.
+local function mode_now(lock)
+  local mode = mode_of(lock)
+  -- Only a writer beside readers can be over before the hash expires.
+  if mode == 'write' and redis.call('HLEN', lock) > 2 and not writer_of(lock) then
+    return 'read'
+  end
+  return mode
+end
+
 -- A holder: the writer, else a reader.
 local function someone(lock)
   local found = ''
@@ -76,10 +125,10 @@ local function someone(lock)
   return found
 end
 
--- The longest time left on the lease of a reader other than `skip`; 0 or less if there is none. Removes expired readers of leasehold
--- clients. Keeps those of Redisson: readers of its multi-lock have the lease of the hash.
+-- The longest time left on the lease of a reader other than `skip`; 0 or less if there is none. And whether one of them does not rest.
+-- Removes expired readers of leasehold clients. Keeps those of Redisson: readers of its multi-lock have the lease of the hash.
 local function longest_reader(lock, skip)
-  local longest, fields = -2, redis.call('HGETALL', lock)
+  local longest, is_read, fields = -2, false, redis.call('HGETALL', lock)
   for n = 1, #fields, 2 do
     local id, count = fields[n], tonumber(fields[n + 1])
     if count and id ~= skip and not writes(id) then
@@ -87,20 +136,10 @@ local function longest_reader(lock, skip)
       if left < 0 and ours(id) then
         redis.call('HDEL', lock, id)
       end
-      longest = math.max(longest, left)
+      longest, is_read = math.max(longest, left), is_read or left > 0 and not is_rest(id)
     end
   end
-  return longest
-end
-
--- True if all holders are leasehold clients. The lease of a reader of Redisson's multi-lock is that of the hash.
-local function all_ours(lock)
-  for _, field in ipairs(redis.call('HKEYS', lock)) do
-    if field ~= 'mode' and not ours(field) then
-      return false
-    end
-  end
-  return true
+  return longest, is_read
 end
 
 -- Extends the time after which a key expires to `lease` ms from now, but never shortens it.

@@ -19,7 +19,7 @@ end
 
 return serve(function(k, a)
   local lock, mark, id, wanted, how = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5]
-  local mode = mode_of(lock)
+  local mode = mode_now(lock)
   if mode == 'free' or mode == 'conflict' or redis.call('HEXISTS', lock, id) == 0 then
     if how == 'again' then
       return 'lost'

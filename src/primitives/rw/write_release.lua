@@ -1,16 +1,21 @@
 -- Sets the count of the write hold to the wanted count. At zero it wakes all waiters, then deletes the lock. If the writer also reads,
--- the lock instead becomes a read lock with the time left on the readers' leases. A waiter that does not have the lock removes its mark
--- and wakes the waiters that the mark kept out. Safe to run twice.
+-- the lock instead becomes a read lock with the time left on the readers' leases. If `min_hold` is not over yet, the write hold instead
+-- rests for the rest of that time, under another field; the woken waiters then try when that time ends. A waiter that does not have the
+-- lock removes its mark and wakes the waiters that the mark kept out. Safe to run twice: the second run finds that field and does not
+-- change when it expires.
 -- KEYS   lock, the waiting writer's mark
--- ARGV   nonce, hold id, (unused), wanted count, publish command, channel
+-- ARGV   nonce, hold id, ms for which the lock must stay held or 0, wanted count, publish command, channel
 -- Reply  released, number of clients that received the message | gone: there is no such hold
 return serve(function(k, a)
-  local lock, mark, id, wanted = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 4]
+  local lock, mark, id, rest, wanted = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   if wanted == '0' and redis.call('GET', mark) == id then
     publish(ARGV[a + 5], ARGV[a + 6], '0')
     redis.call('DEL', mark)
   end
   if redis.call('HEXISTS', lock, id) == 0 then
+    if wanted == '0' and redis.call('HEXISTS', lock, rest_of(id)) == 1 then
+      return 'released ' .. publish(ARGV[a + 5], ARGV[a + 6], '1')
+    end
     return 'gone'
   end
   if wanted ~= '0' then
@@ -19,7 +24,15 @@ return serve(function(k, a)
   end
   local longest = longest_reader(lock)
   local told = publish(ARGV[a + 5], ARGV[a + 6], '1')
-  if longest > 0 then
+  if rest ~= '0' then
+    -- In this order, see below. If another command is refused, the hold is still there, and it expires.
+    redis.call('PEXPIRE', lock, math.max(longest, tonumber(rest)))
+    if redis.call('HLEN', lock) > 2 then
+      redis.call('SET', lives_of(lock, rest_of(id)) .. 1, '1', 'PX', rest)
+    end
+    redis.call('HSET', lock, rest_of(id), '1')
+    redis.call('HDEL', lock, id)
+  elseif longest > 0 then
     -- PEXPIRE first: the server never refuses it for lack of memory, and after it not the other commands either.
     redis.call('PEXPIRE', lock, longest)
     redis.call('HSET', lock, 'mode', 'read')

@@ -47,7 +47,16 @@ enum Mode {
 }
 
 fn writes(id: &str) -> bool {
-    id.ends_with(":write")
+    id.ends_with(":write") || id.ends_with(":write:rest")
+}
+
+/// The field of a hold that was released early.
+fn rest_of(id: &str) -> String {
+    format!("{id}:rest")
+}
+
+fn is_rest(id: &str) -> bool {
+    id.ends_with(":rest")
 }
 
 fn life(id: &str) -> (String, u64) {
@@ -68,9 +77,49 @@ impl ReadWrite {
         self.lock.as_ref()?.count(id)
     }
 
+    /// The field of the writer.
+    fn writer(&self) -> Option<&str> {
+        self.lock.as_ref()?.fields.iter().map(|(id, _)| &**id).find(|id| writes(id))
+    }
+
+    /// A writer that rests beside readers has an expiry key of its own; one that rests alone has the lease of the hash.
+    fn is_over(&self, writer: &str) -> bool {
+        let fields = self.lock.as_ref().map_or(0, |lock| lock.fields.len() + usize::from(lock.mode.is_some()));
+        is_rest(writer) && fields > 2 && !self.lives.contains_key(&life(writer))
+    }
+
+    fn left_of_writer(&self, writer: &str) -> i64 {
+        let rests = self.lives.get(&life(writer)).filter(|_| is_rest(writer)).map(|life| life.0);
+        rests.filter(|left| *left > 0).or(self.lock.as_ref().map(|lock| lock.left)).expect("it is held")
+    }
+
+    /// A writer that rests and is over leaves a read lock.
+    fn settle(&mut self) {
+        let over = self.writer().filter(|writer| self.is_over(writer)).map(str::to_owned);
+        if let Some(over) = over {
+            let lock = self.held();
+            lock.remove(&over);
+            lock.mode = Some("read".to_owned());
+        }
+    }
+
+    /// As the scripts that change something see it.
+    fn mode_now(&mut self) -> Mode {
+        if self.mode() == Mode::Write {
+            self.settle();
+        }
+        self.mode()
+    }
+
     /// What is there while somebody has it.
     fn held(&mut self) -> &mut Hash {
         self.lock.as_mut().expect("it is held")
+    }
+
+    /// The writer, else a reader.
+    fn someone(&self) -> &str {
+        let last = || self.lock.as_ref()?.fields.last().map(|(id, _)| &**id);
+        self.writer().or_else(last).expect("somebody has it")
     }
 
     fn busy(&self) -> String {
@@ -79,10 +128,8 @@ impl ReadWrite {
 
     /// The next request makes sense after that time, if it is sooner than the end of the lease.
     fn busy_for(&self, time: Option<i64>) -> String {
-        let lock = self.lock.as_ref().expect("somebody has it");
-        let writer = lock.fields.iter().find(|(id, _)| writes(id));
-        let (someone, _) = writer.or(lock.fields.last()).expect("a field");
-        format!("busy {} {someone}", time.unwrap_or(lock.left))
+        let left = self.lock.as_ref().expect("somebody has it").left;
+        format!("busy {} {}", time.unwrap_or(left), self.someone())
     }
 
     /// How long a reader has left, not above 0 if its lease is over.
@@ -91,9 +138,9 @@ impl ReadWrite {
         levels.filter_map(|level| self.lives.get(&(id.to_owned(), level))).map(|life| life.0).max().unwrap_or(-2)
     }
 
-    /// The longest that a reader but `skip` has left; dead ones of ours are swept away.
-    fn longest_reader(&mut self, skip: &str) -> i64 {
-        let mut longest = -2;
+    /// The longest that a reader but `skip` has left, and whether one of them does not rest; dead ones of ours are swept away.
+    fn longest_reader(&mut self, skip: &str) -> (i64, bool) {
+        let (mut longest, mut is_read) = (-2, false);
         for (id, count) in self.held().fields.clone() {
             if id == skip || writes(&id) {
                 continue;
@@ -103,8 +150,9 @@ impl ReadWrite {
                 self.held().remove(&id);
             }
             longest = longest.max(left);
+            is_read |= left > 0 && !is_rest(&id);
         }
-        longest
+        (longest, is_read)
     }
 
     /// Puts the end of a reader's lease off; it may be claimed.
@@ -119,7 +167,7 @@ impl ReadWrite {
 
     fn read_acquire(&mut self, id: &str, lease: i64, level: u64, how: &str, last: &str) -> String {
         let (writer, claim) = if how == "again" { ("", last) } else { (last, "") };
-        let mode = self.mode();
+        let mode = self.mode_now();
         let is_held = mode != Mode::Conflict && self.count(id).is_some() && self.lives.contains_key(&life(id));
         if !is_held {
             if how != "again" && writer.is_empty() && mode == Mode::Write {
@@ -145,7 +193,10 @@ impl ReadWrite {
             _ if again => Some("lost".to_owned()),
             (Mode::Conflict, _) => Some("conflict".to_owned()),
             _ if !writer.is_empty() => self.count(writer).is_none().then(|| "lost".to_owned()),
-            (Mode::Write, _) => Some(self.busy()),
+            (Mode::Write, _) => {
+                let writer = self.someone();
+                Some(format!("busy {} {writer}", self.left_of_writer(writer)))
+            }
             (_, mark) => {
                 mark.as_ref().filter(|(waits, _)| writes(waits)).map(|(waits, left)| format!("busy {left} {waits}"))
             }
@@ -164,29 +215,47 @@ impl ReadWrite {
         self.mark.as_ref().map(|(waits, _)| waits.as_str()).filter(|waits| *waits != id)
     }
 
-    fn read_release(&mut self, id: &str, level: u64) -> (String, u64) {
+    fn read_release(&mut self, id: &str, rest: i64, level: u64) -> (String, u64) {
         if self.count(id).is_none() {
             self.lives.remove(&life(id));
             let waited = level == 0 && self.mark.take_if(|(waits, _)| waits == id).is_some();
-            return ("gone".to_owned(), u64::from(waited));
+            let rests = level == 0 && self.count(&rest_of(id)).is_some();
+            return (if rests { "released 0" } else { "gone" }.to_owned(), u64::from(waited));
         }
         let over = !self.lives.contains_key(&life(id));
         if level > 0 && !over {
             self.held().set(id, level);
             return ("released 0".to_owned(), 0);
         }
-        let longest = (self.mode() == Mode::Read).then(|| self.longest_reader(id));
-        let published = u64::from(longest.is_some_and(|longest| longest <= 0));
-        if published > 0 {
+        let rest = if over { 0 } else { rest };
+        let (last, published) = self.lasts_without(id, rest);
+        if rest > 0 {
+            self.lives.insert(life(&rest_of(id)), Life::of(rest));
+            self.held().set(&rest_of(id), 1);
+        }
+        if self.mode() == Mode::Read && last.is_some_and(|last| last <= 0) {
             self.lock = None;
         } else {
             let lock = self.held();
             lock.remove(id);
-            lock.left = longest.unwrap_or(lock.left);
+            lock.left = last.unwrap_or(lock.left);
             self.lock.take_if(|lock| lock.is_empty());
         }
         self.lives.remove(&life(id));
         (if over { "gone" } else { "released 0" }.to_owned(), published)
+    }
+
+    /// How long the lock lasts without that reader, which may rest for a while: `None` if a writer decides that. And how often something
+    /// is published: all look if only holds that rest are left, or none.
+    fn lasts_without(&mut self, id: &str, rest: i64) -> (Option<i64>, u64) {
+        let mode = self.mode_now();
+        let writer = self.writer().filter(|_| mode == Mode::Write).map(str::to_owned);
+        if mode != Mode::Read && !writer.as_deref().is_some_and(is_rest) {
+            return (None, 0);
+        }
+        let (longest, is_read) = self.longest_reader(id);
+        let writes = writer.map_or(0, |writer| self.left_of_writer(&writer));
+        (Some(rest.max(longest).max(writes)), u64::from(!is_read))
     }
 
     /// `own`: what the reader has left by its own count.
@@ -195,12 +264,13 @@ impl ReadWrite {
             return "gone".to_owned();
         }
         let before = self.lives[&life(id)].0.min(self.held().left);
+        let mode = self.mode_now();
         let lets_in = if self.mark.as_ref().is_some_and(|(id, _)| writes(id)) { "no" } else { "yes" };
         let left = match self.lives.get_mut(&life(id)) {
             Some(life) if settles && life.1 == claim => {
                 life.0 = lease;
-                if self.mode() == Mode::Read && self.held().fields.iter().all(|(id, _)| ours(id)) {
-                    self.held().left = self.longest_reader("");
+                if mode == Mode::Read && self.held().fields.iter().all(|(id, _)| ours(id)) {
+                    self.held().left = self.longest_reader("").0;
                 }
                 lease
             }
@@ -217,7 +287,7 @@ impl ReadWrite {
     }
 
     fn write_acquire(&mut self, id: &str, lease: i64, level: u64, how: &str) -> String {
-        let mode = self.mode();
+        let mode = self.mode_now();
         if !matches!(mode, Mode::Free | Mode::Conflict) && self.count(id).is_some() {
             self.held().set(id, level);
             self.held().lasts(lease);
@@ -263,18 +333,27 @@ impl ReadWrite {
         }
     }
 
-    fn write_release(&mut self, id: &str, level: u64) -> (String, u64) {
+    fn write_release(&mut self, id: &str, rest: i64, level: u64) -> (String, u64) {
         let waited = level == 0 && self.mark.take_if(|(waits, _)| waits == id).is_some();
         let told = u64::from(waited);
         if self.count(id).is_none() {
-            return ("gone".to_owned(), told);
+            let rests = level == 0 && self.count(&rest_of(id)).is_some();
+            return if rests { ("released 0".to_owned(), told + 1) } else { ("gone".to_owned(), told) };
         }
         if level > 0 {
             self.held().set(id, level);
             return ("released 0".to_owned(), told);
         }
-        let longest = self.longest_reader("");
-        if longest > 0 {
+        let (longest, _) = self.longest_reader("");
+        if rest > 0 {
+            if self.held().fields.len() > 1 {
+                self.lives.insert(life(&rest_of(id)), Life::of(rest));
+            }
+            let lock = self.held();
+            lock.set(&rest_of(id), 1);
+            lock.remove(id);
+            lock.left = longest.max(rest);
+        } else if longest > 0 {
             let lock = self.held();
             lock.mode = Some("read".to_owned());
             lock.remove(id);
@@ -287,18 +366,23 @@ impl ReadWrite {
 
     fn force_unlock(&mut self, meant: &str) -> (String, u64) {
         let is_meant = |id: &str| meant.lines().any(|line| line == id);
+        self.settle();
         let Some(lock) = &mut self.lock else { return ("gone".to_owned(), 0) };
-        let (gone, rest): (Vec<_>, Vec<_>) = lock.fields.drain(..).partition(|(id, _)| is_meant(id));
-        lock.fields = rest;
+        let (gone, others): (Vec<_>, Vec<_>) = lock.fields.drain(..).partition(|(id, _)| is_meant(id));
+        lock.fields = others;
         if gone.is_empty() {
             return ("gone".to_owned(), 0);
         }
         let is_gone = |id: &str, level| gone.iter().any(|(known, count)| known == id && level <= *count);
         self.lives.retain(|(id, level), _| !is_gone(id, *level));
-        if lock.fields.is_empty() {
-            self.lock = None;
-        } else if !lock.fields.iter().any(|(id, _)| writes(id)) {
-            lock.mode = Some("read".to_owned());
+        match self.writer().map(str::to_owned) {
+            _ if self.held().fields.is_empty() => self.lock = None,
+            None => self.held().mode = Some("read".to_owned()),
+            Some(writer) if is_rest(&writer) => {
+                let left = self.left_of_writer(&writer).max(self.longest_reader("").0);
+                self.held().left = left;
+            }
+            Some(_) => {}
         }
         ("released".to_owned(), 1)
     }
@@ -310,7 +394,8 @@ impl ReadWrite {
             _ => return "conflict".to_owned(),
         };
         let line = |(id, count): &(String, u64)| match self.left_of(id, *count) {
-            _ if writes(id) => Some(format!("{count} {} {id}", lock.left)),
+            _ if self.is_over(id) => None,
+            _ if writes(id) => Some(format!("{count} {} {id}", self.left_of_writer(id))),
             -2 if ours(id) => None,
             -2 => Some(format!("{count} {} {id}", lock.left)),
             left => Some(format!("{count} {left} {id}")),
@@ -345,6 +430,20 @@ impl ReadWrite {
     }
 }
 
+impl ReadWrite {
+    /// One owner has written, which may rest, and reads.
+    fn writes_and_reads(&mut self, rng: &mut fastrand::Rng) {
+        let (writer, left) = (if rng.bool() { WRITERS[0].to_owned() } else { rest_of(WRITERS[0]) }, rng.i64(4..=8));
+        let mut lock = Hash::of(Some("write"), &writer, 1, left);
+        lock.set(IDS[0], 1);
+        self.lock = Some(lock);
+        self.lives = BTreeMap::from([(life(IDS[0]), Life::of(rng.i64(1..=left)))]);
+        if is_rest(&writer) && rng.bool() {
+            self.lives.insert(life(&writer), Life::of(rng.i64(1..=3)));
+        }
+    }
+}
+
 impl Rules for ReadWrite {
     const CHANNEL: &'static str = "redisson_rwlock:{x}";
 
@@ -352,14 +451,14 @@ impl Rules for ReadWrite {
         let Request { script, id, lease, level, more, last } = request;
         match *script {
             "read_acquire" => (self.read_acquire(id, *lease, *level, more, last.as_deref().unwrap_or_default()), 0),
-            "read_release" => self.read_release(id, *level),
+            "read_release" => self.read_release(id, *lease, *level),
             "read_renew" => {
                 let own = last.as_deref().unwrap_or_default();
                 (self.read_renew(id, *lease, (*level == 1, more), own), 0)
             }
             "write_acquire" => (self.write_acquire(id, *lease, *level, more), 0),
             "write_hand_over" => (self.write_hand_over(id, *lease, more), 0),
-            "write_release" => self.write_release(id, *level),
+            "write_release" => self.write_release(id, *lease, *level),
             "force_unlock" => self.force_unlock(id),
             _ => (self.inspect(), 0),
         }
@@ -401,7 +500,13 @@ impl Rules for ReadWrite {
             _ => "PUBLISH",
         };
         let id = match script {
-            "force_unlock" => [one_of(rng, &IDS), one_of(rng, &WRITERS), one_of(rng, &IDS)].join("\n"),
+            "force_unlock" => {
+                let some = |rng: &mut fastrand::Rng, ids: &[&str]| {
+                    let id = one_of(rng, ids);
+                    if rng.bool() { id.to_owned() } else { rest_of(id) }
+                };
+                [some(rng, &IDS[..3]), some(rng, &WRITERS[..2]), one_of(rng, &IDS).to_owned()].join("\n")
+            }
             _ if script.starts_with("read") => one_of(rng, &IDS[..3]).to_owned(),
             _ => WRITERS[usize::from(rng.u8(..4) == 0)].to_owned(),
         };
@@ -410,7 +515,11 @@ impl Rules for ReadWrite {
             _ if script.ends_with("release") => one_of(rng, &[0, 0, 1, 2]),
             _ => rng.u64(1..=3),
         };
-        let lease = if script == "read_renew" && level == 0 { rng.i64(0..=8) } else { rng.i64(1..=8) };
+        let lease = match script {
+            "read_renew" if level == 0 => rng.i64(0..=8),
+            _ if script.ends_with("release") => one_of(rng, &[0, 0, 1, 2, 5]),
+            _ => rng.i64(1..=8),
+        };
         let last = match more {
             _ if script == "read_renew" => one_of(rng, &OWN),
             "again" => one_of(rng, &["", "2", "3"]),
@@ -421,13 +530,14 @@ impl Rules for ReadWrite {
     }
 
     fn disturb(&mut self, rng: &mut fastrand::Rng) {
-        match rng.u8(..16) {
+        match rng.u8(..19) {
             0 => self.lock = Some(Hash::of(None, one_of(rng, &IDS), 1, 3)),
             1 => self.lock = None,
             2 => self.lives.clear(),
             3 => self.lock.iter_mut().for_each(|lock| lock.left = rng.i64(1..=2)),
             4 | 5 => self.lives.retain(|(id, _), _| ours(id)),
             6 => self.lock = Some(Hash::of(Some("write"), WRITERS[2], 1, 3)),
+            16..19 => self.writes_and_reads(rng),
             7..11 => self.jvm_reads(rng.i64(1..=4), rng.bool()),
             _ => self.pass(rng.i64(1..=2)),
         }
