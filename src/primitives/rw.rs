@@ -254,14 +254,19 @@ side!(WriteGuard, writing, "waits while another owner reads or writes.",
     write, try_write, try_write_for, try_write_until, with_write, try_with_write);
 
 impl RwLock {
-    /// Keeps the lock held for at least `d` after it was acquired, for reading or writing, even if you release it sooner. So a machine
-    /// whose clock is a little late does not repeat a job that takes no time.
+    /// Keeps the lock held for at least `d` after it was acquired, for reading or for writing, even if you release it sooner.
     ///
-    /// A read lock that rests keeps writers out and lets readers in. A write lock that rests keeps all others out, and its own owner's
-    /// next calls, too; a read lock that the owner still holds remains valid. The rest is as for [`Lock::min_hold`](crate::Lock::min_hold):
-    /// a lock released early stays on the server for the rest of `d`, also if the process dies, and `unlock` does not wait for that. `d`
-    /// must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease); any other value is reported by the call that
-    /// acquires the lock. Defaults to nothing.
+    /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It also stays for
+    /// `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. In this time
+    ///
+    /// * a read lock keeps out writers, and lets readers in;
+    /// * a write lock keeps out all others, and new calls of its own owner. If this owner also holds the read lock, it keeps that.
+    ///
+    /// If one owner acquires the same side several times, it stays until the latest of these times has passed. A reader with a `min_hold`
+    /// has an [`id`](Guard::id) of its own: it does not share a hold with other readers of its client.
+    ///
+    /// `d` must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease). With any other value, the call that
+    /// acquires the lock returns an error. Defaults to nothing.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -274,8 +279,6 @@ impl RwLock {
     /// prices.read().await?.unlock().await?; // beside it
     /// # Ok(()) }) }
     /// ```
-    ///
-    /// A reader with a `min_hold` has a hold of its own on the server; it does not share one with other readers of its client.
     #[must_use = "the setting is in the value that this returns"]
     pub fn min_hold(self, d: Duration) -> Self {
         RwLock(self.0.min_hold(d))
@@ -366,8 +369,8 @@ pub struct WriteGuard {
 guarding!(WriteGuard);
 
 impl WriteGuard {
-    /// Atomically downgrades to a read lock: no other writer comes in between, and waiting readers may enter. The read lock has the
-    /// settings of the handle. If that has a [`min_hold`](RwLock::min_hold), other readers wait until the one of the write lock is over.
+    /// Atomically downgrades to a read lock: no other writer comes in between, and waiting readers may enter. If the write lock has a
+    /// [`min_hold`](RwLock::min_hold), they wait until that time has passed. The read lock has the same settings, counted from now.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
