@@ -122,10 +122,6 @@ impl ReadWrite {
         self.writer().or_else(last).expect("somebody has it")
     }
 
-    fn busy(&self) -> String {
-        self.busy_for(None)
-    }
-
     /// The next request makes sense after that time, if it is sooner than the end of the lease.
     fn busy_for(&self, time: Option<i64>) -> String {
         let left = self.lock.as_ref().expect("somebody has it").left;
