@@ -1,5 +1,5 @@
 //! Layers import downwards only: `combined` over `primitives` over `client` over `engine` over `redis` over what all stand on; and
-//! only `redis/conn.rs` and what lies beneath it name fred.
+//! only `redis/conn.rs` and what lies beneath it name fred. No file reads the wall clock.
 
 use std::{
     fs,
@@ -97,6 +97,17 @@ fn only_the_connection_names_fred() {
     assert!(!naming.is_empty());
     for file in naming {
         assert!(file.starts_with(root.join("redis/conn")), "{}", file.display());
+    }
+}
+
+/// Leases and periods are counted by the server and by clocks that nobody sets, so wrong wall clocks change nothing.
+#[test]
+fn no_code_reads_the_wall_clock() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&root) {
+        let code = code_of(&file);
+        let read = ["SystemTime", "UNIX_EPOCH", "Realtime"].into_iter().find(|name| code.contains(name));
+        assert!(read.is_none(), "{} names {read:?}", file.display());
     }
 }
 

@@ -24,7 +24,7 @@ fn in_line(server: &Server) -> usize {
 }
 
 /// What the server does from now on until `SET done`, as `MONITOR` tells it.
-fn record(server: &Server) -> JoinHandle<Vec<String>> {
+pub(super) fn record(server: &Server) -> JoinHandle<Vec<String>> {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("our own server");
     stream.write_all(b"MONITOR\r\n").expect("it listens");
     let mut lines = BufReader::new(stream).lines().map(|line| line.expect("it goes on"));

@@ -13,8 +13,14 @@ pub(crate) struct Process(Child);
 impl Process {
     /// Begins that test, `file::name`, in a process of its own.
     pub(crate) fn start(test: &str, url: &str) -> Process {
+        Process::start_with(test, url, &[])
+    }
+
+    /// The same, with more variables in its environment.
+    pub(crate) fn start_with(test: &str, url: &str, more: &[(&str, &str)]) -> Process {
         let mut command = Command::new(env::current_exe().expect("this test binary"));
         command.args(["--exact", test, "--ignored", "--nocapture"]).env(URL, url).stdout(Stdio::null());
+        command.envs(more.iter().copied());
         Process(command.spawn().expect("it runs already"))
     }
 

@@ -1,0 +1,288 @@
+//! Several locks at once among processes, some of which are killed. Every process writes a log, and the checker of histories reads them.
+//!
+//! For longer than five seconds: `MULTI_SECONDS=20 cargo test --release --test it multi_processes -- --nocapture`
+
+use std::{
+    collections::HashMap,
+    env,
+    fs::{self, File},
+    io::Write,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use leasehold::{Client, Error, Lost, MultiGuard, MultiLock};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{
+    Server, client,
+    history::{Event, History, What},
+    ms,
+    process::Process,
+    until, within,
+};
+
+const PROCESSES: usize = 8;
+const TASKS: u32 = 2;
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// The names of a dead process are free after that.
+const LEASE: Duration = ms(1_200);
+/// A process is killed so often, and another one starts. At the end all of them live.
+const KILLS: Duration = ms(700);
+const CALM: Duration = ms(1_500);
+/// A single attempt may take that long.
+const COMMAND: Duration = ms(5_000);
+/// How long the processes may take to start, and to end after their time.
+const GRACE: Duration = ms(30_000);
+
+const LOG: &str = "LEASEHOLD_TEST_LOG";
+const SEED: &str = "LEASEHOLD_TEST_SEED";
+const MILLIS: &str = "LEASEHOLD_TEST_MILLIS";
+
+fn told(name: &str) -> String {
+    env::var(name).expect("started by another test")
+}
+
+/// Nanoseconds on a clock that all processes of the machine share.
+fn clock() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("shorter than centuries")
+}
+
+/// A task of a child process.
+struct Player {
+    client: Client,
+    log: Arc<Mutex<File>>,
+    task: u32,
+    random: Rng,
+}
+
+impl Player {
+    /// In one write, so that the log of a killed process is complete.
+    fn note<'a>(&self, names: impl IntoIterator<Item = &'a str>, what: impl Fn(&str) -> What) {
+        let line = |name| Event { at: clock(), task: self.task, name: String::from(name), what: what(name) };
+        let lines: String = names.into_iter().map(|name| format!("{}\n", line(name))).collect();
+        self.log.lock().expect("no panic").write_all(lines.as_bytes()).expect("the log can be written");
+    }
+
+    fn note_call(&self, what: What) {
+        self.note(["-"], |_| what.clone());
+    }
+
+    /// Three of the names in any order.
+    fn triple(&mut self) -> MultiLock {
+        let mut names = NAMES;
+        self.random.shuffle(&mut names);
+        MultiLock::new(names[..3].iter().map(|name| self.client.mutex(name)))
+    }
+
+    fn micros(&mut self, most: u64) -> Duration {
+        Duration::from_micros(self.random.u64(0..=most))
+    }
+
+    async fn turn(&mut self, turn: u32) {
+        let Some(guard) = self.acquire().await else { return };
+        let hold = format!("{}:{}:{turn}", std::process::id(), self.task);
+        let names: Vec<_> = guard.names().map(str::to_owned).collect();
+        let names = || names.iter().map(String::as_str);
+        let until = clock() + nanos(guard.remaining());
+        self.note(names(), |name| What::Granted { id: format!("{hold}:{name}"), until });
+        sleep(self.micros(2_000)).await;
+        self.note(names(), |name| What::Releasing { id: format!("{hold}:{name}") });
+        if self.random.u8(..8) > 0 {
+            self.unlock(guard).await;
+        }
+    }
+
+    /// In each of the ways; a call is cancelled now and then.
+    async fn acquire(&mut self) -> Option<MultiGuard> {
+        let (locks, short, long) = (self.triple(), self.micros(4_000), self.micros(30_000));
+        let (call, limit) = match self.random.u8(..6) {
+            0 => ("cancelled", None),
+            1 => ("try_lock", Some(COMMAND)),
+            2 => ("try_lock_for", Some(long)),
+            _ => ("lock", None),
+        };
+        self.note_call(What::Begun { call: call.to_owned(), limit: limit.map_or(0, |limit| nanos(limit).max(1)) });
+        let acquired = match call {
+            "cancelled" => timeout(short, locks.lock()).await.ok().transpose(),
+            "try_lock" => locks.try_lock().await,
+            "try_lock_for" => locks.try_lock_for(long).await,
+            _ => locks.lock().await.map(Some),
+        };
+        let how = match &acquired {
+            Ok(Some(_)) => "ok",
+            Ok(None) if call == "cancelled" => "cancelled",
+            Ok(None) => "none",
+            Err(error) if error.is_unavailable() => "unavailable",
+            Err(_) => "lost",
+        };
+        self.note_call(What::Ended { call: call.to_owned(), how: how.to_owned() });
+        match acquired {
+            // A server that is slow for a moment can outlast a short wait limit, and a command's time.
+            Err(error) if error.is_unavailable() && call != "lock" => None,
+            acquired => self.unless_stalled(acquired).flatten(),
+        }
+    }
+
+    async fn unlock(&self, guard: MultiGuard) {
+        let _ = self.unless_stalled(guard.unlock().await);
+    }
+
+    /// A machine that stands still for longer than a lease ends it.
+    fn unless_stalled<T>(&self, outcome: leasehold::Result<T>) -> Option<T> {
+        match outcome {
+            Ok(done) => Some(done),
+            Err(Error::Lost { reason: Lost::Expired, .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Not a test: what each child process does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by others, in a process of its own"]
+async fn acquires_triples() {
+    let log = Arc::new(Mutex::new(File::create(told(LOG)).expect("a log")));
+    let client = Client::builder().url(Process::url()).watchdog(LEASE).connect_timeout(GRACE).connect();
+    let client = client.await.expect("the server is there");
+    let seed: u64 = told(SEED).parse().expect("a number");
+    let ends = Instant::now() + Duration::from_millis(told(MILLIS).parse().expect("a number"));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let random = Rng::with_seed(seed + u64::from(task) * 1_000);
+            let mut player = Player { client: client.clone(), log: Arc::clone(&log), task, random };
+            tokio::spawn(async move {
+                for turn in 0.. {
+                    if Instant::now() >= ends {
+                        break;
+                    }
+                    player.turn(turn).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    client.close().await.expect("nothing is left");
+}
+
+struct Child {
+    name: String,
+    process: Process,
+}
+
+/// The processes, and the history that they write.
+struct Stage {
+    server: Server,
+    folder: TempDir,
+    history: History,
+    random: Rng,
+    ends: Instant,
+    children: Vec<Child>,
+    /// What the next process is called.
+    next: u32,
+}
+
+impl Stage {
+    fn start(&mut self) {
+        let name = format!("process-{}", self.next);
+        let left = self.ends.saturating_duration_since(Instant::now()).as_millis().to_string();
+        let log = self.folder.path().join(&name).display().to_string();
+        let more = [(LOG, log.as_str()), (SEED, &self.next.to_string()), (MILLIS, &left)];
+        let process = Process::start_with("multi_processes::acquires_triples", &self.server.url(), &more);
+        self.next += 1;
+        self.children.push(Child { name, process });
+    }
+
+    /// At a moment at which it may be anywhere in a call.
+    fn kill_one(&mut self) {
+        let mut child = self.children.swap_remove(self.random.usize(..PROCESSES));
+        child.process.kill();
+        self.history.killed.insert(child.name.clone(), clock());
+        self.read(&child.name);
+    }
+
+    fn read(&mut self, name: &str) {
+        let log = self.folder.path().join(name);
+        let events = if log.exists() { events(&log) } else { Vec::new() }; // killed before it began
+        self.history.clients.insert(name.to_owned(), events);
+    }
+
+    fn count(&self, how: &str) -> u64 {
+        let words = self.history.count(|what| match what {
+            What::Ended { how, .. } => Some(how.clone()),
+            _ => None,
+        });
+        words.get(how).copied().unwrap_or_default()
+    }
+}
+
+/// The last line of a killed process may be torn.
+fn events(log: &Path) -> Vec<Event> {
+    let text = fs::read_to_string(log).expect("our own file");
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| line.parse().expect(line)).collect()
+}
+
+fn time() -> Duration {
+    let seconds = env::var("MULTI_SECONDS").map_or(5, |seconds| seconds.parse().expect("MULTI_SECONDS is a number"));
+    Duration::from_secs(seconds)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn triples_of_killed_and_cancelled_callers_neither_deadlock_nor_overlap() {
+    let (time, server) = (time(), Server::start());
+    let mut stage = Stage {
+        server,
+        folder: TempDir::new().expect("a temporary folder"),
+        history: History { longest_lease: LEASE, outage: GRACE, ..History::default() },
+        random: Rng::new(),
+        ends: Instant::now() + time,
+        children: Vec::new(),
+        next: 0,
+    };
+    (0..PROCESSES).for_each(|_| stage.start());
+    while Instant::now() + CALM < stage.ends {
+        sleep(KILLS.mul_f64(stage.random.f64() * 2.0)).await;
+        stage.kill_one();
+        stage.start();
+    }
+    until("all processes to end", time + GRACE, || stage.children.iter_mut().all(|child| child.process.is_done()))
+        .await;
+    until("no key to be left", LEASE + ms(3_000), || stage.server.ask::<u32>(&["DBSIZE"]) == 0).await;
+    until("no channel to be left", ms(3_000), || stage.server.channels().is_empty()).await;
+    for name in stage.children.iter().map(|child| child.name.clone()).collect::<Vec<_>>() {
+        stage.read(&name);
+    }
+    let turns: HashMap<_, _> = stage.history.turns().into_iter().collect();
+    println!("killed: {}, cancelled: {}", stage.history.killed.len(), stage.count("cancelled"));
+    let [ok, none, unavailable] = ["ok", "none", "unavailable"].map(|how| stage.count(how));
+    println!("turns by name: {turns:?}; calls: {ok} acquired, {none} did not, {unavailable} found no server");
+    assert_eq!(stage.history.check(), []);
+    assert!(NAMES.iter().all(|name| turns.get(*name).is_some_and(|turns| *turns > 20)), "{turns:?}");
+    assert!(!stage.history.killed.is_empty() && stage.count("cancelled") > 0);
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_in_the_middle_keeps_its_names_for_a_lease_and_no_longer() {
+    let (server, folder) = (Server::start(), TempDir::new().expect("a temporary folder"));
+    let log = folder.path().join("log").display().to_string();
+    let more = [(LOG, log.as_str()), (SEED, "1"), (MILLIS, "60000")];
+    let mut child = Process::start_with("multi_processes::acquires_triples", &server.url(), &more);
+    until("it to hold some", GRACE, || server.ask::<u32>(&["DBSIZE"]) > 0).await;
+    child.kill();
+    let client = client(&server, |builder| builder).await;
+    let all = MultiLock::new(NAMES.map(|name| client.mutex(name)));
+    let (guard, took) = within("all names", LEASE + ms(1_500), all.lock()).await;
+    println!("all names after {took}");
+    guard.expect("acquired").unlock().await.expect("held to the end");
+}
