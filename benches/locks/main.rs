@@ -6,6 +6,7 @@
 mod alone;
 mod contended;
 mod family;
+mod multi;
 mod processes;
 mod report;
 #[allow(dead_code)]
@@ -21,7 +22,7 @@ use support::Server;
 type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
 
 // The first measures memory, which what others leave behind would blur.
-const SECTIONS: [(&str, Section); 13] = [
+const SECTIONS: [(&str, Section); 15] = [
     ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
     ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
@@ -31,6 +32,8 @@ const SECTIONS: [(&str, Section); 13] = [
     ("hand-over", |server, report| Box::pin(contended::hand_over(server, report))),
     ("processes", |server, report| Box::pin(processes::all(server, report))),
     ("between", |server, report| Box::pin(processes::hand_over(server, report))),
+    ("quorum", |server, report| Box::pin(processes::hand_over_by_majority(server, report))),
+    ("multi", |server, report| Box::pin(multi::several(server, report))),
     ("readers", |server, report| Box::pin(family::readers(server, report))),
     ("fair", |server, report| Box::pin(family::fair(server, report))),
     ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),

@@ -108,4 +108,7 @@ MEASURES = [
     *handed("one process", "hand-over-inside"),
     *handed("two processes", "hand-over-between"),
     Measure("held", "bytes", "10,000 locks held and renewed", "bytes per lock", "", lambda figures: figures["bytes"], LESS),
+    Measure("own-names-1-three", "p50", "three servers, uncontended", "p50 of lock + unlock", "µs", micros("p50"), LESS),
+    *contended("one-name-16-three", "three servers, one name, 16 tasks, no work", 16)[:2],
+    Measure("own-names-1-frozen", "p50", "three servers, one of them frozen", "p50 of lock + unlock", "µs", micros("p50"), LESS),
 ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FAMILY = ("lock", "read", "write", "fair")
+MAJORITY = ("lock", "three")
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -25,6 +26,7 @@ class Program:
     jit: float = 0  # seconds that a virtual machine gets to compile
     warm_up: float = 0.5  # connections are made in it, too
     kinds: tuple = ("lock",)
+    cluster: bool = False  # of three servers, in the rows for three
 
 
 TOOLS = {
@@ -55,9 +57,9 @@ def rust(name, label, renewed, feature=None, needs=(), **more):
     return Program(name, label, ["cargo", "cc", *needs], [(build, HERE / "rust")], [program], renewed, **more)
 
 
-def golang(name, renewed):
+def golang(name, renewed, **more):
     build = ["go", "build", "-mod=readonly", "-o", TARGET / "go" / name, f"./{name}"]
-    return Program(name, f"{name} (Go)", ["go"], [(build, HERE / "go")], [TARGET / "go" / name], renewed)
+    return Program(name, f"{name} (Go)", ["go"], [(build, HERE / "go")], [TARGET / "go" / name], renewed, kinds=MAJORITY, **more)
 
 
 JAVA = Program(
@@ -86,12 +88,12 @@ PYTHON = Program(
 )
 
 PROGRAMS = [
-    rust("leasehold", "leasehold", renewed=9, kinds=FAMILY),
+    rust("leasehold", "leasehold", renewed=9, kinds=(*FAMILY, "three")),
     JAVA,
     golang("redsync", renewed=0),
-    golang("rueidislock", renewed=2.5),
+    golang("rueidislock", renewed=2.5, cluster=True),
     PYTHON,
-    rust("rslock", "rslock (Rust)", renewed=9.5),
+    rust("rslock", "rslock (Rust)", renewed=9.5, kinds=MAJORITY),
     rust("redisson-crate", "redisson (Rust)", renewed=0, feature="redisson", needs=["openssl"]),
 ]
 

@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import plot
 import programs
@@ -15,7 +16,7 @@ import report
 import runs
 import summary
 from children import Failure
-from server import Server
+from server import Server, Three
 
 LAST = programs.TARGET / "last.json"  # every figure of every round
 KEPT = programs.HERE / "measured.json"  # what the docs show
@@ -61,7 +62,12 @@ def measure(args):
     versions = {program.name: programs.version(program) for program in programs_run}
     results = {run.name: {program.name: [] for program in programs_run if run.kind in program.kinds} for run in runs_run}
     results = {name: outcomes for name, outcomes in results.items() if outcomes}
-    with Server(server_program.stdout.strip()) as server:
+    path = server_program.stdout.strip()
+    with Server(path) as server, ExitStack() as stack:
+        servers = {run.kind: lambda _: server for run in runs_run}
+        if runs.THREE in servers:
+            three = {cluster: stack.enter_context(Three(path, cluster)) for cluster in {one.cluster for one in programs_run}}
+            servers[runs.THREE] = lambda program: three[program.cluster]
         setting = describe(args, server)
         for turn in range(args.rounds):
             for run in runs_run:
@@ -70,7 +76,7 @@ def measure(args):
                 # Nobody always comes first.
                 for program in programs_run[turn % len(programs_run):] + programs_run[: turn % len(programs_run)]:
                     if run.kind in program.kinds:
-                        results[run.name][program.name].append(outcome(run, program, server, args.seconds, turn))
+                        results[run.name][program.name].append(outcome(run, program, servers[run.kind](program), args.seconds, turn))
     last = {"results": results, "versions": versions, "setting": setting}
     if not args.only:
         LAST.write_text(json.dumps(last), encoding="utf-8")

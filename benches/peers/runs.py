@@ -1,13 +1,19 @@
 """What is run, and how one run goes."""
 
+import threading
 import time
 from dataclasses import dataclass
 
 from children import Children, Failure
+from server import spread_name
 
 HELD = 10_000
 # Seconds for the start of a program, and for all waiters to get their turn at the end.
 GRACE = 30
+THREE = "three"
+NAMES = {THREE: spread_name("peers:load")}
+# Seconds after the start of a program until a server is frozen, and until that counts.
+FREEZES, COUNTS = 1, 1
 
 
 @dataclass
@@ -18,7 +24,8 @@ class Run:
     work_ms: int = 0
     longer: float = 1  # times the seconds asked for
     processes: int = 1
-    kind: str = "lock"  # one of a program's kinds
+    kind: str = "lock"  # one of a program's kinds; `three`: a lock over three servers
+    frozen: bool = False  # one of the three, as soon as the program runs
 
 
 RUNS = [
@@ -29,6 +36,9 @@ RUNS = [
     Run("hand-over-inside", "hand-over", tasks=2, longer=1.5),
     Run("hand-over-between", "half", longer=1.5, processes=2),
     Run("held", "held", tasks=HELD),
+    Run("own-names-1-three", "own-names", kind=THREE),
+    Run("one-name-16-three", "one-name", 16, kind=THREE),
+    Run("own-names-1-frozen", "own-names", longer=3, kind=THREE, frozen=True),
 ]
 
 
@@ -38,22 +48,32 @@ def once(run, program, server, seconds):
     if run.section == "held":
         return held(run, program, server)
     seconds *= run.longer
-    options = ["--seconds", seconds, "--warm-up", program.warm_up]
-    limit = program.jit + program.warm_up + seconds + GRACE
+    warm_up = program.warm_up + (FREEZES + COUNTS if run.frozen else 0)
+    options = ["--seconds", seconds, "--warm-up", warm_up]
+    limit = program.jit + warm_up + seconds + GRACE
 
     def watch(event):
         if event == "warm":
             server.start_over()
 
-    figures = start(run, program, server, options, limit, watch)
+    freezes = threading.Timer(FREEZES, server.freeze) if run.frozen else None
+    try:
+        if freezes:
+            freezes.start()
+        figures = start(run, program, server, options, limit, watch)
+    finally:
+        if freezes:
+            freezes.cancel()
+            freezes.join()
+            server.thaw()
     figures["commands"] = server.commands()
     return figures
 
 
 def start(run, program, server, options, limit, watch):
-    words = ["--url", server.url, "--tasks", run.tasks, "--work-ms", run.work_ms, "--name", "peers:load", *options]
+    words = ["--url", server.url, "--tasks", run.tasks, "--work-ms", run.work_ms, "--name", NAMES.get(run.kind, "peers:load"), *options]
     words += ["--jit", program.jit] if program.jit else []
-    words += ["--kind", run.kind] if run.kind != "lock" else []
+    words += ["--kind", run.kind] if run.kind not in ("lock", THREE) else []
     command = [*program.command, run.section, *words]
     commands = [command] if run.processes == 1 else [[*command, "--first", first] for first in ("true", "false")]
     with Children(commands) as children:

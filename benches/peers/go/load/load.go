@@ -56,7 +56,7 @@ func parse(words []string) (Args, error) {
 	}
 	args := Args{Section: words[0]}
 	flags := flag.NewFlagSet("load", flag.ContinueOnError)
-	flags.StringVar(&args.URL, "url", "", "the server")
+	flags.StringVar(&args.URL, "url", "", "the server, or several with commas")
 	flags.StringVar(&args.Name, "name", "peers", "the lock")
 	flags.IntVar(&args.Tasks, "tasks", 1, "goroutines")
 	seconds := flags.Float64("seconds", 1, "that count")

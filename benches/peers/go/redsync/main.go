@@ -1,10 +1,12 @@
-// redsync on go-redis, with its default expiry, tries and delays.
+// redsync on go-redis, with a pool for each server and its default expiry, tries and delays.
 package main
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	goredislib "github.com/redis/go-redis/v9"
 
@@ -16,11 +18,15 @@ type client struct{ rs *redsync.Redsync }
 type lock struct{ mutex *redsync.Mutex }
 
 func connect(args load.Args) (load.Client, error) {
-	options, err := goredislib.ParseURL(args.URL)
-	if err != nil {
-		return nil, err
+	pools := []redis.Pool{}
+	for _, url := range strings.Split(args.URL, ",") {
+		options, err := goredislib.ParseURL(url)
+		if err != nil {
+			return nil, err
+		}
+		pools = append(pools, goredis.NewPool(goredislib.NewClient(options)))
 	}
-	return client{redsync.New(goredis.NewPool(goredislib.NewClient(options)))}, nil
+	return client{redsync.New(pools...)}, nil
 }
 
 func (c client) Lock(name string) load.Lock {

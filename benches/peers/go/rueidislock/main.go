@@ -1,9 +1,11 @@
-// rueidislock with what its documentation says for one server of Redis 7.0.5 or newer.
+// rueidislock with what its documentation says for one server of Redis 7.0.5 or newer. Several addresses are those of a cluster, since it
+// has no way to use servers that are independent: a lock is then two of three keys.
 package main
 
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
@@ -21,13 +23,21 @@ type lock struct {
 }
 
 func connect(args load.Args) (load.Client, error) {
-	options, err := rueidis.ParseURL(args.URL)
+	urls := strings.Split(args.URL, ",")
+	options, err := rueidis.ParseURL(urls[0])
 	if err != nil {
 		return nil, err
 	}
+	for _, url := range urls[1:] {
+		more, err := rueidis.ParseURL(url)
+		if err != nil {
+			return nil, err
+		}
+		options.InitAddress = append(options.InitAddress, more.InitAddress...)
+	}
 	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption:   options,
-		KeyMajority:    1,
+		KeyMajority:    int32(len(urls)/2 + 1),
 		NoLoopTracking: true,
 	})
 	return client{locker}, err

@@ -30,6 +30,7 @@ impl FromStr for Kind {
 #[derive(Debug, Clone)]
 pub struct Args {
     pub section: String,
+    /// With three servers: all of them, with commas.
     pub url: String,
     pub tasks: usize,
     pub seconds: Duration,

@@ -1,11 +1,13 @@
-//! leasehold: one client for the process, default settings.
+//! leasehold: one client for the process and each server, default settings. Several servers are a quorum.
 
-use leasehold::{FairLock, Guard, RwLock, WriteGuard};
+use leasehold::{FairLock, Guard, Quorum, QuorumGuard, QuorumLock, RwLock, WriteGuard};
 use peers::{Args, Kind, Outcome};
 
 #[derive(Clone)]
 struct Client {
+    /// The first, if there are several.
     client: leasehold::Client,
+    quorum: Option<Quorum>,
     kind: Kind,
 }
 
@@ -19,11 +21,13 @@ enum OfKind {
     Read(RwLock),
     Write(RwLock),
     Fair(FairLock),
+    Quorum(QuorumLock),
 }
 
 enum Held {
     Guard(Guard),
     Write(WriteGuard),
+    Quorum(QuorumGuard),
 }
 
 impl peers::Client for Client {
@@ -32,15 +36,22 @@ impl peers::Client for Client {
     const KINDS: &[Kind] = &[Kind::Lock, Kind::Read, Kind::Write, Kind::Fair];
 
     async fn connect(args: &Args) -> Outcome<Client> {
-        Ok(Client { client: leasehold::Client::connect(&args.url).await?, kind: args.kind })
+        let mut clients = Vec::new();
+        for url in args.url.split(',') {
+            clients.push(leasehold::Client::connect(url).await?);
+        }
+        let client = clients[0].clone();
+        let quorum = (clients.len() > 1).then(|| Quorum::new(clients)).transpose()?;
+        Ok(Client { client, quorum, kind: args.kind })
     }
 
     fn lock(&self, name: &str) -> Lock {
-        let lock = match self.kind {
-            Kind::Lock => OfKind::Lock(self.client.lock(name)),
-            Kind::Read => OfKind::Read(self.client.rw_lock(name)),
-            Kind::Write => OfKind::Write(self.client.rw_lock(name)),
-            Kind::Fair => OfKind::Fair(self.client.fair_lock(name)),
+        let lock = match (self.kind, &self.quorum) {
+            (Kind::Lock, Some(quorum)) => OfKind::Quorum(quorum.lock(name)),
+            (Kind::Lock, None) => OfKind::Lock(self.client.lock(name)),
+            (Kind::Read, _) => OfKind::Read(self.client.rw_lock(name)),
+            (Kind::Write, _) => OfKind::Write(self.client.rw_lock(name)),
+            (Kind::Fair, _) => OfKind::Fair(self.client.fair_lock(name)),
         };
         Lock { lock, held: None }
     }
@@ -54,9 +65,10 @@ impl peers::Lock for Lock {
     async fn lock(&mut self) -> Outcome<()> {
         self.held = Some(match &self.lock {
             OfKind::Lock(lock) => Held::Guard(lock.lock().await?),
-            OfKind::Read(lock) => Held::Guard(lock.read().await?),
+            OfKind::Read(lock) => Held::Guard(lock.read().await?.into()),
             OfKind::Write(lock) => Held::Write(lock.write().await?),
             OfKind::Fair(lock) => Held::Guard(lock.lock().await?),
+            OfKind::Quorum(lock) => Held::Quorum(lock.lock().await?),
         });
         Ok(())
     }
@@ -65,6 +77,7 @@ impl peers::Lock for Lock {
         match self.held.take().ok_or("not locked")? {
             Held::Guard(guard) => guard.unlock().await?,
             Held::Write(guard) => guard.unlock().await?,
+            Held::Quorum(guard) => guard.unlock().await?,
         }
         Ok(())
     }

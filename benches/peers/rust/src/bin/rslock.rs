@@ -1,4 +1,4 @@
-//! rslock: one manager for the process, `acquire`, which waits for ever, and `using`, which renews.
+//! rslock: one manager for the process and all servers, `acquire`, which waits for ever, and `using`, which renews.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl peers::Client for Client {
     type Held = JoinHandle<()>;
 
     async fn connect(args: &Args) -> Outcome<Client> {
-        Ok(Client(LockManager::new(vec![args.url.as_str()])))
+        Ok(Client(LockManager::new(args.url.split(',').collect())))
     }
 
     fn lock(&self, name: &str) -> Lock {
