@@ -639,11 +639,12 @@ impl Engine {
         request.min_hold.map_or(lease, |min| lease.max(min))
     }
 
-    /// Counts the guard's acquisition as held since the request for it was sent.
+    /// Counts the guard's acquisition as held since the request for it was sent. Its `min_hold` begins at the reply.
     fn granted(&self, guard: &mut Guard, request: &AcquireRequest, grant: Grant) {
         let sent = grant.sent;
         let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
-        request.min_hold.inspect(|min| guard.hold().not_before(sent + **min));
+        // Counted from now: the server may have granted it long after the request was sent.
+        request.min_hold.inspect(|min| guard.hold().not_before(Moment::now() + **min));
         guard.granted(grant, self.lease(request), terms);
         // If the same owner waits for the other kind, it can now enter, or has nothing to wait for anymore.
         for (_, kind) in guard.hold().other_lines() {

@@ -159,6 +159,22 @@ async fn a_lost_reply_changes_nothing() {
     clean(&server, &client).await;
 }
 
+/// The server counts it from the grant, not from a request that was on its way for long.
+#[tokio::test]
+async fn a_slow_request_does_not_make_it_shorter() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    client.mutex("x").lock().await.expect("free").unlock().await.expect("ours"); // the server has the scripts
+    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(400))));
+    let guard = client.mutex("x").min_hold(LEAST).lock().await.expect("free");
+    let granted = Stopwatch::start();
+    guard.unlock().await.expect("ours to the end");
+    until("its end", SOON, || !server.exists("x")).await;
+    assert!(granted.elapsed() >= LEAST, "{}", granted.elapsed());
+    clean(&server, &client).await;
+}
+
 #[tokio::test]
 async fn what_cannot_be_is_refused() {
     let server = Server::start();
