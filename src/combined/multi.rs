@@ -30,6 +30,10 @@ use crate::{
 /// it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits, it
 /// acquires that lock and all after it again.
 ///
+/// So each wait ends as that of a [`Lock`], and a caller of many locks gets its turn beside callers of a single one. The price: while it
+/// waits, the locks that it keeps are unused. A call that released them instead would have to find all of them free at one moment, which
+/// may never come (see "the waiting rule of `MultiLock`" in `docs/benchmarks.md`).
+///
 /// Each lock has the guarantees of a [`Lock`]. If one of them is lost, [`MultiGuard::lost`] resolves; the others stay held until you release
 /// the guard.
 ///
