@@ -309,11 +309,11 @@ impl Guard {
 
     async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
         let script = &self.hold.kind.renew;
-        let had = self.hold.had();
+        let end = self.hold.lease_ends();
         let claim = lease.map_or_else(String::new, |lease| self.hold.lengthening(lease));
-        let part = self.hold.renew_part(lease, &claim, had);
+        let part = self.hold.renew_part(lease, &claim, end);
         let Reply { sent, answer, .. } = self.ask("confirming the lock", (&script.script, part), lease).await?;
-        self.hold.confirmed(sent, lease, self.hold.kind.rules.sure_after(&answer, had));
+        self.hold.confirmed(sent, lease, self.hold.kind.rules.sure_after(&answer, sent, end));
         self.engine.watchdog.list(&self.hold);
         self.hold.check()
     }

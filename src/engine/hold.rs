@@ -11,7 +11,7 @@ use tokio::{runtime::Handle, sync::Notify, task::AbortHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    kind::{Kind, KindScript, Waits},
+    kind::{Kind, KindScript, Sure, Waits},
     queue::LineKey,
     tenure::Tenure,
 };
@@ -442,8 +442,8 @@ impl Hold {
     }
 
     /// A request that confirms it and asks for this lease, or that looks whether it is there, with what it has left by our own count.
-    pub(crate) fn renew_part(&self, lease: Option<Lease>, claim: &str, had: Duration) -> Part {
-        self.kind.renew_part(self.name.key(), (self.id(), lease.map_or(0, Lease::millis), 0), claim, had)
+    pub(crate) fn renew_part(&self, lease: Option<Lease>, claim: &str, end: Moment) -> Part {
+        self.kind.renew_part(self.name.key(), (self.id(), lease.map_or(0, Lease::millis), 0), claim, end)
     }
 
     /// A request for this many acquisitions of it, which is not sent any more once it has been recalled.
@@ -593,7 +593,7 @@ impl Hold {
             }
             None => {
                 state.every = state.every.max(self.looks_every(lease));
-                state.seen(sent, self.kind.rules.sure);
+                state.seen(sent, self.kind.rules.sure.map(Sure::AsUsual));
                 state.confirm(sent, lease);
             }
         }
@@ -602,7 +602,7 @@ impl Hold {
 
     /// The server confirmed the hold; where a lease was asked for, its end is that long after `sent`. Where others may bring that
     /// nearer, it is `sure` for so long.
-    pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>, sure: Option<Duration>) {
+    pub(crate) fn confirmed(&self, sent: Moment, lease: Option<Lease>, sure: Option<Sure>) {
         let mut state = self.state();
         if let (Some(inherited), Some(lease)) = (&mut state.inherited, lease) {
             inherited.confirmed(sent, lease, sure); // its asker has not looked yet
@@ -614,10 +614,10 @@ impl Hold {
         }
     }
 
-    /// How much of its lease is left by our own count.
-    pub(super) fn had(&self) -> Duration {
+    /// The end of its lease by the clock of this process.
+    pub(super) fn lease_ends(&self) -> Moment {
         let state = self.facts();
-        state.inherited.map_or_else(|| state.until.left(), |inherited| inherited.had())
+        state.inherited.map_or(state.until, |inherited| inherited.until)
     }
 
     /// How often the server is asked to confirm it.
@@ -893,18 +893,18 @@ pub(crate) async fn pass(time: Duration) {
 }
 
 impl Inheritance {
-    /// As [`Hold::had`].
-    pub(super) fn had(&self) -> Duration {
-        self.until.left()
+    /// As [`Hold::lease_ends`].
+    pub(super) fn lease_ends(&self) -> Moment {
+        self.until
     }
 
     pub(super) fn ends(&self) -> Moment {
         self.until.min(self.sure)
     }
 
-    pub(super) fn confirmed(&mut self, sent: Moment, lease: Lease, sure: Option<Duration>) {
+    pub(super) fn confirmed(&mut self, sent: Moment, lease: Lease, sure: Option<Sure>) {
+        self.sure = sure.map_or(self.sure, |sure| sure.end(sent, self.sure, self.ends()));
         self.until = self.until.max(sent + lease.certain());
-        self.sure = sure.map_or(self.sure, |sure| sent + sure);
     }
 }
 
@@ -937,9 +937,9 @@ impl State {
     }
 
     /// The server had it when it was asked then.
-    fn seen(&mut self, sent: Moment, sure: Option<Duration>) {
+    fn seen(&mut self, sent: Moment, sure: Option<Sure>) {
         if let Some(sure) = sure.filter(|_| self.phase == Phase::Held) {
-            self.sure = sent + sure;
+            self.sure = sure.end(sent, self.sure, self.until.min(self.sure));
         }
     }
 

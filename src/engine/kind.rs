@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use crate::redis::{Answer, Part, PartBuilder, Script, prefixed};
+use crate::{
+    clock::Moment,
+    redis::{Answer, Part, PartBuilder, Script, prefixed},
+};
 
 /// One kind of lock. All scripts have one signature. The first key is the lock. The arguments are the id of the hold, a lease in ms, a
 /// hold count, one more argument that depends on the script, and the channel. The channel is an argument and not a key: while a cluster
@@ -75,6 +78,30 @@ pub(crate) struct Rules {
     pub(crate) sure: Option<Duration>,
 }
 
+/// The time for which a hold is certain, counted from the request that confirmed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sure {
+    /// No other client has shortened the lease.
+    AsUsual(Duration),
+    /// Another client has.
+    Shortened(Duration),
+    /// Another client has, or the request took that long to the server.
+    PerhapsShortened(Duration),
+}
+
+impl Sure {
+    /// The new end of that time, if it was `before`, and `promised` is the time until which the holder was told that it is certain. Only
+    /// proof that the lease was shortened moves the end to before that.
+    pub(super) fn end(self, sent: Moment, before: Moment, promised: Moment) -> Moment {
+        match self {
+            Sure::AsUsual(time) if before == Moment::FAR => sent + time,
+            Sure::AsUsual(time) => before.max(sent + time),
+            Sure::Shortened(time) => sent + time,
+            Sure::PerhapsShortened(time) => promised.max(sent + time),
+        }
+    }
+}
+
 /// The suffix of the field of a hold that was released before its `min_hold` was over.
 const REST: &str = ":rest";
 
@@ -83,12 +110,17 @@ impl Rules {
     pub(crate) const PLAIN: Rules =
         Rules { suffix: "", shared: false, waits: Waits::Here, passes_on: true, has_token: false, sure: None };
 
-    /// The time for which a hold is certain after a confirmation. The reply has the time left on the server; `had` is the time left by the
-    /// clock of this process. If the server has less, another client has shortened the lease, and may do so again at once.
-    pub(crate) fn sure_after(&self, answer: &Answer, had: Duration) -> Option<Duration> {
+    /// The time for which a hold is certain after a confirmation that was sent at `sent`. The reply has the time that was left on the
+    /// server; by this process, the lease ended at `end`. If the server had less, another client has shortened the lease, and may do so
+    /// again at once. The server may have run the request at any time between `sent` and now.
+    pub(crate) fn sure_after(&self, answer: &Answer, sent: Moment, end: Moment) -> Option<Sure> {
         let left = answer.words().and_then(|[left, _]| left.parse().ok()).map(Duration::from_millis);
-        let nearer = left.filter(|left| *left < had);
-        self.sure.map(|sure| nearer.map_or(sure, |left| sure.min(left - left / 1000)))
+        let short = |left: Duration| self.sure.map(|sure| sure.min(left - left / 1000));
+        match left {
+            Some(left) if left < end.left() => short(left).map(Sure::Shortened),
+            Some(left) if left < end.since(sent) => short(left).map(Sure::PerhapsShortened),
+            _ => self.sure.map(Sure::AsUsual),
+        }
     }
 
     /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
@@ -170,10 +202,10 @@ impl Kind {
     }
 
     /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).
-    /// `had` is the time left by the clock of this process.
-    pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str, had: Duration) -> Part {
+    /// `end` is the end of the lease by the clock of this process.
+    pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str, end: Moment) -> Part {
         let words = self.words(&self.renew, key, hold, claim);
-        if self.rules.sure.is_some() { words.arg(had.as_millis()).done() } else { words.done() }
+        if self.rules.sure.is_some() { words.arg(end.left().as_millis()).done() } else { words.done() }
     }
 
     /// True if `acquire` has an argument after the channel: [`Kind::beside`], or a claim, or the command that notifies the next waiter.
@@ -204,5 +236,43 @@ impl Eq for Kind {}
 impl Hash for Kind {
     fn hash<H: Hasher>(&self, state: &mut H) {
         ptr::hash(self, state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::Code;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    /// The end of what is certain after a reply that came a while after it was sent, if the server had `left` ms when it ran the request,
+    /// and the lease had `promised` ms when the request was sent. In ms after it was sent.
+    fn after_a_reply(left: u64, promised: u64) -> Duration {
+        let rules = Rules { sure: Some(LIMIT), ..Rules::PLAIN };
+        let sent = Moment::now();
+        let end = sent + Duration::from_millis(promised);
+        std::thread::sleep(Duration::from_millis(40)); // the request took this long, or the reply
+        let sure = rules.sure_after(&Answer::new(Code::Kept, format!("{left} yes")), sent, end);
+        sure.expect("the kind has a limit").end(sent, end, end).since(sent)
+    }
+
+    #[test]
+    fn a_request_that_took_long_does_not_look_like_a_shortened_lease() {
+        let time = Duration::from_millis;
+        assert_eq!(after_a_reply(20_000, 20_000), LIMIT, "not shortened");
+        assert_eq!(
+            after_a_reply(19_980, 20_000),
+            time(20_000),
+            "what was promised holds: perhaps the request took 20 ms"
+        );
+        assert_eq!(after_a_reply(100, 20_000), time(100) - time(100) / 1000, "shortened");
+    }
+
+    #[test]
+    fn a_late_reply_takes_back_nothing() {
+        let (sent, before) = (Moment::now(), Moment::now() + LIMIT + LIMIT);
+        assert_eq!(Sure::AsUsual(LIMIT).end(sent, before, before), before);
+        assert_eq!(Sure::AsUsual(LIMIT).end(sent, Moment::FAR, Moment::FAR), sent + LIMIT, "the first reply sets it");
     }
 }

@@ -339,12 +339,12 @@ impl Tenure {
     pub(super) async fn confirm(&self, redis: &Redis, queues: &Queues) -> Option<ReleaseJob> {
         let (mut pauses, mut unfinished) = (Pauses::default(), AbandonOnDrop(Some(self)));
         while self.begins() {
-            let (had, to_settle) = (self.had(), self.state().to_settle());
-            let reply = Box::pin(self.ask(redis, to_settle, had)).await;
+            let (end, to_settle) = (self.lease_ends(), self.state().to_settle());
+            let reply = Box::pin(self.ask(redis, to_settle, end)).await;
             match reply.and_then(|reply| self.outcome(reply)) {
                 Ok(Some(reply)) => {
                     self.counters.renewals.up();
-                    self.kept(&reply, to_settle, had);
+                    self.kept(&reply, to_settle, end);
                     pauses = Pauses::default();
                 }
                 Ok(None) => self.gone(queues),
@@ -380,14 +380,14 @@ impl Tenure {
         self.answer(mem::take(&mut state.asked), &Err(error.clone()));
     }
 
-    /// How much is left by our own count.
-    fn had(&self) -> Duration {
+    /// The end of the lease by the clock of this process.
+    fn lease_ends(&self) -> Moment {
         let state = self.state();
-        let resting = state.resting.iter().map(|resting| resting.inheritance.had());
-        state.live_holders().map(|holder| holder.had()).chain(resting).max().unwrap_or_default()
+        let resting = state.resting.iter().map(|resting| resting.inheritance.lease_ends());
+        state.live_holders().map(|holder| holder.lease_ends()).chain(resting).max().unwrap_or_else(Moment::now)
     }
 
-    async fn ask(&self, redis: &Redis, to_settle: Option<u64>, had: Duration) -> Result<Reply> {
+    async fn ask(&self, redis: &Redis, to_settle: Option<u64>, end: Moment) -> Result<Reply> {
         let holders: Vec<_> = self.state().live_holders().filter(|holder| holder.loss().is_none()).collect();
         holders.iter().skip(1).for_each(|holder| holder.asking(self.lease));
         let hold = holders.first().map(|holder| (&**holder, self.lease));
@@ -396,7 +396,7 @@ impl Tenure {
         // What takes back a longer lease leaves the `min_hold` of one that has left.
         let lease = if settles == 1 { self.not_before().left().max(*self.lease) } else { *self.lease };
         let id = (&*self.id, millis(lease), settles);
-        let part = self.kind.renew_part(self.name.key(), id, &claim, had);
+        let part = self.kind.renew_part(self.name.key(), id, &claim, end);
         let request = ScriptRequest::new("confirming the lock", &self.name, (&self.kind.renew.script, part), time);
         ScriptRequest { hold, ..request }.ask(redis).await
     }
@@ -432,8 +432,8 @@ impl Tenure {
         state.waiting.extend(asked);
     }
 
-    fn kept(&self, Reply { sent, answer, .. }: &Reply, settled: Option<u64>, had: Duration) {
-        let (sent, sure) = (*sent, self.kind.rules.sure_after(answer, had));
+    fn kept(&self, Reply { sent, answer, .. }: &Reply, settled: Option<u64>, end: Moment) {
+        let (sent, sure) = (*sent, self.kind.rules.sure_after(answer, *sent, end));
         let mut state = self.state();
         state.settled = settled.unwrap_or(state.settled);
         state.found = state.found.map(|before| before.max(sent));

@@ -197,9 +197,9 @@ impl Watchdog {
             hold.asking(lease);
         }
         let sent = Moment::now();
-        let had = hold.had();
-        let answer = self.redis.request_gathered(&hold.kind.renew.script, hold.renew_part(lease, "", had)).await;
-        self.confirmed(&hold, (sent, had), lease, answer);
+        let end = hold.lease_ends();
+        let answer = self.redis.request_gathered(&hold.kind.renew.script, hold.renew_part(lease, "", end)).await;
+        self.confirmed(&hold, (sent, end), lease, answer);
         confirming.is_done = true;
     }
 
@@ -207,14 +207,14 @@ impl Watchdog {
     fn confirmed(
         &self,
         hold: &Hold,
-        (sent, had): (Moment, Duration),
+        (sent, end): (Moment, Moment),
         lease: Option<Lease>,
         answer: Result<Answer, Fault>,
     ) {
         match answer {
             Ok(answer) if answer.code == Code::Kept => {
                 self.counters.renewals.up();
-                hold.confirmed(sent, lease, hold.kind.rules.sure_after(&answer, had));
+                hold.confirmed(sent, lease, hold.kind.rules.sure_after(&answer, sent, end));
             }
             Ok(_) | Err(Fault::Conflict) => {
                 hold.removed(&self.counters);
