@@ -9,6 +9,8 @@ mod protect;
 mod quorum;
 mod quorum_guard;
 mod signal;
+mod tally;
+mod turns;
 
 pub use leader::Leader;
 pub use multi::{MultiGuard, MultiLock};

@@ -1,21 +1,15 @@
 //! One lock over several servers that do not know of each other: held while a majority of them has it.
 
-use std::{
-    future::Future,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use dashmap::DashMap;
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::{
-    sync::{Mutex, OwnedMutexGuard},
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     quorum_guard::{QuorumGuard, Seeding, Votes, vote_of},
     signal::Releases,
+    tally::{Tally, Verdict, can_vote, is_majority},
+    turns::Turns,
 };
 use crate::{
     client::Client,
@@ -24,15 +18,11 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     primitives::{ActsFor, Lock},
-    redis::spread,
     sync::tokio,
 };
 
-/// The first pause after a vote without a majority, and the longest. A release message ends a pause early.
+/// The first pause after a vote without a majority; the next ones are longer. A release message ends a pause early.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// The servers announce one release at slightly different moments; a waiter that is awake lets them all do so.
-const SETTLE: Duration = Duration::from_millis(2);
 /// How much longer than a majority the others may take to vote, beside as long again.
 const STRAGGLERS: Duration = Duration::from_millis(20);
 /// What a vote gets at least that begins when the time of its call is over.
@@ -72,7 +62,7 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone)]
 pub struct Quorum {
     clients: Arc<[Client]>,
-    lines: Arc<DashMap<Arc<str>, Weak<Mutex<()>>>>,
+    turns: Turns,
 }
 
 impl Quorum {
@@ -83,7 +73,7 @@ impl Quorum {
     /// [`Error::InvalidConfig`] unless the number of clients is odd and at least three, or if two of them lead to the same address.
     pub fn new(clients: impl IntoIterator<Item = Client>) -> Result<Quorum> {
         let clients: Arc<[Client]> = clients.into_iter().collect();
-        if clients.len() < 3 || clients.len().is_multiple_of(2) {
+        if !can_vote(clients.len()) {
             let reason =
                 format!("a quorum needs an odd number of servers, at least 3, and these are {}", clients.len());
             return Err(Error::config("clients", reason));
@@ -93,7 +83,7 @@ impl Quorum {
         if places.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::config("clients", "two of them lead to the same server, which would vote twice"));
         }
-        Ok(Quorum { clients, lines: Arc::default() })
+        Ok(Quorum { clients, turns: Turns::default() })
     }
 
     /// The lock of this name. Sends nothing; the first call reports a name that cannot be used.
@@ -110,20 +100,6 @@ impl Quorum {
             renewed: true,
             max_hold: None,
         }
-    }
-
-    /// The place in this process where the callers of one name queue: one of them votes at a time.
-    fn line(&self, name: &Arc<str>) -> Arc<Mutex<()>> {
-        let mut line = self.lines.entry(Arc::clone(name)).or_default();
-        line.upgrade().unwrap_or_else(|| {
-            let fresh = Arc::new(Mutex::new(()));
-            *line = Arc::downgrade(&fresh);
-            fresh
-        })
-    }
-
-    fn forget_line(&self, name: &str) {
-        self.lines.remove_if(name, |_, line| line.strong_count() == 0);
     }
 }
 
@@ -194,7 +170,7 @@ impl QuorumLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind. Await the future or drop it: while you keep it unpolled, other callers of this process
-    /// wait for it.
+    /// wait for it, for at most [`outage_timeout`](crate::Builder::outage_timeout).
     pub async fn lock(&self) -> Result<QuorumGuard> {
         let acquired = self.acquire(WaitLimit::Forever).await?;
         Ok(acquired.expect("a wait without limit ends with the lock or an error"))
@@ -274,17 +250,12 @@ impl QuorumLock {
                 Ok(was_held) => (held, answers) = (held | was_held, answers + 1),
                 Err(error) => failed.push(error),
             }
-            last = last.or_else(|| (answers > self.minority()).then(|| after_a_majority(began)));
+            last = last.or_else(|| is_majority(answers, self.locks.len()).then(|| after_a_majority(began)));
         }
-        match failed.into_iter().nth(self.minority()) {
+        match failed.pop().filter(|_| is_majority(failed.len() + 1, self.locks.len())) {
             Some(error) => Err(error),
             None => Ok(held),
         }
-    }
-
-    /// The most servers that can be without it.
-    fn minority(&self) -> usize {
-        self.locks.len() / 2
     }
 
     async fn acquire(&self, limit: WaitLimit) -> Result<Option<QuorumGuard>> {
@@ -292,29 +263,30 @@ impl QuorumLock {
         let owner = self.acts_for.owner();
         let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
         self.check_lost(&locks, &owner)?;
-        let _turn = self.turn(&locks, &owner, limit).await;
-        let outage_ends = || Instant::now() + self.quorum.clients[0].outage_timeout();
-        let mut gives_up = outage_ends();
+        let mut place = self.quorum.turns.join(&self.name, self.quorum.clients[0].outage_timeout());
+        if self.queues(&locks, &owner, limit) {
+            place.turn(limit).await;
+        }
         let (mut releases, mut pause) = (None, FIRST_PAUSE);
         loop {
             let ends = self.max_hold.map(|d| Moment::now() + d);
             releases.iter().for_each(Releases::forget);
-            match self.vote(&locks, limit).await? {
+            let vote = self.vote(&locks, limit).await?;
+            if !matches!(vote, Vote::Unavailable(_)) {
+                place.replied();
+            }
+            match vote {
                 Vote::Won(guards, late) => return Ok(Some(QuorumGuard::new(locks, guards, late, self.seeding(ends)))),
                 Vote::Taken if limit.is_over() => return Ok(None),
-                Vote::Unavailable(error) if limit.is_over() || Instant::now() >= gives_up => return Err(error),
-                Vote::Taken => gives_up = outage_ends(),
-                Vote::Unavailable(_) => {}
+                Vote::Unavailable(error) if limit.is_over() || place.is_hopeless() => return Err(error),
+                Vote::Taken | Vote::Unavailable(_) => {}
             }
             // The next vote comes right after the subscriptions, for a release may have been announced before them.
             let Some(releases) = &releases else {
                 releases = Some(Releases::of(&locks)?);
                 continue;
             };
-            tokio::select! {
-                () = releases.heard() => sleep(spread(SETTLE)).await,
-                () = tokio::time::sleep_until(limit.before(Instant::now() + spread(pause))) => pause = (pause * 2).min(LAST_PAUSE),
-            }
+            pause = releases.wait(limit, pause).await;
         }
     }
 
@@ -327,72 +299,79 @@ impl QuorumLock {
         let lost = locks.iter().filter_map(|lock| lock.lost_by(owner)).next();
         let certain = || locks.iter().filter(|lock| lock.is_held_by(owner) && lock.lost_by(owner).is_none()).count();
         match lost {
-            Some(reason) if certain() <= self.minority() => Err(Error::lost(&self.name, reason)),
+            Some(reason) if !is_majority(certain(), locks.len()) => Err(Error::lost(&self.name, reason)),
             _ => Ok(()),
         }
     }
 
-    /// The right of this process to vote for this name. An owner that holds the lock votes without it, and so do a single attempt and the
-    /// last attempt of a call whose time is over.
-    async fn turn(&self, locks: &[Lock], owner: &Owner, limit: WaitLimit) -> Option<LocalTurn> {
-        if matches!(limit, WaitLimit::Once) || locks.iter().any(|lock| lock.is_held_by(owner)) {
-            return None;
-        }
-        // Made first: whenever this future is dropped, the queue of the name is forgotten with its last caller.
-        let mut turn = LocalTurn { quorum: self.quorum.clone(), name: Arc::clone(&self.name), held: None };
-        let line = self.quorum.line(&self.name).lock_owned();
-        turn.held = match limit {
-            WaitLimit::Until(end) => timeout_at(end, line).await.ok(),
-            WaitLimit::Once | WaitLimit::Forever => Some(line.await),
-        };
-        turn.held.is_some().then_some(turn)
+    /// Whether it waits for other callers of this process. An owner that holds the lock does not, and neither does a single attempt.
+    fn queues(&self, locks: &[Lock], owner: &Owner, limit: WaitLimit) -> bool {
+        !matches!(limit, WaitLimit::Once) && !locks.iter().any(|lock| lock.is_held_by(owner))
     }
 
     /// Asks all servers at once. Ends as soon as a majority granted it, or cannot any more; votes without a majority are dropped, and so
     /// taken back on every server, also those that are still to come.
     async fn vote(&self, locks: &[Lock], limit: WaitLimit) -> Result<Vote> {
         let mut asked: Votes = locks.iter().cloned().enumerate().map(vote_of).collect();
-        let mut guards: Vec<Option<Guard>> = locks.iter().map(|_| None).collect();
-        let (mut refused, mut failed) = (0, 0);
-        let began = Instant::now();
-        let mut last = limit.end().map(|end| end.max(began + LAST_VOTE));
-        let answers = |guards: &[Option<Guard>], refused| guards.iter().flatten().count() + refused;
+        let mut ballot = Ballot::of(locks.len());
+        let mut last = limit.end().map(|end| end.max(ballot.began + LAST_VOTE));
         while let Some((server, answer)) = before(last, asked.next()).await {
-            let failure = match answer {
-                Ok(Some(guard)) => {
-                    guards[server] = Some(guard);
-                    None
-                }
-                Ok(None) => {
-                    refused += 1;
-                    None
-                }
-                Err(error) if !is_of_one_server(&error) => return Err(error),
-                Err(error) => {
-                    failed += 1;
-                    Some(error)
-                }
-            };
-            if answers(&guards, refused) == self.minority() + 1 {
-                last = last.into_iter().chain([after_a_majority(began)]).min();
+            ballot.count(server, answer)?;
+            match ballot.tally(asked.len()).verdict() {
+                Verdict::Won => return Ok(Vote::Won(ballot.guards, asked)),
+                Verdict::Open => {}
+                verdict => return ballot.without_majority(verdict, &self.name),
             }
-            let granted = guards.iter().flatten().filter(|guard| !guard.is_lost()).count();
-            if granted > self.minority() {
-                return Ok(Vote::Won(guards, asked));
-            }
-            if refused > 0 && granted + refused > self.minority() && granted + asked.len() <= self.minority() {
-                return Ok(Vote::Taken);
-            }
-            match failure.filter(|_| failed > self.minority()) {
-                Some(error) if error.is_unavailable() => return Ok(Vote::Unavailable(error)),
-                Some(error) => return Err(error),
-                None => {}
+            if ballot.tally(asked.len()).has_replies() {
+                last = last.into_iter().chain([after_a_majority(ballot.began)]).min();
             }
         }
-        if answers(&guards, refused) > self.minority() {
-            return Ok(Vote::Taken); // not all of them granted the lock
+        ballot.failed = None; // its time is over, whatever the others said
+        let verdict = ballot.tally(asked.len()).verdict_at_the_end();
+        ballot.without_majority(verdict, &self.name)
+    }
+}
+
+/// The replies of the servers to one vote.
+struct Ballot {
+    began: Instant,
+    guards: Vec<Option<Guard>>,
+    refused: usize,
+    failures: usize,
+    /// The last one.
+    failed: Option<Error>,
+}
+
+impl Ballot {
+    fn of(servers: usize) -> Ballot {
+        let guards = (0..servers).map(|_| None).collect();
+        Ballot { began: Instant::now(), guards, refused: 0, failures: 0, failed: None }
+    }
+
+    /// An error that every server would return ends the vote.
+    fn count(&mut self, server: usize, answer: Result<Option<Guard>>) -> Result<()> {
+        match answer {
+            Ok(Some(guard)) => self.guards[server] = Some(guard),
+            Ok(None) => self.refused += 1,
+            Err(error) if !is_of_one_server(&error) => return Err(error),
+            Err(error) => (self.failures, self.failed) = (self.failures + 1, Some(error)),
         }
-        Ok(Vote::Unavailable(Error::silent(ASKING, &self.name, began.elapsed(), None)))
+        Ok(())
+    }
+
+    fn tally(&self, pending: usize) -> Tally {
+        let granted = || self.guards.iter().flatten();
+        let certain = granted().filter(|guard| !guard.is_lost()).count();
+        Tally { granted: granted().count(), certain, refused: self.refused, failed: self.failures, pending }
+    }
+
+    fn without_majority(self, verdict: Verdict, name: &str) -> Result<Vote> {
+        match self.failed {
+            _ if verdict == Verdict::Taken => Ok(Vote::Taken),
+            Some(error) if !error.is_unavailable() => Err(error),
+            Some(error) => Ok(Vote::Unavailable(error)),
+            None => Ok(Vote::Unavailable(Error::silent(ASKING, name, self.began.elapsed(), None))),
+        }
     }
 }
 
@@ -412,18 +391,4 @@ fn after_a_majority(began: Instant) -> Instant {
 /// Whether the other servers may still make a majority without the one that says so.
 fn is_of_one_server(error: &Error) -> bool {
     !matches!(error, Error::InvalidName { .. } | Error::InvalidConfig { .. } | Error::Closed)
-}
-
-/// Leaves the queue of its name when dropped.
-struct LocalTurn {
-    quorum: Quorum,
-    name: Arc<str>,
-    held: Option<OwnedMutexGuard<()>>,
-}
-
-impl Drop for LocalTurn {
-    fn drop(&mut self) {
-        drop(self.held.take());
-        self.quorum.forget_line(&self.name);
-    }
 }

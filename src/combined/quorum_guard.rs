@@ -14,6 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     any_lost::AnyLost,
     protect::{Holding, protecting},
+    tally::{is_majority, time_of_majority},
 };
 use crate::{
     clock::Moment,
@@ -81,7 +82,7 @@ impl ServerGuards {
 
     /// Why it is lost; decided here, for good.
     fn settle(&mut self) -> Option<Lost> {
-        if self.lost.is_none() && !self.released && self.certain().count() <= self.guards.len() / 2 {
+        if self.lost.is_none() && !self.released && !is_majority(self.certain().count(), self.guards.len()) {
             let reasons: Vec<_> = self.guards.iter().flatten().filter_map(|guard| guard.loss()).collect();
             let is_said = |reason: &Lost| reasons.contains(reason);
             let reason = [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said);
@@ -111,9 +112,7 @@ impl Servers {
             return Duration::ZERO;
         }
         let of = |guard: &Option<Arc<Guard>>| guard.as_ref().map_or(Duration::ZERO, |guard| guard.remaining());
-        let mut times: Vec<_> = state.guards.iter().map(of).collect();
-        times.sort_unstable();
-        times[times.len() / 2] // a majority has at least this
+        time_of_majority(state.guards.iter().map(of).collect())
     }
 
     async fn next_vote(&self) -> Option<(usize, Result<Option<Guard>>)> {
@@ -309,12 +308,12 @@ impl Answers {
             Err(Error::Lost { .. }) => {}
             Err(error) => self.unknown = Some(error),
         }
-        self.confirmed > self.servers / 2
+        is_majority(self.confirmed, self.servers)
     }
 
     /// After the last answer: the error of a server that did not tell may hide that it had the lock.
     fn error(self, name: &str) -> Result<()> {
-        if self.confirmed > self.servers / 2 {
+        if is_majority(self.confirmed, self.servers) {
             return Ok(());
         }
         Err(self.unknown.unwrap_or_else(|| Error::lost(name, Lost::Removed)))

@@ -1,18 +1,31 @@
 //! Release messages of one lock from several servers.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 
+use super::tally::is_majority;
 use crate::{
+    engine::WaitLimit,
     error::Result,
     primitives::Lock,
-    redis::{Listener, Subscription},
+    redis::{Listener, Subscription, spread},
     sync::tokio,
 };
+
+/// The longest pause between two votes.
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// The servers announce one release at slightly different moments; a waiter that is awake lets them all do so.
+const SETTLE: Duration = Duration::from_millis(2);
 
 /// Subscribed for as long as it lives.
 #[derive(Debug)]
@@ -51,9 +64,21 @@ impl Releases {
         self.heard.announced.iter().for_each(|server| server.store(false, Ordering::SeqCst));
     }
 
+    /// Until a release, or for about this pause. Returns the next pause.
+    pub(super) async fn wait(&self, limit: WaitLimit, pause: Duration) -> Duration {
+        let until = limit.before(Instant::now() + spread(pause));
+        tokio::select! {
+            () = self.heard() => {
+                sleep(spread(SETTLE)).await;
+                pause
+            }
+            () = sleep_until(until) => (pause * 2).min(LAST_PAUSE),
+        }
+    }
+
     /// Resolves when a majority of the servers has announced a release since the last vote. Only a holder releases the lock on a majority:
     /// while another one holds it, a vote that failed is released on the other servers, this one's own too, and calls nobody.
-    pub(super) async fn heard(&self) {
+    async fn heard(&self) {
         while !self.heard.is_majority() {
             self.heard.notify.notified().await;
         }
@@ -63,7 +88,7 @@ impl Releases {
 impl Heard {
     fn is_majority(&self) -> bool {
         let announced = self.announced.iter().filter(|server| server.load(Ordering::SeqCst)).count();
-        announced > self.announced.len() / 2
+        is_majority(announced, self.announced.len())
     }
 }
 

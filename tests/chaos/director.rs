@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::{
     ARCHIVE, ATLAS, AWAY, CELLAR, CELLAR_LEASE, LEASE, LINES, LONG_LEASE, PARCEL, REST, SHARED, VAULT_LEASE, VAULTS,
     clock,
-    history::{Event, Failover, Far, History, Kind, Left, Spared, Violation, Wipe},
+    history::{Emptied, Event, Failover, Far, History, Kind, Left, Silent, Spared, Violation, Wipe},
     observer::Observer,
     report,
     scene::Scene,
@@ -97,6 +97,9 @@ pub(crate) fn run<S: Scene>(time: Duration, seed: u64) -> Outcome<bool> {
     if !stage.history.failovers.is_empty() {
         report::losses(stage.history.failovers.len(), &losses);
     }
+    if !stage.history.emptied.is_empty() || !stage.history.silent.is_empty() {
+        report::voters(&stage.history, &losses);
+    }
     let fine = report::verdict(&found, seed);
     if !fine {
         stage.write_diary()?;
@@ -158,6 +161,18 @@ impl<S: Scene> Stage<S> {
         self.history.far.push(Far { client: self.clients[slot].name.clone(), since, until });
     }
 
+    /// A server of several has lost its data.
+    pub(crate) fn emptied(&mut self, emptied: Emptied) {
+        self.history.emptied.push(emptied);
+    }
+
+    /// Passes a time in which no majority of the servers can answer a client, or any of them.
+    pub(crate) fn silent(&mut self, slot: Option<usize>, time: Duration) {
+        let (client, since) = (slot.map(|slot| self.clients[slot].name.clone()), clock());
+        self.pause(time);
+        self.history.silent.push(Silent { client, since, until: clock() });
+    }
+
     /// What went on elsewhere was none of these locks' business.
     pub(crate) fn spared(&mut self, names: Vec<String>, (since, until): (u64, u64)) {
         self.history.spared.push(Spared { names, since, until });
@@ -204,18 +219,30 @@ impl<S: Scene> Stage<S> {
         self.wait_for_rests();
         self.history.seen = self.observer.take().map(Observer::end).unwrap_or_default();
         for name in S::NAMES {
-            let left: Vec<String> = self.scene.ask(name, &["HKEYS", name]);
-            let left = left.into_iter().filter(|field| field != "mode");
+            let left = self.holders(name).into_iter().filter(|field| field != "mode");
             self.history.left.extend(left.map(|id| ((*name).to_owned(), id, clock())));
         }
         self.history.keys = self.scene.masters().into_iter().flat_map(keys_left).collect();
         Ok(found)
     }
 
+    /// What the servers have of that lock: one of them, or each.
+    fn holders(&self, name: &str) -> Vec<String> {
+        match S::ALL_HAVE_ALL {
+            true => self
+                .scene
+                .masters()
+                .into_iter()
+                .flat_map(|server| server.ask::<Vec<String>>(&["HKEYS", name]))
+                .collect(),
+            false => self.scene.ask(name, &["HKEYS", name]),
+        }
+    }
+
     /// Waits for released locks whose `min_hold` is not over.
     fn wait_for_rests(&self) {
         let ends = Instant::now() + REST;
-        while Instant::now() < ends && !self.scene.ask::<Vec<String>>(CELLAR, &["HKEYS", CELLAR]).is_empty() {
+        while Instant::now() < ends && !self.holders(CELLAR).is_empty() {
             thread::sleep(Duration::from_millis(20));
         }
     }

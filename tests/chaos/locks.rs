@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, future::Future, time::Duration};
 
-use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, ReadGuard, Result, RwLock, RwState, WriteGuard};
+use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, Lost, ReadGuard, Result, RwLock, RwState, WriteGuard};
 
-use crate::{FENCED, LINES, SHARED, scene::Scene, server::beside};
+use crate::{FENCED, LINES, SHARED, scene::Scene, scribe::holder_of, server::beside};
 
 /// A lock of any kind.
 pub(crate) trait AnyLock: Clone + Send + Sync {
@@ -15,13 +15,51 @@ pub(crate) trait AnyLock: Clone + Send + Sync {
     fn take(&self) -> impl Future<Output = Result<Self::Guard>> + Send;
     fn take_at_once(&self) -> impl Future<Output = Result<Option<Self::Guard>>> + Send;
     fn take_in_time(&self, patience: Duration) -> impl Future<Output = Result<Option<Self::Guard>>> + Send;
+}
+
+/// A lock that one server has.
+pub(crate) trait Counted: AnyLock<Guard: AnyGuard<Held = Guard>> {
     /// How many levels the server counts of each hold.
     fn counts(&self) -> impl Future<Output = Result<HashMap<String, u64>>> + Send;
     fn force(&self) -> impl Future<Output = Result<bool>> + Send;
 }
 
+/// What a guard says of its hold.
+pub(crate) trait Held: Sync {
+    fn name(&self) -> &str;
+    /// What tells this hold from all others.
+    fn holder(&self) -> String;
+    fn remaining(&self) -> Duration;
+    fn is_lost(&self) -> bool;
+    fn lost(&self) -> impl Future<Output = Lost> + Send;
+}
+
+impl Held for Guard {
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn holder(&self) -> String {
+        holder_of(self)
+    }
+
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost()
+    }
+
+    async fn lost(&self) -> Lost {
+        self.lost().await
+    }
+}
+
 pub(crate) trait AnyGuard: Send {
-    fn guard(&self) -> &Guard;
+    type Held: Held;
+
+    fn guard(&self) -> &Self::Held;
     fn give_back(self) -> impl Future<Output = Result<()>> + Send;
 
     fn token(&self) -> Option<u64> {
@@ -30,6 +68,8 @@ pub(crate) trait AnyGuard: Send {
 }
 
 impl AnyGuard for Guard {
+    type Held = Guard;
+
     fn guard(&self) -> &Guard {
         self
     }
@@ -40,6 +80,8 @@ impl AnyGuard for Guard {
 }
 
 impl AnyGuard for FencedGuard {
+    type Held = Guard;
+
     fn guard(&self) -> &Guard {
         self
     }
@@ -54,6 +96,8 @@ impl AnyGuard for FencedGuard {
 }
 
 impl AnyGuard for ReadGuard {
+    type Held = Guard;
+
     fn guard(&self) -> &Guard {
         self
     }
@@ -64,6 +108,8 @@ impl AnyGuard for ReadGuard {
 }
 
 impl AnyGuard for WriteGuard {
+    type Held = Guard;
+
     fn guard(&self) -> &Guard {
         self
     }
@@ -97,7 +143,9 @@ macro_rules! one_at_a_time {
             async fn take_in_time(&self, patience: Duration) -> Result<Option<$guard>> {
                 self.try_lock_for(patience).await
             }
+        }
 
+        impl Counted for $lock {
             async fn counts(&self) -> Result<HashMap<String, u64>> {
                 Ok(self.inspect().await?.into_iter().map(|holder| (holder.id, holder.holds)).collect())
             }
@@ -140,7 +188,9 @@ macro_rules! side {
             async fn take_in_time(&self, patience: Duration) -> Result<Option<$guard>> {
                 self.0.$in_time(patience).await
             }
+        }
 
+        impl Counted for $side {
             async fn counts(&self) -> Result<HashMap<String, u64>> {
                 let all = match self.0.inspect().await? {
                     RwState::Free => Vec::new(),

@@ -1,7 +1,7 @@
 //! Client processes that use locks in every way, while servers, connections and the processes themselves are cut off,
 //! frozen, killed and emptied. At the end, the checker reads the logs of the clients. docs/reliability.md describes it.
 //!
-//! `scripts/chaos --deployment single|cluster|sentinel --seconds N --seed S`. The seed decides what the script does, not how
+//! `scripts/chaos --deployment single|cluster|sentinel|quorum --seconds N --seed S`. The seed decides what the script does, not how
 //! the processes interleave.
 
 mod director;
@@ -17,12 +17,13 @@ mod scribe;
 #[path = "../support/mod.rs"]
 mod support;
 mod troubles;
+mod voted;
 mod ways;
 mod worker;
 
 use std::{process::ExitCode, time::Duration};
 
-use scene::{Alone, Realm, Watched};
+use scene::{Alone, Independent, Realm, Watched};
 use support::{history, proxy, server};
 
 /// The lease that the watchdogs keep; except for a few names, also the longest that a task asks for.
@@ -87,7 +88,7 @@ fn main() -> ExitCode {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-const USAGE: &str = "usage: chaos [--deployment single|cluster|sentinel] [--seconds N] [--seed S]";
+const USAGE: &str = "usage: chaos [--deployment single|cluster|sentinel|quorum] [--seconds N] [--seed S]";
 
 struct Settings {
     deployment: String,
@@ -114,6 +115,7 @@ impl Settings {
         match &*self.deployment {
             "single" => director::run::<Alone>(self.time, self.seed),
             "cluster" => director::run::<Realm>(self.time, self.seed),
+            "quorum" => director::run::<Independent>(self.time, self.seed),
             "sentinel" => director::run::<Watched>(self.time, self.seed),
             _ => Err(USAGE.into()),
         }

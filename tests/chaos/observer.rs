@@ -122,7 +122,7 @@ impl Eye for Sight {
 /// From the fields of a lock.
 pub(crate) fn seen((since, at): (u64, u64), mut ids: Vec<String>) -> Seen {
     ids.retain(|field| field != "mode");
-    Seen { since, at, ids, line: Vec::new(), token: None }
+    Seen { since, at, ids, line: Vec::new(), token: None, voters: Vec::new() }
 }
 
 fn connection(client: &redis::Client, patience: Duration) -> RedisResult<Connection> {

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     clock,
-    history::What,
-    locks::{AnyGuard, AnyLock},
+    history::{Kind, What},
+    locks::{AnyGuard, AnyLock, Counted, Held},
     scribe::{Release, Scribe, holder_of},
     worker::{COMMAND, OUTAGE},
 };
@@ -107,7 +107,7 @@ impl Player {
             self.scribe.sure(guard);
             tokio::select! {
                 biased;
-                reason = guard.lost() => return self.scribe.lost(guard.name(), &holder_of(guard), reason),
+                reason = guard.lost() => return self.scribe.lost(guard.name(), &guard.holder(), reason),
                 () = sleep(left.min(NOTE)) => {}
             }
         }
@@ -116,8 +116,13 @@ impl Player {
     pub(crate) async fn give_back(&self, guard: impl AnyGuard) {
         let name = guard.guard().name().to_owned();
         self.scribe.look(guard.guard());
+        let was_lost = guard.guard().is_lost();
         let (release, way) = (self.scribe.releasing(guard.guard()), Way::of(&self.client));
         let ended = self.scribe.call(&name, "unlock", Some(OUTAGE), guard.give_back(), |()| "ok").await;
+        if was_lost && matches!(ended, Some(Ok(()))) {
+            let details = format!("unlock of {}, which was lost, returned Ok", release.id);
+            self.scribe.wrong(&name, Kind::Untrue, details);
+        }
         let confirmed = matches!(ended, Some(Ok(()))) && way.is_whole(&self.client);
         let confirmed = confirmed.then(|| What::Confirmed { id: release.id.clone() });
         self.given_back(&name, release, ended);
@@ -152,7 +157,7 @@ impl Player {
     }
 
     /// Asks the server for the levels. What was cancelled may still be on its way back, so it is given time.
-    pub(crate) async fn count(&self, lock: &impl AnyLock, guard: &Guard) {
+    pub(crate) async fn count(&self, lock: &impl Counted, guard: &Guard) {
         let (since, id, believed) = (clock(), guard.id(), u64::from(guard.holds()));
         let ends = Instant::now() + ON_ITS_WAY_BACK;
         let held = |counts: &HashMap<String, u64>| if counts.is_empty() { "none" } else { "ok" };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     FENCED, LINES, SHARED,
-    history::{History, Losses, Violation, What},
+    history::{History, Kind, Losses, Violation, What},
     proxy::Proxy,
     troubles::Tally,
 };
@@ -18,7 +18,7 @@ pub(crate) fn troubles(tally: &Tally) {
     rows(tally.iter().map(|(name, times)| (*name, *times)));
 }
 
-pub(crate) fn requests(proxies: &[Proxy]) -> Vec<(&'static str, u64)> {
+pub(crate) fn requests<'a>(proxies: impl IntoIterator<Item = &'a Proxy>) -> Vec<(&'static str, u64)> {
     let mut hit = BTreeMap::new();
     for proxy in proxies {
         let tally = proxy.tally();
@@ -90,16 +90,31 @@ pub(crate) fn losses(failovers: usize, losses: &Losses) {
     ]);
 }
 
+/// What the checker excuses, because a server that comes back empty can cause it; and what it compared without a majority.
+pub(crate) fn voters(history: &History, losses: &Losses) {
+    let excused = |kind| losses.emptied.iter().filter(|found| found.kind == kind).count() as u64;
+    let silent: u64 = history.silent.iter().map(|silent| silent.until - silent.since).sum();
+    println!("| servers that came back empty | {} |\n|---|---|", history.emptied.len());
+    rows([
+        ("two certain holders after that (excused)", excused(Kind::Overlap)),
+        ("certain without a majority of the servers after that (excused)", excused(Kind::Hollow)),
+        ("lost before the lease ended after that (excused)", excused(Kind::Taken)),
+        ("times without a majority, for one client or for all", history.silent.len() as u64),
+        ("seconds of these", silent / 1_000_000_000),
+    ]);
+    losses.emptied.iter().filter(|found| found.kind == Kind::Overlap).for_each(|found| println!("excused: {found}"));
+}
+
 /// The ids that had each lock on the server, and its queue: one line for each change.
 pub(crate) fn changes(history: &History) -> String {
     let mut lines = Vec::new();
     for (name, all) in &history.seen {
         let mut last = None;
         for seen in all {
-            if last != Some((&seen.ids, &seen.line)) {
-                let (ids, line) = (seen.ids.join(" "), seen.line.join(" "));
-                lines.push(format!("{} {} {name} [{ids}] [{line}]", seen.since, seen.at));
-                last = Some((&seen.ids, &seen.line));
+            if last != Some((&seen.ids, &seen.line, &seen.voters)) {
+                let (ids, line, voters) = (seen.ids.join(" "), seen.line.join(" "), &seen.voters);
+                lines.push(format!("{} {} {name} [{ids}] [{line}] {voters:?}", seen.since, seen.at));
+                last = Some((&seen.ids, &seen.line, voters));
             }
         }
     }

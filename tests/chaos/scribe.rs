@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::{
     clock,
     history::{Event, Kind, What},
-    locks::AnyGuard,
+    locks::{AnyGuard, Held},
 };
 
 /// A call that has not ended so long after its time never will.
@@ -97,33 +97,37 @@ impl Scribe {
     }
 
     /// What a guard says of itself must be possible. What it says first stays true: time only takes away.
-    pub(crate) fn look(&self, guard: &Guard) {
+    pub(crate) fn look(&self, guard: &impl Held) {
         let left = guard.remaining();
         if guard.is_lost() {
             if guard.lost().now_or_never().is_none() {
-                self.wrong(guard.name(), Kind::Hollow, format!("{} is lost, and lost() is still pending", guard.id()));
+                self.wrong(
+                    guard.name(),
+                    Kind::Hollow,
+                    format!("{} is lost, and lost() is still pending", guard.holder()),
+                );
             }
         } else if left.is_zero() {
-            self.wrong(guard.name(), Kind::Hollow, format!("{} is not lost, and has no time left", guard.id()));
+            self.wrong(guard.name(), Kind::Hollow, format!("{} is not lost, and has no time left", guard.holder()));
         }
     }
 
     /// It was granted, and until when it is certain.
     pub(crate) fn granted<G: AnyGuard>(&self, granted: &G) {
-        let (guard, id) = (granted.guard(), holder_of(granted.guard()));
+        let (guard, id) = (granted.guard(), granted.guard().holder());
         self.note(guard.name(), What::Granted { id: id.clone(), until: certain(guard) });
         granted.token().into_iter().for_each(|token| self.note(guard.name(), What::Token { id: id.clone(), token }));
         self.look(guard);
     }
 
-    pub(crate) fn sure(&self, guard: &Guard) {
-        self.note(guard.name(), What::Sure { id: holder_of(guard), until: certain(guard) });
+    pub(crate) fn sure(&self, guard: &impl Held) {
+        self.note(guard.name(), What::Sure { id: guard.holder(), until: certain(guard) });
         self.look(guard);
     }
 
     /// It is about to be released.
-    pub(crate) fn releasing(&self, guard: &Guard) -> Release {
-        let id = holder_of(guard);
+    pub(crate) fn releasing(&self, guard: &impl Held) -> Release {
+        let id = guard.holder();
         self.note(guard.name(), What::Releasing { id: id.clone() });
         Release { id, since: clock(), until: certain(guard) }
     }
@@ -190,7 +194,7 @@ fn kind(error: &Error) -> &'static str {
 }
 
 /// Until when the lock is certainly ours; never later than the guard says.
-fn certain(guard: &Guard) -> u64 {
+fn certain(guard: &impl Held) -> u64 {
     let now = clock();
     now + nanos(guard.remaining())
 }

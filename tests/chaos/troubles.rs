@@ -191,8 +191,16 @@ fn slow_then_silent(stage: &mut Stage<Alone>, random: &mut Rng) {
 /// Single requests of one client are hit for a while.
 fn at_random(stage: &mut Stage<Alone>, random: &mut Rng) {
     let slot = stage.scene.slot(random);
+    let chances = at_random_faults(random);
+    stage.scene.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Any, chances });
+    stage.pause(millis(random, 1_000..=3_000));
+    stage.scene.proxies[slot].calm();
+}
+
+/// With the chance of each.
+pub(crate) fn at_random_faults(random: &mut Rng) -> Vec<(f64, Fault)> {
     let delay = millis(random, 1..=200);
-    let chances = vec![
+    vec![
         (0.01, Fault::Cut(Way::There)),
         (0.02, Fault::Cut(Way::Back)),
         (0.0005, Fault::Swallow(Way::There)),
@@ -201,10 +209,7 @@ fn at_random(stage: &mut Stage<Alone>, random: &mut Rng) {
         (0.01, Fault::Delay(Way::Back, delay)),
         (0.02, Fault::Trickle(Way::There, 7)),
         (0.02, Fault::Trickle(Way::Back, 3)),
-    ];
-    stage.scene.proxies[slot].schedule(Schedule { seed: random.u64(..), which: Which::Any, chances });
-    stage.pause(millis(random, 1_000..=3_000));
-    stage.scene.proxies[slot].calm();
+    ]
 }
 
 /// One client hears of much of what was done for it only when it asks again.

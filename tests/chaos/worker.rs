@@ -11,14 +11,16 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Client, Error};
+use leasehold::{Client, Error, Quorum};
 use tokio::{
     runtime::Builder,
     task::JoinHandle,
     time::{Instant, sleep},
 };
 
-use crate::{CELLAR_LEASE, LEASE, VAULT_LEASE, player::Player, scribe::Scribe, ways::Work};
+use crate::{
+    CELLAR_LEASE, LEASE, VAULT_LEASE, history::What, player::Player, scribe::Scribe, voted::Voters, ways::Work,
+};
 
 /// How long the client rides out an outage.
 pub(crate) const OUTAGE: Duration = Duration::from_secs(3);
@@ -33,7 +35,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let seed: u64 = seed.parse()?;
     // Every other client runs on a runtime that runs tasks only inside `block_on`.
     let mut builder = if seed.is_multiple_of(2) { Builder::new_current_thread() } else { Builder::new_multi_thread() };
-    builder.worker_threads(2).enable_all().build()?.block_on(work(url, Path::new(log), seed))
+    let (runtime, log) = (builder.worker_threads(2).enable_all().build()?, Path::new(log));
+    match url.split_once(',') {
+        Some(_) => runtime.block_on(vote(url, log, seed)),
+        None => runtime.block_on(work(url, log, seed)),
+    }
 }
 
 async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error::Error>> {
@@ -61,12 +67,40 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
         clients.push(client);
     }
     drop(first);
+    end(tasks, clients, over, &scribe).await
+}
+
+/// The same, with a client of each of several servers. One of the servers may be away at the start.
+async fn vote(urls: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let scribe = Scribe::create(log)?;
+    scribe.other().watch_the_process();
+    let settings =
+        |url: &str| Client::builder().url(url).watchdog(LEASE).outage_timeout(OUTAGE).command_timeout(COMMAND);
+    let clients = urls.split(',').map(|url| settings(url).connect_lazy()).collect::<Result<Vec<_>, _>>()?;
+    clients.iter().for_each(|client| scribe.note("-", What::Voter { id: client.id().to_string() }));
+    let name = log.file_name().ok_or("a file")?.to_string_lossy();
+    let voters = Voters::new(Quorum::new(clients.clone())?, &name);
+    let random = Rng::with_seed(seed.wrapping_mul(1_000));
+    let mut first = Player { client: clients[0].clone(), scribe: scribe.clone(), random };
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks = start(&mut first, Work::of_voters(&voters), &over);
+    drop((first, voters));
+    end(tasks, clients, over, &scribe).await
+}
+
+/// When the standard input ends, so do the tasks, and then the clients.
+async fn end(
+    tasks: Vec<JoinHandle<()>>,
+    clients: Vec<Client>,
+    over: Arc<AtomicBool>,
+    scribe: &Scribe,
+) -> Result<(), Box<dyn std::error::Error>> {
     tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().for_each(drop)).await?;
     over.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await?;
     }
-    println!("{}", numbers(&client));
+    println!("{}", numbers(&clients[0]));
     for client in clients {
         match scribe.call("-", "close", Some(CLOSING), client.close(), |()| "ok").await {
             Some(closed) => closed?,

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::history::{Event, Failover, Far, History, Kind, Left, Seen, What, Wipe};
+use crate::support::history::{Emptied, Event, Failover, Far, History, Kind, Left, Seen, Silent, What, Wipe};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -55,6 +55,7 @@ fn events_survive_their_log() {
         What::Spared,
         What::Paused { since: 3 },
         What::Way { way: "on foot".into() },
+        What::Voter { id: "u".into() },
         What::Wrong { kind: Kind::Hollow, details: "it has nothing".into() },
     ] {
         let event = Event { at: 5, task: 3, name: "a".into(), what };
@@ -244,7 +245,14 @@ fn what_one_task_gives_back_another_of_its_owner_may_still_have() {
 }
 
 fn seen(since: u64, at: u64, id: Option<&str>) -> Seen {
-    Seen { since, at, ids: id.map(str::to_owned).into_iter().collect(), line: Vec::new(), token: None }
+    Seen {
+        since,
+        at,
+        ids: id.map(str::to_owned).into_iter().collect(),
+        line: Vec::new(),
+        token: None,
+        voters: Vec::new(),
+    }
 }
 
 #[test]
@@ -521,6 +529,7 @@ fn two_that_are_gone_from_a_line_cost_two_graces() {
         ids: vec![],
         line: vec![head.to_owned()],
         token: None,
+        voters: Vec::new(),
     };
     idle.seen.insert("a".into(), vec![look(2, "one:1"), look(7, "one:2"), look(10, "other:1")]);
     assert_eq!(kinds(&idle), []);
@@ -607,10 +616,13 @@ fn all_who_read_are_seen_on_the_server() {
     let ids = |all: &[&str]| all.iter().map(|id| (*id).to_owned()).collect();
     both.seen.insert(
         "a".into(),
-        vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), line: vec![], token: None }],
+        vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), line: vec![], token: None, voters: vec![] }],
     );
     assert_eq!(kinds(&both), []);
-    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), line: vec![], token: None }]);
+    both.seen.insert(
+        "a".into(),
+        vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), line: vec![], token: None, voters: vec![] }],
+    );
     assert_eq!(kinds(&both), [Kind::Hollow]);
 }
 
@@ -691,7 +703,9 @@ fn passed(line: &[&str]) -> History {
     let looks = [(45, 48), (57, 58), (75, 76)];
     passed.seen.insert(
         "a".into(),
-        looks.map(|(since, at)| Seen { since, at, ids: vec![], line: line.clone(), token: None }).to_vec(),
+        looks
+            .map(|(since, at)| Seen { since, at, ids: vec![], line: line.clone(), token: None, voters: vec![] })
+            .to_vec(),
     );
     passed.seen.get_mut("a").expect("it is there")[0].ids = vec!["one:0".to_owned()];
     passed
@@ -754,7 +768,14 @@ fn who_did_not_come_when_called_may_be_passed() {
             line(format!("{} 0 a releasing one:1", granted + 10)),
         ]);
         let looks = (1..granted / (SECOND / 10)).map(|tenth| tenth * SECOND / 10);
-        let looks = looks.map(|at| Seen { since: at, at, ids: vec![], line: vec!["one:1".to_owned()], token: None });
+        let looks = looks.map(|at| Seen {
+            since: at,
+            at,
+            ids: vec![],
+            line: vec!["one:1".to_owned()],
+            token: None,
+            voters: vec![],
+        });
         let first = late.seen.get_mut("a").expect("it is there").remove(0);
         late.seen.insert("a".into(), std::iter::once(first).chain(looks).collect());
         kinds(&late)
@@ -772,7 +793,14 @@ fn a_line_that_was_deleted_is_not_blamed_until_all_have_looked() {
     assert_eq!(kinds(&idle), [Kind::Idle]);
     idle.seen.insert(
         "a".into(),
-        vec![Seen { since: 30, at: 40, ids: vec!["one:1".to_owned()], line: vec!["other:1".to_owned()], token: None }],
+        vec![Seen {
+            since: 30,
+            at: 40,
+            ids: vec!["one:1".to_owned()],
+            line: vec!["other:1".to_owned()],
+            token: None,
+            voters: vec![],
+        }],
     );
     assert_eq!(kinds(&idle), []);
     idle.wipes.clear();
@@ -818,7 +846,8 @@ fn a_token_is_the_last_one_that_the_server_gave_out() {
     let hold = "10 0 a asked\n20 0 a granted one:1 100\n20 0 a token one:1 7\n60 0 a releasing one:1";
     let with = |since: u64, token: u64| {
         let mut history = history(hold, "");
-        let look = Seen { since, at: since + 5, ids: vec!["one:1".to_owned()], line: vec![], token: Some(token) };
+        let ids = vec!["one:1".to_owned()];
+        let look = Seen { since, at: since + 5, ids, token: Some(token), ..Seen::default() };
         history.seen.insert("a".into(), vec![look]);
         history
     };
@@ -901,4 +930,127 @@ fn a_forced_unlock_that_found_nobody_is_no_excuse() {
     let gone = format!("10 0 a asked\n20 0 a granted one:1 {SECOND}\n60 0 a removed one:1");
     assert_eq!(kinds(&history(&gone, "30 0 a forcing\n40 0 a forced")), []);
     assert_eq!(kinds(&history(&gone, "30 0 a forcing\n40 0 a spared")), [Kind::Taken]);
+}
+
+/// Two holders of a lock with five servers, whose leases are of a second. The first is certain from 20 to 500 ms, the second from 300 ms.
+fn twice() -> History {
+    let ms = |ms: u64| ms * 1_000_000;
+    let first = format!(
+        "1 0 - voter u\n{} 0 a asked\n{} 0 a granted one.1 {SECOND}\n{} 0 a releasing one.1",
+        ms(10),
+        ms(20),
+        ms(500)
+    );
+    let second = format!("1 0 - voter v\n{} 0 a asked\n{} 0 a granted other.1 {}", ms(30), ms(300), 2 * SECOND);
+    history(&first, &second)
+}
+
+#[test]
+fn a_server_that_comes_back_empty_may_be_granted_twice_within_a_lease() {
+    let emptied = |since: u64, down: u64| {
+        let mut twice = twice();
+        twice.emptied = vec![Emptied { since: since * 1_000_000, down: down * 1_000_000 }];
+        let (found, losses) = twice.judge();
+        (found.iter().map(|violation| violation.kind).collect::<Vec<_>>(), losses.emptied.len())
+    };
+    assert_eq!(kinds(&twice()), [Kind::Overlap]);
+    assert_eq!(emptied(100, 101), ([].into(), 1), "it is counted");
+    assert_eq!(emptied(299, 350), ([].into(), 1), "the second was granted while it ended");
+    assert_eq!(emptied(301, 302), ([Kind::Overlap].into(), 0), "both were granted before");
+    assert_eq!(emptied(5, 9), ([Kind::Overlap].into(), 0), "the first was asked for later");
+    let long_after = |down: u64| {
+        let mut late = twice();
+        late.longest_lease = Duration::from_millis(100);
+        late.emptied = vec![Emptied { since: 100_000_000, down: down * 1_000_000 }];
+        kinds(&late)
+    };
+    assert_eq!(long_after(400), [], "certain for a lease after its end");
+    assert_eq!(long_after(399), [Kind::Overlap], "and no longer");
+}
+
+fn votes(since: u64, ids: [Option<&str>; 3]) -> Seen {
+    let voters = ids.map(|ids| ids.map(|ids| ids.split_whitespace().map(str::to_owned).collect())).to_vec();
+    Seen { since, at: since + 5, voters, ..Seen::default() }
+}
+
+#[test]
+fn certain_while_a_majority_of_the_servers_has_nothing() {
+    let looks = |ids| {
+        let mut history = history("1 0 - voter u\n10 0 a asked\n20 0 a granted one.1 100", "1 0 - voter v");
+        history.seen.insert("a".into(), vec![votes(50, ids)]);
+        history
+    };
+    assert_eq!(kinds(&looks([Some("u:1"), Some("u:2"), Some("v:1")])), []);
+    assert_eq!(kinds(&looks([Some("u:1"), None, Some("v:1")])), [], "one did not answer");
+    assert_eq!(kinds(&looks([Some("u:1"), Some(""), Some("v:1")])), [Kind::Hollow]);
+    let mut emptied = looks([Some("u:1"), Some(""), Some("v:1")]);
+    emptied.emptied = vec![Emptied { since: 30, down: 31 }];
+    assert_eq!(kinds(&emptied), []);
+    emptied.longest_lease = Duration::from_nanos(5);
+    assert_eq!(kinds(&emptied), [Kind::Hollow], "a lease later");
+}
+
+#[test]
+fn lost_before_its_lease_ended_though_no_server_was_empty() {
+    let mut lost = history("10 0 a asked\n20 0 a granted one.1 100\n50 0 a removed one.1", "");
+    assert_eq!(kinds(&lost), [Kind::Taken]);
+    lost.emptied = vec![Emptied { since: 51, down: 52 }];
+    assert_eq!(kinds(&lost), [Kind::Taken]);
+    lost.emptied = vec![Emptied { since: 40, down: 41 }];
+    assert_eq!(kinds(&lost), []);
+}
+
+#[test]
+fn without_a_majority_nothing_is_granted_and_nothing_is_taken() {
+    let silent = |client: Option<&str>, log: &str| {
+        let mut history = history(log, "");
+        history.silent = vec![Silent { client: client.map(str::to_owned), since: 10, until: 5 * SECOND }];
+        kinds(&history)
+    };
+    let granted = |asked: u64| format!("{asked} 0 a asked\n30 0 a granted one.1 50\n40 0 a releasing one.1");
+    assert_eq!(silent(None, &granted(11)), [Kind::Untrue]);
+    assert_eq!(silent(Some("one"), &granted(11)), [Kind::Untrue]);
+    assert_eq!(silent(Some("other"), &granted(11)), []);
+    assert_eq!(silent(None, &granted(9)), [], "the request can have been answered before");
+    let tried = |how: &str| format!("20 0 a begun try_lock {SECOND}\n30 0 a ended try_lock {how}");
+    assert_eq!(silent(None, &tried("none")), [Kind::Untrue]);
+    assert_eq!(silent(None, &tried("unavailable")), []);
+    let certain = |until: u64| format!("5 0 a asked\n6 0 a granted one.1 {until}");
+    assert_eq!(silent(None, &certain(SECOND + 10)), []);
+    assert_eq!(silent(None, &certain(SECOND + 11)), [Kind::Belief], "nobody can have confirmed it");
+}
+
+#[test]
+fn without_a_majority_each_call_ends() {
+    let waits = |until: u64, paused: &str| {
+        let mut history = history(&format!("5 0 a begun lock 0\n{paused}{until} 0 a ended lock unavailable"), "");
+        history.outage = Duration::from_secs(3);
+        history.silent = vec![Silent { client: None, since: SECOND, until: 9 * SECOND }];
+        kinds(&history)
+    };
+    assert_eq!(waits(6 * SECOND, ""), [], "the outage that it rides out, and a margin");
+    assert_eq!(waits(6 * SECOND + 1, ""), [Kind::Late]);
+    assert_eq!(waits(6 * SECOND + 1, &format!("{} 9 - paused {SECOND}\n", SECOND + 1)), [], "it stood still");
+}
+
+#[test]
+fn left_on_one_of_the_servers() {
+    let log = format!("1 0 - voter u\n5 0 a asked\n10 0 a granted one.1 {SECOND}\n20 0 a releasing one.1");
+    let seen = |last: u64| {
+        let mut history = history(&log, "");
+        history.calm = vec![(0, 9 * SECOND)];
+        let looks = [votes(15, [Some("u:1"), Some("u:2"), Some("")]), votes(last, [Some("u:1"), Some(""), Some("")])];
+        history.seen.insert("a".into(), looks.to_vec());
+        history
+    };
+    assert_eq!(kinds(&seen(2 * SECOND)), [], "on its way back");
+    assert_eq!(kinds(&seen(3 * SECOND)), [Kind::Leftover]);
+    let mut killed = seen(3 * SECOND);
+    killed.killed.insert("one".into(), 30);
+    assert_eq!(kinds(&killed), []);
+    let mut at_the_end = history(&log, "");
+    at_the_end.left = vec![("a".into(), "u:1".into(), 4 * SECOND)];
+    at_the_end.killed.insert("other".into(), 4 * SECOND);
+    at_the_end.clients.insert("other".into(), vec!["3 0 a asked".parse().expect("an event")]);
+    assert_eq!(kinds(&at_the_end), [Kind::Leftover], "another was killed");
 }

@@ -8,11 +8,14 @@ mod lua;
 mod mutations;
 mod properties;
 mod protocol;
+mod quorum;
 mod rules;
 #[allow(dead_code)]
 #[path = "../support/server.rs"]
 mod server;
 mod step;
+#[path = "../../src/combined/tally.rs"]
+mod tally;
 
 use std::time::Instant;
 

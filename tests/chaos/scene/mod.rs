@@ -1,7 +1,9 @@
-//! Where the servers are: one behind proxies, a cluster, or some that sentinels watch. And what can happen there.
+//! Where the servers are: one behind proxies, a cluster, some that sentinels watch, or several
+//! that do not know of each other. And what can happen there.
 
 mod alone;
 mod cluster;
+mod independent;
 mod sentinels;
 
 use std::{
@@ -16,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use alone::Alone;
 pub(crate) use cluster::Realm;
+pub(crate) use independent::Independent;
 pub(crate) use sentinels::Watched;
 
 use crate::{VAULTS, director::Stage, observer::Eye, server::Server};
@@ -31,6 +34,8 @@ pub(crate) trait Scene: Sized + 'static {
     const IN_A_ROW: (u32, u32);
     /// How much longer a lock may be free than with one server: many servers share the cores with the clients.
     const SLACK: Duration;
+    /// Whether each server has all locks.
+    const ALL_HAVE_ALL: bool = false;
 
     fn set() -> Self;
     /// Where the client in that place finds the servers.

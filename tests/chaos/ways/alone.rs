@@ -6,14 +6,14 @@ use tokio::time::timeout;
 
 use crate::{
     history::What,
-    locks::{AnyGuard, AnyLock},
+    locks::{AnyGuard, AnyLock, Counted},
     player::Player,
 };
 
 /// The longest fixed lease, in milliseconds.
 const FIXED: u64 = 1_200;
 
-pub(super) async fn any<L: AnyLock>(player: &mut Player, lock: &L) {
+pub(super) async fn any<L: Counted>(player: &mut Player, lock: &L) {
     match player.random.u32(..100) {
         0..25 => plain(player, lock).await,
         25..50 => nested(player, lock).await,
@@ -25,7 +25,7 @@ pub(super) async fn any<L: AnyLock>(player: &mut Player, lock: &L) {
     }
 }
 
-async fn plain<L: AnyLock>(player: &mut Player, lock: &L) {
+async fn plain<L: Counted>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(0..=8);
     player.hold(&guard, time).await;
@@ -36,7 +36,7 @@ async fn plain<L: AnyLock>(player: &mut Player, lock: &L) {
 }
 
 /// Two or three levels, counted, and released in any order.
-async fn nested<L: AnyLock>(player: &mut Player, lock: &L) {
+async fn nested<L: Counted>(player: &mut Player, lock: &L) {
     let Some(outer) = player.take(lock).await else { return };
     let mut guards = vec![outer];
     for _ in 0..player.random.u32(1..=2) {
@@ -49,19 +49,25 @@ async fn nested<L: AnyLock>(player: &mut Player, lock: &L) {
     }
 }
 
-async fn in_time<L: AnyLock>(player: &mut Player, lock: &L) {
+/// Released by `unlock` after at most so many milliseconds.
+pub(super) async fn held<L: AnyLock>(player: &mut Player, lock: &L, most: u64) {
+    let Some(guard) = player.take(lock).await else { return };
+    player.hold_and_give_back(guard, most).await;
+}
+
+pub(super) async fn in_time<L: AnyLock>(player: &mut Player, lock: &L) {
     let patience = player.millis(0..=300);
     let Some(guard) = player.take_in_time(lock, patience).await else { return };
     player.hold_and_give_back(guard, 10).await;
 }
 
-async fn at_once<L: AnyLock>(player: &mut Player, lock: &L) {
+pub(super) async fn at_once<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take_at_once(lock).await else { return };
     player.hold_and_give_back(guard, 10).await;
 }
 
 /// The future is dropped at some point. If it acquired the lock before, the lock is released.
-async fn cancelled<L: AnyLock>(player: &mut Player, lock: &L) {
+pub(super) async fn cancelled<L: AnyLock>(player: &mut Player, lock: &L) {
     let patience = player.micros(0..=30_000);
     let Some(guard) = asked_for(player, lock, patience).await else { return };
     player.hold_and_give_back(guard, 5).await;
@@ -79,7 +85,7 @@ async fn asked_for<L: AnyLock>(player: &Player, lock: &L, patience: Duration) ->
 }
 
 /// A nested call is dropped while the outer level is held.
-async fn cancelled_within<L: AnyLock>(player: &mut Player, lock: &L) {
+async fn cancelled_within<L: Counted>(player: &mut Player, lock: &L) {
     let Some(outer) = player.take(lock).await else { return };
     let patience = player.micros(0..=400);
     if let Ok(Ok(inner)) = timeout(patience, lock.take()).await {
@@ -91,7 +97,7 @@ async fn cancelled_within<L: AnyLock>(player: &mut Player, lock: &L) {
     player.give_back(outer).await;
 }
 
-async fn dropped<L: AnyLock>(player: &mut Player, lock: &L) {
+pub(super) async fn dropped<L: AnyLock>(player: &mut Player, lock: &L) {
     let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(0..=10);
     player.hold(&guard, time).await;

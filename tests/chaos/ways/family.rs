@@ -7,7 +7,7 @@ use super::{alone, forced, now_and_then};
 use crate::{
     ATLAS, FENCED, LINES, LONG_LEASE, SHARED,
     history::{Kind, What},
-    locks::{AnyLock, Reading, Writing},
+    locks::{Counted, Reading, Writing},
     player::{Player, some},
     worker::{COMMAND, OUTAGE},
 };
@@ -21,7 +21,7 @@ pub(super) async fn fenced(player: &mut Player) {
 }
 
 /// For so long that the observer can compare its token with the server's.
-async fn for_a_look(player: &mut Player, lock: &impl AnyLock) {
+async fn for_a_look(player: &mut Player, lock: &impl Counted) {
     let Some(guard) = player.take(lock).await else { return };
     let time = player.millis(40..=80);
     player.hold(&guard, time).await;
@@ -88,7 +88,7 @@ pub(super) async fn read_write_now_and_then(player: &mut Player) {
     }
 }
 
-async fn now_and_forced<L: AnyLock>(player: &mut Player, lock: &L) {
+async fn now_and_forced<L: Counted>(player: &mut Player, lock: &L) {
     if player.random.bool() {
         return now_and_then(player, lock, 200).await;
     }
@@ -102,7 +102,7 @@ async fn now_and_forced<L: AnyLock>(player: &mut Player, lock: &L) {
 }
 
 /// In so many of a hundred for longer than the lease.
-async fn any_or_long<L: AnyLock>(player: &mut Player, lock: &L, long: u32) {
+async fn any_or_long<L: Counted>(player: &mut Player, lock: &L, long: u32) {
     if player.random.u32(..100) < long {
         alone::long(player, lock).await;
     } else {

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 use crate::{
     BUSY, FENCED, LINES, QUIET, SHARED, SLOW, TOOL,
     history::What,
-    locks::{AnyLock, Reading},
+    locks::{Counted, Reading},
     player::{Player, Way, some},
     worker::OUTAGE,
 };
@@ -24,7 +24,7 @@ pub(super) async fn forced(player: &mut Player) {
     }
 }
 
-async fn row(player: &mut Player, lock: &impl AnyLock) {
+async fn row(player: &mut Player, lock: &impl Counted) {
     // Now and then in a row, so that some of it falls into times in which replies are lost.
     let times = if player.random.u32(..5) == 0 { player.random.u32(5..=12) } else { 1 };
     for _ in 0..times {
@@ -34,7 +34,7 @@ async fn row(player: &mut Player, lock: &impl AnyLock) {
     }
 }
 
-pub(super) async fn force(player: &Player, lock: &impl AnyLock) {
+pub(super) async fn force(player: &Player, lock: &impl Counted) {
     player.scribe.way("forced open by a client");
     player.scribe.note(lock.name(), What::Forcing);
     let work = async { lock.force().await.map(|held| held.then_some(())) };

@@ -11,10 +11,13 @@ mod rested;
 mod second;
 mod shared;
 mod vault;
+mod voted;
 
 use tokio::time::sleep;
 
-use crate::{ARCHIVE, BUSY, LONG_LEASE, PARCEL, QUIET, SLOW, TWINS, locks::AnyLock, player::Player};
+use crate::{ARCHIVE, BUSY, LONG_LEASE, PARCEL, QUIET, SLOW, TWINS, locks::AnyLock, player::Player, voted::Voters};
+
+pub(crate) use voted::Vote;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
@@ -42,6 +45,8 @@ pub(crate) enum Work {
     LongAndShort,
     Heap,
     Ping,
+    /// On several servers that do not know of each other.
+    Voted(Vote, Voters),
 }
 
 impl Work {
@@ -56,6 +61,10 @@ impl Work {
         all.extend([Work::QuietReadWrite, Work::QuietReadWrite, Work::QuietFair]);
         all.push(Work::SecondRuntime(url.to_owned()));
         all
+    }
+
+    pub(crate) fn of_voters(voters: &Voters) -> Vec<Work> {
+        Vote::of_a_client().into_iter().map(|vote| Work::Voted(vote, voters.clone())).collect()
     }
 
     /// Beside it in the same process, with a lease that outlasts a stop.
@@ -94,6 +103,7 @@ impl Work {
             Work::Heap => heap::heap(player).await,
             Work::Vault => vault::vault(player).await,
             Work::Ping => vault::ping(&player.client).await,
+            Work::Voted(vote, voters) => Box::pin(vote.once(player, voters)).await,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use super::{Event, History, Kind, Violation, What, nanos, seconds, violation};
 
 /// How much later than its own deadline a call may end on a busy machine.
-const MARGIN: Duration = Duration::from_secs(2);
+pub(super) const MARGIN: Duration = Duration::from_secs(2);
 /// How much sooner than it may it can seem to have ended: timers have milliseconds.
 const GRAIN: Duration = Duration::from_millis(5);
 /// A grant may be so old if its client was paused in the meantime.
@@ -22,13 +22,13 @@ const UNAVAILABLE: (u64, u64) = (10, 2);
 const NEVER: &str = "never";
 
 /// A call from its beginning to its end.
-struct Call<'a> {
-    name: &'a str,
-    what: &'a str,
-    limit: u64,
-    begun: u64,
-    ended: u64,
-    how: &'a str,
+pub(super) struct Call<'a> {
+    pub(super) name: &'a str,
+    pub(super) what: &'a str,
+    pub(super) limit: u64,
+    pub(super) begun: u64,
+    pub(super) ended: u64,
+    pub(super) how: &'a str,
 }
 
 impl History {
@@ -41,6 +41,7 @@ impl History {
                 found.extend(late(client, call, &pauses));
                 found.extend(self.hasty(client, call));
                 found.extend(self.endless(client, call));
+                found.extend(self.in_silence(client, call, &pauses));
             }
             found.extend(self.untrue(client, &calls));
         }

@@ -61,6 +61,8 @@ pub(crate) enum What {
     Paused { since: u64 },
     /// One of the ways to use a lock is begun.
     Way { way: String },
+    /// It has a client of one of several servers, whose hold ids begin like this.
+    Voter { id: String },
     /// The client itself saw a violation.
     Wrong { kind: Kind, details: String },
 }
@@ -96,6 +98,7 @@ impl fmt::Display for What {
             What::Spared => write!(f, "spared"),
             What::Paused { since } => write!(f, "paused {since}"),
             What::Way { way } => write!(f, "way {}", one_line(way)),
+            What::Voter { id } => write!(f, "voter {id}"),
             What::Wrong { kind, details } => write!(f, "wrong {kind:?} {}", one_line(details)),
         }
     }
@@ -146,6 +149,7 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
         "spared" => What::Spared,
         "paused" => What::Paused { since: number(words)? },
         "way" => What::Way { way: rest(words) },
+        "voter" => What::Voter { id: word(words)? },
         "wrong" => What::Wrong { kind: Kind::named(&word(words)?).ok_or(Torn)?, details: rest(words) },
         _ => return Err(Torn),
     })

@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Event, History, Hold, Kind, Losses, ON_ITS_WAY, Violation, What, failover::Failovers, nanos, seconds, violation,
+    voters::Members,
 };
 
 /// How often the choice between two that may have been broken is repeated.
@@ -17,8 +18,9 @@ const GUESSES: usize = 50;
 pub(super) struct Evidence<'a> {
     pub(super) hold: &'a Hold,
     pub(super) or: Option<&'a Hold>,
-    /// From when on it shows.
+    /// From when on it shows, and until when.
     pub(super) at: u64,
+    pub(super) until: u64,
     /// The observer has seen it.
     pub(super) is_sight: bool,
     pub(super) violation: Violation,
@@ -26,7 +28,7 @@ pub(super) struct Evidence<'a> {
 
 impl<'a> Evidence<'a> {
     fn of(hold: &'a Hold, at: u64, violation: Violation) -> Evidence<'a> {
-        Evidence { hold, or: None, at, is_sight: false, violation }
+        Evidence { hold, or: None, at, until: at, is_sight: false, violation }
     }
 
     pub(super) fn holds(&self) -> impl Iterator<Item = &'a Hold> {
@@ -48,13 +50,20 @@ impl Force {
 }
 
 impl History {
-    pub(super) fn exclusion(&self, name: &str, holds: &[Hold], losses: &mut Losses) -> Vec<Violation> {
+    pub(super) fn exclusion(
+        &self,
+        name: &str,
+        holds: &[Hold],
+        members: &Members<'_>,
+        losses: &mut Losses,
+    ) -> Vec<Violation> {
         let mut evidence = overlaps(name, holds);
-        evidence.extend(self.unseen(name, holds));
+        evidence.extend(self.unseen(name, holds, members));
         evidence.extend(holds.iter().filter_map(|hold| removed(name, hold)));
         evidence.extend(self.counts(name, holds));
         evidence.retain(|evidence| evidence.hold.wiped.is_none());
         Failovers::of(self, name).excuse(&mut evidence, losses);
+        self.excuse_emptied(name, &mut evidence, losses);
         let forces = self.forces(name);
         let excused = match self.shared.contains(name) {
             true => hit(&forces, &evidence),
@@ -66,20 +75,21 @@ impl History {
     }
 
     /// Holds that were certain while the server had another holder, or none.
-    fn unseen<'a>(&self, name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
+    fn unseen<'a>(&self, name: &str, holds: &'a [Hold], members: &Members<'_>) -> Vec<Evidence<'a>> {
         let mut found: HashMap<usize, Evidence<'a>> = HashMap::new();
         let longest = holds.iter().map(|hold| hold.end.saturating_sub(hold.granted)).max().unwrap_or(0);
         for seen in self.seen.get(name).into_iter().flatten() {
             let first = holds.partition_point(|hold| hold.granted + longest < seen.since);
             let past = holds.partition_point(|hold| hold.granted <= seen.since);
             for (at, hold) in holds.iter().enumerate().take(past).skip(first) {
-                if hold.spans(seen.since, seen.at) && !seen.ids.contains(&hold.id) {
-                    found.entry(at).or_insert_with(|| {
-                        let had = if seen.ids.is_empty() { "no holder".to_owned() } else { seen.ids.join(" ") };
+                if hold.spans(seen.since, seen.at) && !seen.has(hold, members) {
+                    let evidence = found.entry(at).or_insert_with(|| {
+                        let had = seen.holders();
                         let details = format!("{hold} was certain at {}, when the server had {had}", seen.at);
                         let violation = violation(Kind::Hollow, name, details);
                         Evidence { is_sight: true, ..Evidence::of(hold, seen.at, violation) }
                     });
+                    evidence.until = seen.at;
                 }
             }
         }
@@ -126,10 +136,11 @@ fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
     for hold in holds.iter().filter(|hold| hold.wiped.is_none() && hold.was_certain()) {
         certain.retain(|first| first.end > hold.granted);
         for first in certain.iter().filter(|first| !first.lets_in(hold)) {
-            let both = seconds(first.end.min(hold.end) - hold.granted);
+            let until = first.end.min(hold.end);
+            let both = seconds(until - hold.granted);
             let details = format!("{first} and {hold} were both certain for {both}");
             let violation = violation(Kind::Overlap, name, details);
-            found.push(Evidence { or: Some(hold), ..Evidence::of(first, hold.granted, violation) });
+            found.push(Evidence { or: Some(hold), until, ..Evidence::of(first, hold.granted, violation) });
         }
         certain.push(hold);
     }

@@ -23,6 +23,8 @@ pub(crate) struct Losses {
     pub(crate) back: BTreeSet<String>,
     /// Holds whose count fell back.
     pub(crate) counts: BTreeSet<String>,
+    /// What was seen of holds that a server of several had granted before it lost its data.
+    pub(crate) emptied: Vec<Violation>,
 }
 
 /// The failovers of one name, and what was seen after them.

@@ -9,6 +9,7 @@ use super::{
     History, Hold, Kind, Losses, Violation, What,
     calls::{overlap, pauses},
     nanos, on_server, seconds, violation,
+    voters::{Members, client_of},
 };
 
 /// How long a lock may be free while a waiter waits, in a calm period.
@@ -21,7 +22,7 @@ const LINE_UP: Duration = Duration::from_millis(5_500);
 /// queue that a failover has brought back.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long something may be on its way back, in calm times.
-const GIVEN_BACK: Duration = Duration::from_secs(2);
+pub(super) const GIVEN_BACK: Duration = Duration::from_secs(2);
 
 /// A waiter, from its request to its result.
 #[derive(Debug)]
@@ -169,13 +170,14 @@ impl History {
     }
 
     /// Locks that the server had at the end, when all clients were gone.
-    pub(super) fn left_in_the_end(&self) -> Vec<Violation> {
+    pub(super) fn left_in_the_end(&self, members: &Members<'_>) -> Vec<Violation> {
         let given_back = self.given_back();
         let mut found = Vec::new();
         for (name, id, at) in &self.left {
+            let lives = client_of(id, members).is_some_and(|client| !self.killed.contains_key(client));
             let is_excused = match given_back.get(id.as_str()) {
                 Some(since) => self.came_back(name, *since),
-                None => self.orphaned(name).iter().any(|(killed, until)| (*killed..*until).contains(at)),
+                None => !lives && self.orphaned(name).iter().any(|(killed, until)| (*killed..*until).contains(at)),
             };
             if !is_excused {
                 found.push(violation(Kind::Leftover, name, format!("{id} is on the server at the end")));

@@ -25,6 +25,7 @@ mod rests;
 mod tokens;
 mod truth;
 mod turns;
+mod voters;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -37,6 +38,7 @@ pub(crate) use failover::{Failover, Losses};
 use holds::{Hold, holds_of, on_server};
 pub(crate) use left::Left;
 pub(crate) use turns::Far;
+pub(crate) use voters::{Emptied, Silent};
 
 /// All that is known of one run.
 #[derive(Debug, Default)]
@@ -44,6 +46,9 @@ pub(crate) struct History {
     pub(crate) clients: BTreeMap<String, Vec<Event>>,
     pub(crate) wipes: Vec<Wipe>,
     pub(crate) failovers: Vec<Failover>,
+    /// Of several servers, those that lost their data; and when no majority of them could answer.
+    pub(crate) emptied: Vec<Emptied>,
+    pub(crate) silent: Vec<Silent>,
     /// What the server had, for each name in order of time.
     pub(crate) seen: HashMap<String, Vec<Seen>>,
     /// What was left on the server in the end: names, ids, and when that was.
@@ -107,6 +112,8 @@ pub(crate) struct Seen {
     pub(crate) line: Vec<String>,
     /// The last token that was given out, where it counts them.
     pub(crate) token: Option<u64>,
+    /// The ids that each of several servers had instead; `None` for a server that did not answer.
+    pub(crate) voters: Vec<Option<Vec<String>>>,
 }
 
 /// A violation of a rule.
@@ -189,11 +196,14 @@ impl History {
         self.judge().0
     }
 
-    /// The violations, and the losses that are excused because failovers caused them.
+    /// The violations, and the losses that are excused because failovers, or a server without its data, caused them.
     pub(crate) fn judge(&self) -> (Vec<Violation>, Losses) {
         let (mut found, mut losses) = (Vec::new(), Losses::default());
+        let members = self.members();
         for (name, holds) in self.holds() {
-            found.extend(self.exclusion(&name, &holds, &mut losses));
+            found.extend(self.exclusion(&name, &holds, &members, &mut losses));
+            found.extend(self.without_a_majority(&name, &holds));
+            found.extend(self.left_behind(&name, &holds, &members));
             found.extend(self.beliefs(&name, &holds));
             found.extend(self.beliefs_after_failovers(&name, &holds));
             found.extend(self.idle(&name, &holds));
@@ -208,7 +218,7 @@ impl History {
         found.extend(self.calls());
         found.extend(self.stillborn());
         found.extend(self.leftovers(&mut losses));
-        found.extend(self.left_in_the_end());
+        found.extend(self.left_in_the_end(&members));
         found.extend(self.left_for_ever());
         found.extend(self.told());
         found.extend(self.unconfirmed_releases());

@@ -1,0 +1,108 @@
+//! The queues of this process: of the callers that want the same lock, one votes at a time.
+
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use dashmap::DashMap;
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::{Instant, timeout_at},
+};
+
+use crate::{engine::WaitLimit, sync::tokio};
+
+/// By the names of the locks.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Turns(Arc<DashMap<Arc<str>, Weak<Queue>>>);
+
+#[derive(Debug)]
+struct Queue {
+    turn: Arc<Mutex<()>>,
+    /// When a majority of the servers last replied to one of the callers.
+    replied: StdMutex<Instant>,
+}
+
+impl Queue {
+    fn new() -> Queue {
+        Queue { turn: Arc::default(), replied: StdMutex::new(Instant::now()) }
+    }
+
+    fn replied(&self) -> MutexGuard<'_, Instant> {
+        self.replied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turns {
+    pub(super) fn join(&self, name: &Arc<str>, outage_timeout: Duration) -> Place {
+        let mut entry = self.0.entry(Arc::clone(name)).or_default();
+        let queue = entry.upgrade().unwrap_or_else(|| {
+            let queue = Arc::new(Queue::new());
+            *entry = Arc::downgrade(&queue);
+            queue
+        });
+        drop(entry);
+        let (turns, name) = (self.clone(), Arc::clone(name));
+        Place { turns, name, queue: Some(queue), turn: None, joined: Instant::now(), outage_timeout }
+    }
+}
+
+/// The place of a caller in the queue of its lock. The queue is forgotten with its last place.
+pub(super) struct Place {
+    turns: Turns,
+    name: Arc<str>,
+    /// `None` while it is dropped.
+    queue: Option<Arc<Queue>>,
+    turn: Option<OwnedMutexGuard<()>>,
+    joined: Instant,
+    outage_timeout: Duration,
+}
+
+impl Place {
+    /// Waits for its turn, but only until the limit, and only while a majority replies to the callers before it. After that, the caller
+    /// votes out of turn, so that it has an answer of its own.
+    pub(super) async fn turn(&mut self, limit: WaitLimit) {
+        let mut turn = pin!(Arc::clone(&self.queue().turn).lock_owned());
+        loop {
+            let end = limit.before(self.gives_up());
+            if let Ok(turn) = timeout_at(end, &mut turn).await {
+                self.turn = Some(turn);
+                return;
+            }
+            if limit.is_over() || self.is_hopeless() {
+                return;
+            }
+        }
+    }
+
+    /// A majority of the servers has replied.
+    pub(super) fn replied(&self) {
+        *self.queue().replied() = Instant::now();
+    }
+
+    /// Whether no majority has replied to any caller for the `outage_timeout`.
+    pub(super) fn is_hopeless(&self) -> bool {
+        Instant::now() >= self.gives_up()
+    }
+
+    fn gives_up(&self) -> Instant {
+        self.joined.max(*self.queue().replied()) + self.outage_timeout
+    }
+
+    fn queue(&self) -> &Queue {
+        self.queue.as_deref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.turn.take());
+        let queue = &mut self.queue;
+        self.turns.0.remove_if(&self.name, |_, others| {
+            drop(queue.take()); // here, where no other caller joins or leaves
+            others.strong_count() == 0
+        });
+    }
+}
