@@ -165,6 +165,9 @@ pub mod guide {
     #[doc = include_str!("../docs/fencing.md")]
     pub mod fencing {}
 
+    #[doc = include_str!("../docs/quorum.md")]
+    pub mod quorum {}
+
     #[doc = include_str!("../docs/guarantees.md")]
     pub mod guarantees {}
 

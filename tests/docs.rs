@@ -52,8 +52,8 @@ fn is_there(test: &str) -> bool {
         return read("tests/model/main.rs").contains("#[test]");
     }
     if let Some(trouble) = test.strip_prefix("scripts/chaos: ") {
-        let files =
-            ["troubles", "scene/cluster", "scene/sentinels"].map(|file| read(&format!("tests/chaos/{file}.rs")));
+        let files = ["troubles", "scene/cluster", "scene/sentinels", "scene/independent"]
+            .map(|file| read(&format!("tests/chaos/{file}.rs")));
         return files.iter().any(|file| file.contains(&format!("(\"{trouble}\", ")));
     }
     let Some((file, name)) = test.split_once("::") else { return false };

@@ -2,6 +2,7 @@
 //! per period.
 
 mod any_lost;
+mod holders;
 mod leader;
 mod multi;
 mod periodic;

@@ -6,6 +6,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
+    holders::Holders,
     quorum_guard::{QuorumGuard, Seeding, Votes, vote_of},
     signal::Releases,
     tally::{Tally, Verdict, can_vote, is_majority},
@@ -33,17 +34,18 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 /// A quorum is for locks that must survive the loss of a server without waiting for a failover. It costs one request for each server
 /// where a [`Lock`] costs one, and it needs an odd number of servers, at least three, that share nothing: no replication, no machine.
 ///
+/// [`connect_lazy`](crate::Builder::connect_lazy) lets a program start while a server is down.
+///
 /// # What it does not give
 ///
-/// * A server that restarts without its data can grant a lock that it had granted before. Then two owners can hold the lock: until the
-///   first one's next renewal, at most a third of its lease later, or with a fixed [`lease`](QuorumLock::lease) until that expires. Run the
-///   servers with `appendfsync always`, or, if a server has lost its data, wait for the longest lease
-///   before you start it again.
+/// * A server that restarts without its data can grant a lock that it had granted before. Then two holders can be certain until the
+///   holder's next renewal, at most a third of its lease later; with a fixed [`lease`](QuorumLock::lease), until it expires. Run the
+///   servers with `appendfsync always`, or start a server that lost its data only after the longest lease has passed.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
 ///
 /// The algorithm is Salvatore Sanfilippo's (*Distributed Locks with Redis*, redis.io); Martin Kleppmann's *How to do distributed locking*
-/// (2016) says what it cannot promise.
+/// (2016) says what it cannot promise. More: [`guide::quorum`](crate::guide::quorum).
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -63,6 +65,7 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 pub struct Quorum {
     clients: Arc<[Client]>,
     turns: Turns,
+    holders: Holders,
 }
 
 impl Quorum {
@@ -83,7 +86,7 @@ impl Quorum {
         if places.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::config("clients", "two of them lead to the same server, which would vote twice"));
         }
-        Ok(Quorum { clients, turns: Turns::default() })
+        Ok(Quorum { clients, turns: Turns::default(), holders: Holders::default() })
     }
 
     /// The lock of this name. Sends nothing; the first call reports a name that cannot be used.
@@ -262,7 +265,7 @@ impl QuorumLock {
         TaskRuntime::around(ASKING)?;
         let owner = self.acts_for.owner();
         let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
-        self.check_lost(&locks, &owner)?;
+        self.check_lost(&owner)?;
         let mut place = self.quorum.turns.join(&self.name, self.quorum.clients[0].outage_timeout());
         if self.queues(&locks, &owner, limit) {
             place.turn(limit).await;
@@ -272,11 +275,14 @@ impl QuorumLock {
             let ends = self.max_hold.map(|d| Moment::now() + d);
             releases.iter().for_each(Releases::forget);
             let vote = self.vote(&locks, limit).await?;
+            self.check_lost(&owner)?; // it may have lost it meanwhile
             if !matches!(vote, Vote::Unavailable(_)) {
                 place.replied();
             }
             match vote {
-                Vote::Won(guards, late) => return Ok(Some(QuorumGuard::new(locks, guards, late, self.seeding(ends)))),
+                Vote::Won(guards, late) => {
+                    return Ok(Some(self.guard(&owner, locks, guards, late, self.seeding(ends))));
+                }
                 Vote::Taken if limit.is_over() => return Ok(None),
                 Vote::Unavailable(error) if limit.is_over() || place.is_hopeless() => return Err(error),
                 Vote::Taken | Vote::Unavailable(_) => {}
@@ -294,14 +300,22 @@ impl QuorumLock {
         if self.renewed { Seeding::Until(ends.unwrap_or(Moment::FAR)) } else { Seeding::Never }
     }
 
+    fn guard(
+        &self,
+        owner: &Owner,
+        locks: Vec<Lock>,
+        votes: Vec<Option<Guard>>,
+        late: Votes,
+        seeding: Seeding,
+    ) -> QuorumGuard {
+        let guard = QuorumGuard::new(locks, votes, late, seeding);
+        guard.listed(|servers| self.quorum.holders.list(&self.name, owner, servers))
+    }
+
     /// An owner that has lost the lock does not acquire it afresh while it has a guard of it: a majority of the servers may grant it.
-    fn check_lost(&self, locks: &[Lock], owner: &Owner) -> Result<()> {
-        let lost = locks.iter().filter_map(|lock| lock.lost_by(owner)).next();
-        let certain = || locks.iter().filter(|lock| lock.is_held_by(owner) && lock.lost_by(owner).is_none()).count();
-        match lost {
-            Some(reason) if !is_majority(certain(), locks.len()) => Err(Error::lost(&self.name, reason)),
-            _ => Ok(()),
-        }
+    fn check_lost(&self, owner: &Owner) -> Result<()> {
+        let lost = self.quorum.holders.loss(&self.name, owner);
+        lost.map_or(Ok(()), |reason| Err(Error::lost(&self.name, reason)))
     }
 
     /// Whether it waits for other callers of this process. An owner that holds the lock does not, and neither does a single attempt.

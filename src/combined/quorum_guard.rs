@@ -13,6 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     any_lost::AnyLost,
+    holders::Listed,
     protect::{Holding, protecting},
     tally::{is_majority, time_of_majority},
 };
@@ -52,11 +53,12 @@ pub struct QuorumGuard {
     token: AnyLost,
     /// Ends the task that looks after the servers.
     _keeper: DropGuard,
+    listed: Option<Listed>,
 }
 
 /// The guards by server. The caller's guard and the task that looks after them share these.
 #[derive(Debug)]
-struct Servers {
+pub(super) struct Servers {
     name: String,
     state: Mutex<ServerGuards>,
     /// The votes that are still to come. Only the keeper polls them. Here, so that they end with the guard although its task does not run.
@@ -67,28 +69,63 @@ struct Servers {
 
 /// Invariant: while it is not lost, a majority of the guards has been certain without a break. A guard that is not certain stays so, and
 /// one is added only while the others are a majority, under the same mutex.
+///
+/// A guard that was found removed may have been gone since its last confirmation. So it counts as a loss unless a majority of others has
+/// been held since then: a server that was asked again after that does not stand for both.
 #[derive(Debug)]
 struct ServerGuards {
-    guards: Vec<Option<Arc<Guard>>>,
+    guards: Vec<Option<OfServer>>,
     lost: Option<Lost>,
     /// The guards have been taken out: none is added any more, and what is lost stays as it is.
     released: bool,
 }
 
+/// The guard of one server.
+#[derive(Debug, Clone)]
+struct OfServer {
+    guard: Arc<Guard>,
+    /// When it was granted, if the server was asked again; else it has been there from the start.
+    since: Option<Moment>,
+}
+
+impl OfServer {
+    /// Of the vote that won. Its requests were sent together, so those that are late count from the start, too.
+    fn first(guard: Guard) -> OfServer {
+        OfServer { guard: Arc::new(guard), since: None }
+    }
+
+    /// Whether it has been held since that moment, without a break.
+    fn covers(&self, since: Moment) -> bool {
+        !self.guard.is_lost() && self.since.is_none_or(|granted| granted <= since)
+    }
+}
+
 impl ServerGuards {
+    fn all(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.guards.iter().flatten().map(|of| &of.guard)
+    }
+
     fn certain(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.guards.iter().flatten().filter(|guard| !guard.is_lost())
+        self.all().filter(|guard| !guard.is_lost())
     }
 
     /// Why it is lost; decided here, for good.
     fn settle(&mut self) -> Option<Lost> {
-        if self.lost.is_none() && !self.released && !is_majority(self.certain().count(), self.guards.len()) {
-            let reasons: Vec<_> = self.guards.iter().flatten().filter_map(|guard| guard.loss()).collect();
+        if self.lost.is_none() && !self.released && !self.is_whole() {
+            let reasons: Vec<_> = self.all().filter_map(|guard| guard.loss()).collect();
             let is_said = |reason: &Lost| reasons.contains(reason);
             let reason = [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said);
             self.lost = Some(reason.unwrap_or(Lost::Removed));
         }
         self.lost
+    }
+
+    /// Whether a majority is certain, and was at every moment since the guards that are gone were last confirmed.
+    fn is_whole(&self) -> bool {
+        let gone = self.all().filter(|guard| guard.loss() == Some(Lost::Removed)).map(|guard| guard.last_confirmed());
+        let covered = |since| self.guards.iter().flatten().filter(|of| of.covers(since)).count();
+        let covered = gone.map(covered).chain([self.certain().count()]).min().unwrap_or_default();
+        is_majority(covered, self.guards.len())
     }
 }
 
@@ -101,6 +138,12 @@ impl Servers {
         self.state().settle()
     }
 
+    /// The same, unless its guard is gone, or about to be.
+    pub(super) fn loss_of_a_holder(&self) -> Option<Lost> {
+        let mut state = self.state();
+        if state.released { None } else { state.settle() }
+    }
+
     fn nodes(&self) -> usize {
         self.state().certain().count()
     }
@@ -111,7 +154,7 @@ impl Servers {
         if state.settle().is_some() || state.released {
             return Duration::ZERO;
         }
-        let of = |guard: &Option<Arc<Guard>>| guard.as_ref().map_or(Duration::ZERO, |guard| guard.remaining());
+        let of = |of: &Option<OfServer>| of.as_ref().map_or(Duration::ZERO, |of| of.guard.remaining());
         time_of_majority(state.guards.iter().map(of).collect())
     }
 
@@ -143,10 +186,10 @@ impl Servers {
     }
 
     /// Adds a guard, unless the lock is lost: a majority that is gone does not come back. False then.
-    fn add(&self, server: usize, guard: Guard) -> bool {
+    fn add(&self, server: usize, guard: OfServer) -> bool {
         let mut state = self.state();
         let adds = state.settle().is_none() && !state.released;
-        let unused = if adds { state.guards[server].replace(Arc::new(guard)) } else { Some(Arc::new(guard)) };
+        let unused = if adds { state.guards[server].replace(guard) } else { Some(guard) };
         drop(state);
         drop(unused); // outside of the mutex: it sends a release
         self.changed.notify_waiters();
@@ -154,7 +197,7 @@ impl Servers {
     }
 
     /// Takes the guards out, and says whether it was lost before. Late votes are taken back.
-    fn release(&self) -> (Vec<Option<Arc<Guard>>>, Option<Lost>) {
+    fn release(&self) -> (Vec<Option<OfServer>>, Option<Lost>) {
         drop(mem::take(&mut *self.late()));
         let mut state = self.state();
         let lost = state.settle();
@@ -169,7 +212,7 @@ impl Servers {
         if state.settle().is_some() || state.released {
             return Vec::new();
         }
-        let lost: Vec<_> = state.guards.iter_mut().map(|guard| guard.take_if(|guard| guard.is_lost())).collect();
+        let lost: Vec<_> = state.guards.iter_mut().map(|guard| guard.take_if(|of| of.guard.is_lost())).collect();
         let missing = (0..state.guards.len()).filter(|server| state.guards[*server].is_none()).collect();
         drop(state);
         drop(lost);
@@ -181,13 +224,19 @@ impl QuorumGuard {
     /// Of a majority; `late` are the votes that are still to come.
     pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Votes, seeding: Seeding) -> QuorumGuard {
         let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
-        let guards = guards.into_iter().map(|guard| guard.map(Arc::new)).collect();
+        let guards = guards.into_iter().map(|guard| guard.map(OfServer::first)).collect();
         let state = Mutex::new(ServerGuards { guards, lost: None, released: false });
         let servers = Arc::new(Servers { name, state, late: Mutex::new(late), changed: Notify::new() });
         let ended = CancellationToken::new();
         let keeping = keep(Arc::clone(&servers), locks, seeding);
         tokio::spawn(ended.clone().run_until_cancelled_owned(keeping));
-        QuorumGuard { servers, token: AnyLost::default(), _keeper: ended.drop_guard() }
+        QuorumGuard { servers, token: AnyLost::default(), _keeper: ended.drop_guard(), listed: None }
+    }
+
+    /// With a place in a list, for as long as it lives.
+    pub(super) fn listed(mut self, list: impl FnOnce(&Arc<Servers>) -> Listed) -> QuorumGuard {
+        self.listed = Some(list(&self.servers));
+        self
     }
 
     /// On how many servers this owner [certainly](crate::Guard::remaining) holds the lock now.
@@ -240,7 +289,7 @@ impl QuorumGuard {
             return Err(Error::lost(&self.servers.name, reason));
         }
         let guards = self.servers.state().guards.clone();
-        let mut checks: FuturesUnordered<_> = guards.iter().flatten().map(|guard| guard.check()).collect();
+        let mut checks: FuturesUnordered<_> = guards.iter().flatten().map(|of| of.guard.check()).collect();
         let mut count = Answers::of(guards.len());
         while let Some(answer) = checks.next().await {
             if count.add(answer) {
@@ -265,7 +314,7 @@ impl QuorumGuard {
         let (guards, lost) = self.servers.release();
         let (mut count, mut releases) = (Answers::of(guards.len()), JoinSet::new());
         // Nobody else has a guard for longer than a call of this value's methods, and these are over.
-        for guard in guards.into_iter().flatten().filter_map(Arc::into_inner) {
+        for guard in guards.into_iter().flatten().filter_map(|of| Arc::into_inner(of.guard)) {
             releases.spawn(guard.unlock());
         }
         while let Some(answer) = releases.join_next().await {
@@ -324,14 +373,19 @@ impl Answers {
 async fn keep(servers: Arc<Servers>, locks: Vec<Lock>, seeding: Seeding) {
     let mut tick = interval(locks.iter().map(Lock::renewal).min().unwrap_or(Duration::from_secs(10)));
     tick.tick().await; // the first is at once
+    let mut asked_again = false;
     loop {
         tokio::select! {
             Some(vote) = servers.next_vote() => {
                 if let (server, Ok(Some(guard))) = vote {
-                    servers.add(server, guard);
+                    let since = asked_again.then(Moment::now);
+                    servers.add(server, OfServer { since, ..OfServer::first(guard) });
                 }
             }
-            _ = tick.tick(), if seeding.goes_on() => ask_again(&servers, &locks, seeding),
+            _ = tick.tick(), if seeding.goes_on() => {
+                asked_again = true; // also those of the first vote that are still to come end here
+                ask_again(&servers, &locks, seeding);
+            }
             else => return,
         }
     }

@@ -455,6 +455,11 @@ impl Guard {
         self.hold.loss()
     }
 
+    /// When the last request was sent by which the server had it. It may have lost it at any time after that.
+    pub(crate) fn last_confirmed(&self) -> Moment {
+        self.hold.last_confirmed()
+    }
+
     /// The lock's key in Redis.
     pub(crate) fn key(&self) -> &str {
         self.hold.name.key()

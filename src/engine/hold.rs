@@ -102,6 +102,8 @@ struct State {
     since: Option<Moment>,
     /// How often the server is asked to confirm it.
     every: Duration,
+    /// When the last request was sent by which the server had it.
+    confirmed: Moment,
     /// Certainly ours until then.
     until: Moment,
     /// It was seen so lately that nobody can have brought its end nearer than this.
@@ -235,6 +237,7 @@ impl Hold {
             renewed: 0,
             since: None,
             every: FLOOR,
+            confirmed: Moment::now(),
             until: Moment::now(),
             sure: Moment::FAR,
             bound: Moment::now(),
@@ -614,6 +617,11 @@ impl Hold {
         }
     }
 
+    /// When the last request was sent by which the server had it.
+    pub(super) fn last_confirmed(&self) -> Moment {
+        self.facts().confirmed
+    }
+
     /// The end of its lease by the clock of this process.
     pub(super) fn lease_ends(&self) -> Moment {
         let state = self.facts();
@@ -953,6 +961,7 @@ impl State {
 
     /// On a grid, so that holds taken at different moments are confirmed together. In time before others may have ended it.
     fn confirm_next(&mut self, sent: Moment) {
+        self.confirmed = self.confirmed.max(sent);
         let every = self.every.min(self.sure.since(sent).mul_f64(0.3)).max(FLOOR);
         self.confirm_at = (sent + every).floor(every / 16);
     }

@@ -283,10 +283,6 @@ impl Engine {
         self.redis.listen(channel, listener)
     }
 
-    pub(crate) fn lost_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> Option<Lost> {
-        self.registry.granted(&(Arc::clone(name.key()), kind, owner.clone()))?.loss()
-    }
-
     pub(crate) fn is_held_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> bool {
         self.registry.granted(&(Arc::clone(name.key()), kind, owner.clone())).is_some()
     }

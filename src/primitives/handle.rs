@@ -10,7 +10,7 @@ use crate::{
     clock::Moment,
     config::{Lease, Name},
     engine::{AcquireRequest, Engine, Guard, Kind, KindScript, WaitLimit},
-    error::{Error, Lost, Result},
+    error::{Error, Result},
     owner::Owner,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
     sync::tokio,
@@ -118,11 +118,6 @@ impl Handle {
     /// Notifies the listener whenever the lock is released for all.
     pub(super) fn listen(&self, kind: &'static Kind, listener: Arc<dyn Listener>) -> Result<Subscription> {
         Ok(self.engine.listen(&kind.channel(valid(&self.name)?.key()), listener))
-    }
-
-    /// Why that owner has lost it, if its guards are still there; `None` also if it does not hold it.
-    pub(super) fn lost_by(&self, kind: &'static Kind, owner: &Owner) -> Option<Lost> {
-        self.name.as_ref().ok().and_then(|name| self.engine.lost_by(name, kind, owner))
     }
 
     /// True if that owner has a hold of this lock, lost or not.

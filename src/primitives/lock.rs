@@ -9,7 +9,7 @@ use super::{
 use crate::{
     client::Client,
     engine::{Guard, Kind, Rules},
-    error::{Lost, Result},
+    error::Result,
     owner::Owner,
     redis::{LOCK_CHANNEL, Listener, Subscription},
 };
@@ -115,11 +115,6 @@ impl Lock {
     /// Notifies the listener whenever the lock is released for all.
     pub(crate) fn listen(&self, listener: Arc<dyn Listener>) -> Result<Subscription> {
         self.0.listen(&LOCK, listener)
-    }
-
-    /// Why that owner has lost it, if its guards are still there; `None` also if it does not hold it.
-    pub(crate) fn lost_by(&self, owner: &Owner) -> Option<Lost> {
-        self.0.lost_by(&LOCK, owner)
     }
 
     /// True if that owner has a hold of this lock, lost or not.

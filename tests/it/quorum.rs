@@ -229,6 +229,8 @@ async fn a_server_that_is_asked_again_does_not_prolong_max_hold() {
     let guard = lock(&quorum).max_hold(ms(1_500)).lock().await.expect("free");
     for server in &three.servers[..2] {
         until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+        // A renewal: until it is confirmed again, a server that lost it may have lost it before another one was asked again.
+        tokio::time::sleep(ms(200)).await;
         let _: u32 = server.ask(&["DEL", "x"]);
         until("the loss to be noticed", ms(3_000), || guard.nodes() == 2).await;
     }
@@ -360,6 +362,58 @@ async fn an_owner_that_lost_it_does_not_acquire_it_afresh() {
     drop(outer);
     until("it to be released", ms(3_000), || three.holders() == 0).await;
     lock.try_lock().await.expect("answered").expect("free").unlock().await.expect("held to the end");
+}
+
+#[tokio::test]
+async fn an_inner_call_does_not_acquire_what_the_outer_one_lost_meanwhile() {
+    let three = Three::start();
+    let quorum = three.with_lease(900).await;
+    let lock = quorum.lock("x").owner(&Owner::new());
+    let outer = lock.lock().await.expect("free");
+    until("all to have it", ms(3_000), || outer.nodes() == 3).await;
+    let frozen = &three.servers[..2];
+    frozen.iter().for_each(Server::freeze);
+    let (inner, lost) = tokio::join!(lock.try_lock_for(ms(2_500)), async {
+        let lost = outer.lost().await;
+        frozen.iter().for_each(Server::thaw);
+        lost
+    });
+    assert_eq!(lost, Lost::Expired);
+    assert!(inner.expect_err("the outer one is lost").is_lost());
+    drop(outer);
+    three.free().await;
+    lock.lock().await.expect("free").unlock().await.expect("held to the end");
+}
+
+#[tokio::test]
+async fn a_server_asked_again_does_not_stand_for_the_time_before() {
+    let three = Three::start();
+    let quorum = three.with_lease(3_000).await;
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+    let [first, second, _] = &three.servers;
+    for server in [first, second] {
+        let _: u32 = server.ask(&["DEL", "x"]); // another owner could acquire it now
+    }
+    second.freeze(); // its renewal is late
+    until("the loss to be noticed", ms(3_000), || guard.nodes() == 2).await;
+    until("the first to have it again", ms(3_000), || guard.nodes() == 3).await;
+    second.thaw();
+    assert_eq!(within("the loss", ms(3_000), guard.lost()).await.0, Lost::Removed);
+    assert!(guard.unlock().await.expect_err("it was lost").is_lost());
+    three.free().await;
+}
+
+#[tokio::test]
+async fn callers_in_a_queue_give_up_together() {
+    let mut three = Three::start();
+    let quorum = three.quorum().await;
+    three.servers[0].crash();
+    three.servers[1].crash();
+    let calls = futures_util::future::join_all((0..4).map(|_| async { lock(&quorum).lock().await.map(drop) }));
+    let (answers, took) = within("an answer for each", ms(20_000), calls).await;
+    assert!(answers.into_iter().all(|answer| answer.expect_err("one of three").is_unavailable()));
+    assert!(took < ms(6_000), "{took:?} with an outage_timeout of three seconds");
 }
 
 #[tokio::test]
