@@ -115,7 +115,7 @@ async fn downgraded(player: &mut Player, lock: &RwLock) {
     player.scribe.way("downgraded");
     let time = player.millis(0..=8);
     player.hold(&writing, time).await;
-    let release = player.scribe.releasing(&writing);
+    let release = player.scribe.releasing(&*writing);
     match player.scribe.call(SHARED[0], "downgrade", Some(OUTAGE), writing.downgrade(), |_| "ok").await {
         Some(Ok(reading)) => {
             player.scribe.granted(&reading);
