@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::tally::is_majority;
@@ -24,7 +24,7 @@ use crate::{
 
 /// The longest pause between two votes.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// The servers announce one release at slightly different moments; a waiter that is awake lets them all do so.
+/// The servers announce one release at slightly different moments. A waiter lets them all do so, but for no longer than about this.
 const SETTLE: Duration = Duration::from_millis(2);
 
 /// Subscribed for as long as it lives.
@@ -68,24 +68,32 @@ impl Releases {
     pub(super) async fn wait(&self, limit: WaitLimit, pause: Duration) -> Duration {
         let until = limit.before(Instant::now() + spread(pause));
         tokio::select! {
-            () = self.heard() => {
-                sleep(spread(SETTLE)).await;
-                pause
-            }
+            () = self.heard() => pause,
             () = sleep_until(until) => (pause * 2).min(LAST_PAUSE),
         }
     }
 
-    /// Resolves when a majority of the servers has announced a release since the last vote. Only a holder releases the lock on a majority:
-    /// while another one holds it, a vote that failed is released on the other servers, this one's own too, and calls nobody.
+    /// Resolves when a majority of the servers has announced a release since the last vote, and the others had time to. Only a holder releases
+    /// the lock on a majority: while another one holds it, a vote that failed is released on the other servers, this one's own too, and
+    /// calls nobody.
     async fn heard(&self) {
-        while !self.heard.is_majority() {
-            self.heard.notify.notified().await;
-        }
+        self.heard.until(Heard::is_majority).await;
+        // A vote right now would find the lock still held on the other servers, and be one of several that split them.
+        _ = timeout(spread(SETTLE), self.heard.until(Heard::is_all)).await;
     }
 }
 
 impl Heard {
+    async fn until(&self, is_true: impl Fn(&Heard) -> bool) {
+        while !is_true(self) {
+            self.notify.notified().await;
+        }
+    }
+
+    fn is_all(&self) -> bool {
+        self.announced.iter().all(|server| server.load(Ordering::SeqCst))
+    }
+
     fn is_majority(&self) -> bool {
         let announced = self.announced.iter().filter(|server| server.load(Ordering::SeqCst)).count();
         is_majority(announced, self.announced.len())
