@@ -125,6 +125,7 @@ async fn a_caller_that_is_not_polled_does_not_delay_the_others() {
     let lock = client.mutex("{x}:other");
     let asked = || cluster.nodes()[migration.to].calls("asking");
     // A call may end between two looks: then another one is made, until one is seen on its way.
+    #[expect(clippy::async_yields_async, reason = "the call is kept, and not polled")]
     let on_its_way = async {
         loop {
             let (before, mut call) = (asked(), Box::pin(lock.lock()));
