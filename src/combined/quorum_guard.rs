@@ -74,7 +74,7 @@ pub(super) struct Servers {
 /// been held since then: a server that was asked again after that does not stand for both.
 #[derive(Debug)]
 struct ServerGuards {
-    guards: Vec<Option<OfServer>>,
+    guards: Vec<Option<ServerGuard>>,
     lost: Option<Lost>,
     /// The guards have been taken out: none is added any more, and what is lost stays as it is.
     released: bool,
@@ -82,16 +82,16 @@ struct ServerGuards {
 
 /// The guard of one server.
 #[derive(Debug, Clone)]
-struct OfServer {
+struct ServerGuard {
     guard: Arc<Guard>,
     /// When it was granted, if the server was asked again; else it has been there from the start.
     since: Option<Moment>,
 }
 
-impl OfServer {
+impl ServerGuard {
     /// Of the vote that won. Its requests were sent together, so those that are late count from the start, too.
-    fn first(guard: Guard) -> OfServer {
-        OfServer { guard: Arc::new(guard), since: None }
+    fn first(guard: Guard) -> ServerGuard {
+        ServerGuard { guard: Arc::new(guard), since: None }
     }
 
     /// Whether it has been held since that moment, without a break.
@@ -154,7 +154,7 @@ impl Servers {
         if state.settle().is_some() || state.released {
             return Duration::ZERO;
         }
-        let of = |of: &Option<OfServer>| of.as_ref().map_or(Duration::ZERO, |of| of.guard.remaining());
+        let of = |of: &Option<ServerGuard>| of.as_ref().map_or(Duration::ZERO, |of| of.guard.remaining());
         time_of_majority(state.guards.iter().map(of).collect())
     }
 
@@ -186,7 +186,7 @@ impl Servers {
     }
 
     /// Adds a guard, unless the lock is lost: a majority that is gone does not come back. False then.
-    fn add(&self, server: usize, guard: OfServer) -> bool {
+    fn add(&self, server: usize, guard: ServerGuard) -> bool {
         let mut state = self.state();
         let adds = state.settle().is_none() && !state.released;
         let unused = if adds { state.guards[server].replace(guard) } else { Some(guard) };
@@ -196,13 +196,13 @@ impl Servers {
         adds
     }
 
-    /// Takes the guards out, and says whether it was lost before. Late votes are taken back.
-    fn release(&self) -> (Vec<Option<OfServer>>, Option<Lost>) {
-        drop(mem::take(&mut *self.late()));
+    /// Takes the guards and the late votes out, and says whether it was lost before. A late vote that is dropped is taken back.
+    fn release(&self) -> (Vec<Option<ServerGuard>>, Votes, Option<Lost>) {
+        let late = mem::take(&mut *self.late());
         let mut state = self.state();
         let lost = state.settle();
         state.released = true;
-        (mem::take(&mut state.guards), lost)
+        (mem::take(&mut state.guards), late, lost)
     }
 
     /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
@@ -224,7 +224,7 @@ impl QuorumGuard {
     /// Of a majority; `late` are the votes that are still to come.
     pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Votes, seeding: Seeding) -> QuorumGuard {
         let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
-        let guards = guards.into_iter().map(|guard| guard.map(OfServer::first)).collect();
+        let guards = guards.into_iter().map(|guard| guard.map(ServerGuard::first)).collect();
         let state = Mutex::new(ServerGuards { guards, lost: None, released: false });
         let servers = Arc::new(Servers { name, state, late: Mutex::new(late), changed: Notify::new() });
         let ended = CancellationToken::new();
@@ -311,15 +311,26 @@ impl QuorumGuard {
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
-        let (guards, lost) = self.servers.release();
+        let (guards, mut late, lost) = self.servers.release();
         let (mut count, mut releases) = (Answers::of(guards.len()), JoinSet::new());
         // Nobody else has a guard for longer than a call of this value's methods, and these are over.
         for guard in guards.into_iter().flatten().filter_map(|of| Arc::into_inner(of.guard)) {
             releases.spawn(guard.unlock());
         }
-        while let Some(answer) = releases.join_next().await {
-            if count.add(answer.unwrap_or(Err(Error::Closed))) {
-                break;
+        // A server that granted the lock may not reply any more: then one whose vote is still to come completes the majority.
+        loop {
+            tokio::select! {
+                Some(answer) = releases.join_next() => {
+                    if count.add(answer.unwrap_or(Err(Error::Closed))) {
+                        break;
+                    }
+                }
+                Some((_, vote)) = late.next() => {
+                    if let Ok(Some(guard)) = vote {
+                        releases.spawn(guard.unlock());
+                    }
+                }
+                else => break,
             }
         }
         releases.detach_all(); // the others go on
@@ -379,7 +390,7 @@ async fn keep(servers: Arc<Servers>, locks: Vec<Lock>, seeding: Seeding) {
             Some(vote) = servers.next_vote() => {
                 if let (server, Ok(Some(guard))) = vote {
                     let since = asked_again.then(Moment::now);
-                    servers.add(server, OfServer { since, ..OfServer::first(guard) });
+                    servers.add(server, ServerGuard { since, ..ServerGuard::first(guard) });
                 }
             }
             _ = tick.tick(), if seeding.goes_on() => {

@@ -43,7 +43,7 @@ struct Heard {
 
 /// The messages of one server.
 #[derive(Debug)]
-struct OfServer {
+struct ServerListener {
     server: usize,
     heard: Arc<Heard>,
 }
@@ -53,7 +53,7 @@ impl Releases {
         let announced = locks.iter().map(|_| AtomicBool::new(false)).collect();
         let heard = Arc::new(Heard { announced, notify: Notify::new() });
         let subscribed = locks.iter().enumerate().map(|(server, lock)| {
-            let listener: Arc<dyn Listener> = Arc::new(OfServer { server, heard: Arc::clone(&heard) });
+            let listener: Arc<dyn Listener> = Arc::new(ServerListener { server, heard: Arc::clone(&heard) });
             lock.listen(listener)
         });
         Ok(Releases { _subscriptions: subscribed.collect::<Result<_>>()?, heard: Arc::clone(&heard) })
@@ -100,7 +100,7 @@ impl Heard {
     }
 }
 
-impl Listener for OfServer {
+impl Listener for ServerListener {
     fn message(&self) {
         self.heard.announced[self.server].store(true, Ordering::SeqCst);
         self.heard.notify.notify_one();

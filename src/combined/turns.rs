@@ -16,18 +16,18 @@ use crate::{engine::WaitLimit, sync::tokio};
 
 /// By the names of the locks.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Turns(Arc<DashMap<Arc<str>, Weak<Queue>>>);
+pub(super) struct Turns(Arc<DashMap<Arc<str>, Weak<CallerQueue>>>);
 
 #[derive(Debug)]
-struct Queue {
+struct CallerQueue {
     turn: Arc<Mutex<()>>,
     /// When a majority of the servers last replied to one of the callers.
     replied: StdMutex<Instant>,
 }
 
-impl Queue {
-    fn new() -> Queue {
-        Queue { turn: Arc::default(), replied: StdMutex::new(Instant::now()) }
+impl CallerQueue {
+    fn new() -> CallerQueue {
+        CallerQueue { turn: Arc::default(), replied: StdMutex::new(Instant::now()) }
     }
 
     fn replied(&self) -> MutexGuard<'_, Instant> {
@@ -36,31 +36,31 @@ impl Queue {
 }
 
 impl Turns {
-    pub(super) fn join(&self, name: &Arc<str>, outage_timeout: Duration) -> Place {
+    pub(super) fn join(&self, name: &Arc<str>, outage_timeout: Duration) -> QueuePlace {
         let mut entry = self.0.entry(Arc::clone(name)).or_default();
         let queue = entry.upgrade().unwrap_or_else(|| {
-            let queue = Arc::new(Queue::new());
+            let queue = Arc::new(CallerQueue::new());
             *entry = Arc::downgrade(&queue);
             queue
         });
         drop(entry);
         let (turns, name) = (self.clone(), Arc::clone(name));
-        Place { turns, name, queue: Some(queue), turn: None, joined: Instant::now(), outage_timeout }
+        QueuePlace { turns, name, queue: Some(queue), turn: None, joined: Instant::now(), outage_timeout }
     }
 }
 
 /// The place of a caller in the queue of its lock. The queue is forgotten with its last place.
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     turns: Turns,
     name: Arc<str>,
     /// `None` while it is dropped.
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<CallerQueue>>,
     turn: Option<OwnedMutexGuard<()>>,
     joined: Instant,
     outage_timeout: Duration,
 }
 
-impl Place {
+impl QueuePlace {
     /// Waits for its turn, but only until the limit, and only while a majority replies to the callers before it. After that, the caller
     /// votes out of turn, so that it has an answer of its own.
     pub(super) async fn turn(&mut self, limit: WaitLimit) {
@@ -91,12 +91,12 @@ impl Place {
         self.joined.max(*self.queue().replied()) + self.outage_timeout
     }
 
-    fn queue(&self) -> &Queue {
+    fn queue(&self) -> &CallerQueue {
         self.queue.as_deref().expect("there until it is dropped")
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         drop(self.turn.take());
         let queue = &mut self.queue;

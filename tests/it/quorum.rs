@@ -405,6 +405,20 @@ async fn a_server_asked_again_does_not_stand_for_the_time_before() {
 }
 
 #[tokio::test]
+async fn a_server_that_froze_after_its_grant_does_not_delay_the_release() {
+    let three = Three::start();
+    let quorum = three.quorum().await;
+    let [_, second, third] = &three.servers;
+    third.freeze();
+    let guard = lock(&quorum).lock().await.expect("two of three");
+    second.freeze();
+    third.thaw(); // its vote is still to come
+    within("the release", ms(2_500), guard.unlock()).await.0.expect("the first and the third had it to the end");
+    second.thaw();
+    three.free().await;
+}
+
+#[tokio::test]
 async fn callers_in_a_queue_give_up_together() {
     let mut three = Three::start();
     let quorum = three.quorum().await;
