@@ -237,7 +237,8 @@ pub struct Held {
     pub id: String,
     /// The hold count: the first acquisition and the nested ones.
     pub holds: u32,
-    /// The time at which the lock was acquired. If the machine slept since then, `since.elapsed()` includes that time.
+    /// The time at which the lock was acquired. [`held`](Client::held) sets it back by the time for which the machine slept since then, so
+    /// that `since.elapsed()` includes it.
     pub since: Instant,
     /// The lock is certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
     pub remaining: Duration,
@@ -367,8 +368,8 @@ impl Builder {
     /// that start before Redis does. A wrong password fails at once.
     ///
     /// The first attempt is always completed, even if `t` is shorter: it can take one `command_timeout` for each of the
-    /// [`connections`](Builder::connections). The call may return up to 0.1 s later than `t`, because it makes a last attempt then.
-    /// Defaults to zero: one attempt.
+    /// [`connections`](Builder::connections). Otherwise the call ends at most 0.1 s after `t`: at `t` it makes a last attempt, which may
+    /// take 0.1 s. Defaults to zero: one attempt.
     pub fn connect_timeout(self, t: Duration) -> Self {
         Builder { connect_timeout: t, ..self }
     }
@@ -398,8 +399,8 @@ impl Builder {
     ///
     /// If tasks of this client wait for a lock that another of its tasks releases, the client gives it to the first of them directly,
     /// without a message to other clients. After `n` such turns it releases the lock for all, and the server says how many other
-    /// clients received the message. If none did, nobody else seems to wait: then the next row of turns may be longer than `n`, but lasts
-    /// at most 10 ms.
+    /// clients received the message. If none did, nobody else seems to wait: then the next row of turns may go on after `n` turns, until
+    /// 10 ms have passed since it began.
     ///
     /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn. It
     /// has no effect on a [`FairLock`](crate::FairLock), or if [`replicas`](Builder::replicas) is set: these are always released for all.
@@ -415,8 +416,8 @@ impl Builder {
     }
 
     /// Whether the client runs its connections, renewals and releases on a thread of its own. Then it renews leases even while your
-    /// code blocks all threads of your runtime. It costs a switch of threads per request. Defaults to true on a current-thread
-    /// runtime, which does not run between two calls of `block_on`, and where there is no runtime; else to false.
+    /// code blocks all threads of your runtime. It costs a switch of threads per request. Defaults to true if there is no
+    /// runtime, and on a current-thread runtime, because that does not run between two calls of `block_on`; else to false.
     pub fn own_thread(self, own: bool) -> Self {
         Builder { own_thread: Some(own), ..self }
     }

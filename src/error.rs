@@ -49,11 +49,11 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// A setting is not valid. The call acquired nothing and changed no lock. Change the setting. Two values of `setting` mean
-    /// something else:
+    /// A setting is not valid. The call acquired nothing and changed no lock. Change the setting. Two values of `setting` have a
+    /// further meaning:
     ///
     /// * `runtime`: a call was polled outside a tokio runtime. If it was `unlock`, the client releases the lock in the background.
-    /// * `url`: the server belongs to a cluster, and the URL does not begin with `redis-cluster`.
+    /// * `url`: the URL is not valid; or the server belongs to a cluster, and the URL does not begin with `redis-cluster`.
     #[error("the setting {setting} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidConfig {

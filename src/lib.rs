@@ -54,7 +54,7 @@
 //!   the lock.
 //! * **`None` or an error.** If another owner holds the lock, `try_lock`, `try_read`, `try_write` and their variants with a time limit
 //!   return `None`. If the server is unreachable, they return an error. (In `try_with` and `try_protect`, `try` means that the *work* can
-//!   fail. They wait as `with` and `protect` do.)
+//!   fail: `try_with` waits for the lock as `with` does.)
 //! * **Lease.** Each lock on the server has a lease: a time after which it expires. By default this is 30 s, and a background task of the
 //!   client, the *watchdog*, renews it every 9 s while a guard lives. With [`Lock::lease`] you set another time, and the client does not
 //!   renew it.

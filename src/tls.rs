@@ -21,9 +21,10 @@ use crate::error::{Error, Result};
 /// By default the client checks that an authority that the system trusts has signed the server's certificate, and that it names the host
 /// that the client connects to. It presents no certificate of its own.
 ///
-/// [`Builder::connect`](crate::Builder::connect) reads the files, and the client reads them again for each connection that it opens later.
-/// So it uses a replaced certificate from the next connection on. If a file is not valid by then, the client logs a warning and uses the
-/// last valid contents. It reads the root certificates of the system only at `connect`, or when a client certificate has changed.
+/// [`Builder::connect`](crate::Builder::connect) reads the files that you set here, and the client reads them again for each connection
+/// that it opens later. So it uses a replaced certificate from the next connection on. If a file is not valid by then, the client logs a
+/// warning and uses the last valid contents. It reads the root certificates of the system only at `connect`, or when a client certificate
+/// has changed.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {

@@ -21,21 +21,22 @@ use crate::{
 ///
 /// # Order and waiting
 ///
-/// You may name the locks in any order: a `MultiLock` acquires them in one fixed order, so two callers never wait for each other in a
-/// circle. The order is by name, and for one name on several servers by the address in the client's URL: write it in the same way in all
-/// programs. Each lock keeps its settings; a reentrant lock is acquired for the caller's owner. If you name a lock of one client twice, it
-/// is acquired once, with the settings of the first.
+/// You may name the locks in any order: a `MultiLock` waits for them in one fixed order, and keeps no later lock while it waits for an
+/// earlier one. So two callers never wait for each other in a circle. The order is by name, and for one name on several servers by the
+/// address in the client's URL: write it in the same way in all programs. Each lock keeps its settings; a reentrant lock is acquired for
+/// the caller's owner. If you name a lock of one client twice, it is acquired once, with the settings of the first.
 ///
-/// A call first requests all locks at once, which takes one round trip if they are free. If one is not free, the call keeps the locks before
-/// it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits, it
-/// acquires that lock and all after it again.
+/// A call first requests all locks at once, which takes one round trip if they are free. If one is not free, the call keeps the locks
+/// before it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits,
+/// it acquires that lock and all after it again.
 ///
-/// So each wait ends as that of a [`Lock`], and a caller of many locks gets its turn beside callers of a single one. The price: while it
+/// So the call waits for one lock at a time, in the same way as for a single [`Lock`]. A caller of many locks gets its turn even if others
+/// keep acquiring single ones. The price: while it
 /// waits, the locks that it keeps are unused. A call that released them instead would have to find all of them free at one moment, which
 /// may never come (see "the waiting rule of `MultiLock`" in `docs/benchmarks.md`).
 ///
-/// Each lock has the guarantees of a [`Lock`]. If one of them is lost, [`MultiGuard::lost`] resolves; the others stay held until you release
-/// the guard.
+/// Each lock has the guarantees of a [`Lock`]. If one of them is lost, [`MultiGuard::lost`] resolves; the others stay held until you
+/// release the guard.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -226,7 +227,7 @@ impl MultiGuard {
         errors.into_iter().nth(lost.unwrap_or_default()).map_or(Ok(()), Err)
     }
 
-    /// Resolves when the first of the locks is lost, or must be presumed lost. For `select!`.
+    /// Resolves as soon as any of the locks is lost. For `select!`.
     ///
     /// # Cancel safety
     ///

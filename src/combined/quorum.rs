@@ -31,16 +31,17 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 
 /// Several independent servers that grant locks by majority (Redlock). Cheap to clone.
 ///
-/// A quorum is for locks that must survive the loss of a server without waiting for a failover. It costs one request for each server
-/// where a [`Lock`] costs one, and it needs an odd number of servers, at least three, that share nothing: no replication, no machine.
+/// A quorum is for locks that must survive the loss of a server without waiting for a failover. Where a [`Lock`] sends one request, a
+/// quorum sends one to each server. It needs an odd number of servers, at least three, that share nothing: no replication, no machine.
 ///
 /// [`connect_lazy`](crate::Builder::connect_lazy) lets a program start while a server is down.
 ///
 /// # What it does not give
 ///
-/// * A server that restarts without its data can grant a lock that it had granted before. Then two holders can be certain until the
-///   holder's next renewal, at most a third of its lease later; with a fixed [`lease`](QuorumLock::lease), until it expires. Run the
-///   servers with `appendfsync always`, or start a server that lost its data only after the longest lease has passed.
+/// * A server that restarts without its data can grant a lock that it had granted before. Then the holds of two owners can be certain at
+///   once, until the first owner's next renewal, at most a third of its lease later; with a fixed [`lease`](QuorumLock::lease), until it
+///   expires. Run the servers with `appendfsync always`, or, if a server has lost its data, wait for the longest lease before you start it
+///   again.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
 ///
@@ -141,7 +142,7 @@ impl QuorumLock {
         QuorumLock { max_hold: Some(d), ..self.each(|lock| lock.max_hold(d)) }
     }
 
-    /// Acquires the lock for this owner, as [`Lock::owner`].
+    /// Sets the owner for which calls acquire the lock, as [`Lock::owner`].
     pub fn owner(self, o: &Owner) -> QuorumLock {
         QuorumLock { acts_for: ActsFor::This(o.clone()), ..self }
     }

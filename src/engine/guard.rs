@@ -164,11 +164,13 @@ impl Guard {
     ///
     /// * [`Error::Lost`]: the lock was lost before. That includes a fixed [`lease`](crate::Lock::lease) or a
     ///   [`max_hold`](crate::Lock::max_hold) that was over. If the server still has the lock, the client releases it in the background.
-    /// * [`Error::Closed`]: the client was closed before the confirmation.
+    /// * [`Error::Closed`]: the client was closed after this call began and before the confirmation. (If it was closed before:
+    ///   [`Error::Lost`].)
     /// * [`Error::Unavailable`]: the server did not reply, or refused, for
     ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
     /// * [`Error::Unavailable`] with "could not be confirmed": you called `unlock` in time, but no request reached the server before the
-    ///   lease expired, and then it no longer had the lock. It is unknown whether another owner acquired it before your call.
+    ///   lease expired, and then it no longer had the lock. Normally the lease has just expired after your call. But if the server lost the
+    ///   lock earlier, or it was forced open, another owner may have acquired it before your call; the client cannot tell.
     ///
     /// There is one case in which `Ok` is an assumption. If the first release request gets no reply and the second finds no lock, `unlock`
     /// assumes that the first request released it.
@@ -252,8 +254,9 @@ impl Guard {
     /// # Ok(()) }) }
     /// ```
     ///
-    /// The client's watchdog cancels the token. If you call this inside a tokio runtime with a timer, a task on that runtime watches
-    /// the lease as well. So the token is also cancelled if the runtime that the client was connected on ends first.
+    /// The client's watchdog cancels the token. If you call this inside a tokio runtime with a timer, a task on that runtime watches the
+    /// lease as well. So the token is cancelled when the lease is over, even if the runtime that the client was connected on has ended
+    /// before.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         self.hold.lost_token()

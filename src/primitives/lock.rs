@@ -84,7 +84,7 @@ impl Client {
 /// | works like | Redisson's `RLock`, Java's `synchronized` | `tokio::sync::Mutex` |
 ///
 /// In a test, two `try_lock` both succeed, since the whole test has one owner, and the second call re-enters. Use `mutex`, two tasks, or
-/// two clients. An owner belongs to one client: two clients in one task are two owners and exclude each other.
+/// two clients. A hold belongs to one client: if one task uses two clients, they exclude each other.
 ///
 /// # Nesting
 ///
@@ -134,8 +134,8 @@ impl Lock {
     /// Releases the lock on behalf of its holder and wakes the waiters; true if this call released it. The holder is not asked first. A
     /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///
-    /// The call first looks up the holder, then releases the lock of that holder and of no other, even if the request is repeated or
-    /// late. The result is false, and nothing was released, in three cases:
+    /// The call first looks up the holder, then releases the lock of that id, and only while its lease is the one that it saw, even if the
+    /// request is repeated or late. The result is false, and nothing was released, in three cases:
     ///
     /// * The lock was free.
     /// * The holder released the lock after the lookup. If there is a next holder, it keeps the lock.

@@ -28,7 +28,8 @@ macro_rules! settings {
                 $lock(self.0.max_hold(d))
             }
 
-            /// Acquires the lock for this owner. Defaults to [`Owner::current`](crate::Owner::current) at the time of the call.
+            /// Sets the owner for which calls acquire the lock. Defaults to the [`Owner::current`](crate::Owner::current) of the task or
+            /// thread that polls the call.
             ///
             /// Of `owner` and [`non_reentrant`](Self::non_reentrant) the one that is set last counts.
             #[must_use = "the setting is in the value that this returns"]
@@ -132,8 +133,9 @@ macro_rules! exclusive {
             ///
             /// Await the future or drop it. Do not keep it without polling it, as a `select!` does with a branch that you resume later. An
             /// unpolled call delays the waiters behind it, and other `lock` calls of the same owner, for 6 to 11 s; then they pass it over.
-            /// If you poll it after that, it waits anew, at the end of the queue. If the server has granted the lock to an unpolled
-            /// `try_lock` or nested `lock`, the lock stays held until you poll or drop that future, or until the lease expires.
+            /// If you poll it after that, it waits anew, at the end of the queue. A `try_lock`, and a
+            /// `lock` of an owner that holds the lock already, are not passed over: if the server granted one that you do not poll,
+            /// that acquisition counts until you poll or drop the future, or until the lease expires.
             pub async fn lock(&self) -> crate::Result<$guard> {
                 let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))

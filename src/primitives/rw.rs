@@ -76,17 +76,17 @@ impl Client {
 /// * **Not from reading to writing.** If an owner that holds the read lock requests the write lock, it would wait for itself: the call
 ///   returns [`Error::Upgrade`] at once. With [`non_reentrant`](RwLock::non_reentrant) every call is an owner of its own, so the client
 ///   cannot see that, and the call waits forever.
-/// * **A lost write lock ends with its lease.** When its lease has expired, readers of other owners can enter, even while the write guard
-///   exists and its owner also holds the read lock.
-/// * **Each reader has a lease of its own.** If the process of a reader dies, its read lock expires with this lease. Other readers do
-///   not renew it (but a JVM with Redisson before 4.4 does).
+/// * **A lost write lock ends with its lease.** When its lease has expired, the write lock is over, even if its guard still exists. If its
+///   owner also holds the read lock, that one remains: readers of other owners can enter, writers cannot.
+/// * **Readers of different clients have leases of their own.** If the process of a reader dies, its read lock expires. Readers of other
+///   clients do not renew it (but a JVM with Redisson before 4.4 does).
 /// * **leasehold clients starve no waiter.** A writer that waits for readers leaves a mark on the server. New readers of all leasehold
 ///   clients then wait until this writer has released the lock. A waiter that was refused several times,
 ///   reader or writer, leaves such a mark, too: it acquires the lock next, even if its client is far from the server. If the process of
 ///   a waiter with a mark is killed, the others wait for up to three seconds.
-/// * **JVMs ignore the mark.** If at every moment a JVM reads, a writer waits for as long as they do, as in Redisson. Its mark keeps
+/// * **JVMs ignore the mark.** If JVMs read without a gap, a writer waits until there is one, as in Redisson. Its mark keeps
 ///   readers of leasehold clients out for at most 30 s (the [`watchdog`](crate::Builder::watchdog)'s lease); then they read again.
-/// * **Readers of one client share.** Readers that come soon after each other share one hold on the server, and one
+/// * **Readers of one client share.** Readers that come soon after each other share one entry on the server, its lease, and one
 ///   [`id`](Guard::id), so together they send few requests. Each reader still has a guard of its own.
 ///
 /// Use a name for one kind of lock only. If a [`Lock`](crate::Lock) of the same name is held, the calls here return
