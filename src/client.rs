@@ -237,8 +237,8 @@ pub struct Held {
     pub id: String,
     /// The hold count: the first acquisition and the nested ones.
     pub holds: u32,
-    /// The time at which the lock was acquired. [`held`](Client::held) sets it back by the time for which the machine slept since then, so
-    /// that `since.elapsed()` includes it.
+    /// The time at which the lock was acquired. If the machine slept after that, this is earlier by the length of the sleep, so that
+    /// `since.elapsed()` counts the sleep, too.
     pub since: Instant,
     /// The lock is certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
     pub remaining: Duration,
@@ -399,8 +399,8 @@ impl Builder {
     ///
     /// If tasks of this client wait for a lock that another of its tasks releases, the client gives it to the first of them directly,
     /// without a message to other clients. After `n` such turns it releases the lock for all, and the server says how many other
-    /// clients received the message. If none did, nobody else seems to wait: then the next row of turns may go on after `n` turns, until
-    /// 10 ms have passed since it began.
+    /// clients received the message. If none did, nobody else seems to wait. Then the next row may have
+    /// more than `n` turns: it ends when it has had `n` turns and 10 ms have passed since its first one.
     ///
     /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn. It
     /// has no effect on a [`FairLock`](crate::FairLock), or if [`replicas`](Builder::replicas) is set: these are always released for all.

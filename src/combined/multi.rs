@@ -30,10 +30,10 @@ use crate::{
 /// before it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits,
 /// it acquires that lock and all after it again.
 ///
-/// So the call waits for one lock at a time, in the same way as for a single [`Lock`]. A caller of many locks gets its turn even if others
-/// keep acquiring single ones. The price: while it
-/// waits, the locks that it keeps are unused. A call that released them instead would have to find all of them free at one moment, which
-/// may never come (see "the waiting rule of `MultiLock`" in `docs/benchmarks.md`).
+/// So the call waits for one lock at a time, in the same way as for a single [`Lock`]. Others that keep acquiring single locks delay it no
+/// more than they delay a caller of one `Lock`. The price: while it waits, the locks that it keeps are unused. A call that released them
+/// instead would have to find all of them free at one moment, which may never come (see "the waiting rule of `MultiLock`" in
+/// `docs/benchmarks.md`).
 ///
 /// Each lock has the guarantees of a [`Lock`]. If one of them is lost, [`MultiGuard::lost`] resolves; the others stay held until you
 /// release the guard.
@@ -210,7 +210,7 @@ impl MultiGuard {
         MultiGuard { guards, token: AnyLost::default() }
     }
 
-    /// Releases all locks together, also after an error.
+    /// Releases all locks together. If the release of one of them fails, the others are released all the same.
     ///
     /// # Errors
     ///

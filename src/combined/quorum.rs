@@ -39,8 +39,8 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 /// # What it does not give
 ///
 /// * A server that restarts without its data can grant a lock that it had granted before. Then the holds of two owners can be certain at
-///   once, until the first owner's next renewal, at most a third of its lease later; with a fixed [`lease`](QuorumLock::lease), until it
-///   expires. Run the servers with `appendfsync always`, or, if a server has lost its data, wait for the longest lease before you start it
+///   once, until the first owner's next renewal (with a fixed [`lease`](QuorumLock::lease): its next check), at most a third of its lease
+///   later. Run the servers with `appendfsync always`, or, if a server has lost its data, wait for the longest lease before you start it
 ///   again.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
@@ -74,7 +74,7 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] unless the number of clients is odd and at least three, or if two of them lead to the same address.
+    /// [`Error::InvalidConfig`] if the number of clients is even or less than three, or if two of them lead to the same address.
     pub fn new(clients: impl IntoIterator<Item = Client>) -> Result<Quorum> {
         let clients: Arc<[Client]> = clients.into_iter().collect();
         if !can_vote(clients.len()) {

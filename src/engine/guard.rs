@@ -157,8 +157,8 @@ impl Guard {
     /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
     ///
     /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another task of
-    /// this client waits, the lock passes to it at once; `unlock` returns after the client's next request about the lock has confirmed that
-    /// the server still had it.
+    /// this client waits, it has the lock at once, without a request. Then `unlock` sends one, together with others that wait for it, and
+    /// returns when that shows that the server still had the lock.
     ///
     /// # Errors
     ///
@@ -268,8 +268,8 @@ impl Guard {
         self.hold.loss().is_some()
     }
 
-    /// The time for which this owner *certainly* holds the lock, even if the server never replies again. Zero once the lock is lost. The
-    /// hold can end sooner only if the server loses the lock, if it is forced open, or if the client is closed. A
+    /// The time for which this owner *certainly* holds the lock, even if the server never replies again. Zero once the lock is lost. Unless
+    /// you release it, the hold can be lost sooner only if the server loses the lock, if it is forced open, or if the client is closed. A
     /// [`max_hold`](crate::Lock::max_hold) is taken into account. See [`guide::guarantees`](crate::guide::guarantees).
     ///
     /// The client counts it from the moment before it sent the last confirmed request. It uses a clock that continues while the machine

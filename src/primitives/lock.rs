@@ -134,8 +134,9 @@ impl Lock {
     /// Releases the lock on behalf of its holder and wakes the waiters; true if this call released it. The holder is not asked first. A
     /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///
-    /// The call first looks up the holder, then releases the lock of that id, and only while its lease is the one that it saw, even if the
-    /// request is repeated or late. The result is false, and nothing was released, in three cases:
+    /// The call first looks up the id of the holder and the time at which its lease expires. Then it releases the lock, but only if the
+    /// lock still has that id and that time. This also holds if the request is repeated or late. The result is false, and nothing was
+    /// released, in three cases:
     ///
     /// * The lock was free.
     /// * The holder released the lock after the lookup. If there is a next holder, it keeps the lock.

@@ -21,8 +21,9 @@ macro_rules! settings {
             /// the client stops renewing. The holder can use the rest of the lease to stop. The lock is free when you release or drop
             /// the guard, and at the latest when the lease expires: 30 s after `d`, by default.
             ///
-            /// Each acquisition counts `d` from the moment at which the lock was granted to it. The earliest limit among the living guards
-            /// ends the whole hold. If `d` is zero, the call that acquires the lock returns an error. Defaults to no limit.
+            /// Each acquisition counts `d` from the moment at which the lock was granted to it. If several guards of one hold have a
+            /// `max_hold`, the whole hold is lost as soon as the first of these times is over. Guards that were released do not count. If
+            /// `d` is zero, the call that acquires the lock returns an error. Defaults to no limit.
             #[must_use = "the setting is in the value that this returns"]
             pub fn max_hold(self, d: std::time::Duration) -> Self {
                 $lock(self.0.max_hold(d))
@@ -133,9 +134,10 @@ macro_rules! exclusive {
             ///
             /// Await the future or drop it. Do not keep it without polling it, as a `select!` does with a branch that you resume later. An
             /// unpolled call delays the waiters behind it, and other `lock` calls of the same owner, for 6 to 11 s; then they pass it over.
-            /// If you poll it after that, it waits anew, at the end of the queue. A `try_lock`, and a
-            /// `lock` of an owner that holds the lock already, are not passed over: if the server granted one that you do not poll,
-            /// that acquisition counts until you poll or drop the future, or until the lease expires.
+            /// If you poll it after that, it waits anew, at the end of the queue. Two
+            /// kinds of calls are not passed over: `try_lock`, and `lock` of an owner that already holds the lock. If the server has
+            /// granted the lock to such a call and you do not poll it, the lock stays held for it until you poll or drop the future, or
+            /// until the lease expires.
             pub async fn lock(&self) -> crate::Result<$guard> {
                 let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))

@@ -257,7 +257,7 @@ impl RwLock {
     /// Keeps the lock held for at least `d` after it was acquired, for reading or for writing, even if you release it sooner.
     ///
     /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It also stays for
-    /// `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. In this time
+    /// `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) has passed. In this time
     ///
     /// * a read lock keeps out writers, and lets readers in;
     /// * a write lock keeps out all others, and new calls of its own owner. If this owner also holds the read lock, it keeps that.
