@@ -230,7 +230,7 @@ async fn a_nested_min_hold_outlasts_the_readers_that_share_the_hold() {
 #[tokio::test]
 async fn after_a_downgrade_each_side_rests_by_itself() {
     let server = Server::start();
-    let (one, other) = (client(&server, |builder| builder.watchdog(ms(600))).await, plain(&server).await);
+    let (one, other) = (client(&server, |builder| builder.watchdog(ms(2_000))).await, plain(&server).await);
     let owner = Owner::new();
     let granted = Stopwatch::start();
     let writing = one.rw_lock("x").owner(&owner).min_hold(LEAST).write().await.expect("free");
