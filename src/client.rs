@@ -45,6 +45,7 @@ pub struct Client {
     prefix: Arc<str>,
     /// The addresses in the URL, without the login.
     place: Arc<str>,
+    database: u8,
 }
 
 impl Client {
@@ -214,6 +215,11 @@ impl Client {
     /// The same for two clients of one address.
     pub(crate) fn place(&self) -> Arc<str> {
         Arc::clone(&self.place)
+    }
+
+    /// The number of the database on that server.
+    pub(crate) fn database(&self) -> u8 {
+        self.database
     }
 
     pub(crate) fn outage_timeout(&self) -> Duration {
@@ -475,9 +481,9 @@ impl Builder {
         let url = Url::parse(&self.url)?;
         let config = self.config(&url)?;
         let runtime = TaskRuntime::find(self.own_thread)?;
-        let place = url.place().into();
+        let (place, database) = (url.place().into(), url.database());
         let engine = Engine::start(url, config, runtime).await?;
-        Ok(Client { engine, prefix: self.prefix.into(), place })
+        Ok(Client { engine, prefix: self.prefix.into(), place, database })
     }
 
     /// Checks the settings. The client connects when you first use it, so a wrong address or password shows only then. This call needs
@@ -497,8 +503,9 @@ impl Builder {
         let url = Url::parse(&self.url)?;
         let config = self.config(&url)?;
         let runtime = TaskRuntime::find(self.own_thread)?;
-        let place = url.place().into();
-        Ok(Client { engine: Engine::start_lazy(url, config, runtime), prefix: self.prefix.into(), place })
+        let (place, database) = (url.place().into(), url.database());
+        let engine = Engine::start_lazy(url, config, runtime);
+        Ok(Client { engine, prefix: self.prefix.into(), place, database })
     }
 
     fn config(&self, url: &Url) -> Result<Config> {

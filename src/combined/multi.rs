@@ -17,14 +17,18 @@ use crate::{
     sync::tokio,
 };
 
+/// What a round of requests gets at least that begins when the time of its call is over.
+const LAST_ROUND: Duration = Duration::from_millis(200);
+
 /// Several locks of one client or of several clients, which are held all or none.
 ///
 /// # Order and waiting
 ///
 /// You may name the locks in any order: a `MultiLock` waits for them in one fixed order, and keeps no later lock while it waits for an
-/// earlier one. So two callers never wait for each other in a circle. The order is by name, and for one name on several servers by the
-/// address in the client's URL: write it in the same way in all programs. Each lock keeps its settings; a reentrant lock is acquired for
-/// the caller's owner. If you name a lock of one client twice, it is acquired once, with the settings of the first.
+/// earlier one. So two callers never wait for each other in a circle. The order is by name, and for one name on several servers or
+/// databases by the address in the client's URL: write it in the same way in all programs. Each lock keeps its settings; a reentrant lock
+/// is acquired for the caller's owner. If you name a lock of one client twice, it is acquired once, with the settings of the first. Two
+/// clients are two owners: one lock of two clients is refused.
 ///
 /// A call first requests all locks at once, which takes one round trip if they are free. If one is not free, the call keeps the locks
 /// before it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits,
@@ -72,8 +76,8 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::lock`]. [`Error::InvalidConfig`] if there is no lock, or one with [`min_hold`](Lock::min_hold). In each case this call
-    /// acquired none of the locks.
+    /// As [`Lock::lock`]. [`Error::InvalidConfig`] if there is no lock, one with [`min_hold`](Lock::min_hold), or the same lock of two
+    /// clients. In each case this call acquired none of the locks.
     ///
     /// # Cancel safety
     ///
@@ -143,7 +147,8 @@ impl MultiLock {
         TaskRuntime::around(ASKING)?;
         let mut guards: Vec<Guard> = Vec::with_capacity(self.locks.len());
         loop {
-            guards.extend(in_order(&self.locks[guards.len()..], limit).await?);
+            let round = in_order(&self.locks[guards.len()..], limit).await?;
+            guards.extend(round.granted);
             if let Some((first, reason)) = first_lost(&guards) {
                 if matches!(limit, WaitLimit::Once) {
                     return Err(Error::lost(guards[first].name(), reason));
@@ -152,9 +157,9 @@ impl MultiLock {
             }
             let Some(missing) = self.locks.get(guards.len()) else { return Ok(Some(MultiGuard::new(guards))) };
             let waited = match limit {
-                WaitLimit::Once => None,
+                _ if round.is_last => None,
                 WaitLimit::Until(end) => missing.try_lock_until(end).await?,
-                WaitLimit::Forever => Some(missing.lock().await?),
+                WaitLimit::Once | WaitLimit::Forever => Some(missing.lock().await?),
             };
             let Some(guard) = waited else { return Ok(None) };
             guards.push(guard);
@@ -168,6 +173,13 @@ impl MultiLock {
         if self.locks.iter().any(Lock::has_min_hold) {
             return Err(Error::config("min_hold", "a lock that is held together with others cannot have one"));
         }
+        let rank = |at: usize| self.locks[at].rank();
+        if (1..self.locks.len()).any(|at| rank(at).0 == rank(at - 1).0) {
+            return Err(Error::config(
+                "locks",
+                "two of them are the same lock of two clients, which exclude each other",
+            ));
+        }
         Ok(())
     }
 }
@@ -176,24 +188,44 @@ fn first_lost(guards: &[Guard]) -> Option<(usize, Lost)> {
     guards.iter().enumerate().find_map(|(at, guard)| guard.loss().map(|reason| (at, reason)))
 }
 
+/// One request for each lock.
+struct Round {
+    /// The locks before the first that was not granted.
+    granted: Vec<Guard>,
+    /// The wait limit is over: there is no other round.
+    is_last: bool,
+}
+
 /// Requests all these locks at once and keeps those before the first that was refused. A wait rides out an outage, so a waiter takes a
-/// server that does not answer for a refusal.
-async fn in_order(locks: &[Lock], limit: WaitLimit) -> Result<Vec<Guard>> {
-    let mut guards = Vec::with_capacity(locks.len());
-    let asked = join_all(locks.iter().map(Lock::try_lock));
-    let answers = match limit {
-        WaitLimit::Until(end) => timeout_at(end, asked).await.unwrap_or_default(), // they are then requested one by one, for the last time
-        WaitLimit::Once | WaitLimit::Forever => asked.await,
+/// server that does not answer for a refusal, unless its limit is over.
+async fn in_order(locks: &[Lock], limit: WaitLimit) -> Result<Round> {
+    let (answers, is_last) = match limit {
+        WaitLimit::Until(end) => match timeout_at(end.max(Instant::now() + LAST_ROUND), requested(locks)).await {
+            Ok(answers) => (answers, limit.is_over()),
+            Err(_) => (requested_at_the_end(locks, end).await, true),
+        },
+        WaitLimit::Once => (requested(locks).await, true),
+        WaitLimit::Forever => (requested(locks).await, false),
     };
+    let mut granted = Vec::with_capacity(locks.len());
     for answer in answers {
         match answer {
-            Ok(Some(guard)) => guards.push(guard),
+            Ok(Some(guard)) => granted.push(guard),
             Ok(None) => break,
-            Err(error) if error.is_unavailable() && !matches!(limit, WaitLimit::Once) => break,
+            Err(error) if error.is_unavailable() && !is_last => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(guards)
+    Ok(Round { granted, is_last })
+}
+
+async fn requested(locks: &[Lock]) -> Vec<Result<Option<Guard>>> {
+    join_all(locks.iter().map(Lock::try_lock)).await
+}
+
+/// The last requests of a wait, together: one after the other, each would get a time of its own beyond the limit.
+async fn requested_at_the_end(locks: &[Lock], end: Instant) -> Vec<Result<Option<Guard>>> {
+    join_all(locks.iter().map(|lock| lock.try_lock_until(end))).await
 }
 
 /// The guards of all locks of a [`MultiLock`]. Released by [`unlock`](MultiGuard::unlock), or in the background when dropped.

@@ -8,7 +8,11 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use tokio::{sync::Notify, task::JoinSet, time::interval};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, interval},
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -24,6 +28,10 @@ use crate::{
     primitives::Lock,
     sync::tokio,
 };
+
+/// A vote that is granted later than this after a majority counts from then on: meanwhile, another owner may have acquired the lock with
+/// that server and one that lost it, and may have released it again. A server that loses its data within this time goes unnoticed.
+const ONE_VOTE: Duration = Duration::from_millis(100);
 
 /// Requests for the lock, each with its server. A request that is dropped is taken back.
 pub(super) type Votes = FuturesUnordered<BoxFuture<'static, (usize, Result<Option<Guard>>)>>;
@@ -63,6 +71,8 @@ pub(super) struct Servers {
     state: Mutex<ServerGuards>,
     /// The votes that are still to come. Only the keeper polls them. Here, so that they end with the guard although its task does not run.
     late: Mutex<Votes>,
+    /// Until then, late votes count from the start.
+    one_vote: Instant,
     /// Notified when a guard was added, or the lock is lost.
     changed: Notify,
 }
@@ -84,19 +94,37 @@ struct ServerGuards {
 #[derive(Debug, Clone)]
 struct ServerGuard {
     guard: Arc<Guard>,
-    /// When it was granted, if the server was asked again; else it has been there from the start.
+    /// When it was granted, if the server was asked again or was late; else it has been there from the start.
     since: Option<Moment>,
 }
 
+/// The time for which a hold on a server is known.
+#[derive(Debug, Clone, Copy)]
+struct Term {
+    since: Option<Moment>,
+    last_confirmed: Moment,
+}
+
 impl ServerGuard {
-    /// Of the vote that won. Its requests were sent together, so those that are late count from the start, too.
+    /// Of the vote that won.
     fn first(guard: Guard) -> ServerGuard {
         ServerGuard { guard: Arc::new(guard), since: None }
     }
 
+    fn term(&self) -> Term {
+        Term { since: self.since, last_confirmed: self.guard.last_confirmed() }
+    }
+
     /// Whether it has been held since that moment, without a break.
     fn covers(&self, since: Moment) -> bool {
-        !self.guard.is_lost() && self.since.is_none_or(|granted| granted <= since)
+        !self.guard.is_lost() && self.term().covers(since)
+    }
+}
+
+impl Term {
+    /// Whether it began before that moment.
+    fn covers(&self, moment: Moment) -> bool {
+        self.since.is_none_or(|granted| granted <= moment)
     }
 }
 
@@ -156,6 +184,11 @@ impl Servers {
         }
         let of = |of: &Option<ServerGuard>| of.as_ref().map_or(Duration::ZERO, |of| of.guard.remaining());
         time_of_majority(state.guards.iter().map(of).collect())
+    }
+
+    /// From when on a vote counts that is granted now.
+    fn since(&self) -> Option<Moment> {
+        (Instant::now() > self.one_vote).then(Moment::now)
     }
 
     async fn next_vote(&self) -> Option<(usize, Result<Option<Guard>>)> {
@@ -226,7 +259,8 @@ impl QuorumGuard {
         let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
         let guards = guards.into_iter().map(|guard| guard.map(ServerGuard::first)).collect();
         let state = Mutex::new(ServerGuards { guards, lost: None, released: false });
-        let servers = Arc::new(Servers { name, state, late: Mutex::new(late), changed: Notify::new() });
+        let one_vote = Instant::now() + ONE_VOTE.min(renewal(&locks) / 2); // a server that is asked again is later
+        let servers = Arc::new(Servers { name, state, late: Mutex::new(late), one_vote, changed: Notify::new() });
         let ended = CancellationToken::new();
         let keeping = keep(Arc::clone(&servers), locks, seeding);
         tokio::spawn(ended.clone().run_until_cancelled_owned(keeping));
@@ -289,17 +323,20 @@ impl QuorumGuard {
             return Err(Error::lost(&self.servers.name, reason));
         }
         let guards = self.servers.state().guards.clone();
-        let mut checks: FuturesUnordered<_> = guards.iter().flatten().map(|of| of.guard.check()).collect();
-        let mut count = Answers::of(guards.len());
-        while let Some(answer) = checks.next().await {
-            if count.add(answer) {
-                return Ok(());
+        let check = async |server: usize, of: &ServerGuard| (server, of.guard.check().await);
+        let asked = guards.iter().enumerate().filter_map(|(server, of)| Some(check(server, of.as_ref()?)));
+        let (mut checks, mut count) = (asked.collect::<FuturesUnordered<_>>(), Answers::of(&guards));
+        while let Some((server, answer)) = checks.next().await {
+            count.add(server, answer);
+            if count.is_held() {
+                break;
             }
         }
-        count.error(&self.servers.name)
+        count.result(&self.servers.name)
     }
 
-    /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it.
+    /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it. If the majority includes a server that
+    /// was requested again a moment ago, the answer comes when the others have told whether they had the lock before that.
     ///
     /// # Errors
     ///
@@ -312,22 +349,23 @@ impl QuorumGuard {
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         let (guards, mut late, lost) = self.servers.release();
-        let (mut count, mut releases) = (Answers::of(guards.len()), JoinSet::new());
-        // Nobody else has a guard for longer than a call of this value's methods, and these are over.
-        for guard in guards.into_iter().flatten().filter_map(|of| Arc::into_inner(of.guard)) {
-            releases.spawn(guard.unlock());
+        let (mut count, mut releases) = (Answers::of(&guards), JoinSet::new());
+        for (server, of) in guards.into_iter().enumerate() {
+            // Nobody else has a guard for longer than a call of this value's methods, and these are over.
+            let Some(guard) = of.and_then(|of| Arc::into_inner(of.guard)) else { continue };
+            releases.spawn(async move { (server, guard.unlock().await) });
         }
         // A server that granted the lock may not reply any more: then one whose vote is still to come completes the majority.
-        loop {
+        while !count.is_told() {
             tokio::select! {
-                Some(answer) = releases.join_next() => {
-                    if count.add(answer.unwrap_or(Err(Error::Closed))) {
-                        break;
-                    }
-                }
-                Some((_, vote)) = late.next() => {
+                Some(answer) = releases.join_next() => match answer {
+                    Ok((server, answer)) => count.add(server, answer),
+                    Err(_) => count.unknown = Some(Error::Closed),
+                },
+                Some((server, vote)) = late.next() => {
                     if let Ok(Some(guard)) = vote {
-                        releases.spawn(guard.unlock());
+                        count.pending[server] = Some(Term { since: self.servers.since(), last_confirmed: guard.last_confirmed() });
+                        releases.spawn(async move { (server, guard.unlock().await) });
                     }
                 }
                 else => break,
@@ -336,7 +374,7 @@ impl QuorumGuard {
         releases.detach_all(); // the others go on
         match lost {
             Some(reason) => Err(Error::lost(&self.servers.name, reason)),
-            None => count.error(&self.servers.name),
+            None => count.result(&self.servers.name),
         }
         .inspect_err(|_| self.token.cancel())
     }
@@ -352,54 +390,81 @@ impl Drop for QuorumGuard {
 /// The answers of the servers.
 struct Answers {
     servers: usize,
-    confirmed: usize,
+    /// By server; `None` if there is no guard, or if it has answered.
+    pending: Vec<Option<Term>>,
+    confirmed: Vec<Term>,
+    /// Servers that no longer have the lock: when they had it last. Another owner may have acquired it there since.
+    gone: Vec<Moment>,
     unknown: Option<Error>,
 }
 
 impl Answers {
-    fn of(servers: usize) -> Answers {
-        Answers { servers, confirmed: 0, unknown: None }
+    fn of(guards: &[Option<ServerGuard>]) -> Answers {
+        let pending = guards.iter().map(|of| of.as_ref().map(ServerGuard::term)).collect();
+        Answers { servers: guards.len(), pending, confirmed: Vec::new(), gone: Vec::new(), unknown: None }
     }
 
-    /// Whether a majority has confirmed it.
-    fn add(&mut self, answer: Result<()>) -> bool {
+    fn add(&mut self, server: usize, answer: Result<()>) {
+        let Some(term) = self.pending[server].take() else { return };
         match answer {
-            Ok(()) => self.confirmed += 1,
+            Ok(()) => self.confirmed.push(term),
+            Err(Error::Lost { reason: Lost::Removed, .. }) => self.gone.push(term.last_confirmed),
             Err(Error::Lost { .. }) => {}
             Err(error) => self.unknown = Some(error),
         }
-        is_majority(self.confirmed, self.servers)
     }
 
-    /// After the last answer: the error of a server that did not tell may hide that it had the lock.
-    fn error(self, name: &str) -> Result<()> {
-        if is_majority(self.confirmed, self.servers) {
-            return Ok(());
+    fn is_confirmed(&self) -> bool {
+        is_majority(self.confirmed.len(), self.servers)
+    }
+
+    /// Whether a majority confirmed it that has had it since then.
+    fn covers(&self, moment: Moment) -> bool {
+        is_majority(self.confirmed.iter().filter(|term| term.covers(moment)).count(), self.servers)
+    }
+
+    /// Whether a majority has it, and has had it since the others were last known to have it.
+    fn is_held(&self) -> bool {
+        self.is_confirmed() && self.gone.iter().all(|moment| self.covers(*moment))
+    }
+
+    /// The same, whatever the answers are that are still to come.
+    fn is_told(&self) -> bool {
+        self.is_held() && self.pending.iter().flatten().all(|term| self.covers(term.last_confirmed))
+    }
+
+    /// The error of a server that did not tell may hide that it had the lock.
+    fn result(self, name: &str) -> Result<()> {
+        let (is_held, is_confirmed) = (self.is_held(), self.is_confirmed());
+        match self.unknown {
+            _ if is_held => Ok(()),
+            Some(error) if !is_confirmed => Err(error),
+            _ => Err(Error::lost(name, Lost::Removed)),
         }
-        Err(self.unknown.unwrap_or_else(|| Error::lost(name, Lost::Removed)))
     }
 }
 
 /// Takes late votes in, and asks the servers that do not have it again, every third of a lease.
 async fn keep(servers: Arc<Servers>, locks: Vec<Lock>, seeding: Seeding) {
-    let mut tick = interval(locks.iter().map(Lock::renewal).min().unwrap_or(Duration::from_secs(10)));
+    let mut tick = interval(renewal(&locks));
     tick.tick().await; // the first is at once
-    let mut asked_again = false;
     loop {
         tokio::select! {
             Some(vote) = servers.next_vote() => {
                 if let (server, Ok(Some(guard))) = vote {
-                    let since = asked_again.then(Moment::now);
-                    servers.add(server, ServerGuard { since, ..ServerGuard::first(guard) });
+                    servers.add(server, ServerGuard { since: servers.since(), ..ServerGuard::first(guard) });
                 }
             }
             _ = tick.tick(), if seeding.goes_on() => {
-                asked_again = true; // also those of the first vote that are still to come end here
                 ask_again(&servers, &locks, seeding);
             }
             else => return,
         }
     }
+}
+
+fn renewal(locks: &[Lock]) -> Duration {
+    locks.iter().map(Lock::renewal).min().unwrap_or(Duration::from_secs(10))
 }
 
 /// A vote that is still under way is asked for anew: the earlier one is dropped, and so taken back.

@@ -26,6 +26,7 @@ pub(super) struct Handle {
     given: Arc<str>,
     /// The address of the server, as in the client's URL.
     place: Arc<str>,
+    database: u8,
     name: Setting<Name>,
     lease: Setting<Option<Lease>>,
     max_hold: Setting<Option<Duration>>,
@@ -81,6 +82,7 @@ impl Handle {
             engine: Arc::clone(client.engine()),
             given: name.into(),
             place: client.place(),
+            database: client.database(),
             name: Name::new(client.prefix(), name).map_err(Arc::new),
             lease: Ok(None),
             max_hold: Ok(None),
@@ -110,9 +112,10 @@ impl Handle {
         Handle { acts_for: ActsFor::EachCall, ..self }
     }
 
-    /// The key in Redis (or the name, if it is not valid), and the id of the client.
-    pub(super) fn rank(&self) -> (&str, &str, uuid::Uuid) {
-        (self.name.as_ref().map_or(&self.given, |name| name.key()), &self.place, self.engine.id)
+    /// The key in Redis (or the name, if it is not valid) with the server and the database; and the id of the client.
+    pub(super) fn rank(&self) -> ((&str, &str, u8), Uuid) {
+        let key = self.name.as_ref().map_or(&self.given, |name| name.key());
+        ((key, &self.place, self.database), self.engine.id)
     }
 
     /// Notifies the listener whenever the lock is released for all.

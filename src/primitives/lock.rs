@@ -107,8 +107,9 @@ exclusive!(Lock, "lock" -> Guard, LOCK, Ok);
 working!(Lock, "lock");
 
 impl Lock {
-    /// The position of this lock in an order of locks. The order by name is the same in all processes; the id distinguishes clients.
-    pub(crate) fn rank(&self) -> (&str, &str, uuid::Uuid) {
+    /// The position of this lock in an order of locks: first what names it on its server, which is the same in all processes, then the
+    /// id of the client.
+    pub(crate) fn rank(&self) -> ((&str, &str, u8), uuid::Uuid) {
         self.0.rank()
     }
 

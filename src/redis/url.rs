@@ -81,6 +81,10 @@ impl Url {
         }
     }
 
+    pub(crate) fn database(&self) -> u8 {
+        self.database.unwrap_or_default()
+    }
+
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.shape, Shape::Cluster(_))
     }

@@ -2,7 +2,11 @@
 
 use leasehold::{Client, Error, Lost, MultiLock, Owner};
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{
+    Server, before, behind, client, ms, plain,
+    proxy::{Fault, Schedule, Way, Which},
+    until, within,
+};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -173,6 +177,11 @@ async fn what_cannot_be_held_together_is_refused() {
     assert!(matches!(error, Error::InvalidConfig { setting: "min_hold", .. }), "{error}");
     let error = MultiLock::new([client.mutex("a"), client.mutex("")]).lock().await.expect_err("no name");
     assert!(matches!(error, Error::InvalidName { .. }), "{error}");
+    let again = plain(&server).await;
+    let of_two = MultiLock::new([client.mutex("a"), again.mutex("a")]);
+    let (answer, _) = within("an error", ms(3_000), of_two.lock()).await;
+    let error = answer.expect_err("it would wait for itself");
+    assert!(matches!(error, Error::InvalidConfig { setting: "locks", .. }), "{error}");
     free(&server).await;
 }
 
@@ -212,6 +221,50 @@ async fn a_lock_lost_while_it_waits_for_the_next_is_acquired_anew() {
     assert!(!guard.is_lost() && guard.remaining() > ms(100));
     guard.unlock().await.expect("held to the end");
     free(&server).await;
+}
+
+#[tokio::test]
+async fn one_name_in_several_databases_is_acquired_in_the_same_order_by_all() {
+    let server = Server::start();
+    for _ in 0..8 {
+        let mut pairs = Vec::new();
+        for _ in 0..2 {
+            let zero = plain(&server).await;
+            let one = Client::connect(&format!("{}/1", server.url())).await.expect("the private server answers");
+            let both = MultiLock::new([zero.mutex("x"), one.mutex("x")]);
+            pairs.push(tokio::spawn(async move {
+                for _ in 0..30 {
+                    let guard = both.lock().await.expect("sooner or later free");
+                    tokio::task::yield_now().await;
+                    guard.unlock().await.expect("held to the end");
+                }
+            }));
+        }
+        for pair in pairs {
+            within("thirty turns", ms(10_000), pair).await.0.expect("no panic");
+        }
+    }
+}
+
+#[tokio::test]
+async fn slow_requests_do_not_add_up_after_a_wait_limit() {
+    let server = Server::start();
+    let (mut proxies, mut locks) = (Vec::new(), Vec::new());
+    for number in 0..8 {
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder).await;
+        locks.push(client.mutex(&format!("{number}")));
+        proxies.push(proxy);
+    }
+    let locks = MultiLock::new(locks);
+    locks.lock().await.expect("free").unlock().await.expect("held to the end"); // the server knows the scripts
+    for proxy in &proxies {
+        let chances = vec![(1.0, Fault::Delay(Way::There, ms(120)))];
+        proxy.schedule(Schedule { seed: 1, which: Which::Command("EVALSHA"), chances });
+    }
+    let (answer, took) = within("an answer", ms(10_000), locks.try_lock_for(ms(50))).await;
+    assert!(took < ms(800), "{took:?}: each request had a time of its own");
+    drop(answer.expect("answered").expect("free"));
 }
 
 #[tokio::test]

@@ -12,7 +12,11 @@ use std::{
 use leasehold::{Error, Lost, Owner, Quorum, QuorumLock};
 use tokio::runtime::Builder;
 
-use crate::support::{Server, client, ms, plain, poll_until, until, within};
+use crate::support::{
+    Server, before, behind, client, ms, plain, poll_until,
+    proxy::{Mode, Proxy},
+    until, within,
+};
 
 /// Three servers, and a quorum over clients of each with that lease.
 struct Three {
@@ -402,6 +406,58 @@ async fn a_server_asked_again_does_not_stand_for_the_time_before() {
     assert_eq!(within("the loss", ms(3_000), guard.lost()).await.0, Lost::Removed);
     assert!(guard.unlock().await.expect_err("it was lost").is_lost());
     three.free().await;
+}
+
+/// One server of that quorum is reached through this proxy.
+async fn with_one_behind(three: &Three, far: usize, proxy: &Proxy) -> Quorum {
+    let mut clients = Vec::new();
+    for (at, server) in three.servers.iter().enumerate() {
+        let settings = |builder: leasehold::Builder| builder.watchdog(ms(3_000));
+        clients.push(if at == far { behind(proxy, settings).await } else { client(server, settings).await });
+    }
+    Quorum::new(clients).expect("three servers")
+}
+
+#[tokio::test]
+async fn a_late_vote_does_not_stand_for_the_time_before() {
+    let three = Three::start();
+    let [_, second, third] = &three.servers;
+    let proxy = before(third);
+    let (quorum, others) = (with_one_behind(&three, 2, &proxy).await, three.quorum().await);
+    proxy.set(Mode::Stall); // its request is late
+    let guard = lock(&quorum).lock().await.expect("two of three");
+    let _: u32 = second.ask(&["DEL", "x"]);
+    let other = lock(&others).lock().await.expect("the other two of three");
+    tokio::time::sleep(ms(150)).await; // longer than one vote
+    other.unlock().await.expect("held to the end");
+    proxy.set(Mode::Pass);
+    until("the late vote", ms(900), || guard.nodes() == 3).await;
+    assert_eq!(within("the loss", ms(3_000), guard.lost()).await.0, Lost::Removed);
+    assert!(guard.unlock().await.expect_err("it was lost").is_lost());
+    three.free().await;
+}
+
+#[tokio::test]
+async fn an_unlock_finds_a_loss_that_a_server_asked_again_would_hide() {
+    let three = Three::start();
+    let [first, second, _] = &three.servers;
+    let proxy = before(second);
+    let (quorum, others) = (with_one_behind(&three, 1, &proxy).await, three.quorum().await);
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(900), || guard.nodes() == 3).await;
+    proxy.set(Mode::Stall); // no renewal shows the loss
+    for server in [first, second] {
+        let _: u32 = server.ask(&["DEL", "x"]);
+    }
+    let other = lock(&others).lock().await.expect("two of three");
+    other.unlock().await.expect("held to the end");
+    until("the first loss to be noticed", ms(3_000), || guard.nodes() == 2).await;
+    until("the first to have it again", ms(3_000), || guard.nodes() == 3).await;
+    let mut unlocking = pin!(guard.unlock());
+    poll_until("the other two to be free", unlocking.as_mut(), || three.holders() == 0).await;
+    proxy.set(Mode::Pass);
+    let (answer, _) = within("the answer", ms(5_000), unlocking).await;
+    assert!(answer.expect_err("another owner had it meanwhile").is_lost());
 }
 
 #[tokio::test]
