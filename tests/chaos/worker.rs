@@ -29,14 +29,17 @@ pub(crate) const COMMAND: Duration = Duration::from_millis(500);
 /// How long closing may take.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// `worker URL LOG SEED`; ends when its standard input does.
+/// Between the URLs of independent servers. The URL of a cluster, or of sentinels, has commas.
+pub(crate) const SEPARATOR: char = ' ';
+
+/// `worker URL LOG SEED`, with several URLs for a quorum; ends when its standard input does.
 pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     let [url, log, seed] = args else { return Err("worker URL LOG SEED".into()) };
     let seed: u64 = seed.parse()?;
     // Every other client runs on a runtime that runs tasks only inside `block_on`.
     let mut builder = if seed.is_multiple_of(2) { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let (runtime, log) = (builder.worker_threads(2).enable_all().build()?, Path::new(log));
-    match url.split_once(',') {
+    match url.split_once(SEPARATOR) {
         Some(_) => runtime.block_on(vote(url, log, seed)),
         None => runtime.block_on(work(url, log, seed)),
     }
@@ -76,7 +79,7 @@ async fn vote(urls: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::erro
     scribe.other().watch_the_process();
     let settings =
         |url: &str| Client::builder().url(url).watchdog(LEASE).outage_timeout(OUTAGE).command_timeout(COMMAND);
-    let clients = urls.split(',').map(|url| settings(url).connect_lazy()).collect::<Result<Vec<_>, _>>()?;
+    let clients = urls.split(SEPARATOR).map(|url| settings(url).connect_lazy()).collect::<Result<Vec<_>, _>>()?;
     clients.iter().for_each(|client| scribe.note("-", What::Voter { id: client.id().to_string() }));
     let name = log.file_name().ok_or("a file")?.to_string_lossy();
     let voters = Voters::new(Quorum::new(clients.clone())?, &name);

@@ -17,6 +17,7 @@ use crate::{
     report,
     server::Server,
     troubles::{at_random_faults, millis, stop_beyond_the_lease, stop_for_a_moment},
+    worker::SEPARATOR,
 };
 
 const SERVERS: usize = 5;
@@ -65,7 +66,7 @@ impl Scene for Independent {
     }
 
     fn url(&self, slot: usize) -> String {
-        self.proxies[slot].iter().map(Proxy::url).collect::<Vec<_>>().join(",")
+        self.proxies[slot].iter().map(Proxy::url).collect::<Vec<_>>().join(&SEPARATOR.to_string())
     }
 
     fn eye(&self) -> Box<dyn Eye> {
