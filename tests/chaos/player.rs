@@ -161,9 +161,12 @@ impl Player {
         let (since, id, believed) = (clock(), guard.id(), u64::from(guard.holds()));
         let ends = Instant::now() + ON_ITS_WAY_BACK;
         let held = |counts: &HashMap<String, u64>| if counts.is_empty() { "none" } else { "ok" };
-        while let Some(Ok(counts)) = self.scribe.call(lock.name(), "inspect", Some(OUTAGE), lock.counts(), held).await {
+        loop {
+            let asked = Instant::now(); // a reply may take long, and says what was true before
+            let counts = self.scribe.call(lock.name(), "inspect", Some(OUTAGE), lock.counts(), held).await;
+            let Some(Ok(counts)) = counts else { return };
             let counted = counts.get(id).copied().unwrap_or(0);
-            if counted == believed || guard.is_lost() || Instant::now() >= ends {
+            if counted == believed || guard.is_lost() || asked >= ends {
                 let counted = What::Counted { id: holder_of(guard), since, believed, counted };
                 return self.scribe.note(lock.name(), counted);
             }
