@@ -13,6 +13,7 @@ pub(crate) struct Moment(u64);
 
 impl Moment {
     pub(crate) const FAR: Moment = Moment(u64::MAX);
+    pub(crate) const PAST: Moment = Moment(0);
 
     #[cfg(leasehold_explore)]
     pub(crate) fn now() -> Moment {

@@ -108,6 +108,8 @@ struct State {
     until: Moment,
     /// It was seen so lately that nobody can have brought its end nearer than this.
     sure: Moment,
+    /// When the latest request was sent that `sure` is known from.
+    sure_since: Moment,
     /// After this, nothing that was sent so far can be left on the server, except through `below`.
     bound: Moment,
     /// A hold of the other kind that was granted because of this one. While the server has it, the lock does not expire, and so neither
@@ -240,6 +242,7 @@ impl Hold {
             confirmed: Moment::now(),
             until: Moment::now(),
             sure: Moment::FAR,
+            sure_since: Moment::PAST,
             bound: Moment::now(),
             below: None,
             caps: Vec::new(),
@@ -596,7 +599,8 @@ impl Hold {
             }
             None => {
                 state.every = state.every.max(self.looks_every(lease));
-                state.seen(sent, self.kind.rules.sure.map(Sure::AsUsual));
+                let sure = self.kind.rules.sure.map(|usual| state.sure_as_before(usual));
+                state.seen(sent, sure);
                 state.confirm(sent, lease);
             }
         }
@@ -945,10 +949,20 @@ impl State {
     }
 
     /// The server had it when it was asked then.
+    ///
+    /// A caller may look at a reply late. By then the reply to a later request may have said that another client has shortened the lease,
+    /// so an earlier request proves nothing.
     fn seen(&mut self, sent: Moment, sure: Option<Sure>) {
-        if let Some(sure) = sure.filter(|_| self.phase == Phase::Held) {
+        if let Some(sure) = sure.filter(|_| self.phase == Phase::Held && self.sure_since <= sent) {
             self.sure = sure.end(sent, self.sure, self.until.min(self.sure));
+            self.sure_since = sent;
         }
+    }
+
+    /// The time for which a nested acquisition makes the hold certain. Its reply does not say how much was left of the lease. A client that
+    /// has shortened the lease may do the same again.
+    fn sure_as_before(&self, usual: Duration) -> Sure {
+        Sure::AsUsual(usual.min(self.sure.since(self.sure_since)))
     }
 
     fn confirm(&mut self, sent: Moment, lease: Lease) {

@@ -1,10 +1,10 @@
 //! Readers of JVMs beside ours: they set the end of the lock, and older ones that of our reader, to their own lease.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use leasehold::{Client, Guard, Owner, RwLock};
 
-use crate::support::{Server, ms, plain, until};
+use crate::support::{Server, ms, plain, poll_once, until};
 
 fn lock(client: &Client) -> RwLock {
     client.rw_lock("x").owner(&Owner::new())
@@ -55,4 +55,45 @@ async fn a_look_mends_the_readers_own_end() {
         assert!((118_000..=120_000).contains(&server.pttl(key)), "{key}: {}", server.pttl(key));
     }
     guard.unlock().await.expect("ours to the end");
+}
+
+/// The reply to the first request comes before the JVM shortens the lease, but its caller looks at it after another request has found that.
+#[tokio::test]
+async fn a_reply_that_is_looked_at_late_makes_nothing_certain_again() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = lock(&client).read().await.expect("free");
+    let before = server.calls("evalsha");
+    {
+        let mut late = pin!(guard.check());
+        assert!(poll_once(late.as_mut()).is_pending());
+        until("the first request to run", ms(2_500), || server.calls("evalsha") > before).await;
+        ends_in(&server, "x", 3_000);
+        guard.check().await.expect("ours");
+        late.await.expect("ours");
+    }
+    assert!(guard.remaining() <= ms(3_000), "{:?}", guard.remaining());
+    until("the watchdog to look in time", ms(2_500), || guard.remaining() > ms(28_000)).await;
+    guard.unlock().await.expect("ours to the end");
+}
+
+/// The JVM may shorten the lease once more. The reply to a nested acquisition does not say what was left.
+#[tokio::test]
+async fn a_nested_read_makes_certain_for_no_longer_than_a_look_did() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let owner = Owner::new();
+    let lock = client.rw_lock("x").owner(&owner);
+    let guard = lock.read().await.expect("free");
+    ends_in(&server, "x", 3_000);
+    guard.check().await.expect("ours");
+    let nested = lock.read().await.expect("nested");
+    assert!(guard.remaining() <= ms(3_000), "{:?}", guard.remaining());
+    assert!(server.pttl("x") > 28_000, "it was mended");
+    until("the watchdog to look in time", ms(2_500), || guard.remaining() > ms(28_000)).await;
+    let again = lock.read().await.expect("nested");
+    assert!(guard.remaining() > ms(28_000), "{:?}", guard.remaining());
+    for guard in [again, nested, guard] {
+        guard.unlock().await.expect("ours to the end");
+    }
 }

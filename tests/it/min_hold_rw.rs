@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use leasehold::{Client, Owner, ReadGuard, RwLock, RwState};
+use redis::ConnectionLike;
 use tokio::task::JoinHandle;
 
 use crate::{
     family::{Way as Kind, clean, idle},
     family_faults,
-    support::{Server, Stopwatch, before, behind, client, ms, plain, proxy::Mode, stall::Took, until, within},
+    support::{
+        Server, Stopwatch, before, behind, client, ms, plain,
+        proxy::{Fault, Mode, Rule, Way, Which},
+        stall::Took,
+        until, within,
+    },
 };
 
 const SOON: Duration = ms(3_000);
@@ -352,4 +358,73 @@ async fn what_rests_on_both_sides_can_be_forced_open() {
     lock(&other).try_write().await.expect("answered").expect("free").unlock().await.expect("ours");
     idle(&one).await;
     clean(&server, &other).await;
+}
+
+/// The server's clock, in ms.
+fn clock(server: &Server) -> u64 {
+    let (seconds, micros): (u64, u64) = server.ask(&["TIME"]);
+    seconds * 1_000 + micros / 1_000
+}
+
+/// In its last millisecond the time left is 0, and the key is still there. Thousands of readers leave around that moment, each below a
+/// write lock of its own: some of them leave in that millisecond.
+#[tokio::test]
+async fn a_reader_that_leaves_in_the_last_millisecond_of_a_rest_does_not_make_it_longer() {
+    const WRITER: &str = "aaaaaaaa-aaaa-8aaa-8aaa-aaaaaaaaaaaa:1:write:rest";
+    const READER: &str = "aaaaaaaa-aaaa-8aaa-8aaa-aaaaaaaaaaaa:2";
+    const LOCKS: usize = 1_500;
+    let server = Server::start();
+    let release = family_faults::sha(&server, Kind::Read, "release");
+    let lives = |n, id| format!("{{x{n}}}:{id}:rwlock_timeout:1");
+    let end = clock(&server) + 1_500;
+    let (mut locks, mut releases) = (redis::pipe(), redis::pipe());
+    for n in 0..LOCKS {
+        let lock = format!("x{n}");
+        locks.cmd("HSET").arg(&lock).arg(&["mode", "write", WRITER, "1", READER, "1"]);
+        locks.cmd("PEXPIRE").arg(&lock).arg(30_000);
+        locks.cmd("SET").arg(lives(n, READER)).arg("1").arg("PX").arg(30_000);
+        locks.cmd("SET").arg(lives(n, WRITER)).arg("1").arg("PX").arg(30_000);
+        locks.cmd("PEXPIREAT").arg(lives(n, WRITER)).arg(end);
+        let channel = format!("redisson_rwlock:{{{lock}}}");
+        releases.cmd("EVALSHA").arg(&release).arg(2).arg(&lock).arg(lives(n, READER));
+        releases.arg(&["1", "nonce", READER, "0", "0", "PUBLISH", &channel]);
+    }
+    let mut raw = server.raw();
+    let _: redis::Value = locks.query(&mut raw).expect("no errors");
+    let releases = releases.get_packed_pipeline(); // now, because this takes longer than the releases
+    until("the rests to be nearly over", SOON, || clock(&server) + 10 >= end).await;
+    raw.req_packed_commands(&releases, 0, LOCKS).expect("no errors");
+    let longest = (0..LOCKS).map(|n| server.pttl(&format!("x{n}"))).max().expect("many");
+    assert!(longest < 1_000, "{longest} ms");
+}
+
+/// Between its two requests a reader leaves, or comes and leaves. What rests of it lasts for its `min_hold` at most, not for the lease of
+/// the writer.
+#[tokio::test]
+async fn what_begins_to_rest_while_the_lock_is_forced_open_lasts_no_longer() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let (one, other) = (plain(&server).await, behind(&proxy, |builder| builder).await);
+    let warm = lock(&one).write().await.expect("free");
+    assert!(lock(&other).force_unlock().await.expect("answered"), "its scripts are loaded now");
+    drop(warm);
+    for is_named in [true, false] {
+        let owner = Owner::new();
+        let writing = one.rw_lock("x").owner(&owner).write().await.expect("free");
+        let reads = one.rw_lock("x").owner(&owner).min_hold(LEAST);
+        let mut reading = if is_named { Some(reads.read().await.expect("its own")) } else { None };
+        let calls = server.calls("evalsha");
+        proxy.rule(Rule::new(Which::Command("EVALSHA"), Fault::Delay(Way::There, ms(500))).after(1));
+        let forced = lock(&other);
+        let forced = tokio::spawn(async move { forced.force_unlock().await });
+        until("the first request to run", SOON, || server.calls("evalsha") > calls).await;
+        if reading.is_none() {
+            reading = Some(reads.read().await.expect("its own"));
+        }
+        reading.expect("read before or since").unlock().await.expect("ours to the end");
+        assert!(forced.await.expect("no panic").expect("answered"));
+        assert!(server.pttl("x") <= if is_named { -2 } else { 1_500 }, "{}", server.pttl("x"));
+        drop(writing);
+        within("the next writer", SOON, lock(&other).write()).await.0.expect("free").unlock().await.expect("ours");
+    }
 }

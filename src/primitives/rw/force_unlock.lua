@@ -6,7 +6,7 @@
 return serve(function(k, a)
   local lock, meant, gone, others, writer = KEYS[k + 1], {}, {}, 0, writer_of(KEYS[k + 1])
   for id in string.gmatch(ARGV[a + 2], '[^\n]+') do
-    meant[id] = true
+    meant[id], meant[rest_of(id)] = true, true -- it may have been released since it was looked up
   end
   local fields = redis.call('HGETALL', lock)
   for n = 1, #fields, 2 do
@@ -32,6 +32,9 @@ return serve(function(k, a)
     redis.call('DEL', lock)
   elseif not writer or meant[writer] then
     redis.call('HSET', lock, 'mode', 'read')
+    if not foreign(lock) then -- what rests is never released, so the leases of the others would keep it
+      redis.call('PEXPIRE', lock, math.max(0, (longest_reader(lock))))
+    end
   elseif is_rest(writer) then
     redis.call('PEXPIRE', lock, math.max(left_of_writer(lock, writer), (longest_reader(lock))))
   end

@@ -83,10 +83,10 @@ local function is_over(lock, writer)
   return is_rest(writer) and redis.call('HLEN', lock) > 2 and redis.pcall('EXISTS', lock, lives_of(lock, writer) .. 1) == 1
 end
 
--- The time left on the lease of the writer.
+-- The time left on the lease of the writer. It is 0 in the last millisecond.
 local function left_of_writer(lock, writer)
   local left = is_rest(writer) and left_of(lock, writer, 1) or -2
-  return left > 0 and left or redis.call('PTTL', lock)
+  return left >= 0 and left or redis.call('PTTL', lock)
 end
 
 -- The field of the writer; nil if there is none. If it rests and is over, this first turns the lock into a read lock.

@@ -90,7 +90,7 @@ impl ReadWrite {
 
     fn left_of_writer(&self, writer: &str) -> i64 {
         let rests = self.lives.get(&life(writer)).filter(|_| is_rest(writer)).map(|life| life.0);
-        rests.filter(|left| *left > 0).or(self.lock.as_ref().map(|lock| lock.left)).expect("it is held")
+        rests.filter(|left| *left >= 0).or(self.lock.as_ref().map(|lock| lock.left)).expect("it is held")
     }
 
     /// A writer that rests and is over leaves a read lock.
@@ -361,7 +361,7 @@ impl ReadWrite {
     }
 
     fn force_unlock(&mut self, meant: &str) -> (String, u64) {
-        let is_meant = |id: &str| meant.lines().any(|line| line == id);
+        let is_meant = |id: &str| meant.lines().any(|line| line == id || rest_of(line) == id);
         self.settle();
         let Some(lock) = &mut self.lock else { return ("gone".to_owned(), 0) };
         let (gone, others): (Vec<_>, Vec<_>) = lock.fields.drain(..).partition(|(id, _)| is_meant(id));
@@ -373,7 +373,15 @@ impl ReadWrite {
         self.lives.retain(|(id, level), _| !is_gone(id, *level));
         match self.writer().map(str::to_owned) {
             _ if self.held().fields.is_empty() => self.lock = None,
-            None => self.held().mode = Some("read".to_owned()),
+            None => {
+                self.held().mode = Some("read".to_owned());
+                if self.held().fields.iter().all(|(id, _)| ours(id)) {
+                    match self.longest_reader("").0 {
+                        longest @ 1.. => self.held().left = longest,
+                        _ => self.lock = None,
+                    }
+                }
+            }
             Some(writer) if is_rest(&writer) => {
                 let left = self.left_of_writer(&writer).max(self.longest_reader("").0);
                 self.held().left = left;
