@@ -115,7 +115,7 @@ impl Sentinels {
     }
 
     pub(crate) fn master_at(&self) -> usize {
-        self.master_by(self.running().next().expect("a sentinel that runs"))
+        self.master_by(self.running().next().expect("a sentinel that runs")).expect("one of ours")
     }
 
     /// A replica takes over because a sentinel is told so, as before maintenance. What was written just before may be
@@ -129,7 +129,7 @@ impl Sentinels {
 
     /// Waits until another one is master instead of that one, which was killed or frozen, and all sentinels know.
     pub(crate) async fn heir_of(&self, was: usize) -> usize {
-        let known = || self.running().all(|sentinel| self.master_by(sentinel) != was);
+        let known = || self.running().all(|sentinel| self.master_by(sentinel).is_some_and(|master| master != was));
         until("another one to take over", PATIENCE, || known() && is_master(self.master())).await;
         self.master_at()
     }
@@ -141,7 +141,7 @@ impl Sentinels {
 
     fn is_settled(&self) -> bool {
         let master = self.master_at();
-        let know_all = self.sentinels.iter().all(|sentinel| knows_all(sentinel) && self.master_by(sentinel) == master);
+        let know_all = self.sentinels.iter().all(|sentinel| knows_all(sentinel) && self.master_by(sentinel) == Some(master));
         let follow = |(at, server): (usize, &Server)| at == master || follows(server);
         know_all && self.servers.iter().enumerate().all(follow)
     }
@@ -150,9 +150,10 @@ impl Sentinels {
         self.sentinels.iter().filter(|sentinel| sentinel.is_up())
     }
 
-    fn master_by(&self, sentinel: &Server) -> usize {
+    /// `None` while a sentinel of others answers at its address.
+    fn master_by(&self, sentinel: &Server) -> Option<usize> {
         let (_, port): (String, u16) = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
-        self.servers.iter().position(|server| server.port() == port).expect("one of ours")
+        self.servers.iter().position(|server| server.port() == port)
     }
 }
 
