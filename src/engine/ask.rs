@@ -141,14 +141,16 @@ impl<'a> ScriptRequest<'a> {
         }
     }
 
-    /// Sleeps before the next attempt, but not beyond the time limit.
+    /// Sleeps before the next attempt, but not beyond the time limit. An attempt that would start so shortly before the limit that its reply
+    /// may come too late starts at the limit instead.
     async fn pause(&mut self, pause: Duration) {
         let next = Instant::now() + pause;
-        sleep_until(self.give_up.min(next)).await;
-        if next >= self.give_up
-            && let Some(time) = self.last_attempt.take()
-        {
-            self.give_up = Instant::now() + time;
+        match self.last_attempt {
+            Some(time) if next + time >= self.give_up => {
+                sleep_until(self.give_up).await;
+                (self.last_attempt, self.give_up) = (None, Instant::now() + time);
+            }
+            _ => sleep_until(self.give_up.min(next)).await,
         }
     }
 

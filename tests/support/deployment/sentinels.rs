@@ -141,7 +141,8 @@ impl Sentinels {
 
     fn is_settled(&self) -> bool {
         let master = self.master_at();
-        let know_all = self.sentinels.iter().all(|sentinel| knows_all(sentinel) && self.master_by(sentinel) == Some(master));
+        let know_all =
+            self.sentinels.iter().all(|sentinel| knows_all(sentinel) && self.master_by(sentinel) == Some(master));
         let follow = |(at, server): (usize, &Server)| at == master || follows(server);
         know_all && self.servers.iter().enumerate().all(follow)
     }
