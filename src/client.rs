@@ -404,9 +404,9 @@ impl Builder {
     /// How often in a row a lock may go from task to task of this client before other clients get their chance.
     ///
     /// If tasks of this client wait for a lock that another of its tasks releases, the client gives it to the first of them directly,
-    /// without a message to other clients. After `n` such turns it releases the lock for all, and the server says how many other
-    /// clients received the message. If none did, nobody else seems to wait. Then the next row may have
-    /// more than `n` turns: it ends when it has had `n` turns and 10 ms have passed since its first one.
+    /// without a message to other clients. After `n` such turns it releases the lock for all, and the server says how many other clients
+    /// received the message. If none did, nobody else seems to wait. Then the client may pass the lock on more than `n` times before it
+    /// next releases it for all: until there have been `n` turns and 10 ms have passed since the first of them.
     ///
     /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn. It
     /// has no effect on a [`FairLock`](crate::FairLock), or if [`replicas`](Builder::replicas) is set: these are always released for all.

@@ -49,8 +49,8 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// A setting is not valid. The call acquired nothing and changed no lock. Change the setting. Two values of `setting` have a
-    /// further meaning:
+    /// A setting is not valid. The call acquired nothing and changed no lock (except `unlock` outside a runtime, see below). Change the
+    /// setting. Two values of `setting` have a further meaning:
     ///
     /// * `runtime`: a call was polled outside a tokio runtime. If it was `unlock`, the client releases the lock in the background.
     /// * `url`: the URL is not valid; or the server belongs to a cluster, and the URL does not begin with `redis-cluster`.
@@ -78,8 +78,8 @@ pub enum Error {
     /// time, for a reason that may pass: it was loading its data, was read-only, could not save, had no free memory, or had too many
     /// clients.
     ///
-    /// * A call that acquires a lock acquired nothing. Whether another owner holds the lock is unknown. If the server granted it to this
-    ///   call after all, the client releases it in the background.
+    /// * If the call was to acquire a lock, it acquired nothing. Whether another owner holds the lock is unknown. If the server granted it
+    ///   to this call after all, the client releases it in the background.
     /// * After a failed `unlock`, the client releases the lock in the background. The lock is free at the latest when its lease
     ///   expires.
     /// * After an `unlock` whose message says "could not be confirmed before the lease expired", the lock is free, or another owner holds

@@ -28,7 +28,7 @@ const LAST_ROUND: Duration = Duration::from_millis(200);
 /// earlier one. So two callers never wait for each other in a circle. The order is by name, and for one name on several servers or
 /// databases by the address in the client's URL: write it in the same way in all programs. Each lock keeps its settings; a reentrant lock
 /// is acquired for the caller's owner. If you name a lock of one client twice, it is acquired once, with the settings of the first. Two
-/// clients are two owners: one lock of two clients is refused.
+/// clients are two owners. So if you name the same lock through two clients, the call that acquires it returns an error.
 ///
 /// A call first requests all locks at once, which takes one round trip if they are free. If one is not free, the call keeps the locks
 /// before it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits,

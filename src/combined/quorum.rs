@@ -34,8 +34,9 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 /// A quorum is for locks that must survive the loss of a server without waiting for a failover. Where a [`Lock`] sends one request, a
 /// quorum sends one to each server. It needs an odd number of servers, at least three, that share nothing: no replication, no machine.
 ///
-/// [`connect_lazy`](crate::Builder::connect_lazy) lets a program start while a server is down. Make one `Quorum` of its clients and clone
-/// it: two that you make of the same clients do not know which locks their owners lost in the other.
+/// [`connect_lazy`](crate::Builder::connect_lazy) lets a program start while a server is down. Make only one `Quorum` of these clients, and
+/// clone it. If you make two of the same clients, and an owner loses a lock in one of them, the other does not know that, and can let this
+/// owner acquire the lock again.
 ///
 /// # What it does not give
 ///

@@ -51,8 +51,8 @@ pub(super) enum Seeding {
 
 /// The guard of a [`QuorumLock`](crate::QuorumLock). Released by [`unlock`](QuorumGuard::unlock), or in the background when dropped.
 ///
-/// The client renews the hold on each server as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not reply at first, the
-/// client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
+/// On each server, the client renews the hold in the same way as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not
+/// reply at first, the client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
 /// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
@@ -335,8 +335,9 @@ impl QuorumGuard {
         count.result(&self.servers.name)
     }
 
-    /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it. If the majority includes a server that
-    /// was requested again a moment ago, the answer comes when the others have told whether they had the lock before that.
+    /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it. If the client got the lock on one of
+    /// these servers again only a moment ago, `unlock` also waits for the replies of the other servers, which show whether a majority had
+    /// the lock before that.
     ///
     /// # Errors
     ///

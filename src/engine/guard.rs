@@ -157,8 +157,8 @@ impl Guard {
     /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
     ///
     /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another task of
-    /// this client waits, it has the lock at once, without a request. Then `unlock` sends one, together with others that wait for it, and
-    /// returns when that shows that the server still had the lock.
+    /// this client waits, it gets the lock at once, without a request to the server. `unlock` then asks the server whether it still had the
+    /// lock, and returns when the reply confirms it. Several `unlock` calls share such a request.
     ///
     /// # Errors
     ///
@@ -169,8 +169,8 @@ impl Guard {
     /// * [`Error::Unavailable`]: the server did not reply, or refused, for
     ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
     /// * [`Error::Unavailable`] with "could not be confirmed": you called `unlock` in time, but no request reached the server before the
-    ///   lease expired, and then it no longer had the lock. Normally the lease has just expired after your call. But if the server lost the
-    ///   lock earlier, or it was forced open, another owner may have acquired it before your call; the client cannot tell.
+    ///   lease expired, and then it no longer had the lock. Normally this means only that the lease expired after your call. But if the
+    ///   server lost the lock earlier, or it was forced open, another owner may have acquired it before your call; the client cannot tell.
     ///
     /// There is one case in which `Ok` is an assumption. If the first release request gets no reply and the second finds no lock, `unlock`
     /// assumes that the first request released it.

@@ -59,7 +59,7 @@ impl Client {
 ///
 /// # `FairLock` or `Lock`
 ///
-/// A [`Lock`](crate::Lock) serves the tasks of one client in order, too, but not the clients: each client keeps the lock for up to
+/// A [`Lock`](crate::Lock) serves the tasks of one client in order, too, but not the clients: each client keeps the lock for about
 /// [`handovers`](crate::Builder::handovers) turns, and a client that is farther from the server than the others may wait forever. A
 /// `FairLock` serves the waiters of all clients in one order. It costs more: every waiter has its own subscription and sends its own
 /// requests, at least one every five seconds, and each turn is a request to the server. Use it if you need the order, or if no client may
