@@ -37,6 +37,29 @@ pub(crate) struct Config {
     pub(crate) prefix: String,
 }
 
+/// For checks inside the crate, which change what matters to them.
+#[cfg(any(test, leasehold_explore))]
+impl Config {
+    pub(crate) fn for_checks(watchdog: Duration) -> Config {
+        Config {
+            watchdog: Lease::new("watchdog", watchdog).expect("a check has a good lease"),
+            command_timeout: watchdog / 6,
+            outage_timeout: watchdog,
+            connect_timeout: Duration::ZERO,
+            slow_wait: Duration::MAX,
+            replicas: 0,
+            confirmed: Confirmed::Received,
+            handovers: 0,
+            connections: 1,
+            pubsub: PubSub::Auto,
+            credentials: None,
+            tls: None,
+            client_name: None,
+            prefix: String::new(),
+        }
+    }
+}
+
 /// Where a replica has a write when it confirms it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Confirmed {

@@ -1,5 +1,5 @@
-//! Layer 4: what stands on locks and clients and knows nothing of the engine: several locks at once, a quorum of servers, a leader, a job that runs once
-//! per period.
+//! Layer 4: types that are built on locks, clients and guards: several locks at once, a quorum of servers, a leader, a job that runs once
+//! per period. Of the engine they use the guard, the wait limit and the words of errors, and they send no request of their own.
 
 mod any_lost;
 mod holders;

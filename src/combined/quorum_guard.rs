@@ -19,7 +19,7 @@ use super::{
     any_lost::AnyLost,
     holders::Listed,
     protect::{Holding, protecting},
-    tally::{is_majority, time_of_majority},
+    tally::{is_majority, is_unbroken, time_of_majority},
 };
 use crate::{
     clock::Moment,
@@ -114,18 +114,6 @@ impl ServerGuard {
     fn term(&self) -> Term {
         Term { since: self.since, last_confirmed: self.guard.last_confirmed() }
     }
-
-    /// Whether it has been held since that moment, without a break.
-    fn covers(&self, since: Moment) -> bool {
-        !self.guard.is_lost() && self.term().covers(since)
-    }
-}
-
-impl Term {
-    /// Whether it began before that moment.
-    fn covers(&self, moment: Moment) -> bool {
-        self.since.is_none_or(|granted| granted <= moment)
-    }
 }
 
 impl ServerGuards {
@@ -148,12 +136,11 @@ impl ServerGuards {
         self.lost
     }
 
-    /// Whether a majority is certain, and was at every moment since the guards that are gone were last confirmed.
+    /// Whether a majority is certain, and was without a break.
     fn is_whole(&self) -> bool {
         let gone = self.all().filter(|guard| guard.loss() == Some(Lost::Removed)).map(|guard| guard.last_confirmed());
-        let covered = |since| self.guards.iter().flatten().filter(|of| of.covers(since)).count();
-        let covered = gone.map(covered).chain([self.certain().count()]).min().unwrap_or_default();
-        is_majority(covered, self.guards.len())
+        let certain = self.guards.iter().flatten().filter(|of| !of.guard.is_lost()).map(|of| of.since);
+        is_unbroken(&certain.collect::<Vec<_>>(), &gone.collect::<Vec<_>>(), self.guards.len())
     }
 }
 
@@ -393,7 +380,8 @@ struct Answers {
     servers: usize,
     /// By server; `None` if there is no guard, or if it has answered.
     pending: Vec<Option<Term>>,
-    confirmed: Vec<Term>,
+    /// Since when each server that confirmed it has had it.
+    confirmed: Vec<Option<Moment>>,
     /// Servers that no longer have the lock: when they had it last. Another owner may have acquired it there since.
     gone: Vec<Moment>,
     unknown: Option<Error>,
@@ -408,38 +396,30 @@ impl Answers {
     fn add(&mut self, server: usize, answer: Result<()>) {
         let Some(term) = self.pending[server].take() else { return };
         match answer {
-            Ok(()) => self.confirmed.push(term),
+            Ok(()) => self.confirmed.push(term.since),
             Err(Error::Lost { reason: Lost::Removed, .. }) => self.gone.push(term.last_confirmed),
             Err(Error::Lost { .. }) => {}
             Err(error) => self.unknown = Some(error),
         }
     }
 
-    fn is_confirmed(&self) -> bool {
-        is_majority(self.confirmed.len(), self.servers)
-    }
-
-    /// Whether a majority confirmed it that has had it since then.
-    fn covers(&self, moment: Moment) -> bool {
-        is_majority(self.confirmed.iter().filter(|term| term.covers(moment)).count(), self.servers)
-    }
-
-    /// Whether a majority has it, and has had it since the others were last known to have it.
     fn is_held(&self) -> bool {
-        self.is_confirmed() && self.gone.iter().all(|moment| self.covers(*moment))
+        is_unbroken(&self.confirmed, &self.gone, self.servers)
     }
 
-    /// The same, whatever the answers are that are still to come.
+    /// The same, even if all servers that have not answered yet have lost it.
     fn is_told(&self) -> bool {
-        self.is_held() && self.pending.iter().flatten().all(|term| self.covers(term.last_confirmed))
+        let pending = self.pending.iter().flatten().map(|term| term.last_confirmed);
+        let gone: Vec<_> = self.gone.iter().copied().chain(pending).collect();
+        is_unbroken(&self.confirmed, &gone, self.servers)
     }
 
     /// The error of a server that did not tell may hide that it had the lock.
     fn result(self, name: &str) -> Result<()> {
-        let (is_held, is_confirmed) = (self.is_held(), self.is_confirmed());
+        let is_held = self.is_held();
         match self.unknown {
             _ if is_held => Ok(()),
-            Some(error) if !is_confirmed => Err(error),
+            Some(error) if !is_majority(self.confirmed.len(), self.servers) => Err(error),
             _ => Err(Error::lost(name, Lost::Removed)),
         }
     }

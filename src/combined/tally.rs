@@ -10,6 +10,14 @@ pub(super) fn is_majority(some: usize, servers: usize) -> bool {
     some > servers / 2
 }
 
+/// Whether a majority has the lock, and has had it without a break. `since` is when each server that has it granted it; `None` is from the
+/// start. `gone` is when each server that lost it was last known to have it: another owner may have acquired it there right after that. So
+/// a majority must have had it since then, and a server that granted it later does not stand for both times.
+pub(super) fn is_unbroken<T: Copy + PartialOrd>(since: &[Option<T>], gone: &[T], servers: usize) -> bool {
+    let had_at = |moment: T| since.iter().filter(|since| since.is_none_or(|granted| granted <= moment)).count();
+    is_majority(since.len(), servers) && gone.iter().all(|moment| is_majority(had_at(*moment), servers))
+}
+
 /// The longest time that a majority has, from the time that each server has; nothing for a server without the lock.
 pub(super) fn time_of_majority<T: Copy + Default + Ord>(mut times: Vec<T>) -> T {
     times.sort_unstable();
@@ -73,5 +81,62 @@ impl Tally {
             Verdict::Open => Verdict::Unavailable,
             verdict => verdict,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u32 = 0;
+    const NOW: u32 = 3;
+
+    /// One server since a majority acquired the lock.
+    #[derive(Debug, Clone, Copy)]
+    enum Had {
+        Never,
+        Since(Option<u32>),
+        Until(u32),
+    }
+
+    impl Had {
+        fn each() -> impl Iterator<Item = Had> {
+            let since = (START..=NOW).map(|moment| Had::Since(Some(moment)));
+            let until = (START..=NOW).map(Had::Until);
+            [Had::Never, Had::Since(None)].into_iter().chain(since).chain(until)
+        }
+
+        fn at(self, moment: u32) -> bool {
+            match self {
+                Had::Never => false,
+                Had::Since(since) => since.is_none_or(|since| since <= moment),
+                Had::Until(until) => moment <= until,
+            }
+        }
+    }
+
+    fn is_believed(servers: &[Had]) -> bool {
+        let since: Vec<_> =
+            servers.iter().filter_map(|had| if let Had::Since(since) = had { Some(*since) } else { None }).collect();
+        let gone: Vec<_> =
+            servers.iter().filter_map(|had| if let Had::Until(until) = had { Some(*until) } else { None }).collect();
+        is_unbroken(&since, &gone, servers.len())
+    }
+
+    /// Whatever three servers have done: what is called unbroken was held by a majority at every moment.
+    #[test]
+    fn what_is_unbroken_was_held_by_a_majority_at_every_moment() {
+        let held_at = |servers: &[Had], moment| is_majority(servers.iter().filter(|had| had.at(moment)).count(), 3);
+        let all = Had::each().flat_map(|a| Had::each().flat_map(move |b| Had::each().map(move |c| [a, b, c])));
+        let (mut unbroken, mut broken) = (0, 0);
+        for servers in all.filter(|servers| held_at(servers, START)) {
+            if !is_believed(&servers) {
+                broken += 1;
+                continue;
+            }
+            unbroken += 1;
+            assert!((START..=NOW).all(|moment| held_at(&servers, moment)), "{servers:?}");
+        }
+        assert!(unbroken > 50 && broken > 50, "{unbroken} and {broken}");
     }
 }

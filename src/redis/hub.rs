@@ -428,10 +428,7 @@ impl Channel {
 #[cfg(all(test, not(leasehold_explore)))] // the exploration has no connections
 mod tests {
     use super::*;
-    use crate::{
-        config::{Config, Confirmed, Lease},
-        redis::url::Url,
-    };
+    use crate::{config::Config, redis::url::Url};
 
     #[derive(Debug)]
     struct Nobody;
@@ -444,22 +441,9 @@ mod tests {
 
     /// A hub whose server does not reply.
     fn hub(closed: &CancellationToken) -> Arc<Hub> {
-        let config = Config {
-            watchdog: Lease::new("watchdog", Duration::from_secs(30)).expect("a good lease"),
-            command_timeout: Duration::from_secs(1),
-            outage_timeout: Duration::from_secs(1),
-            connect_timeout: Duration::ZERO,
-            slow_wait: Duration::from_secs(1),
-            replicas: 0,
-            confirmed: Confirmed::Received,
-            handovers: 0,
-            connections: 1,
-            pubsub: PubSub::Auto,
-            credentials: None,
-            tls: None,
-            client_name: None,
-            prefix: String::new(),
-        };
+        let soon = Duration::from_secs(1);
+        let config =
+            Config { command_timeout: soon, outage_timeout: soon, ..Config::for_checks(Duration::from_secs(30)) };
         let (url, counters) = (Url::parse("redis://127.0.0.1:1").expect("a good URL"), Arc::default());
         let deployment = Arc::new(Deployment::lazy(&url, &config, &counters, closed));
         Hub::start(deployment, counters, closed.clone())

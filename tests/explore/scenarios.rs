@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 
 use super::{AcquireRequest, Config, Engine, Guard, Kind, KindScript, Result, Rules, WaitLimit, hold::Hold};
 use crate::{
-    config::{Confirmed, Lease, Name, PubSub},
+    config::{Lease, Name},
     explore::{explore, server, tokio, world},
     owner::Owner,
     redis::{LOCK_CHANNEL, Url},
@@ -45,22 +45,7 @@ static KIND: Kind = Kind {
 
 /// One client in a process of its own.
 async fn process(handovers: u32) -> Arc<Engine> {
-    let config = Config {
-        watchdog: Lease::new("watchdog", LEASE).expect("long enough"),
-        command_timeout: LEASE / 6,
-        outage_timeout: LEASE,
-        connect_timeout: Duration::ZERO,
-        slow_wait: Duration::MAX,
-        replicas: 0,
-        confirmed: Confirmed::Received,
-        handovers,
-        connections: 1,
-        pubsub: PubSub::Auto,
-        credentials: None,
-        tls: None,
-        client_name: None,
-        prefix: String::new(),
-    };
+    let config = Config { handovers, ..Config::for_checks(LEASE) };
     let (engine, _last_task) =
         Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config).await.expect("it connects");
     engine

@@ -18,6 +18,7 @@ use crate::{
 };
 
 const SOON: Duration = ms(3_000);
+const CHANNEL: &str = "redisson_rwlock:{x}";
 const LEAST: Duration = ms(1_500);
 /// Later than this nobody should be let in.
 const LATEST: Duration = ms(2_500);
@@ -69,6 +70,18 @@ async fn readers(client: &Client) -> Vec<String> {
     }
 }
 
+/// The reply to a script of one hold that comes when the hold has been released.
+fn late(server: &Server, script: &str, second_key: &str, words: &[&str]) -> String {
+    server.ask(&[&["EVALSHA", script, "2", "x", second_key, "1", "nonce"], words].concat())
+}
+
+/// It rests, for no longer than its `min_hold`, and can be forced open.
+async fn rests_and_can_be_forced_open(server: &Server, other: &Client) {
+    assert!((1..=1_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
+    assert!(lock(other).force_unlock().await.expect("answered"));
+    lock(other).try_write().await.expect("answered").expect("free").unlock().await.expect("ours");
+}
+
 /// Whatever of the hold comes late does not find it: a renewal, a second release, and for the writer an acquisition.
 #[tokio::test]
 async fn what_rests_of_a_write_lock_cannot_be_renewed() {
@@ -79,23 +92,19 @@ async fn what_rests_of_a_write_lock_cannot_be_renewed() {
     let guard = lock(&one).min_hold(ms(1_000)).write().await.expect("free");
     let id = guard.id().to_owned();
     guard.unlock().await.expect("ours to the end");
-    let late = |script: &str, lease: &str, count: &str, more: &str| -> String {
-        let channel = "redisson_rwlock:{x}";
-        let keys = ["EVALSHA", script, "2", "x", "leasehold_rwlock_waits:{x}", "1", "nonce"];
-        server.ask(&[&keys[..], &[&id, lease, count, more, channel]].concat())
+    let late = |script: &str, lease: &str, count: &str, more: &str| {
+        late(&server, script, "leasehold_rwlock_waits:{x}", &[&id, lease, count, more, CHANNEL])
     };
     assert_eq!(late(&renew, "30000", "0", ""), "nonce gone");
     assert!(late(&release, "60000", "0", "PUBLISH").starts_with("nonce released"), "as the first time");
     assert!(late(&acquire, "30000", "1", "first").starts_with("nonce busy"), "nobody has it again");
-    assert!((1..=1_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
     match lock(&other).inspect().await.expect("answered") {
         RwState::Write { writer, readers } if readers.is_empty() => assert_eq!(writer.id, format!("{id}:rest")),
         state => panic!("{state:?}"),
     }
     assert!(lock(&other).is_locked().await.expect("answered"));
     assert!(lock(&other).try_read().await.expect("answered").is_none());
-    assert!(lock(&other).force_unlock().await.expect("answered"), "it can be forced open");
-    lock(&other).try_write().await.expect("answered").expect("free").unlock().await.expect("ours");
+    rests_and_can_be_forced_open(&server, &other).await;
     idle(&one).await;
     clean(&server, &other).await;
 }
@@ -108,31 +117,15 @@ async fn what_rests_of_a_read_lock_cannot_be_renewed() {
     let guard = lock(&one).min_hold(ms(1_000)).read().await.expect("free");
     let id = guard.id().to_owned();
     guard.unlock().await.expect("ours to the end");
-    let late = |script: &str, lease: &str, count: &str, more: &str| -> String {
-        let lives = format!("{{x}}:{id}:rwlock_timeout:1");
-        server.ask(&[
-            "EVALSHA",
-            script,
-            "2",
-            "x",
-            &lives,
-            "1",
-            "nonce",
-            &id,
-            lease,
-            count,
-            more,
-            "redisson_rwlock:{x}",
-            "60000",
-        ])
+    let lives = format!("{{x}}:{id}:rwlock_timeout:1");
+    let late = |script: &str, lease: &str, count: &str, more: &str| {
+        late(&server, script, &lives, &[&id, lease, count, more, CHANNEL, "60000"])
     };
     assert_eq!(late(&renew, "30000", "0", ""), "nonce gone");
     assert!(late(&release, "60000", "0", "PUBLISH").starts_with("nonce released"), "as the first time");
-    assert!((1..=1_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
     assert_eq!(readers(&other).await, [format!("{id}:rest")]);
     assert!(lock(&other).try_write().await.expect("answered").is_none());
-    assert!(lock(&other).force_unlock().await.expect("answered"), "it can be forced open");
-    lock(&other).try_write().await.expect("answered").expect("free").unlock().await.expect("ours");
+    rests_and_can_be_forced_open(&server, &other).await;
     idle(&one).await;
     clean(&server, &other).await;
 }

@@ -185,6 +185,22 @@ async fn what_cannot_be_held_together_is_refused() {
     free(&server).await;
 }
 
+/// Tasks that acquire the same locks again and again, each by a value of its own.
+async fn thirty_turns_each(all: Vec<MultiLock>) {
+    let turns = all.into_iter().map(|locks| {
+        tokio::spawn(async move {
+            for _ in 0..30 {
+                let guard = locks.lock().await.expect("sooner or later free");
+                tokio::task::yield_now().await;
+                guard.unlock().await.expect("held to the end");
+            }
+        })
+    });
+    for turns in turns.collect::<Vec<_>>() {
+        within("thirty turns", ms(10_000), turns).await.0.expect("no panic");
+    }
+}
+
 #[tokio::test]
 async fn one_name_on_several_servers_is_acquired_in_the_same_order_by_all() {
     let (a, b) = (Server::start(), Server::start());
@@ -193,17 +209,9 @@ async fn one_name_on_several_servers_is_acquired_in_the_same_order_by_all() {
         for _ in 0..2 {
             let (on_a, on_b) = (plain(&a).await, plain(&b).await);
             let both = MultiLock::new([on_a.mutex("x"), on_b.mutex("x")]);
-            pairs.push(tokio::spawn(async move {
-                for _ in 0..30 {
-                    let guard = both.lock().await.expect("sooner or later free");
-                    tokio::task::yield_now().await;
-                    guard.unlock().await.expect("held to the end");
-                }
-            }));
+            pairs.push(both);
         }
-        for pair in pairs {
-            within("thirty turns", ms(10_000), pair).await.0.expect("no panic");
-        }
+        thirty_turns_each(pairs).await;
     }
 }
 
@@ -232,17 +240,9 @@ async fn one_name_in_several_databases_is_acquired_in_the_same_order_by_all() {
             let zero = plain(&server).await;
             let one = Client::connect(&format!("{}/1", server.url())).await.expect("the private server answers");
             let both = MultiLock::new([zero.mutex("x"), one.mutex("x")]);
-            pairs.push(tokio::spawn(async move {
-                for _ in 0..30 {
-                    let guard = both.lock().await.expect("sooner or later free");
-                    tokio::task::yield_now().await;
-                    guard.unlock().await.expect("held to the end");
-                }
-            }));
+            pairs.push(both);
         }
-        for pair in pairs {
-            within("thirty turns", ms(10_000), pair).await.0.expect("no panic");
-        }
+        thirty_turns_each(pairs).await;
     }
 }
 

@@ -34,13 +34,13 @@ pub(crate) struct Independent {
 impl Scene for Independent {
     const NAMES: &'static [&'static str] = &[BUSY[0], SLOW[0], QUIET, ARCHIVE, TOOL];
     const TROUBLES: &'static [Trouble<Independent>] = &[
-        ("server killed, data kept", 3, |stage, random| kill(stage, random, 1)),
-        ("two servers killed, data kept", 2, |stage, random| kill(stage, random, 2)),
-        ("majority killed, data kept", 3, kill_majority),
+        ("server killed, data kept", 3, |stage, random| a_minority(stage, random, 1, Silence::Killed)),
+        ("two servers killed, data kept", 2, |stage, random| a_minority(stage, random, 2, Silence::Killed)),
+        ("majority killed, data kept", 3, |stage, random| a_majority(stage, random, Silence::Killed)),
         ("server killed, data lost", 6, restart_empty),
-        ("server frozen", 2, |stage, random| freeze(stage, random, 1)),
-        ("two servers frozen", 3, |stage, random| freeze(stage, random, 2)),
-        ("majority frozen", 3, freeze_majority),
+        ("server frozen", 2, |stage, random| a_minority(stage, random, 1, Silence::Frozen)),
+        ("two servers frozen", 3, |stage, random| a_minority(stage, random, 2, Silence::Frozen)),
+        ("majority frozen", 3, |stage, random| a_majority(stage, random, Silence::Frozen)),
         ("client cut off from a minority", 4, cut_off_minority),
         ("client cut off from a majority", 4, cut_off_majority),
         ("connections of a client cut", 2, |stage, random| stage.scene.of_any(random).iter().for_each(Proxy::cut_all)),
@@ -116,19 +116,47 @@ fn while_silent(random: &mut Rng) -> Duration {
     if random.u32(..3) == 0 { millis(random, 6_000..=8_000) } else { millis(random, 300..=3_000) }
 }
 
-fn kill(stage: &mut Stage<Independent>, random: &mut Rng, number: usize) {
-    let killed = some(random, number);
-    killed.iter().for_each(|at| stage.scene.servers[*at].crash());
-    stage.pause(millis(random, 0..=2_500));
-    killed.iter().for_each(|at| stage.scene.servers[*at].revive());
+/// How servers stop to reply. They keep their data.
+#[derive(Clone, Copy)]
+enum Silence {
+    Killed,
+    Frozen,
 }
 
-fn kill_majority(stage: &mut Stage<Independent>, random: &mut Rng) {
+impl Silence {
+    fn begin(self, server: &mut Server) {
+        match self {
+            Silence::Killed => server.crash(),
+            Silence::Frozen => server.freeze(),
+        }
+    }
+
+    fn end(self, server: &mut Server) {
+        match self {
+            Silence::Killed => server.revive(),
+            Silence::Frozen => server.thaw(),
+        }
+    }
+}
+
+fn a_minority(stage: &mut Stage<Independent>, random: &mut Rng, number: usize, silence: Silence) {
+    let silent = some(random, number);
+    silent.iter().for_each(|at| silence.begin(&mut stage.scene.servers[*at]));
+    let time = match silence {
+        Silence::Killed => 0..=2_500,
+        Silence::Frozen => 100..=4_000,
+    };
+    stage.pause(millis(random, time));
+    silent.iter().for_each(|at| silence.end(&mut stage.scene.servers[*at]));
+}
+
+fn a_majority(stage: &mut Stage<Independent>, random: &mut Rng, silence: Silence) {
     let number = majority(random);
-    let killed = some(random, number);
-    killed.iter().for_each(|at| stage.scene.servers[*at].crash());
+    let silent = some(random, number);
+    silent.iter().for_each(|at| silence.begin(&mut stage.scene.servers[*at]));
+    stage.pause(SIGNALLED);
     stage.silent(None, while_silent(random));
-    killed.iter().for_each(|at| stage.scene.servers[*at].revive());
+    silent.iter().for_each(|at| silence.end(&mut stage.scene.servers[*at]));
 }
 
 /// What it had granted before can be granted again.
@@ -139,22 +167,6 @@ fn restart_empty(stage: &mut Stage<Independent>, random: &mut Rng) {
     stage.pause(millis(random, 0..=200));
     stage.scene.servers[at].forget();
     stage.scene.servers[at].revive();
-}
-
-fn freeze(stage: &mut Stage<Independent>, random: &mut Rng, number: usize) {
-    let frozen = some(random, number);
-    frozen.iter().for_each(|at| stage.scene.servers[*at].freeze());
-    stage.pause(millis(random, 100..=4_000));
-    frozen.iter().for_each(|at| stage.scene.servers[*at].thaw());
-}
-
-fn freeze_majority(stage: &mut Stage<Independent>, random: &mut Rng) {
-    let number = majority(random);
-    let frozen = some(random, number);
-    frozen.iter().for_each(|at| stage.scene.servers[*at].freeze());
-    stage.pause(SIGNALLED);
-    stage.silent(None, while_silent(random));
-    frozen.iter().for_each(|at| stage.scene.servers[*at].thaw());
 }
 
 fn cut_off_minority(stage: &mut Stage<Independent>, random: &mut Rng) {
