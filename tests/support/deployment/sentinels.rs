@@ -65,14 +65,17 @@ impl Sentinels {
     }
 
     /// A sentinel of others at the port of one that is gone: its service has the same name, a master of its own, and was changed
-    /// more often.
+    /// more often. It accepts no messages of our sentinels: it would answer, and within seconds they would take over its master themselves
+    /// (seen with Redis 7.0).
     pub(crate) fn stranger_at(port: u16, master: &Server) -> Server {
-        Server::at(port, |dir| {
+        let stranger = Server::at(port, |dir| {
             let file = dir.join("sentinel.conf");
             let settings = settings(&Passwords::default(), &master.port().to_string(), port, dir);
             fs::write(&file, format!("{settings}\nsentinel config-epoch {SERVICE} 1000")).expect("our own folder");
             owned(&[&file.display().to_string(), "--sentinel"])
-        })
+        });
+        let () = stranger.ask(&["ACL", "SETUSER", "default", "-publish"]);
+        stranger
     }
 
     /// With the servers' password, if they have one; the sentinels' is not said.
@@ -109,13 +112,13 @@ impl Sentinels {
         hurry(&self.sentinels[at]);
     }
 
-    /// The master, as a sentinel that runs knows it.
+    /// The master, as a running sentinel of ours knows it.
     pub(crate) fn master(&self) -> &Server {
         &self.servers[self.master_at()]
     }
 
     pub(crate) fn master_at(&self) -> usize {
-        self.master_by(self.running().next().expect("a sentinel that runs")).expect("one of ours")
+        self.running().find_map(|sentinel| self.master_by(sentinel)).expect("a sentinel of ours runs")
     }
 
     /// A replica takes over because a sentinel is told so, as before maintenance. What was written just before may be
