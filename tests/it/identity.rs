@@ -7,8 +7,11 @@ use leasehold::{Builder, Client, Error};
 
 use crate::support::{
     Server, before, chain,
+    deployment::cluster::Cluster,
     fake::{Fake, Said, array, bulk, error, slots},
-    ms, until, within,
+    ms,
+    server::free_port,
+    until, within,
 };
 
 /// Names in the lower and in the upper half of the slots: 866 and 12,182.
@@ -131,6 +134,104 @@ async fn a_cluster_that_was_made_anew_wants_a_new_client() {
     let client = halves.connect().await;
     client.lock(LOW).lock().await.expect("free").unlock().await.expect("ours");
     assert!(anew.calls("evalsha") > 0);
+}
+
+fn cluster_of(places: &[(&str, u16)]) -> Builder {
+    let places: Vec<_> = places.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+    Client::builder().url(format!("redis-cluster://{}", places.join(",")))
+}
+
+fn at(servers: &[&Server]) -> Builder {
+    let places: Vec<_> = servers.iter().map(|server| ("127.0.0.1", server.port())).collect();
+    cluster_of(&places)
+}
+
+fn no_lock_is_in(strangers: &[&Server]) {
+    for stranger in strangers {
+        assert_eq!(stranger.calls("evalsha"), 0, "a lock was requested in another cluster");
+    }
+}
+
+/// A new client knows no node ids. The server of the other cluster replies before all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_client_believes_the_majority_not_the_first_reply() {
+    let (cluster, stranger) = (Cluster::of_masters().await, Cluster::stranger_at(free_port()));
+    let late = &cluster.nodes()[..2];
+    for is_lazy in [false, true] {
+        let builder = at(&[&stranger, &late[0], &late[1]]).outage_timeout(ms(10_000));
+        let asked = stranger.calls("cluster|slots");
+        late.iter().for_each(Server::freeze);
+        let using = tokio::spawn(async move {
+            let client = if is_lazy { builder.connect_lazy()? } else { builder.connect().await? };
+            for name in [LOW, HIGH] {
+                client.lock(name).lock().await?.unlock().await?;
+            }
+            Ok::<_, Error>(())
+        });
+        until("the stranger to reply", ms(5_000), || stranger.calls("cluster|slots") > asked).await;
+        late.iter().for_each(Server::thaw);
+        let (used, _) = within("the locks", ms(15_000), using).await;
+        used.expect("no panic").expect("two of three agree");
+        no_lock_is_in(&[&stranger]);
+    }
+    assert!(cluster.nodes().iter().any(|node| node.calls("evalsha") > 0));
+}
+
+/// As chaos does it: the server of the other cluster has the address of a dead master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_client_does_not_use_another_cluster_at_the_address_of_a_dead_master() {
+    let mut cluster = Cluster::start().await;
+    let port = cluster.nodes()[0].port();
+    cluster.node_mut(0).crash();
+    let stranger = Cluster::stranger_at(port);
+    cluster.heir_of(0).await;
+    for _ in 0..20 {
+        let client = Client::connect(&cluster.url()).await.expect("five of six agree");
+        client.lock(LOW).lock().await.expect("free").unlock().await.expect("ours");
+        client.close().await.expect("answered");
+    }
+    no_lock_is_in(&[&stranger]);
+}
+
+#[tokio::test]
+async fn of_two_clusters_without_a_majority_a_new_client_believes_none() {
+    let (one, other) = (Cluster::stranger_at(free_port()), Cluster::stranger_at(free_port()));
+    let both = || at(&[&one, &other]).command_timeout(ms(1_000)).outage_timeout(ms(1_500));
+    let lazy = both().connect_lazy().expect("good settings");
+    let called = lazy.lock("x").lock().await;
+    for refused in [both().connect().await.expect_err("a tie"), called.expect_err("a tie")] {
+        let words = chain(&refused);
+        assert!(refused.is_unavailable() && words.contains("belong to different clusters"), "{words}");
+        for server in [&one, &other] {
+            assert!(words.contains(&format!("[127.0.0.1:{}]", server.port())), "{words}");
+        }
+    }
+    // A server that is named twice has one vote.
+    let twice = cluster_of(&[("127.0.0.1", one.port()), ("localhost", one.port()), ("127.0.0.1", other.port())]);
+    let words = chain(&twice.connect().await.expect_err("still a tie"));
+    assert!(words.contains("belong to different clusters") && words.contains("localhost"), "{words}");
+    no_lock_is_in(&[&one, &other]);
+
+    let asked = other.calls("cluster|slots");
+    let connecting = tokio::spawn(both().connect_timeout(ms(10_000)).connect());
+    until("a second attempt", ms(5_000), || other.calls("cluster|slots") >= asked + 2).await;
+    drop(one);
+    let (connected, _) = within("the connection", ms(5_000), connecting).await;
+    connected.expect("no panic").expect("there is only one cluster now");
+}
+
+#[tokio::test]
+async fn a_new_client_needs_one_server_if_the_others_are_down_or_silent() {
+    let [one, second, third] = [0; 3].map(|_| Cluster::stranger_at(free_port()));
+    let ports = [free_port(), free_port()];
+    let down = cluster_of(&[("127.0.0.1", ports[0]), ("127.0.0.1", one.port()), ("127.0.0.1", ports[1])]);
+    let (connected, _) = within("the connection", ms(1_000), down.connect()).await;
+    connected.expect("nobody contradicts");
+
+    [&second, &third].into_iter().for_each(Server::freeze);
+    let (connected, took) = within("the connection", ms(2_000), at(&[&second, &one, &third]).connect()).await;
+    connected.expect("nobody contradicts");
+    assert!(took >= ms(500), "the others have half a second: {took:?}");
 }
 
 /// A sentinel that says that this is the master, after so many failovers, and after some time.

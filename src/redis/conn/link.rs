@@ -429,6 +429,11 @@ impl Link {
         Ok(Layout { ranges: ranges.into_iter().filter_map(|range| self.slot_range(range)).collect(), nodes })
     }
 
+    /// The id of this server in its cluster. `None` if it does not say: the client works without it.
+    pub(crate) async fn node_id(&self) -> Option<String> {
+        self.custom::<Value>("CLUSTER", &["MYID"]).await.ok()?.into_string()
+    }
+
     /// Reads `first last [host port ..] ..`. A server that does not know its own host omits it.
     fn slot_range(&self, range: Value) -> Option<(u16, u16, Address)> {
         let mut words = range.into_array().into_iter();

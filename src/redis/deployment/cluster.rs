@@ -1,5 +1,9 @@
 //! A cluster: finds the master of each slot, and follows it when it changes.
 
+mod first_map;
+mod locators;
+mod reading;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -10,8 +14,8 @@ use std::{
 };
 
 use futures_util::{
-    future::{BoxFuture, try_join_all},
-    stream::{BoxStream, FuturesUnordered, StreamExt, iter},
+    future::{join, try_join_all},
+    stream::{FuturesUnordered, StreamExt},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -19,11 +23,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{access::Access, member::Member, slots::SlotMap, standalone::Fixed};
+use super::{
+    access::Access,
+    member::Member,
+    slots::{Basis, SlotMap},
+    standalone::Fixed,
+};
 use crate::{
     error::Source,
     redis::{
-        conn::{Dialer, Layout, Link, Locator, NOTHING_HEARD, Reconnected, Target, spread},
+        conn::{Dialer, Layout, Link, NOTHING_HEARD, Reconnected, spread},
         fault::{Fault, Redirection, source},
         keys::slot_of,
         node::NodeSettings,
@@ -33,6 +42,9 @@ use crate::{
     },
     stats::Counters,
 };
+use first_map::{Agreed, Reply, agree};
+use locators::{AnyMember, OneMember};
+use reading::Reading;
 
 /// The number of redirections that a request follows. After that it is sent again later.
 const REDIRECTIONS: usize = 5;
@@ -45,8 +57,6 @@ const LATE: Duration = Duration::from_millis(300);
 /// for example while a master is dead and no other is elected: all clients read the map, and the other servers reply to all of them.
 const PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// More masters than a cluster has: Redis recommends at most a thousand nodes.
-const MOST_MASTERS: usize = 1_000;
 /// The time that one server has for the reply about all slots, before another server is asked.
 const ANSWER: Duration = Duration::from_millis(500);
 
@@ -112,7 +122,7 @@ impl Cluster {
         })
     }
 
-    /// Reads the map from any of the servers in the URL.
+    /// Reads the map from the servers in the URL.
     pub(super) async fn connect(&self) -> Result<(), Fault> {
         self.wanted.store(true, Ordering::Relaxed);
         self.learn_anew().await
@@ -181,7 +191,7 @@ impl Cluster {
     }
 
     fn is_empty(&self) -> bool {
-        self.map().members().next().is_none()
+        !self.map().is_known()
     }
 
     fn owner_now(&self, slot: u16) -> Option<Arc<Member>> {
@@ -320,8 +330,11 @@ impl Cluster {
         learned
     }
 
-    /// Asks all servers at once on new connections, and uses the first reply.
+    /// Asks all servers at once on new connections, and uses the first reply of this cluster.
     async fn learn_anew(&self) -> Result<(), Fault> {
+        if self.is_empty() {
+            return self.learn_first().await;
+        }
         let known: Vec<_> = self.map().members().map(|member| member.address.clone()).collect();
         let all: BTreeSet<_> = known.into_iter().chain(self.seeds.iter().cloned()).collect();
         let mut asked: FuturesUnordered<_> = all.iter().map(|address| self.open(address)).collect();
@@ -335,6 +348,21 @@ impl Cluster {
         Err(last)
     }
 
+    /// Asks all servers in the URL at once, and uses the map of the cluster to which the majority belongs.
+    async fn learn_first(&self) -> Result<(), Fault> {
+        let seeds: BTreeSet<_> = self.seeds.iter().collect();
+        let asked: FuturesUnordered<_> = seeds.iter().map(|seed| self.ask_seed(seed)).collect();
+        let Agreed { reading, strangers } = agree(seeds.len(), asked).await?;
+        strangers.iter().for_each(|stranger| _ = self.refuse(stranger));
+        self.learned(reading, Basis::Majority)
+    }
+
+    async fn ask_seed(&self, seed: &Address) -> Result<Reply, Fault> {
+        let link = self.open(seed).await?;
+        let (reading, server) = join(Reading::of(&link), link.node_id()).await;
+        Ok(Reply { server, reading: reading? })
+    }
+
     async fn open(&self, address: &Address) -> Result<Link, Fault> {
         let target = self.access.to(address.clone()).await?;
         Link::open(&target, self.settings.command_timeout, NOTHING_HEARD, &self.counters).await
@@ -345,23 +373,20 @@ impl Cluster {
     }
 
     async fn learn_from(&self, link: &Link) -> Result<(), Fault> {
-        let layout = link.slots().await?;
-        if layout.ranges.is_empty() {
-            return Err(Fault::said("CLUSTERDOWN no server has any slot"));
-        }
-        let masters: BTreeSet<_> = layout.ranges.iter().map(|(_, _, address)| address).collect();
-        if masters.len() > MOST_MASTERS {
-            return Err(Fault::said(&format!("ERR {} names {} masters", link.address(), masters.len())));
-        }
-        let has_shards = link.has_shard_channels().await?;
-        self.apply(layout).map_err(|Stranger| self.refuse(link.address()))?;
-        self.note_shards(Some((link.address(), has_shards)));
+        self.learned(Reading::of(link).await?, Basis::OneServer)
+    }
+
+    fn learned(&self, reading: Reading, basis: Basis) -> Result<(), Fault> {
+        let Reading { from, layout, has_shards } = reading;
+        self.apply(layout, basis).map_err(|Stranger| self.refuse(&from))?;
+        self.note_shards(Some((&from, has_shards)));
         Ok(())
     }
 
-    fn apply(&self, layout: Layout) -> Result<(), Stranger> {
+    /// Checks and replaces the map under one lock: two readings at once cannot begin with two clusters.
+    fn apply(&self, layout: Layout, basis: Basis) -> Result<(), Stranger> {
         let gone = self.change(|map| {
-            if !map.is_of_this_cluster(&layout) {
+            if !map.is_of_this_cluster(&layout, basis) {
                 return Err(Stranger);
             }
             let unknown = std::mem::take(&mut *self.unknown());
@@ -382,12 +407,13 @@ impl Cluster {
     }
 
     /// Checks that a server belongs to this cluster. A server of another cluster may have the address now. It must get no requests, because
-    /// it would grant locks that are held in this cluster.
+    /// it would grant locks that are held in this cluster. Waits for the first map: before it, no server can be recognized.
     async fn recognise(&self, link: &Link) -> Result<(), Fault> {
+        self.until(|map| map.is_known().then_some(())).await.ok_or_else(|| self.why_nobody())?;
         let layout = link.slots().await?;
         {
             let mut map = self.map_mut();
-            if !map.is_of_this_cluster(&layout) {
+            if !map.is_of_this_cluster(&layout, Basis::OneServer) {
                 drop(map);
                 return Err(self.refuse(link.address()));
             }
@@ -481,7 +507,7 @@ impl Cluster {
     /// True if a server has slots, or if no map is known yet.
     pub(super) fn has(&self, address: &Address) -> bool {
         let map = self.map();
-        map.changes() == 0 || map.member(address).is_some()
+        !map.is_known() || map.member(address).is_some()
     }
 
     /// A request was redirected.
@@ -537,55 +563,3 @@ impl Cluster {
 
 /// The error for a map of another cluster.
 struct Stranger;
-
-/// One server of the cluster.
-#[derive(Debug)]
-struct OneMember {
-    fixed: Fixed,
-    cluster: Weak<Cluster>,
-}
-
-impl Locator for OneMember {
-    fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
-        self.fixed.find()
-    }
-
-    fn place(&self) -> String {
-        self.fixed.place()
-    }
-
-    fn wants_master(&self) -> bool {
-        self.fixed.wants_master()
-    }
-
-    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(async {
-            let Some(cluster) = self.cluster.upgrade() else { return Err(Fault::Closed) };
-            cluster.recognise(link).await
-        })
-    }
-}
-
-/// The known servers, and those in the URL.
-#[derive(Debug)]
-struct AnyMember(Arc<Cluster>);
-
-impl Locator for AnyMember {
-    fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
-        let known: Vec<_> = self.0.map().members().map(|member| member.address.clone()).collect();
-        let all = known.into_iter().chain(self.0.seeds.iter().cloned());
-        iter(all).then(async |address| self.0.access.to(address).await).boxed()
-    }
-
-    fn place(&self) -> String {
-        "any server of the cluster".to_owned()
-    }
-
-    fn wants_master(&self) -> bool {
-        false
-    }
-
-    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.0.recognise(link))
-    }
-}

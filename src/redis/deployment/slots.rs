@@ -17,15 +17,25 @@ pub(super) struct SlotMap {
     /// The number of the change with which a slot last got another server.
     moves: u64,
     members: BTreeMap<Address, Arc<Member>>,
-    /// The ids of the cluster's nodes in the last map, and those that its servers have named since. They identify the cluster, because addresses can be reused.
-    nodes: BTreeSet<String>,
+    /// The ids of the cluster's nodes in the last map, and those that its servers have named since. They identify the cluster, because
+    /// addresses can be reused. `None` before the first map.
+    nodes: Option<BTreeSet<String>>,
+}
+
+/// The reason to believe a layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// The majority of the servers in the URL belongs to its cluster.
+    Majority,
+    /// One server has replied.
+    OneServer,
 }
 
 impl SlotMap {
     pub(super) fn new() -> SlotMap {
         let slots = usize::from(SLOTS);
         let (owners, changed) = (vec![None; slots].into(), vec![0; slots].into());
-        SlotMap { owners, changed, changes: 0, moves: 0, members: BTreeMap::new(), nodes: BTreeSet::new() }
+        SlotMap { owners, changed, changes: 0, moves: 0, members: BTreeMap::new(), nodes: None }
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Member>> {
@@ -60,15 +70,24 @@ impl SlotMap {
         self.changed[usize::from(slot)] > changes
     }
 
-    /// True if a layout is of the known cluster: it names one of its nodes. Before the first map, any layout is.
-    pub(super) fn is_of_this_cluster(&self, layout: &Layout) -> bool {
-        self.nodes.is_empty() || !self.nodes.is_disjoint(&layout.nodes)
+    /// True if there was a first map: the cluster is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.nodes.is_some()
+    }
+
+    /// True if a layout is of the known cluster: it names one of its nodes. Before the first map, one server proves nothing. Servers
+    /// without ids cannot be told apart.
+    pub(super) fn is_of_this_cluster(&self, layout: &Layout, basis: Basis) -> bool {
+        match &self.nodes {
+            None => basis == Basis::Majority,
+            Some(nodes) => nodes.is_empty() || !nodes.is_disjoint(&layout.nodes),
+        }
     }
 
     /// A server of this cluster has named these nodes, too: they are known before the next map, in case the old ones leave soon.
     pub(super) fn also_knows(&mut self, layout: Layout) {
-        if !self.nodes.is_empty() {
-            self.nodes.extend(layout.nodes);
+        if let Some(nodes) = self.nodes.as_mut().filter(|nodes| !nodes.is_empty()) {
+            nodes.extend(layout.nodes);
         }
     }
 
@@ -98,7 +117,7 @@ impl SlotMap {
         Layout { ranges, nodes }: Layout,
         kept: impl Fn(&Member) -> bool,
     ) -> Vec<Arc<Member>> {
-        self.nodes = nodes; // nodes are replaced one by one, so the ids of the last map are enough
+        self.nodes = Some(nodes); // nodes are replaced one by one, so the ids of the last map are enough
         let mut owners: Vec<Option<&Address>> = vec![None; usize::from(SLOTS)];
         for (first, last, address) in &ranges {
             (*first..=(*last).min(SLOTS - 1)).for_each(|slot| owners[usize::from(slot)] = Some(address));
