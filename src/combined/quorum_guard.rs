@@ -10,7 +10,6 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
     sync::Notify,
-    task::JoinSet,
     time::{Instant, interval},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -337,29 +336,27 @@ impl QuorumGuard {
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         let (guards, mut late, lost) = self.servers.release();
-        let (mut count, mut releases) = (Answers::of(&guards), JoinSet::new());
-        for (server, of) in guards.into_iter().enumerate() {
-            // Nobody else has a guard for longer than a call of this value's methods, and these are over.
-            let Some(guard) = of.and_then(|of| Arc::into_inner(of.guard)) else { continue };
-            releases.spawn(async move { (server, guard.unlock().await) });
-        }
+        let mut count = Answers::of(&guards);
+        let held = guards.into_iter().enumerate().filter_map(|(server, of)| Some((server, of?)));
+        // Nobody else has a guard for longer than a call of this value's methods, and these are over.
+        let held = held.filter_map(|(server, of)| Some((server, Arc::into_inner(of.guard)?)));
+        let mut releases: FuturesUnordered<_> = held.map(released).collect();
         // A server that granted the lock may not reply any more: then one whose vote is still to come completes the majority.
         while !count.is_told() {
             tokio::select! {
-                Some(answer) = releases.join_next() => match answer {
-                    Ok((server, answer)) => count.add(server, answer),
-                    Err(_) => count.unknown = Some(Error::Closed),
-                },
+                Some((server, answer)) = releases.next() => count.add(server, answer),
                 Some((server, vote)) = late.next() => {
                     if let Ok(Some(guard)) = vote {
                         count.pending[server] = Some(Term { since: self.servers.since(), last_confirmed: guard.last_confirmed() });
-                        releases.spawn(async move { (server, guard.unlock().await) });
+                        releases.push(released((server, guard)));
                     }
                 }
                 else => break,
             }
         }
-        releases.detach_all(); // the others go on
+        if !releases.is_empty() {
+            tokio::spawn(releases.for_each(async |_| {})); // the others go on
+        }
         match lost {
             Some(reason) => Err(Error::lost(&self.servers.name, reason)),
             None => count.result(&self.servers.name),
@@ -373,6 +370,10 @@ impl Drop for QuorumGuard {
         // Here and not with the keeper, which ends only if its runtime runs.
         drop(self.servers.release());
     }
+}
+
+async fn released((server, guard): (usize, Guard)) -> (usize, Result<()>) {
+    (server, guard.unlock().await)
 }
 
 /// The answers of the servers.

@@ -422,15 +422,16 @@ impl QueueEntry<'_> {
         OngoingAttempt { queue: &self.queue, waiter: &self.waiter, begun }
     }
 
-    /// What can be known without asking, by a waiter whose time is over; `due` is how soon an answer should be there.
-    pub(crate) fn shared_answer(&self, due: Duration) -> SharedAnswer<'_> {
+    /// What can be known without asking, by a waiter whose time was over at that moment; `due` is how soon an answer should be there. An
+    /// answer that has come since then counts, however late this waiter runs.
+    pub(crate) fn shared_answer(&self, over: Instant, due: Duration) -> SharedAnswer<'_> {
         let answered = self.queue.answered.notified();
-        let now = Instant::now();
         let mut state = self.queue.state();
-        let fresh = |answered: Instant| answered >= self.joined && now - answered <= FRESH + due;
+        let fresh =
+            |answered: Instant| answered >= self.joined && over.saturating_duration_since(answered) <= FRESH + due;
         match state.asking {
             _ if state.answered.is_some_and(fresh) => SharedAnswer::Taken,
-            Some(begun) if now - begun < due => SharedAnswer::Pending(answered),
+            Some(begun) if begun.elapsed() < due => SharedAnswer::Pending(answered),
             _ => SharedAnswer::Unknown(self.begin(&mut state)),
         }
     }

@@ -91,8 +91,13 @@ impl Yielding {
 
     /// Until this moment other processes should go first.
     pub(crate) fn yield_until(&self, key: &str) -> Option<Instant> {
+        self.owed_until(key).filter(|until| *until > Instant::now())
+    }
+
+    /// The same, also if it is over.
+    fn owed_until(&self, key: &str) -> Option<Instant> {
         let debt = self.debts.get(key)?;
-        debt.owed.map(|_| debt.until).filter(|until| *until > Instant::now())
+        debt.owed.map(|_| debt.until)
     }
 
     /// Another process holds the lock.
@@ -136,7 +141,7 @@ mod tests {
         let (yielding, key) = owing(others, hears);
         let mut count = u64::from(!hears); // at its own, which it does not hear
         yielding.heard(&key);
-        while yielding.yield_until(&key).is_some() {
+        while yielding.owed_until(&key).is_some() {
             count += 1;
             yielding.heard(&key);
         }
@@ -153,19 +158,20 @@ mod tests {
 
     #[test]
     fn a_debt_counts_at_once_and_without_a_line() {
+        let before = Instant::now();
         let (yielding, key) = owing(1, false);
-        let until = yielding.yield_until(&key).expect("somebody else goes first");
-        assert!(until > Instant::now() && until <= Instant::now() + LONGEST_PAUSE);
-        assert_eq!(yielding.yield_until("y"), None, "the debt is that of one key");
+        let until = yielding.owed_until(&key).expect("somebody else goes first");
+        assert!(until >= before + SHORTEST_PAUSE && until <= Instant::now() + LONGEST_PAUSE);
+        assert_eq!(yielding.owed_until("y"), None, "the debt is that of one key");
     }
 
     #[test]
     fn who_was_alone_or_has_it_again_owes_nothing() {
         let (alone, key) = owing(0, true);
-        assert_eq!(alone.yield_until(&key), None);
+        assert_eq!(alone.owed_until(&key), None);
         let (again, key) = owing(3, true);
         again.taken(&key);
-        assert_eq!(again.yield_until(&key), None);
+        assert_eq!(again.owed_until(&key), None);
     }
 
     /// The number of pauses in this many turns, beside one subscriber. With `others_take_it`, another process acquires the lock in between.
@@ -173,7 +179,7 @@ mod tests {
         let (yielding, key) = (Yielding::new(Arc::default()), Arc::from("x"));
         let turn = |_| {
             yielding.owe(&key, 1, false);
-            let hesitates = yielding.yield_until(&key).is_some();
+            let hesitates = yielding.owed_until(&key).is_some();
             if others_take_it {
                 yielding.refused(&key);
             }
@@ -192,9 +198,12 @@ mod tests {
     #[test]
     fn only_what_is_over_is_forgotten() {
         let (yielding, key) = owing(3, true);
+        let until = |until| yielding.debts.get_mut(&key).expect("it owes").until = until;
+        until(Instant::now() + REMEMBERED);
         yielding.sweep();
         assert!(yielding.yield_until(&key).is_some());
-        std::thread::sleep(LONGEST_PAUSE + Duration::from_millis(1)); // the pause itself
+        until(Instant::now());
+        assert_eq!(yielding.yield_until(&key), None);
         yielding.sweep();
         assert!(yielding.debts.is_empty());
     }

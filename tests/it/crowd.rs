@@ -130,11 +130,14 @@ async fn leaving_the_line_does_not_take_longer_for_being_many() {
     let (holder, client) = (plain(&server).await, plain(&server).await);
     let _held = holder.lock("x").lock().await.expect("free");
     let (mut few, mut many) = (Duration::MAX, Duration::MAX);
-    for _ in 0..3 {
+    for _ in 0..10 {
         few = few.min(leaving(&client, 2_000).await);
         many = many.min(leaving(&client, 16_000).await);
+        if many < few * 20 {
+            return; // the machine can only make either longer
+        }
     }
-    assert!(many < few * 20, "{few:?} for 2,000, {many:?} for 16,000");
+    panic!("{few:?} for 2,000, {many:?} for 16,000");
 }
 
 /// An answer is as old as its way is long; it tells all who waited for it.
