@@ -7,8 +7,10 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
     &["sync", "error", "clock", "owner", "credentials", "tls", "no_tls", "config", "stats"],
+    // Without I/O, so it needs nothing of the crate.
+    &["lock"],
     &["redis"],
     &["engine"],
     &["client"],
@@ -116,4 +118,43 @@ fn an_import_that_goes_up_is_found() {
     assert_eq!(upward("redis", "use crate::{\n    error::{Error, Result},\n    engine::Guard,\n};"), ["engine"]);
     assert_eq!(upward("engine", "let x = crate::client::Client::builder();"), ["client"]);
     assert_eq!(upward("primitives", "use crate::{client::Client, engine::{Guard, Kind}};"), [] as [&str; 0]);
+}
+
+/// The files of the state machine, from the bottom up. A file may import from those before it, so there are no circles.
+const MACHINE: [&str; 13] = [
+    "types",
+    "requests",
+    "queue",
+    "others",
+    "server_hold",
+    "hold",
+    "release",
+    "on_server",
+    "state",
+    "grants",
+    "callers",
+    "replies",
+    "machine",
+];
+
+/// The modules named after `super::` in code.
+fn neighbours(code: &str) -> Vec<String> {
+    named(&code.replace("use super::", "use crate::"))
+}
+
+#[test]
+fn the_machine_has_no_circles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lock");
+    let mut wrong = Vec::new();
+    for file in sources(&root) {
+        let own = file.file_stem().and_then(|stem| stem.to_str()).expect("a name");
+        let Some(at) = MACHINE.iter().position(|name| *name == own) else {
+            assert_eq!(own, "mod", "{own} has no place among the files of src/lock");
+            continue;
+        };
+        let names = neighbours(&code_of(&file));
+        let from_above = names.into_iter().filter(|name| !MACHINE[..at].contains(&name.as_str()));
+        wrong.extend(from_above.map(|name| format!("{own} imports {name}")));
+    }
+    assert_eq!(wrong, Vec::<String>::new());
 }

@@ -3,6 +3,9 @@
 
 #[path = "../model/rules.rs"]
 mod rules;
+#[allow(dead_code)]
+#[path = "../model/units.rs"]
+mod units;
 
 use std::time::Duration;
 

@@ -11,8 +11,9 @@ use std::{
 use redis::{Connection, FromRedisValue};
 
 use crate::{
-    rules::{Id, Lock, RESTING, Reply, Request, Ticks, What, resting, run},
+    rules::{Id, Lock, Reply, Request, Ticks, What, pass, resting, run},
     server::Server,
+    units::RESTING,
 };
 
 const TICK: i64 = 1_000_000; // milliseconds
@@ -245,14 +246,4 @@ fn random_sequence(real: &mut Real, seed: u64, steps: usize) {
             }
         };
     }
-}
-
-/// A lock after some time; one without an end stays.
-fn pass(lock: Option<Lock>, time: Ticks) -> Option<Lock> {
-    let lock = lock?;
-    let left = match lock.left {
-        Some(left) if left <= time => return None,
-        left => left.map(|left| left - time),
-    };
-    Some(Lock { left, ..lock })
 }

@@ -16,6 +16,7 @@ mod server;
 mod step;
 #[path = "../../src/combined/tally.rs"]
 mod tally;
+mod units;
 
 use std::time::Instant;
 

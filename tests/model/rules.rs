@@ -1,12 +1,8 @@
 //! What the scripts do, as one pure function: a lock and a request give the lock after it and a reply. `lua.rs` holds
 //! it against the scripts themselves, `protocol.rs` explores what clients make of it.
 
-/// Which hold.
-pub(crate) type Id = u8;
-/// Added to the id of a hold: what stays of it when it is released early.
-pub(crate) const RESTING: Id = 100;
-/// Time in the model's own unit.
-pub(crate) type Ticks = u8;
+// Which hold, and time: the simulation has others than the model.
+pub(crate) use super::units::{Id, Ticks, resting};
 
 /// What the server keeps of a lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,8 +126,14 @@ fn rests(lock: Lock) -> After {
     After { lock: Some(lock), reply: Reply::Released, published: true }
 }
 
-pub(crate) fn resting(id: Id) -> Id {
-    RESTING + id
+/// A lock after some time; one without an end stays.
+pub(crate) fn pass(lock: Option<Lock>, time: Ticks) -> Option<Lock> {
+    let lock = lock?;
+    let left = match lock.left {
+        Some(left) if left <= time => return None,
+        left => left.map(|left| left - time),
+    };
+    Some(Lock { left, ..lock })
 }
 
 fn freed() -> After {

@@ -100,7 +100,7 @@ impl Fair {
             lock.lasts(lease);
             return (format!("granted {level}"), 0);
         }
-        let theirs = self.lock.as_ref().map_or(Some(""), Hash::holder).map(str::to_owned);
+        let theirs = self.lock.as_ref().map_or(Some(String::new()), |lock| lock.holder().cloned());
         match theirs {
             _ if how == "again" => ("lost".to_owned(), 0),
             None => ("conflict".to_owned(), 0),

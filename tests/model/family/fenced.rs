@@ -2,69 +2,10 @@
 
 use redis::Pipeline;
 
-use super::{Hash, IDS, Real, Request, Rules, assert_seen, one_of, sources, walk};
+use super::{Hash, IDS, Real, Request, Rules, assert_seen, one_of, rules::fenced::Fenced, sources, walk};
 
 const TOKEN: &str = "redisson_lock_token:{x}";
 const REPORT: &str = "report";
-
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Fenced {
-    lock: Option<Hash>,
-    token: Option<u64>,
-    /// What is written while it is held.
-    report: Option<String>,
-}
-
-impl Fenced {
-    fn acquire(&mut self, id: &str, lease: i64, level: u64, again: bool) -> String {
-        if let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) {
-            lock.set(id, level);
-            lock.lasts(lease);
-            return format!("granted {}", self.token_of());
-        }
-        match &self.lock {
-            _ if again => "lost".to_owned(),
-            Some(lock) => lock.holder().map_or("conflict".to_owned(), |theirs| format!("busy {} {theirs}", lock.left)),
-            None => {
-                self.token = Some(self.token.unwrap_or(0) + 1);
-                self.lock = Some(Hash::of(None, id, level, lease));
-                format!("granted {}", self.token_of())
-            }
-        }
-    }
-
-    fn hand_over(&mut self, id: &str, lease: i64, heir: &str) -> String {
-        let Some(lock) = &mut self.lock else { return "gone".to_owned() };
-        if lock.count(heir).is_some() {
-            lock.lasts(lease);
-            return format!("handed before {}", self.token_of());
-        }
-        match lock.count(id) {
-            None => "gone".to_owned(),
-            Some(1) => {
-                lock.set(heir, 1);
-                lock.remove(id);
-                lock.left = lease;
-                self.token = Some(self.token.unwrap_or(0) + 1);
-                format!("handed {}", self.token_of())
-            }
-            Some(count) => format!("deeper {count}"),
-        }
-    }
-
-    fn write(&mut self, id: &str, value: &str) -> String {
-        if self.lock.as_ref().and_then(|lock| lock.count(id)).is_none() {
-            return "gone".to_owned();
-        }
-        self.report = Some(value.to_owned());
-        "kept".to_owned()
-    }
-
-    /// One that was deleted begins anew.
-    fn token_of(&mut self) -> u64 {
-        *self.token.get_or_insert(1)
-    }
-}
 
 impl Rules for Fenced {
     const CHANNEL: &'static str = "redisson_lock__channel:{x}";
@@ -76,7 +17,7 @@ impl Rules for Fenced {
             "hand_over" => self.hand_over(id, *lease, more),
             _ => self.write(id, &(lease * super::TICK).to_string()),
         };
-        (answer, 0)
+        (answer.to_string(), 0)
     }
 
     fn source(script: &str) -> String {

@@ -6,6 +6,7 @@
 mod fair;
 mod fenced;
 mod hash;
+pub(crate) mod rules;
 mod rw;
 
 use std::{
@@ -19,7 +20,7 @@ use std::{
 
 use redis::{Connection, FromRedisValue, Pipeline};
 
-use crate::server::Server;
+use crate::{server::Server, units::ours};
 use hash::Hash;
 
 const TICK: i64 = 2_500; // milliseconds
@@ -31,11 +32,6 @@ const IDS: [&str; 4] = [
     "77777777-0000-8000-8000-000000000003:1",
     "ffffffff-0000-4000-8000-000000000002:9",
 ];
-
-/// A client of ours has a UUID of version 8, Redisson's are of version 4.
-fn ours(id: &str) -> bool {
-    id[14..].starts_with('8')
-}
 
 /// All scripts have these arguments.
 #[derive(Clone, Debug, Default)]
@@ -186,14 +182,6 @@ fn timed(words: &str, at: usize) -> String {
         _ => word.to_owned(),
     };
     words.split(' ').enumerate().map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// Time passes for something that has an end, or none (-1).
-fn later(left: i64, time: i64) -> Option<i64> {
-    match left {
-        -1 => Some(-1),
-        left => (left > time).then(|| left - time),
-    }
 }
 
 fn one_of<T: Clone>(rng: &mut fastrand::Rng, all: &[T]) -> T {

@@ -1,0 +1,159 @@
+//! What callers want: to acquire, to look, to leave. And the end of the client.
+
+use std::time::Duration;
+
+use super::{
+    grants::nested,
+    hold::Removed,
+    on_server::{Lost, OnServer},
+    requests::ConfirmWaiter,
+    state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE},
+    types::{Cx, Limit, Loss, Mode, Outcome, Owner, Terms, Ticket},
+};
+
+impl LockState {
+    pub(super) fn acquire(&mut self, ticket: Ticket, caller: (Owner, Terms, Limit), cx: &mut Cx<'_>) {
+        let (owner, terms, limit) = caller;
+        let own = |mode| self.find_held(|server, holders| server.mode() == mode && holders.has_owner(owner));
+        if let Some(at) = own(terms.mode) {
+            return self.reenter(at, (ticket, owner, terms), limit, cx);
+        }
+        if let Some(loss) = self.lost_of(owner) {
+            return cx.notify(ticket, Outcome::Lost(loss));
+        }
+        if terms.mode == Mode::Exclusive && own(Mode::Shared).is_some() {
+            return cx.notify(ticket, Outcome::Upgrade);
+        }
+        if self.life > Life::Open {
+            return cx.notify(ticket, Outcome::Closed);
+        }
+        if self.queue.is_empty() || own(Mode::Exclusive).is_some() {
+            self.look(cx.now);
+        }
+        self.queue.join(ticket, caller, cx);
+    }
+
+    fn reenter(&mut self, at: usize, caller: (Ticket, Owner, Terms), limit: Limit, cx: &mut Cx<'_>) {
+        if let OnServer::Held(server, holders) = &mut self.on_server[at] {
+            holders.reenter(nested(caller, limit, cx), server, cx);
+        }
+    }
+
+    pub(super) fn seen(&mut self, ticket: Ticket) {
+        let is_seen = self.on_server.iter_mut().any(|one| match one {
+            OnServer::Held(_, holders) => holders.seen(ticket),
+            _ => false,
+        });
+        if is_seen {
+            self.time_to_see = TIME_TO_SEE;
+        }
+    }
+
+    /// A waiter has left, or a guard was dropped or unlocked.
+    pub(super) fn leave(&mut self, ticket: Ticket, waiter: Option<ConfirmWaiter>, cx: &mut Cx<'_>) {
+        if self.queue.contains(ticket) {
+            self.queue.leave(ticket);
+            return;
+        }
+        for at in 0..self.on_server.len() {
+            let OnServer::Held(server, holders) = &mut self.on_server[at] else { continue };
+            match holders.remove(ticket, waiter, server, cx) {
+                Removed::Nothing => {}
+                Removed::Inner => return,
+                Removed::Last { may_pass } => return self.pass_or_release(at, may_pass, waiter, cx),
+            }
+        }
+        self.leave_lost(ticket, waiter, cx);
+    }
+
+    /// These callers do not look: others go first.
+    pub(super) fn pass_over(&mut self, absent: Vec<Ticket>, cx: &mut Cx<'_>) {
+        self.time_to_see = (self.time_to_see / 2).max(LEAST_TIME_TO_SEE);
+        for ticket in absent {
+            cx.notify(ticket, Outcome::StartAgain);
+            self.leave(ticket, None, cx);
+        }
+    }
+
+    fn leave_lost(&mut self, ticket: Ticket, waiter: Option<ConfirmWaiter>, cx: &mut Cx<'_>) {
+        let loss = self.loss_of(ticket);
+        waiter.into_iter().for_each(|waiter| cx.notify(waiter.ticket, Outcome::Lost(loss)));
+        for at in 0..self.on_server.len() {
+            let OnServer::Lost(Lost { holds, .. }) = &mut self.on_server[at] else { continue };
+            let Some(hold) = holds.iter().position(|hold| hold.has(ticket)) else { continue };
+            if holds[hold].remove(ticket) {
+                holds.swap_remove(hold);
+            }
+            return if self.is_empty_loss(at) {
+                self.release_lost(at, cx)
+            };
+        }
+    }
+
+    fn is_empty_loss(&self, at: usize) -> bool {
+        matches!(&self.on_server[at], OnServer::Lost(lost) if lost.holds.is_empty())
+    }
+
+    /// A lost hold without guards is released: the server may still have it.
+    fn release_lost(&mut self, at: usize, cx: &mut Cx<'_>) {
+        if let OnServer::Lost(Lost { server: Some(server), .. }) = self.on_server.swap_remove(at) {
+            self.release(server, cx);
+        }
+    }
+
+    fn loss_of(&self, guard: Ticket) -> Loss {
+        let known = self.on_server.iter().find_map(|one| match one {
+            OnServer::Held(_, holders) => holders.lost_with(guard),
+            OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.has(guard)).map(|hold| hold.loss),
+            _ => None,
+        });
+        known.unwrap_or(if self.life == Life::Closed { Loss::Closed } else { Loss::Removed })
+    }
+
+    pub(super) fn check(&mut self, guard: Ticket, ticket: Ticket, lease: Option<Duration>, cx: &mut Cx<'_>) {
+        let Some(at) = self.find_held(|_, holders| holders.has(guard)) else {
+            return cx.notify(ticket, Outcome::Lost(self.loss_of(guard)));
+        };
+        if let OnServer::Held(server, _) = &mut self.on_server[at] {
+            server.extend(lease);
+            server.confirm_for(Some(ConfirmWaiter::new(ticket, cx)), cx.now);
+        }
+    }
+
+    // ---- the end ----
+
+    pub(super) fn stop(&mut self, life: Life, cx: &mut Cx<'_>) {
+        self.life = self.life.max(life);
+        self.queue.end_all(cx, Outcome::Closed);
+        self.release_all_resting(cx);
+    }
+
+    pub(super) fn close(&mut self, cx: &mut Cx<'_>) {
+        self.stop(Life::Closed, cx);
+        while let Some(at) = self.find_held(|_, _| true) {
+            self.lose(at, Loss::Closed, cx);
+        }
+        // Guards that are dropped later find nothing to release.
+        let lost = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_)));
+        for mut server in lost.filter_map(OnServer::into_server_hold).collect::<Vec<_>>() {
+            server.notify_waiters(cx, Outcome::Closed);
+            self.release(server, cx);
+        }
+    }
+
+    // ---- connections and messages ----
+
+    pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
+        for one in &mut self.on_server {
+            if let OnServer::Held(server, _) | OnServer::Resting(server, _) = one {
+                server.confirm_now(cx.now);
+            }
+        }
+        self.look(cx.now);
+    }
+
+    pub(super) fn received_message(&mut self, cx: &Cx<'_>) {
+        self.others.received_message(cx.now, cx.config);
+        self.look(cx.now);
+    }
+}

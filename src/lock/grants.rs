@@ -1,0 +1,267 @@
+//! How the lock passes from owner to owner: acquired, passed on, released, lost.
+
+use super::{
+    hold::{Hold, Holders, NestedCall, Readers, Reentry},
+    on_server::{Lost, OnServer},
+    queue::Waiter,
+    release::{HandOver, PendingRelease},
+    requests::{ConfirmWaiter, ConfirmWaiters},
+    server_hold::ServerHold,
+    state::{Life, LockState},
+    types::{Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+};
+
+/// How often in a row the lease of a grant may have ended before the caller is notified of that.
+const TOO_LATE: u8 = 3;
+
+impl LockState {
+    // ---- acquired ----
+
+    /// The next waiter acquires this id, by a request that was sent at `sent`. Without a waiter the id is released.
+    pub(super) fn grant(&mut self, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
+        match self.receiver(server.mode()) {
+            None => self.release(server, cx),
+            Some(ticket) if server.until <= cx.now => {
+                self.granted_too_late(ticket, cx);
+                self.release(server, cx);
+            }
+            Some(ticket) if server.mode() == Mode::Exclusive => self.grant_to_one(server, ticket, sent, cx),
+            Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
+        }
+        self.refuse(cx);
+    }
+
+    fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
+        let Some(waiter) = self.queue.leave(ticket) else { return };
+        let mut hold = Hold::new(waiter.owner);
+        hold.add((ticket, waiter.terms), sent, &mut server, cx);
+        let mut reentry = Reentry::default();
+        for (branch, other) in self.branches(waiter.owner) {
+            match other.mode() {
+                Mode::Exclusive => reentry.reenter(nested((branch, other.owner, other.terms), Limit::Forever, cx)),
+                Mode::Shared => self.queue.put_back(branch, other), // it reads beside this hold
+            }
+        }
+        self.others.had_their_turn();
+        lengthen(&mut server, waiter.terms, cx);
+        self.put(OnServer::Held(server, Holders::One(hold, reentry)));
+    }
+
+    fn grant_to_readers(&mut self, mut server: ServerHold, first: Ticket, sent: Moment, cx: &mut Cx<'_>) {
+        let Some(waiter) = self.queue.leave(first) else { return };
+        if !waiter.terms.accepts_any_hold() {
+            server.close();
+        }
+        lengthen(&mut server, waiter.terms, cx);
+        let mut readers = Holders::readers();
+        self.enter(first, waiter, &mut server, &mut readers, sent, cx);
+        self.admit(&mut server, &mut readers, sent, cx);
+        self.put(OnServer::Held(server, Holders::Readers(readers)));
+    }
+
+    /// Readers that are next in the queue join an id, if they called before a request that would have admitted them, too.
+    pub(super) fn admit(&mut self, server: &mut ServerHold, readers: &mut Readers, sent: Moment, cx: &mut Cx<'_>) {
+        let may_join = |waiter: &Waiter| waiter.terms.accepts_any_hold() && waiter.joined <= sent;
+        while server.is_open(sent)
+            && let Some(ticket) = self.receiver(Mode::Shared)
+            && self.next_waiter().is_some_and(|(_, waiter)| may_join(waiter))
+            && let Some(waiter) = self.queue.leave(ticket)
+        {
+            self.enter(ticket, waiter, server, readers, sent, cx);
+        }
+    }
+
+    fn enter(
+        &mut self,
+        ticket: Ticket,
+        waiter: Waiter,
+        server: &mut ServerHold,
+        readers: &mut Readers,
+        sent: Moment,
+        cx: &mut Cx<'_>,
+    ) {
+        readers.admit(waiter.owner, (ticket, waiter.terms), sent, server, cx);
+        for (branch, other) in self.branches(waiter.owner) {
+            match other.mode() {
+                Mode::Exclusive => cx.notify(branch, Outcome::Upgrade),
+                Mode::Shared => {
+                    readers.reenter(nested((branch, other.owner, other.terms), Limit::Forever, cx), server, cx);
+                }
+            }
+        }
+    }
+
+    /// Other waiters of the same owner.
+    fn branches(&mut self, owner: Owner) -> Vec<(Ticket, Waiter)> {
+        std::iter::from_fn(|| self.queue.take_of(owner)).collect()
+    }
+
+    fn granted_too_late(&mut self, ticket: Ticket, cx: &mut Cx<'_>) {
+        let Some(mut waiter) = self.queue.leave(ticket) else { return };
+        waiter.too_late += 1;
+        match waiter.too_late {
+            TOO_LATE => cx.notify(ticket, Outcome::Lost(Loss::Expired)),
+            _ => self.queue.put_back(ticket, waiter),
+        }
+    }
+
+    /// Waiters that wait for the next reply only need none while an owner of this client holds the lock.
+    pub(super) fn refuse(&mut self, cx: &mut Cx<'_>) {
+        if !self.queue.needs_reply() {
+            return;
+        }
+        match self.writer() {
+            Some((_, owner)) => self.queue.refuse(cx.now, Mode::Shared, Some(owner), cx),
+            None if self.held().next().is_some() => self.queue.refuse(cx.now, Mode::Exclusive, None, cx),
+            None => {}
+        }
+    }
+
+    // ---- left ----
+
+    /// The last guard of a held id has left: the next waiter acquires it in memory or by a request, or it rests, or it is released.
+    pub(super) fn pass_or_release(
+        &mut self,
+        at: usize,
+        may_pass: bool,
+        waiter: Option<ConfirmWaiter>,
+        cx: &mut Cx<'_>,
+    ) {
+        match self.on_server.swap_remove(at) {
+            OnServer::Held(mut server, Holders::One(_, mut reentry)) => {
+                server.confirm_for_all(reentry.take_waiters(), cx.now);
+                self.pass_or_release_exclusive(server, may_pass, waiter, cx);
+            }
+            OnServer::Held(server, Holders::Readers(readers)) => {
+                self.rest_or_release_shared(server, readers, may_pass, waiter, cx);
+            }
+            other => self.put(other),
+        }
+    }
+
+    fn pass_or_release_exclusive(
+        &mut self,
+        mut server: ServerHold,
+        may_pass: bool,
+        waiter: Option<ConfirmWaiter>,
+        cx: &mut Cx<'_>,
+    ) {
+        let may_stay = self.others.permit_turn(cx.now, cx.config) && server.not_before <= cx.now && server.count == 1;
+        let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config);
+        let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
+        match self.queue.first().map(|(_, next)| next.terms) {
+            Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
+                server.confirm_for(waiter, cx.now);
+                self.others.took_turn(cx.now);
+                self.grant(server, cx.now, cx);
+            }
+            Some(next) if next.mode == Mode::Exclusive && may_stay && self.held().next().is_none() => {
+                self.others.took_turn(cx.now);
+                let (to, lease) = (self.numbers.hold(), next.requested_lease(cx.config));
+                let mut hand_over = HandOver::new(server, to, lease, cx);
+                hand_over.waiters().push(waiter);
+                self.put(OnServer::HandingOver(hand_over));
+            }
+            None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
+                self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
+            }
+            _ => {
+                server.confirm_for(waiter, cx.now);
+                self.release(server, cx);
+            }
+        }
+    }
+
+    fn rest_or_release_shared(
+        &mut self,
+        mut server: ServerHold,
+        mut readers: Readers,
+        may_pass: bool,
+        waiter: Option<ConfirmWaiter>,
+        cx: &mut Cx<'_>,
+    ) {
+        let is_open = server.may_admit(cx.now) && server.has_long_lease(cx.now, cx.config);
+        let may_rest = may_pass && is_open && server.not_before <= cx.now && self.life == Life::Open;
+        let is_wanted = match self.queue.first() {
+            Some((_, next)) => next.mode() == Mode::Shared && next.terms.accepts_any_hold(),
+            None => server.has_waiters(),
+        };
+        if may_rest && is_wanted {
+            return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
+        }
+        server.confirm_for(waiter, cx.now);
+        match readers.take_ended() {
+            ended if ended.is_empty() => self.release(server, cx),
+            holds => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
+        }
+    }
+
+    /// No owner here wants it anymore. The next waiter sends its request when this has a reply, or has failed once.
+    pub(super) fn release(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
+        self.put(OnServer::Releasing(PendingRelease::new(server, cx.now)));
+        self.look(cx.now);
+    }
+
+    /// An id that rests is released.
+    pub(super) fn release_resting(&mut self, at: usize, cx: &mut Cx<'_>) {
+        match self.on_server.swap_remove(at) {
+            OnServer::Resting(mut server, waiters) => {
+                server.confirm_for_all(waiters, cx.now);
+                self.release(server, cx);
+            }
+            other => self.put(other),
+        }
+    }
+
+    pub(super) fn release_all_resting(&mut self, cx: &mut Cx<'_>) {
+        let resting = |state: &LockState| state.on_server.iter().position(|one| matches!(one, OnServer::Resting(..)));
+        while let Some(at) = resting(self) {
+            self.release_resting(at, cx);
+        }
+    }
+
+    // ---- lost ----
+
+    /// The id has ended before its guards were dropped. The next waiter may send a request. The server may have the id for the rest of its
+    /// lease.
+    pub(super) fn lose(&mut self, at: usize, loss: Loss, cx: &mut Cx<'_>) {
+        match self.on_server.swap_remove(at) {
+            OnServer::Held(server, holders) => self.lose_held(server, holders, loss, cx),
+            OnServer::Resting(mut server, mut waiters) => {
+                waiters.notify(cx, Outcome::Lost(loss));
+                server.notify_waiters(cx, Outcome::Lost(loss));
+                self.release(server, cx);
+            }
+            other => self.put(other),
+        }
+    }
+
+    fn lose_held(&mut self, mut server: ServerHold, holders: Holders, loss: Loss, cx: &mut Cx<'_>) {
+        if server.mode() == Mode::Exclusive {
+            let beside: Vec<_> = holders.owners().flat_map(|owner| self.branches(owner)).collect();
+            beside.into_iter().for_each(|(ticket, _)| cx.notify(ticket, Outcome::Lost(loss)));
+        }
+        let holds = holders.lose(loss, &mut server, cx);
+        server.lose(loss, cx);
+        match holds.is_empty() {
+            true => self.release(server, cx),
+            false => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
+        }
+        self.look(cx.now);
+    }
+}
+
+/// A nested call waits for the server, not for other owners.
+pub(super) fn nested((ticket, owner, terms): (Ticket, Owner, Terms), limit: Limit, cx: &Cx<'_>) -> NestedCall {
+    let time = if limit == Limit::Once { cx.config.command_timeout } else { cx.config.outage_timeout };
+    NestedCall { ticket, owner, terms, since: cx.now, by: cx.now + time }
+}
+
+/// A hold that was requested for another waiter may have too short a lease.
+fn lengthen(server: &mut ServerHold, terms: Terms, cx: &Cx<'_>) {
+    let lease = terms.requested_lease(cx.config);
+    if server.until < cx.now + lease / 2 {
+        server.extend(Some(lease));
+        server.confirm_now(cx.now);
+    }
+}

@@ -1,0 +1,530 @@
+//! The owners that hold one id of the server, and their guards.
+
+use std::{mem, time::Duration};
+
+use super::{
+    requests::{ConfirmWaiter, ConfirmWaiters, Failure, PendingRequest},
+    server_hold::ServerHold,
+    types::{Action, Cx, How, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket},
+};
+
+/// One owner, with a guard for each acquisition.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Hold {
+    pub(crate) owner: Owner,
+    acquisitions: Vec<Acquisition>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Acquisition {
+    ticket: Ticket,
+    /// The client renews its lease.
+    renewed: bool,
+    /// `max_hold` ends it then.
+    cap: Moment,
+    /// The time of the notification, if the caller has not seen it.
+    unseen_since: Option<Moment>,
+}
+
+/// An owner acquires a lock that it holds already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NestedCall {
+    pub(crate) ticket: Ticket,
+    pub(crate) owner: Owner,
+    pub(crate) terms: Terms,
+    pub(crate) since: Moment,
+    /// The caller stops waiting then.
+    pub(crate) by: Moment,
+}
+
+impl Hold {
+    pub(crate) fn new(owner: Owner) -> Hold {
+        Hold { owner, acquisitions: Vec::with_capacity(1) }
+    }
+
+    /// A request that was sent at `sent` has acquired the lock for this call.
+    pub(crate) fn add(
+        &mut self,
+        (ticket, terms): (Ticket, Terms),
+        sent: Moment,
+        server: &mut ServerHold,
+        cx: &mut Cx<'_>,
+    ) {
+        let cap = terms.max_hold.map_or(Moment::FAR, |max| sent + max);
+        let acquisition = Acquisition { ticket, renewed: terms.lease.is_none(), cap, unseen_since: Some(cx.now) };
+        self.acquisitions.push(acquisition);
+        server.keep_until(terms.min_hold, cx.now);
+        cx.notify(ticket, Outcome::Acquired);
+    }
+
+    pub(crate) fn has(&self, ticket: Ticket) -> bool {
+        self.acquisitions.iter().any(|one| one.ticket == ticket)
+    }
+
+    fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.acquisitions.iter().map(|one| one.ticket)
+    }
+
+    fn seen(&mut self, ticket: Ticket) -> bool {
+        let mut seen = self.acquisitions.iter_mut().filter(|one| one.ticket == ticket);
+        seen.next().map(|one| one.unseen_since = None).is_some()
+    }
+
+    /// The time since which none of its callers has seen its notification.
+    fn unseen_since(&self) -> Option<Moment> {
+        self.acquisitions.iter().map(|one| one.unseen_since).min().flatten()
+    }
+
+    fn is_renewed(&self) -> bool {
+        self.acquisitions.iter().any(|one| one.renewed)
+    }
+
+    fn cap(&self) -> Moment {
+        self.acquisitions.iter().map(|one| one.cap).min().unwrap_or(Moment::FAR)
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Acquisition> {
+        let at = self.acquisitions.iter().position(|one| one.ticket == ticket)?;
+        Some(self.acquisitions.swap_remove(at))
+    }
+
+    /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
+    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<LostHold> {
+        let is_seen = self.unseen_since().is_none();
+        let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
+        calls.extract_if(.., |call| call.owner == self.owner).for_each(|call| cx.notify(call.ticket, nested));
+        for guard in self.tickets() {
+            cx.actions.push(if is_seen {
+                Action::Lost(guard, loss)
+            } else {
+                Action::Notify(guard, Outcome::StartAgain)
+            });
+        }
+        (is_seen && !self.acquisitions.is_empty()).then_some(LostHold { hold: self, loss })
+    }
+}
+
+/// It was lost before its guards were dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LostHold {
+    hold: Hold,
+    pub(crate) loss: Loss,
+}
+
+impl LostHold {
+    pub(crate) fn owner(&self) -> Owner {
+        self.hold.owner
+    }
+
+    pub(crate) fn has(&self, ticket: Ticket) -> bool {
+        self.hold.has(ticket)
+    }
+
+    /// Removes one guard. True if none is left.
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> bool {
+        self.hold.remove(ticket);
+        self.hold.acquisitions.is_empty()
+    }
+}
+
+/// What the removal of a ticket leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removed {
+    /// This ticket is not here.
+    Nothing,
+    /// Others still hold it.
+    Inner,
+    /// Nobody holds it. `may_pass`: it had one acquisition only, which the client renewed, and its count is certain.
+    Last { may_pass: bool },
+}
+
+/// The owners of one id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Holders {
+    One(Hold, Reentry),
+    Readers(Readers),
+}
+
+impl Holders {
+    /// No owner yet.
+    pub(crate) fn readers() -> Readers {
+        Readers { holds: Vec::with_capacity(1), calls: Vec::new(), ended: Vec::new() }
+    }
+
+    fn holds(&self) -> &[Hold] {
+        match self {
+            Holders::One(hold, _) => std::slice::from_ref(hold),
+            Holders::Readers(readers) => &readers.holds,
+        }
+    }
+
+    fn holds_mut(&mut self) -> &mut [Hold] {
+        match self {
+            Holders::One(hold, _) => std::slice::from_mut(hold),
+            Holders::Readers(readers) => &mut readers.holds,
+        }
+    }
+
+    fn ended(&self) -> &[LostHold] {
+        match self {
+            Holders::One(..) => &[],
+            Holders::Readers(readers) => &readers.ended,
+        }
+    }
+
+    pub(crate) fn has(&self, ticket: Ticket) -> bool {
+        self.holds().iter().any(|hold| hold.has(ticket))
+    }
+
+    pub(crate) fn has_owner(&self, owner: Owner) -> bool {
+        self.holds().iter().any(|hold| hold.owner == owner)
+    }
+
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
+        self.holds().iter().map(|hold| hold.owner)
+    }
+
+    pub(crate) fn lost_of(&self, owner: Owner) -> Option<Loss> {
+        self.ended().iter().find(|lost| lost.owner() == owner).map(|lost| lost.loss)
+    }
+
+    pub(crate) fn lost_with(&self, ticket: Ticket) -> Option<Loss> {
+        self.ended().iter().find(|lost| lost.has(ticket)).map(|lost| lost.loss)
+    }
+
+    pub(crate) fn seen(&mut self, ticket: Ticket) -> bool {
+        self.holds_mut().iter_mut().any(|hold| hold.seen(ticket))
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.holds().iter().any(Hold::is_renewed)
+    }
+
+    /// Nobody holds it, and no call is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Holders::One(hold, reentry) => hold.acquisitions.is_empty() && reentry.calls.is_empty(),
+            Holders::Readers(readers) => readers.holds.is_empty(),
+        }
+    }
+
+    /// The number of guards and nested calls.
+    pub(crate) fn count(&self) -> usize {
+        let calls = match self {
+            Holders::One(_, reentry) => &reentry.calls,
+            Holders::Readers(readers) => &readers.calls,
+        };
+        self.holds().iter().map(|hold| hold.acquisitions.len()).sum::<usize>() + calls.len()
+    }
+
+    /// Nothing about the count is under way.
+    pub(crate) fn is_level(&self) -> bool {
+        match self {
+            Holders::One(_, reentry) => reentry.is_level(),
+            Holders::Readers(_) => true,
+        }
+    }
+
+    pub(crate) fn reenter(&mut self, call: NestedCall, server: &mut ServerHold, cx: &Cx<'_>) {
+        match self {
+            Holders::One(_, reentry) => reentry.reenter(call),
+            Holders::Readers(readers) => readers.reenter(call, server, cx),
+        }
+    }
+
+    /// Callers that have not seen their notification for so long.
+    pub(crate) fn absent(&self, now: Moment, time: Duration) -> impl Iterator<Item = Ticket> {
+        let is_absent = move |hold: &&Hold| hold.unseen_since().is_some_and(|since| since + time <= now);
+        self.holds().iter().filter(is_absent).flat_map(Hold::tickets)
+    }
+
+    /// The time until which the whole id is certain, and the loss that ends it. `max_hold` of one reader does not end the others.
+    pub(crate) fn end(&self, server: &ServerHold) -> (Moment, Loss) {
+        match self {
+            Holders::One(hold, _) if hold.cap() <= server.until => (hold.cap(), Loss::MaxHold),
+            _ => (server.until, Loss::Expired),
+        }
+    }
+
+    /// The time until which the guard with this ticket is certain.
+    pub(crate) fn certain_until(&self, guard: Ticket, server: &ServerHold) -> Option<Moment> {
+        let hold = self.holds().iter().find(|hold| hold.has(guard))?;
+        Some(hold.cap().min(server.until))
+    }
+
+    pub(crate) fn expire(&mut self, server: &mut ServerHold, cx: &mut Cx<'_>) {
+        match self {
+            Holders::One(_, reentry) => reentry.expire(cx),
+            Holders::Readers(readers) => readers.expire(cx),
+        }
+        server.expire_waiters(cx);
+    }
+
+    pub(crate) fn remove(
+        &mut self,
+        ticket: Ticket,
+        waiter: Option<ConfirmWaiter>,
+        server: &mut ServerHold,
+        cx: &mut Cx<'_>,
+    ) -> Removed {
+        match self {
+            Holders::One(hold, reentry) => reentry.remove(hold, ticket, waiter),
+            Holders::Readers(readers) => readers.remove(ticket, waiter, server, cx),
+        }
+    }
+
+    /// The id is lost. Returns the holds whose guards were not dropped.
+    pub(crate) fn lose(self, loss: Loss, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<LostHold> {
+        match self {
+            Holders::One(hold, mut reentry) => {
+                let lost = hold.lose(loss, &mut reentry.calls, cx);
+                server.confirm_for_all(reentry.take_waiters(), cx.now);
+                lost.into_iter().collect()
+            }
+            Holders::Readers(mut readers) => {
+                let lost = readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, cx));
+                readers.ended.extend(lost);
+                readers.ended
+            }
+        }
+    }
+
+    pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
+        let calls = match self {
+            Holders::One(_, reentry) => reentry.due(),
+            Holders::Readers(readers) => readers.calls.iter().map(|call| call.by).min(),
+        };
+        let cap = self.holds().iter().map(Hold::cap).min();
+        let unseen = self.holds().iter().filter_map(Hold::unseen_since).min().map(|since| since + time_to_see);
+        [calls, cap, unseen].into_iter().flatten().min()
+    }
+}
+
+/// Nested acquisitions of an exclusive hold, and their count on the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Reentry {
+    calls: Vec<NestedCall>,
+    /// Callers that released inner guards since the last request about the count.
+    unlocked: ConfirmWaiters,
+    counting: Option<Box<Counting>>,
+}
+
+/// The count on the server is being set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Counting {
+    request: PendingRequest,
+    count: u32,
+    lease: Option<Duration>,
+    /// The reply acquires the lock for the calls up to this one.
+    last: Ticket,
+    /// The reply notifies these.
+    waiters: ConfirmWaiters,
+}
+
+impl Reentry {
+    pub(crate) fn reenter(&mut self, call: NestedCall) {
+        self.calls.push(call);
+    }
+
+    fn is_level(&self) -> bool {
+        self.calls.is_empty() && self.unlocked.is_empty() && self.counting.is_none()
+    }
+
+    fn remove(&mut self, hold: &mut Hold, ticket: Ticket, waiter: Option<ConfirmWaiter>) -> Removed {
+        let had_one = hold.acquisitions.len() == 1;
+        let removed = hold.remove(ticket);
+        if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
+            return Removed::Nothing;
+        }
+        if hold.acquisitions.is_empty() && self.calls.is_empty() {
+            return Removed::Last { may_pass: had_one && removed.is_some_and(|one| one.renewed) && self.is_level() };
+        }
+        self.unlocked.push(waiter);
+        Removed::Inner
+    }
+
+    /// Sends the count to the server if the server has another one.
+    pub(crate) fn send_count(&mut self, hold: &Hold, server: &mut ServerHold, cx: &mut Cx<'_>, numbers: &mut Numbers) {
+        let count = (hold.acquisitions.len() + self.calls.len()) as u32;
+        let is_wrong = count != server.count || !self.calls.is_empty() || !self.unlocked.is_empty();
+        if self.counting.is_none() && is_wrong {
+            self.counting = Some(Box::new(Counting::new(count, cx.now)));
+        }
+        let Some(counting) = self.counting.as_mut().filter(|counting| counting.request.is_due(cx.now)) else { return };
+        counting.waiters.append(mem::take(&mut self.unlocked));
+        counting.last = self.calls.last().map_or(Ticket(0), |last| last.ticket);
+        counting.lease = self.calls.iter().map(|call| call.terms.requested_lease(cx.config)).max();
+        counting.count = count;
+        let (id, mode, lease) = (server.id, Mode::Exclusive, counting.lease);
+        let request = match lease {
+            Some(lease) => Request::Acquire { id, mode, lease, count, how: How::Again },
+            None => Request::Release { id, mode, count, rest: Duration::ZERO },
+        };
+        let request = counting.request.send(cx, numbers, request);
+        server.count_requested(request, lease, cx);
+    }
+
+    pub(crate) fn is_counted_by(&self, request: RequestId) -> bool {
+        self.counting.as_ref().is_some_and(|counting| counting.request.is(request))
+    }
+
+    /// The request about the count got a reply. False if the hold is gone.
+    pub(crate) fn counted(
+        &mut self,
+        hold: &mut Hold,
+        server: &mut ServerHold,
+        request: RequestId,
+        reply: Reply,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        let Some(mut counting) = self.counting.take() else { return true };
+        let Some(sent) = counting.request.sent(request) else { return true };
+        if !matches!(reply, Reply::Granted(_) | Reply::Released { .. }) {
+            counting.waiters.notify(cx, Outcome::Lost(Loss::Removed));
+            return false;
+        }
+        server.counted(counting.count, counting.lease, sent, cx);
+        counting.waiters.notify(cx, Outcome::Confirmed);
+        for call in self.calls.extract_if(.., |call| call.ticket <= counting.last) {
+            hold.add((call.ticket, call.terms), sent, server, cx);
+        }
+        true
+    }
+
+    /// Only calls are refused. Releases are tried again.
+    pub(crate) fn count_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
+        let Some(counting) = &mut self.counting else { return };
+        if failure == Failure::Refused {
+            let refused = self.calls.extract_if(.., |call| call.ticket <= counting.last);
+            refused.for_each(|call| cx.notify(call.ticket, Outcome::Refused));
+        }
+        counting.request.failed(cx.now, failure);
+    }
+
+    /// The next request about the count also undoes the requests for calls that end here.
+    fn expire(&mut self, cx: &mut Cx<'_>) {
+        expire_calls(&mut self.calls, cx);
+        self.unlocked.expire(cx);
+        self.counting.iter_mut().for_each(|counting| counting.waiters.expire(cx));
+    }
+
+    pub(crate) fn take_waiters(&mut self) -> ConfirmWaiters {
+        let mut waiters = mem::take(&mut self.unlocked);
+        self.counting.take().into_iter().for_each(|counting| waiters.append(counting.waiters));
+        waiters
+    }
+
+    fn due(&self) -> Option<Moment> {
+        let request = self.counting.as_ref().and_then(|counting| counting.request.due());
+        let waiters = self.counting.as_ref().and_then(|counting| counting.waiters.due());
+        let calls = self.calls.iter().map(|call| call.by).min();
+        [request, waiters, calls, self.unlocked.due()].into_iter().flatten().min()
+    }
+}
+
+impl Counting {
+    fn new(count: u32, now: Moment) -> Counting {
+        let request = PendingRequest::new(now);
+        Counting { request, count, lease: None, last: Ticket(0), waiters: ConfirmWaiters::default() }
+    }
+}
+
+/// Readers that share one id. Its count on the server is always one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Readers {
+    holds: Vec<Hold>,
+    /// Nested calls. The next confirmation that is sent after a call acquires the lock for it.
+    calls: Vec<NestedCall>,
+    /// Readers that reached their `max_hold`. They may use the rest of the lease to stop.
+    ended: Vec<LostHold>,
+}
+
+impl Readers {
+    /// A request that was sent at `sent` has admitted this reader.
+    pub(crate) fn admit(
+        &mut self,
+        owner: Owner,
+        call: (Ticket, Terms),
+        sent: Moment,
+        server: &mut ServerHold,
+        cx: &mut Cx<'_>,
+    ) {
+        let mut hold = Hold::new(owner);
+        hold.add(call, sent, server, cx);
+        self.holds.push(hold);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    pub(crate) fn reenter(&mut self, call: NestedCall, server: &mut ServerHold, cx: &Cx<'_>) {
+        server.extend(Some(call.terms.requested_lease(cx.config)));
+        server.confirm_now(cx.now);
+        self.calls.push(call);
+    }
+
+    /// A confirmation that was sent at `sent` has found the id.
+    pub(crate) fn confirmed(&mut self, server: &mut ServerHold, sent: Moment, cx: &mut Cx<'_>) {
+        for call in self.calls.extract_if(.., |call| call.since <= sent) {
+            if let Some(hold) = self.holds.iter_mut().find(|hold| hold.owner == call.owner) {
+                hold.add((call.ticket, call.terms), sent, server, cx);
+            }
+        }
+        if !self.calls.is_empty() {
+            server.confirm_now(cx.now);
+        }
+    }
+
+    fn remove(
+        &mut self,
+        ticket: Ticket,
+        waiter: Option<ConfirmWaiter>,
+        server: &mut ServerHold,
+        cx: &mut Cx<'_>,
+    ) -> Removed {
+        if let Some(at) = self.ended.iter().position(|lost| lost.has(ticket)) {
+            waiter.into_iter().for_each(|waiter| cx.notify(waiter.ticket, Outcome::Lost(self.ended[at].loss)));
+            if self.ended[at].remove(ticket) {
+                self.ended.swap_remove(at);
+            }
+            return Removed::Inner;
+        }
+        let removed = self.holds.iter_mut().find_map(|hold| hold.remove(ticket));
+        if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
+            return Removed::Nothing;
+        }
+        self.drop_unused();
+        if self.holds.is_empty() {
+            return Removed::Last { may_pass: removed.is_some_and(|one| one.renewed) && self.ended.is_empty() };
+        }
+        if waiter.is_some() {
+            server.confirm_for(waiter, cx.now);
+        }
+        Removed::Inner
+    }
+
+    fn drop_unused(&mut self) {
+        let calls = &self.calls;
+        self.holds.retain(|hold| !hold.acquisitions.is_empty() || calls.iter().any(|call| call.owner == hold.owner));
+    }
+
+    fn expire(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
+            self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, cx));
+        }
+        expire_calls(&mut self.calls, cx);
+        self.drop_unused();
+    }
+
+    pub(crate) fn take_ended(&mut self) -> Vec<LostHold> {
+        mem::take(&mut self.ended)
+    }
+}
+
+fn expire_calls(calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) {
+    let now = cx.now;
+    let ended = calls.extract_if(.., |call| call.by <= now);
+    ended.for_each(|call| cx.notify(call.ticket, Outcome::Unavailable));
+}

@@ -1,0 +1,236 @@
+//! The one function that everything goes through.
+
+use super::{
+    on_server::{Lost, OnServer},
+    release::PendingRelease,
+    requests::{ConfirmWaiter, Failure, PendingRequest},
+    state::{Asking, Attempt, Idle, Life, Listening, LockState},
+    types::{Action, Config, Cx, Event, Mode, Moment, Request},
+};
+
+impl LockState {
+    /// First everything ends whose time is over. Then one fact changes. Then follow the next actions, from one look at all facts. So the order
+    /// in which facts become known makes no difference, and no look is followed by a separate act.
+    pub(crate) fn handle(&mut self, event: Event, cx: &mut Cx<'_>) {
+        self.expire(cx);
+        self.change(event, cx);
+        self.expire(cx); // a new grant may be over already
+        self.next_actions(cx);
+    }
+
+    fn change(&mut self, event: Event, cx: &mut Cx<'_>) {
+        match event {
+            Event::Acquire { ticket, owner, terms, limit } => self.acquire(ticket, (owner, terms, limit), cx),
+            Event::Seen(ticket) => self.seen(ticket),
+            Event::Dropped(ticket) => self.leave(ticket, None, cx),
+            Event::Unlock(ticket) => self.leave(ticket, Some(ConfirmWaiter::new(ticket, cx)), cx),
+            Event::Check { guard, ticket, lease } => self.check(guard, ticket, lease, cx),
+            Event::Replied(request, reply) => self.replied(request, reply, cx),
+            Event::Unknown(request) => self.failed(request, Failure::Unknown, cx),
+            Event::NotNow(request) => self.failed(request, Failure::NotNow, cx),
+            Event::Refused(request) => self.failed(request, Failure::Refused, cx),
+            Event::Message => self.received_message(cx),
+            Event::Subscribed => self.subscribed(cx),
+            Event::Unsubscribed => self.unsubscribed(cx),
+            Event::Due => {}
+            Event::Yielded => self.release_all_resting(cx),
+            Event::Reconnected => self.reconnected(cx),
+            Event::Stop => self.stop(Life::Stopping, cx),
+            Event::Close => self.close(cx),
+        }
+    }
+
+    // ---- time ----
+
+    fn expire(&mut self, cx: &mut Cx<'_>) {
+        for at in (0..self.on_server.len()).rev() {
+            self.expire_one(at, cx);
+        }
+        self.pass_over_absent(cx);
+        if !self.queue.is_empty() {
+            let silent_since = self.silent_since();
+            self.queue.expire(cx, silent_since);
+            self.refuse(cx);
+        }
+    }
+
+    fn expire_one(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let has_held = self.held().next().is_some();
+        match &mut self.on_server[at] {
+            OnServer::Held(server, holders) => match holders.end(server) {
+                (end, loss) if end <= cx.now => self.lose(at, loss, cx),
+                _ => holders.expire(server, cx),
+            },
+            OnServer::Resting(server, waiters) => {
+                waiters.expire(cx);
+                server.expire_waiters(cx);
+                if server.until <= cx.now {
+                    self.release_resting(at, cx);
+                }
+            }
+            OnServer::HandingOver(hand_over) => {
+                if !hand_over.expire(cx) {
+                    self.on_server.swap_remove(at);
+                    self.look(cx.now);
+                }
+            }
+            OnServer::Lost(lost) => {
+                lost.server.iter_mut().for_each(|server| server.expire_waiters(cx));
+                self.release_spent(at, has_held, cx);
+            }
+            OnServer::Releasing(release) => {
+                if !release.expire(cx) {
+                    self.on_server.swap_remove(at);
+                }
+            }
+        }
+    }
+
+    /// Others go first where callers do not look. Each time this leaves less time to the others, so it looks again.
+    fn pass_over_absent(&mut self, cx: &mut Cx<'_>) {
+        loop {
+            let (now, time) = (cx.now, self.time_to_see);
+            let absent: Vec<_> = self.held().flat_map(|(_, holders)| holders.absent(now, time)).collect();
+            if absent.is_empty() {
+                return;
+            }
+            self.pass_over(absent, cx);
+        }
+    }
+
+    /// A lost hold ends with its lease, unless another hold of this client keeps it on the server: a writer that also reads.
+    fn release_spent(&mut self, at: usize, has_held: bool, cx: &mut Cx<'_>) {
+        let OnServer::Lost(Lost { server, .. }) = &mut self.on_server[at] else { return };
+        if let Some(server) = server.take_if(|server| has_held && server.bound <= cx.now) {
+            self.release(server, cx);
+        }
+    }
+
+    /// The time at which [`Event::Due`] is needed if nothing else happens.
+    pub(crate) fn due(&self, config: &Config) -> Option<Moment> {
+        let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).min();
+        let queue = self.queue.due(self.silent_since(), config.outage_timeout);
+        [on_server, self.spent_due(), self.attempt_due(Moment::FAR), queue].into_iter().flatten().min()
+    }
+
+    fn spent_due(&self) -> Option<Moment> {
+        self.held().next()?;
+        let bound = |one: &OnServer| match one {
+            OnServer::Lost(lost) => lost.server.as_ref().map(|server| server.bound),
+            _ => None,
+        };
+        self.on_server.iter().filter_map(bound).min()
+    }
+
+    // ---- messages ----
+
+    fn subscribed(&mut self, cx: &Cx<'_>) {
+        if self.listening == Listening::Requested {
+            self.listening = Listening::On;
+            self.look(cx.now); // a release may have been published before
+        }
+    }
+
+    fn unsubscribed(&mut self, cx: &Cx<'_>) {
+        if self.listening == Listening::On {
+            self.listening = Listening::Requested;
+            self.look(cx.now);
+        }
+    }
+
+    // ---- next actions ----
+
+    /// Whether a request is due is not remembered. It follows from the facts.
+    fn next_actions(&mut self, cx: &mut Cx<'_>) {
+        self.release_empty(cx);
+        self.use_resting(cx);
+        self.drop_attempt(cx);
+        self.confirm_for_next(cx);
+        for one in &mut self.on_server {
+            one.send(cx, &mut self.numbers);
+        }
+        self.send_attempt(cx);
+        self.queue.forget_if_empty();
+        if self.queue.is_empty() && self.listening != Listening::Off {
+            self.listening = Listening::Off;
+            cx.actions.push(Action::Unsubscribe);
+        }
+    }
+
+    /// The last nested call of a hold may have failed after its last guard was dropped.
+    fn release_empty(&mut self, cx: &mut Cx<'_>) {
+        while let Some(at) = self.find_held(|_, holders| holders.is_empty()) {
+            self.pass_or_release(at, false, None, cx);
+        }
+    }
+
+    /// The next waiter acquires an id that rests, or the id is released for it.
+    fn use_resting(&mut self, cx: &mut Cx<'_>) {
+        let Some((_, next)) = self.next_waiter() else { return };
+        let Some(at) = self.on_server.iter().position(|one| matches!(one, OnServer::Resting(..))) else { return };
+        if self.on_server[at].may_admit(next, cx.now) {
+            return; // a reader, at the next confirmation
+        }
+        let accepts = next.mode() == Mode::Exclusive && next.terms.accepts_any_hold();
+        match self.on_server.swap_remove(at) {
+            OnServer::Resting(mut server, waiters) if accepts && server.mode() == Mode::Exclusive => {
+                server.confirm_for_all(waiters, cx.now);
+                self.grant(server, cx.now, cx);
+            }
+            other => {
+                self.put(other);
+                self.release_all_resting(cx);
+            }
+        }
+    }
+
+    /// A reader that may join a hold needs a confirmation, not a request of its own.
+    fn confirm_for_next(&mut self, cx: &mut Cx<'_>) {
+        let admitting = self.next_waiter().and_then(|(_, next)| self.admitting(next, cx.now));
+        if let Some(server) = admitting.and_then(|at| self.on_server[at].server_hold()) {
+            server.confirm_now(cx.now);
+        }
+    }
+
+    /// A new hold that no waiter wants anymore must not remain on the server: neither a grant in doubt nor a mark.
+    fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
+        let next = self.next_waiter().map(|(_, next)| next.mode());
+        match &mut self.attempt {
+            Attempt::Idle(idle) if next != Some(Mode::Exclusive) => {
+                if let Some(id) = idle.mark.take() {
+                    let release = PendingRelease::of_attempt(id, Mode::Exclusive, Default::default(), cx);
+                    self.put(OnServer::Releasing(release));
+                }
+            }
+            Attempt::Asking(asking) if next != Some(asking.mode) && !asking.request.is_under_way() => {
+                let is_left = asking.request.is_in_doubt() || asking.has_mark;
+                let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
+                self.attempt = Idle::until(cx.now);
+                if is_left {
+                    self.put(OnServer::Releasing(release));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Requests a new hold for the next waiter.
+    fn send_attempt(&mut self, cx: &mut Cx<'_>) {
+        if self.attempt_due(cx.now).is_none_or(|due| due > cx.now) {
+            return;
+        }
+        let Some((_, next)) = self.next_waiter() else { return };
+        let (mode, lease, how) = (next.mode(), next.terms.requested_lease(cx.config), self.how(next));
+        if let Attempt::Idle(idle) = &self.attempt {
+            let (id, has_mark) = (idle.mark.unwrap_or_else(|| self.numbers.hold()), idle.mark.is_some());
+            let request = PendingRequest::new(cx.now);
+            let asking = Asking { id, mode, lease, how, request, woken: false, has_mark };
+            self.attempt = Attempt::Asking(Box::new(asking));
+        }
+        if let Attempt::Asking(asking) = &mut self.attempt {
+            (asking.lease, asking.how, asking.woken) = (lease, how, false);
+            let request = Request::Acquire { id: asking.id, mode, lease, count: 1, how };
+            asking.request.send(cx, &mut self.numbers, request);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A lock as one state machine for each name: all that one client knows and wants of it. It does no I/O, has no clock, and waits for nothing:
+//! events come in with the time, actions come out. So what ships is what `tests/simulation` simulates and explores.
+//!
+//! From the bottom up: `types`, `requests`, `queue` and `others`, `server_hold`, `hold`, `release`, `on_server`, `state`, `grants`, `callers`
+//! and `replies`, `machine`. Each file imports only from those before it.
+
+mod callers;
+mod grants;
+mod hold;
+mod machine;
+mod on_server;
+mod others;
+mod queue;
+mod release;
+mod replies;
+mod requests;
+mod server_hold;
+mod state;
+mod types;
+
+pub(crate) use state::LockState;
+pub(crate) use types::*;

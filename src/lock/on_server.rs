@@ -1,0 +1,125 @@
+//! What the server has of this client, or may have: one value for each id.
+
+use std::time::Duration;
+
+use super::{
+    hold::{Holders, LostHold},
+    queue::Waiter,
+    release::{HandOver, PendingRelease},
+    requests::ConfirmWaiters,
+    server_hold::ServerHold,
+    types::{Cx, Mode, Moment, Numbers, RequestId},
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum OnServer {
+    /// Owners of this client hold it.
+    Held(ServerHold, Holders),
+    /// No owner holds it for the moment: callers that are about to be notified may want it again. The callers that released it last are
+    /// notified once it is acquired again, or released for all.
+    Resting(ServerHold, ConfirmWaiters),
+    /// It moves to a new id, for the next waiter of this client.
+    HandingOver(HandOver),
+    /// It is lost, and its guards still exist.
+    Lost(Lost),
+    /// No owner wants it anymore.
+    Releasing(PendingRelease),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Lost {
+    /// The server may still have it: the holders need the rest of the lease to stop.
+    pub(crate) server: Option<ServerHold>,
+    pub(crate) holds: Vec<LostHold>,
+}
+
+impl OnServer {
+    /// True if a request for this waiter makes no sense because of this id. An owner that writes may also read.
+    pub(crate) fn keeps_out(&self, waiter: &Waiter) -> bool {
+        match self {
+            OnServer::Held(server, holders) => server.mode() == Mode::Exclusive && !holders.has_owner(waiter.owner),
+            OnServer::Resting(server, _) => server.mode() == Mode::Exclusive,
+            OnServer::HandingOver(_) => true,
+            OnServer::Lost(_) | OnServer::Releasing(_) => false,
+        }
+    }
+
+    /// True if the next reply to a confirmation may admit this waiter.
+    pub(crate) fn may_admit(&self, waiter: &Waiter, now: Moment) -> bool {
+        match self {
+            OnServer::Held(server, _) | OnServer::Resting(server, _) => {
+                waiter.mode() == Mode::Shared && waiter.terms.accepts_any_hold() && server.may_admit(now)
+            }
+            OnServer::HandingOver(_) | OnServer::Lost(_) | OnServer::Releasing(_) => false,
+        }
+    }
+
+    pub(crate) fn server_hold(&mut self) -> Option<&mut ServerHold> {
+        match self {
+            OnServer::Held(server, _) | OnServer::Resting(server, _) => Some(server),
+            OnServer::Lost(lost) => lost.server.as_mut(),
+            OnServer::HandingOver(_) | OnServer::Releasing(_) => None,
+        }
+    }
+
+    pub(crate) fn into_server_hold(self) -> Option<ServerHold> {
+        match self {
+            OnServer::Held(server, _) | OnServer::Resting(server, _) => Some(server),
+            OnServer::Lost(lost) => lost.server,
+            OnServer::HandingOver(_) | OnServer::Releasing(_) => None,
+        }
+    }
+
+    /// True if this request is about this id, and under way.
+    pub(crate) fn awaits(&self, request: RequestId) -> bool {
+        match self {
+            OnServer::Held(server, Holders::One(_, reentry)) => {
+                server.is_confirmed_by(request) || reentry.is_counted_by(request)
+            }
+            OnServer::Held(server, _) | OnServer::Resting(server, _) => server.is_confirmed_by(request),
+            OnServer::HandingOver(hand_over) => hand_over.request().is(request),
+            OnServer::Lost(lost) => lost.server.as_ref().is_some_and(|server| server.is_confirmed_by(request)),
+            OnServer::Releasing(release) => release.is(request),
+        }
+    }
+
+    /// This request ended, whatever its result.
+    pub(crate) fn request_ended(&mut self, request: RequestId) {
+        match self {
+            OnServer::Releasing(release) => release.request_ended(request),
+            _ => self.server_hold().into_iter().for_each(|server| server.request_ended(request)),
+        }
+    }
+
+    /// Sends the requests about this id that are due.
+    pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
+        match self {
+            OnServer::Held(server, holders) => {
+                if let Holders::One(hold, reentry) = holders {
+                    reentry.send_count(hold, server, cx, numbers);
+                }
+                let lease = holders.is_renewed().then_some(cx.config.watchdog);
+                server.send_confirmation(cx, numbers, lease);
+            }
+            OnServer::Resting(server, _) => server.send_confirmation(cx, numbers, Some(cx.config.watchdog)),
+            OnServer::HandingOver(hand_over) => hand_over.send(cx, numbers),
+            OnServer::Lost(Lost { server: Some(server), .. }) => server.send_confirmation_of_lost(cx, numbers),
+            OnServer::Lost(_) => {}
+            OnServer::Releasing(release) => release.send(cx, numbers),
+        }
+    }
+
+    pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
+        match self {
+            OnServer::Held(server, holders) => {
+                [server.due(), holders.due(time_to_see), Some(server.until)].into_iter().flatten().min()
+            }
+            OnServer::Resting(server, waiters) => {
+                [server.due(), waiters.due(), Some(server.until)].into_iter().flatten().min()
+            }
+            OnServer::HandingOver(hand_over) => hand_over.due(),
+            OnServer::Lost(lost) => lost.server.as_ref().and_then(ServerHold::due_for_waiters),
+            OnServer::Releasing(release) => release.due(),
+        }
+    }
+}

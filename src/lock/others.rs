@@ -1,0 +1,112 @@
+//! What this client knows about waiters of other processes.
+//!
+//! All waiters receive the message about a release at the same moment, and the process that just held the lock is the quickest to send
+//! the next request. So after a release this process lets others go first, at as many releases as there are other processes.
+
+use std::time::Duration;
+
+use super::types::{Config, Moment};
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+/// After this many pauses in a row in which no other process acquired the lock, most releases need no pause.
+const IN_VAIN: u32 = 8;
+/// The number of such releases before the next pause.
+const WITHOUT_PAUSE: u32 = 16;
+/// For this long the lock may remain in this process if no other client received the last message.
+const LONGEST_ROW: Duration = Duration::from_millis(10);
+/// After this time without a release the state is forgotten.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct OtherClients {
+    /// Another client received the last message about a release, or may have.
+    pub(crate) may_wait: bool,
+    row: Option<Row>,
+    debt: Option<Debt>,
+    /// Pauses in a row in which no other process acquired the lock.
+    in_vain: u32,
+    /// Releases since the last pause.
+    releases: u32,
+    last: Moment,
+}
+
+/// Turns in this process since the last release that was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Row {
+    turns: u32,
+    since: Moment,
+}
+
+/// At so many more releases others go first, now until this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Debt {
+    releases: u32,
+    until: Moment,
+}
+
+impl OtherClients {
+    pub(crate) fn new() -> OtherClients {
+        OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO }
+    }
+
+    fn row(&self, now: Moment) -> Row {
+        self.row.unwrap_or(Row { turns: 0, since: now })
+    }
+
+    /// Whether the lock may remain in this process for one more turn.
+    pub(crate) fn permit_turn(&self, now: Moment, config: &Config) -> bool {
+        let row = self.row(now);
+        let is_short = row.turns < config.handovers || !self.may_wait && now.since(row.since) < LONGEST_ROW;
+        config.handovers > 0 && is_short
+    }
+
+    pub(crate) fn took_turn(&mut self, now: Moment) {
+        let row = self.row(now);
+        self.row = Some(Row { turns: row.turns + 1, ..row });
+        self.last = now;
+    }
+
+    /// A release was published, and so many other clients received it. `subscribed`: this client receives it, too.
+    pub(crate) fn released(&mut self, receivers: u32, subscribed: bool, now: Moment, config: &Config) {
+        (self.row, self.may_wait, self.last) = (None, receivers > 0, now);
+        if receivers == 0 {
+            return;
+        }
+        self.releases += 1;
+        if self.in_vain < IN_VAIN || self.releases > WITHOUT_PAUSE {
+            // A subscribed client counts this release when it receives the message.
+            let releases = receivers - u32::from(!subscribed);
+            self.debt = Some(Debt { releases, until: now + pause(config) });
+            self.releases = 0;
+        }
+    }
+
+    pub(crate) fn received_message(&mut self, now: Moment, config: &Config) {
+        let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until: now + pause(config) });
+        self.debt = self.debt.and_then(next);
+    }
+
+    /// Until this time others go first.
+    pub(crate) fn first_until(&self) -> Option<Moment> {
+        self.debt.map(|debt| debt.until)
+    }
+
+    /// Another client holds the lock.
+    pub(crate) fn hold_it(&mut self) {
+        self.in_vain = 0;
+    }
+
+    /// This client acquired the lock again.
+    pub(crate) fn had_their_turn(&mut self) {
+        self.in_vain += u32::from(self.debt.take().is_some());
+    }
+
+    pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
+        now.since(self.last) > REMEMBERED || *self == OtherClients::new()
+    }
+}
+
+fn pause(config: &Config) -> Duration {
+    (config.round_trip * 4).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}

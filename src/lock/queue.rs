@@ -1,0 +1,216 @@
+//! The waiters of one name in this process, first in, first out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
+
+use super::types::{Cx, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Waiter {
+    pub(crate) owner: Owner,
+    pub(crate) terms: Terms,
+    pub(crate) joined: Moment,
+    limit: WaitLimit,
+    /// How often its lease had ended before it could be notified.
+    pub(crate) too_late: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum WaitLimit {
+    Forever,
+    Until(Moment),
+    /// It waits for the next reply only, for no longer than this. `try_lock` begins like that.
+    ForReply {
+        by: Moment,
+    },
+}
+
+impl Waiter {
+    /// True unless the next reply ends its wait.
+    pub(crate) fn keeps_waiting(&self) -> bool {
+        !matches!(self.limit, WaitLimit::ForReply { .. })
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.terms.mode
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct WaitQueue {
+    waiters: BTreeMap<Ticket, Waiter>,
+    /// By owner: several branches of one task may wait.
+    owners: BTreeSet<(Owner, Ticket)>,
+    /// Waiters with a limit.
+    limits: BTreeSet<(Moment, Ticket)>,
+    /// Waiters that wait for the next reply only.
+    for_reply: BTreeSet<(Moment, Ticket)>,
+}
+
+/// A queue that needs no memory while it is empty, as that of most locks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct RareQueue(Option<Box<WaitQueue>>);
+
+static EMPTY: WaitQueue = WaitQueue {
+    waiters: BTreeMap::new(),
+    owners: BTreeSet::new(),
+    limits: BTreeSet::new(),
+    for_reply: BTreeSet::new(),
+};
+
+impl RareQueue {
+    pub(crate) fn forget_if_empty(&mut self) {
+        self.0.take_if(|queue| queue.is_empty());
+    }
+}
+
+impl Deref for RareQueue {
+    type Target = WaitQueue;
+
+    fn deref(&self) -> &WaitQueue {
+        self.0.as_deref().unwrap_or(&EMPTY)
+    }
+}
+
+impl DerefMut for RareQueue {
+    fn deref_mut(&mut self) -> &mut WaitQueue {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl WaitQueue {
+    pub(crate) fn join(&mut self, ticket: Ticket, (owner, terms, limit): (Owner, Terms, Limit), cx: &Cx<'_>) {
+        let limit = match limit {
+            Limit::Forever => WaitLimit::Forever,
+            Limit::Until(end) => WaitLimit::Until(end),
+            Limit::Once => WaitLimit::ForReply { by: cx.now + cx.config.command_timeout.min(cx.config.outage_timeout) },
+        };
+        self.put_back(ticket, Waiter { owner, terms, joined: cx.now, limit, too_late: 0 });
+    }
+
+    /// Tickets are the order of the queue, so the waiter gets its earlier place.
+    pub(crate) fn put_back(&mut self, ticket: Ticket, waiter: Waiter) {
+        if let Some((set, at)) = self.index(waiter.limit) {
+            set.insert((at, ticket));
+        }
+        self.owners.insert((waiter.owner, ticket));
+        self.waiters.insert(ticket, waiter);
+    }
+
+    pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&ticket)?;
+        if let Some((set, at)) = self.index(waiter.limit) {
+            set.remove(&(at, ticket));
+        }
+        self.owners.remove(&(waiter.owner, ticket));
+        Some(waiter)
+    }
+
+    fn index(&mut self, limit: WaitLimit) -> Option<(&mut BTreeSet<(Moment, Ticket)>, Moment)> {
+        match limit {
+            WaitLimit::Forever => None,
+            WaitLimit::Until(end) => Some((&mut self.limits, end)),
+            WaitLimit::ForReply { by } => Some((&mut self.for_reply, by)),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    pub(crate) fn contains(&self, ticket: Ticket) -> bool {
+        self.waiters.contains_key(&ticket)
+    }
+
+    pub(crate) fn first(&self) -> Option<(Ticket, &Waiter)> {
+        self.waiters.first_key_value().map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
+    /// The first waiter of one owner.
+    pub(crate) fn first_of(&self, owner: Owner) -> Option<(Ticket, &Waiter)> {
+        let (_, ticket) = *self.owners.range((owner, Ticket(0))..=(owner, Ticket(u64::MAX))).next()?;
+        Some((ticket, &self.waiters[&ticket]))
+    }
+
+    pub(crate) fn take_of(&mut self, owner: Owner) -> Option<(Ticket, Waiter)> {
+        let (ticket, _) = self.first_of(owner)?;
+        self.leave(ticket).map(|waiter| (ticket, waiter))
+    }
+
+    /// True if a waiter needs a reply of this moment.
+    pub(crate) fn needs_reply(&self) -> bool {
+        !self.for_reply.is_empty()
+    }
+
+    /// A request that was sent at `sent` found the lock held against this mode. Waiters that joined before and wait for the next reply
+    /// only get `Busy`. A reader may enter beside readers, but not before an earlier writer. `except` may enter beside its own hold.
+    pub(crate) fn refuse(&mut self, sent: Moment, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
+        if self.for_reply.is_empty() {
+            return;
+        }
+        self.refuse_mode(sent, Mode::Exclusive, except, cx);
+        let has_writer_first = self.first().is_some_and(|(_, first)| first.mode() == Mode::Exclusive);
+        if mode == Mode::Shared || has_writer_first {
+            self.refuse_mode(sent, Mode::Shared, except, cx);
+        }
+    }
+
+    fn refuse_mode(&mut self, sent: Moment, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
+        let is_refused =
+            |waiter: &Waiter| waiter.joined <= sent && waiter.mode() == mode && Some(waiter.owner) != except;
+        let refused = self.for_reply.iter().map(|(_, ticket)| *ticket);
+        let refused: Vec<_> = refused.filter(|ticket| is_refused(&self.waiters[ticket])).collect();
+        refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
+    }
+
+    pub(crate) fn end(&mut self, ticket: Ticket, cx: &mut Cx<'_>, outcome: Outcome) {
+        self.leave(ticket);
+        cx.notify(ticket, outcome);
+    }
+
+    pub(crate) fn end_first(&mut self, cx: &mut Cx<'_>, outcome: Outcome) {
+        if let Some((ticket, _)) = self.first() {
+            self.end(ticket, cx, outcome);
+        }
+    }
+
+    pub(crate) fn end_all(&mut self, cx: &mut Cx<'_>, outcome: Outcome) {
+        while !self.is_empty() {
+            self.end_first(cx, outcome);
+        }
+    }
+
+    /// Waiters whose limit has ended now wait for one reply only. Waiters that waited long enough for a reply get `Unavailable`.
+    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) {
+        while let Some((end, ticket)) = self.limits.first().copied().filter(|(end, _)| *end <= cx.now) {
+            self.limits.remove(&(end, ticket));
+            let by = cx.now + cx.config.last_reply();
+            self.for_reply.insert((by, ticket));
+            self.waiters.get_mut(&ticket).expect("it is in the queue").limit = WaitLimit::ForReply { by };
+        }
+        while let Some((_, ticket)) = self.for_reply.first().copied().filter(|(by, _)| *by <= cx.now) {
+            self.end(ticket, cx, Outcome::Unavailable);
+        }
+        while self.outage_ends(silent_since, cx.config.outage_timeout).is_some_and(|end| end <= cx.now) {
+            self.end_first(cx, Outcome::Unavailable);
+        }
+    }
+
+    /// The time at which the first waiter stops waiting for a server that does not reply. Later waiters stop later.
+    fn outage_ends(&self, since: Option<Moment>, timeout: Duration) -> Option<Moment> {
+        since.zip(self.first()).map(|(since, (_, first))| first.joined.max(since) + timeout)
+    }
+
+    pub(crate) fn due(&self, silent_since: Option<Moment>, timeout: Duration) -> Option<Moment> {
+        let limit = self.limits.first().map(|(end, _)| *end);
+        let reply = self.for_reply.first().map(|(by, _)| *by);
+        [limit, reply, self.outage_ends(silent_since, timeout)].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,171 @@
+//! Ids that this client gives up: released for all, or handed over to the next waiter by a request.
+
+use std::time::Duration;
+
+use super::{
+    requests::{ConfirmWaiters, Failure, PendingRequest},
+    server_hold::ServerHold,
+    types::{Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
+};
+
+/// A mark on the server lasts for this long.
+const MARK: Duration = Duration::from_secs(3);
+
+/// An id that no owner here holds, until the server has nothing left of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PendingRelease {
+    id: HoldId,
+    mode: Mode,
+    /// The server must run these requests before the release.
+    before: [Option<RequestId>; 2],
+    /// After this time the server has nothing left of it.
+    bound: Moment,
+    /// The lock stays held until then.
+    not_before: Moment,
+    request: PendingRequest,
+    waiters: ConfirmWaiters,
+}
+
+impl PendingRelease {
+    pub(crate) fn new(mut server: ServerHold, now: Moment) -> PendingRelease {
+        PendingRelease {
+            id: server.id,
+            mode: server.mode(),
+            before: server.before_release(server.not_before > now),
+            bound: server.bound,
+            not_before: server.not_before,
+            request: PendingRequest::new(now),
+            waiters: server.take_waiters(),
+        }
+    }
+
+    /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
+    pub(crate) fn of_attempt(id: HoldId, mode: Mode, lease: Duration, cx: &Cx<'_>) -> PendingRelease {
+        let request = PendingRequest::new(cx.now);
+        let bound = cx.gone_by(lease.max(MARK));
+        let (before, waiters) = ([None; 2], ConfirmWaiters::default());
+        PendingRelease { id, mode, before, bound, not_before: Moment::ZERO, request, waiters }
+    }
+
+    /// Sends the release if it is due.
+    pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
+        if self.before == [None; 2] && self.request.is_due(cx.now) {
+            let rest = self.not_before.since(cx.now);
+            let request = Request::Release { id: self.id, mode: self.mode, count: 0, rest };
+            self.request.send(cx, numbers, request);
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn is(&self, request: RequestId) -> bool {
+        self.request.is(request)
+    }
+
+    /// No reply yet, and no failure.
+    pub(crate) fn is_at_first_try(&self) -> bool {
+        self.request.silent_since().is_none()
+    }
+
+    /// The server replied. `found`: it had the id.
+    pub(crate) fn ended(mut self, found: bool, cx: &mut Cx<'_>) {
+        // If it did not: the first try worked, or the lease had ended. Nobody can know.
+        let was_held = found || self.request.is_in_doubt();
+        self.waiters.notify(cx, if was_held { Outcome::Confirmed } else { Outcome::Lost(Loss::Removed) });
+    }
+
+    pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
+        self.request.failed(now, failure);
+    }
+
+    /// This request ended, whatever its result.
+    pub(crate) fn request_ended(&mut self, request: RequestId) {
+        self.before.iter_mut().filter(|before| **before == Some(request)).for_each(|before| *before = None);
+    }
+
+    /// False once the server has nothing left of it.
+    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.waiters.expire(cx);
+        let is_over = self.bound <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
+        if is_over {
+            self.waiters.notify(cx, Outcome::Unavailable);
+        }
+        !is_over
+    }
+
+    pub(crate) fn due(&self) -> Option<Moment> {
+        let request = self.request.due().filter(|_| self.before == [None; 2]);
+        [request, self.waiters.due()].into_iter().flatten().min()
+    }
+}
+
+/// An exclusive hold moves to a new id, for the waiter that is first in the queue at the reply.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct HandOver {
+    pub(crate) from: HoldId,
+    pub(crate) to: HoldId,
+    pub(crate) lease: Duration,
+    bound: Moment,
+    request: PendingRequest,
+    waiters: ConfirmWaiters,
+}
+
+impl HandOver {
+    pub(crate) fn new(mut server: ServerHold, to: HoldId, lease: Duration, cx: &Cx<'_>) -> HandOver {
+        let bound = server.bound.max(cx.gone_by(lease));
+        let waiters = server.take_waiters();
+        HandOver { from: server.id, to, lease, bound, request: PendingRequest::new(cx.now), waiters }
+    }
+
+    pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
+        if self.request.is_due(cx.now) {
+            self.bound = cx.gone_by(self.lease).max(self.bound);
+            self.request.send(cx, numbers, Request::HandOver { id: self.from, to: self.to, lease: self.lease });
+        }
+    }
+
+    pub(crate) fn request(&self) -> &PendingRequest {
+        &self.request
+    }
+
+    pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
+        self.request.failed(now, failure);
+    }
+
+    pub(crate) fn waiters(&mut self) -> &mut ConfirmWaiters {
+        &mut self.waiters
+    }
+
+    /// The server refused it. Both ids are released, because an earlier try may have worked.
+    pub(crate) fn releases(self, cx: &Cx<'_>) -> impl Iterator<Item = PendingRelease> {
+        let in_doubt = self.request.is_in_doubt();
+        let release = |id, waiters| PendingRelease {
+            id,
+            mode: Mode::Exclusive,
+            before: [None; 2],
+            bound: self.bound,
+            not_before: Moment::ZERO,
+            request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
+            waiters,
+        };
+        let from = release(self.from, self.waiters);
+        let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));
+        std::iter::once(from).chain(to)
+    }
+
+    /// False once the server has nothing left of it.
+    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.waiters.expire(cx);
+        let is_over = self.bound <= cx.now && !self.request.is_under_way();
+        if is_over {
+            self.waiters.notify(cx, Outcome::Unavailable);
+        }
+        !is_over
+    }
+
+    pub(crate) fn due(&self) -> Option<Moment> {
+        [self.request.due(), self.waiters.due()].into_iter().flatten().min()
+    }
+}

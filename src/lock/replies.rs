@@ -1,0 +1,224 @@
+//! What the server says: replies to requests, and requests that failed.
+
+use std::time::Duration;
+
+use super::{
+    hold::Holders,
+    on_server::OnServer,
+    release::HandOver,
+    requests::Failure,
+    server_hold::{Confirmed, Granted, ServerHold},
+    state::{Asking, Attempt, Idle, Listening, LockState},
+    types::{Action, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+};
+
+/// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
+const LONGEST_NAP: Duration = Duration::from_secs(5);
+/// The same while no message can arrive.
+const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
+/// The same with a mark on the server, which must not expire.
+const MARKED_NAP: Duration = Duration::from_secs(1);
+
+impl LockState {
+    pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        self.request_ended(request);
+        if let Attempt::Asking(asking) = &self.attempt
+            && let Some(sent) = asking.request.sent(request)
+        {
+            return self.attempt_replied(sent, reply, cx);
+        }
+        let Some(at) = self.on_server.iter().position(|one| one.awaits(request)) else { return };
+        match &mut self.on_server[at] {
+            OnServer::Held(server, Holders::One(hold, reentry)) if reentry.is_counted_by(request) => {
+                if !reentry.counted(hold, server, request, reply, cx) {
+                    self.lose(at, Loss::Removed, cx);
+                }
+            }
+            OnServer::Held(..) | OnServer::Resting(..) => self.confirmed(at, reply, cx),
+            OnServer::Lost(lost) => lost.server.iter_mut().for_each(|server| confirmed_lost(server, reply, cx)),
+            OnServer::HandingOver(_) => self.handed_over(at, request, reply, cx),
+            OnServer::Releasing(_) => self.released(at, reply, cx),
+        }
+    }
+
+    // ---- a new hold ----
+
+    fn attempt_replied(&mut self, sent: Moment, reply: Reply, cx: &mut Cx<'_>) {
+        let idle = Idle::until(cx.now);
+        let Attempt::Asking(asking) = std::mem::replace(&mut self.attempt, idle) else { return };
+        let token = if let Reply::Granted(token) = reply { token } else { None };
+        let Asking { id, mode, lease, how, ref request, .. } = *asking;
+        let granted = Granted { id, mode, token, sent, lease, in_doubt: request.is_in_doubt() };
+        match reply {
+            Reply::Granted(_) => {
+                let mut server = ServerHold::new(granted, cx);
+                if !matches!(how, How::Beside(_)) {
+                    server.admits(sent, cx.config); // beside a writer, others are not admitted
+                }
+                self.grant(server, sent, cx);
+            }
+            Reply::TooFewReplicas => {
+                self.end_next(cx, Outcome::TooFewReplicas);
+                self.release(ServerHold::new(granted, cx), cx);
+            }
+            Reply::Busy { left, by } => self.busy(&asking, sent, (left, by), cx),
+            Reply::Lost => self.writer_lost(how, cx),
+            _ => self.end_next(cx, Outcome::Refused),
+        }
+    }
+
+    fn busy(&mut self, asking: &Asking, sent: Moment, (left, by): (Option<Duration>, Mode), cx: &mut Cx<'_>) {
+        if asking.mode == Mode::Exclusive {
+            self.others.hold_it();
+        }
+        self.queue.refuse(sent, asking.mode, None, cx);
+        let has_mark =
+            asking.has_mark || asking.mode == Mode::Exclusive && asking.how == How::Wait && by == Mode::Shared;
+        let longest = match self.listening {
+            Listening::On if has_mark => MARKED_NAP,
+            Listening::On => LONGEST_NAP,
+            Listening::Off | Listening::Requested => NAP_WITHOUT_MESSAGES,
+        };
+        // The server deletes a key only after the millisecond in which it expires.
+        let nap = left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest));
+        let look_at = if asking.woken { cx.now } else { cx.now + nap };
+        self.attempt = Attempt::Idle(Idle { look_at, refused: asking.mode, mark: has_mark.then_some(asking.id) });
+        if self.listening == Listening::Off && !self.queue.is_empty() {
+            self.listening = Listening::Requested;
+            cx.actions.push(Action::Subscribe);
+        }
+    }
+
+    /// The server does not have the hold beside which an owner wanted to read.
+    fn writer_lost(&mut self, how: How, cx: &mut Cx<'_>) {
+        let is_it = |server: &ServerHold| how == How::Beside(server.id);
+        if let Some(at) = self.find_held(|server, _| is_it(server)) {
+            self.lose(at, Loss::Removed, cx);
+        }
+    }
+
+    fn end_next(&mut self, cx: &mut Cx<'_>, outcome: Outcome) {
+        if let Some((ticket, _)) = self.next_waiter() {
+            self.queue.end(ticket, cx, outcome);
+        }
+    }
+
+    // ---- confirmations ----
+
+    fn confirmed(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
+        let Some(server) = self.on_server[at].server_hold() else { return };
+        match server.confirmed(cx, reply) {
+            Confirmed::Gone => self.lose(at, Loss::Removed, cx),
+            Confirmed::Since(sent) => self.admit_more(at, sent, cx),
+        }
+    }
+
+    /// Readers enter that have waited for this confirmation. If no owner uses the id, it rests until other tasks have run.
+    fn admit_more(&mut self, at: usize, sent: Moment, cx: &mut Cx<'_>) {
+        match self.on_server.swap_remove(at) {
+            OnServer::Held(mut server, Holders::Readers(mut readers)) => {
+                readers.confirmed(&mut server, sent, cx);
+                self.admit(&mut server, &mut readers, sent, cx);
+                self.put(OnServer::Held(server, Holders::Readers(readers)));
+            }
+            OnServer::Resting(mut server, waiters) if server.mode() == Mode::Shared => {
+                let mut readers = Holders::readers();
+                self.admit(&mut server, &mut readers, sent, cx);
+                if readers.is_empty() {
+                    cx.actions.push(Action::Yield);
+                    return self.put(OnServer::Resting(server, waiters));
+                }
+                server.confirm_for_all(waiters, cx.now);
+                self.put(OnServer::Held(server, Holders::Readers(readers)));
+            }
+            other => {
+                if matches!(other, OnServer::Resting(..)) {
+                    cx.actions.push(Action::Yield);
+                }
+                self.put(other);
+            }
+        }
+    }
+
+    // ---- ids that are given up ----
+
+    fn handed_over(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        let OnServer::HandingOver(mut hand_over) = self.on_server.swap_remove(at) else { return };
+        let Some(sent) = hand_over.request().sent(request) else { return };
+        let HandOver { from, to, lease, .. } = hand_over;
+        let in_doubt = hand_over.request().is_in_doubt();
+        let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, sent, lease, in_doubt };
+        match reply {
+            Reply::Handed(token) => {
+                hand_over.waiters().notify(cx, Outcome::Confirmed);
+                self.grant(ServerHold::new(granted(to, token), cx), sent, cx);
+            }
+            Reply::Gone => {
+                // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
+                let was_held = if in_doubt { Outcome::Confirmed } else { Outcome::Lost(Loss::Removed) };
+                hand_over.waiters().notify(cx, was_held);
+            }
+            _ => {
+                let mut server = ServerHold::new(granted(from, None), cx);
+                server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
+                self.release(server, cx);
+            }
+        }
+    }
+
+    fn released(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
+        let OnServer::Releasing(release) = self.on_server.swap_remove(at) else { return };
+        if let Reply::Released { receivers } = reply
+            && release.mode() == Mode::Exclusive
+        {
+            self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
+        }
+        release.ended(matches!(reply, Reply::Released { .. }), cx);
+        self.look(cx.now);
+    }
+
+    // ---- failures ----
+
+    pub(super) fn failed(&mut self, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
+        self.request_ended(request);
+        if let Attempt::Asking(asking) = &mut self.attempt
+            && asking.request.is(request)
+        {
+            asking.request.failed(cx.now, failure);
+            return if failure == Failure::Refused {
+                self.end_next(cx, Outcome::Refused)
+            };
+        }
+        let Some(at) = self.on_server.iter().position(|one| one.awaits(request)) else { return };
+        match &mut self.on_server[at] {
+            OnServer::Held(_, Holders::One(_, reentry)) if reentry.is_counted_by(request) => {
+                reentry.count_failed(cx, failure);
+            }
+            OnServer::HandingOver(hand_over) => {
+                hand_over.failed(cx.now, failure);
+                if failure == Failure::Refused {
+                    self.release_instead(at, cx); // a server without memory, for example, refuses a hand-over, but not a release
+                }
+            }
+            OnServer::Releasing(release) => release.failed(cx.now, failure),
+            other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx.now, failure)),
+        }
+    }
+
+    fn release_instead(&mut self, at: usize, cx: &mut Cx<'_>) {
+        if let OnServer::HandingOver(hand_over) = self.on_server.swap_remove(at) {
+            hand_over.releases(cx).for_each(|release| self.put(OnServer::Releasing(release)));
+        }
+    }
+
+    /// What waits for the end of this request goes on, whatever its result.
+    fn request_ended(&mut self, request: RequestId) {
+        self.on_server.iter_mut().for_each(|one| one.request_ended(request));
+    }
+}
+
+fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
+    if server.confirmed(cx, reply) == Confirmed::Gone {
+        server.notify_waiters(cx, Outcome::Lost(Loss::Removed));
+    }
+}

@@ -1,0 +1,259 @@
+//! What one client knows and wants of one lock, and the questions that this answers. Nothing here changes it but for the two smallest steps.
+
+use std::time::Duration;
+
+use super::{
+    hold::Holders,
+    on_server::OnServer,
+    others::OtherClients,
+    queue::{RareQueue, Waiter},
+    requests::PendingRequest,
+    server_hold::ServerHold,
+    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, Ticket, Token},
+};
+
+/// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
+/// that the delays of thousands of such callers do not add up.
+pub(crate) const TIME_TO_SEE: Duration = Duration::from_millis(400);
+pub(crate) const LEAST_TIME_TO_SEE: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LockState {
+    pub(super) attempt: Attempt,
+    pub(super) on_server: Vec<OnServer>,
+    pub(super) queue: RareQueue,
+    pub(super) others: OtherClients,
+    pub(super) listening: Listening,
+    pub(super) life: Life,
+    pub(super) time_to_see: Duration,
+    pub(super) numbers: Numbers,
+}
+
+/// The request for a new hold. The waiter that is next when the reply comes acquires it, so a waiter that leaves takes nothing along.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Attempt {
+    Idle(Idle),
+    Asking(Box<Asking>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Idle {
+    /// The time of the next request.
+    pub(super) look_at: Moment,
+    /// That time is right for requests that are refused if this one is: a reader may enter where a writer may not.
+    pub(super) refused: Mode,
+    /// The server may keep a mark with this id.
+    pub(super) mark: Option<HoldId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Asking {
+    pub(super) id: HoldId,
+    pub(super) mode: Mode,
+    pub(super) lease: Duration,
+    /// Of the last try.
+    pub(super) how: How,
+    pub(super) request: PendingRequest,
+    /// A release was published after the last try was sent.
+    pub(super) woken: bool,
+    /// The server may keep a mark with this id.
+    pub(super) has_mark: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Listening {
+    Off,
+    Requested,
+    On,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Life {
+    Open,
+    /// No new holds.
+    Stopping,
+    Closed,
+}
+
+impl Idle {
+    pub(super) fn until(look_at: Moment) -> Attempt {
+        Attempt::Idle(Idle { look_at, refused: Mode::Shared, mark: None })
+    }
+}
+
+impl LockState {
+    pub(crate) fn new(numbers: Numbers) -> LockState {
+        LockState {
+            attempt: Idle::until(Moment::ZERO),
+            on_server: Vec::new(),
+            queue: RareQueue::default(),
+            others: OtherClients::new(),
+            listening: Listening::Off,
+            life: Life::Open,
+            time_to_see: TIME_TO_SEE,
+            numbers,
+        }
+    }
+
+    // ---- the smallest steps ----
+
+    pub(super) fn put(&mut self, on_server: OnServer) {
+        self.on_server.reserve_exact(1); // most locks have one id, and a vector begins with room for four
+        self.on_server.push(on_server);
+    }
+
+    /// The next request is sent no later than that.
+    pub(super) fn look(&mut self, at: Moment) {
+        match &mut self.attempt {
+            Attempt::Idle(idle) => idle.look_at = at.min(idle.look_at),
+            Attempt::Asking(asking) => asking.woken = true,
+        }
+    }
+
+    // ---- holders ----
+
+    pub(super) fn held(&self) -> impl Iterator<Item = (&ServerHold, &Holders)> {
+        self.on_server.iter().filter_map(|one| match one {
+            OnServer::Held(server, holders) => Some((server, holders)),
+            _ => None,
+        })
+    }
+
+    /// The exclusive hold of this client, and its owner.
+    pub(super) fn writer(&self) -> Option<(HoldId, Owner)> {
+        let (server, holders) = self.held().find(|(server, _)| server.mode() == Mode::Exclusive)?;
+        Some((server.id, holders.owners().next()?))
+    }
+
+    pub(super) fn find_held(&self, is_meant: impl Fn(&ServerHold, &Holders) -> bool) -> Option<usize> {
+        self.on_server
+            .iter()
+            .position(|one| matches!(one, OnServer::Held(server, holders) if is_meant(server, holders)))
+    }
+
+    /// Why this owner has lost a hold whose guards still exist.
+    pub(super) fn lost_of(&self, owner: Owner) -> Option<Loss> {
+        self.on_server.iter().find_map(|one| match one {
+            OnServer::Held(_, holders) => holders.lost_of(owner),
+            OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.owner() == owner).map(|hold| hold.loss),
+            _ => None,
+        })
+    }
+
+    // ---- waiters ----
+
+    /// The next waiter. The owner of the exclusive hold may also read, before all others.
+    pub(super) fn next_waiter(&self) -> Option<(Ticket, &Waiter)> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        let beside = self.writer().and_then(|(_, owner)| self.queue.first_of(owner));
+        beside.or_else(|| self.queue.first())
+    }
+
+    /// The waiter that acquires a hold of this mode.
+    pub(super) fn receiver(&self, mode: Mode) -> Option<Ticket> {
+        let (ticket, waiter) = self.next_waiter()?;
+        (waiter.mode() == mode && !self.is_kept_out(waiter)).then_some(ticket)
+    }
+
+    pub(super) fn is_kept_out(&self, waiter: &Waiter) -> bool {
+        self.on_server.iter().any(|one| one.keeps_out(waiter))
+    }
+
+    /// The id that may admit this waiter at the next confirmation.
+    pub(super) fn admitting(&self, waiter: &Waiter, now: Moment) -> Option<usize> {
+        self.on_server.iter().position(|one| one.may_admit(waiter, now))
+    }
+
+    /// How a new hold is requested for this waiter.
+    pub(super) fn how(&self, waiter: &Waiter) -> How {
+        match self.writer() {
+            Some((id, owner)) if owner == waiter.owner => How::Beside(id),
+            _ if waiter.keeps_waiting() => How::Wait,
+            _ => How::Try,
+        }
+    }
+
+    // ---- requests ----
+
+    /// The releases of this client must not look like holds of others, unless they take more than one try.
+    fn waits_for_release(&self) -> bool {
+        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.is_at_first_try()))
+    }
+
+    /// The time of the next try for a new hold. `now` is far when only requests under way count.
+    pub(super) fn attempt_due(&self, now: Moment) -> Option<Moment> {
+        let idle = match &self.attempt {
+            Attempt::Asking(asking) => return asking.request.due(),
+            Attempt::Idle(idle) => idle,
+        };
+        let (_, next) = self.next_waiter()?;
+        let is_pointless = self.waits_for_release() || self.is_kept_out(next) || self.admitting(next, now).is_some();
+        (!is_pointless).then(|| self.looks_at(idle, next.mode()))
+    }
+
+    /// After a release for all, others go first. But a caller that needs a reply now gets it.
+    fn looks_at(&self, idle: &Idle, mode: Mode) -> Moment {
+        if self.queue.needs_reply() || idle.refused < mode {
+            return Moment::ZERO;
+        }
+        let others = self.others.first_until().filter(|_| mode == Mode::Exclusive);
+        others.map_or(idle.look_at, |until| idle.look_at.max(until))
+    }
+
+    /// The time since which the server has not replied to the waiters.
+    pub(super) fn silent_since(&self) -> Option<Moment> {
+        let asking = match &self.attempt {
+            Attempt::Asking(asking) => asking.request.silent_since(),
+            Attempt::Idle(_) => None,
+        };
+        let handing_over = || {
+            self.on_server.iter().find_map(|one| match one {
+                OnServer::HandingOver(hand_over) => hand_over.request().silent_since(),
+                _ => None,
+            })
+        };
+        asking.or_else(handing_over)
+    }
+
+    // ---- for the driver ----
+
+    /// The time until which the guard with this ticket is certain; `None` if it is lost.
+    pub(crate) fn certain_until(&self, guard: Ticket, now: Moment) -> Option<Moment> {
+        let end = self.held().find_map(|(server, holders)| holders.certain_until(guard, server))?;
+        (end > now).then_some(end)
+    }
+
+    /// The id, the mode and the token of the hold with this guard.
+    pub(crate) fn hold_of(&self, guard: Ticket) -> Option<(HoldId, Mode, Option<Token>)> {
+        let (server, _) = self.held().find(|(_, holders)| holders.has(guard))?;
+        Some((server.id, server.mode(), server.token))
+    }
+
+    /// The count of that hold: here, and on the server if no request about it is under way.
+    pub(crate) fn count_of(&self, guard: Ticket) -> Option<(usize, Option<u32>)> {
+        let (server, holders) = self.held().find(|(_, holders)| holders.has(guard))?;
+        Some((holders.count(), holders.is_level().then_some(server.count)))
+    }
+
+    pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.queue.contains(ticket)
+    }
+
+    /// The number of waiters, and the mode of the first one.
+    pub(crate) fn waiting(&self) -> (usize, Option<Mode>) {
+        (self.queue.len(), self.queue.first().map(|(_, first)| first.mode()))
+    }
+
+    /// Nothing is held, wanted or under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_idle = matches!(&self.attempt, Attempt::Idle(idle) if idle.mark.is_none());
+        is_idle && self.on_server.is_empty() && self.queue.is_empty()
+    }
+
+    /// The same, and nothing is worth remembering.
+    pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
+        self.is_quiet() && self.listening == Listening::Off && self.others.are_forgotten(now)
+    }
+}

@@ -1,0 +1,327 @@
+//! The values that go into and come out of a [`LockState`](super::LockState).
+
+use std::{ops::Add, time::Duration};
+
+/// A point in time on this client's clock, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Moment(pub(crate) u64);
+
+impl Moment {
+    pub(crate) const ZERO: Moment = Moment(0);
+    pub(crate) const FAR: Moment = Moment(u64::MAX);
+
+    pub(crate) fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The last multiple of `grid` before it, so that one call can renew holds that were acquired at different moments.
+    pub(crate) fn floor(self, grid: Duration) -> Moment {
+        Moment(self.0 - self.0 % (grid.as_nanos() as u64).max(1))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, time: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// One call that acquires the lock, and later its guard. Tickets grow: their order is the order of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// One request that was sent. A retry has a new id, so the late reply to an earlier try is ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RequestId(pub(crate) u64);
+
+/// The field of a hold on the server, without the client's own part. Ids are never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct HoldId(pub(crate) u64);
+
+/// An owner may re-enter a lock that it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Owner(pub(crate) u64);
+
+/// A fencing token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Token(pub(crate) u64);
+
+/// How a lock is held: by one owner, as a plain lock or by a writer, or by several at once, as by readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) enum Mode {
+    #[default]
+    Exclusive,
+    Shared,
+}
+
+/// The settings of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Terms {
+    pub(crate) mode: Mode,
+    /// A fixed lease. `None`: the client renews the lease.
+    pub(crate) lease: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    /// The lock stays held for at least this long after it was acquired.
+    pub(crate) min_hold: Option<Duration>,
+}
+
+impl Terms {
+    /// The lease that is requested. It covers `min_hold`, so that the lock stays held if its holder dies.
+    pub(crate) fn requested_lease(&self, config: &Config) -> Duration {
+        self.lease.unwrap_or(config.watchdog).max(self.min_hold.unwrap_or_default())
+    }
+
+    /// True if a hold that was acquired for another call serves as well.
+    pub(crate) fn accepts_any_hold(&self) -> bool {
+        self.lease.is_none() && self.min_hold.is_none()
+    }
+}
+
+/// How long a call waits while another owner holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Limit {
+    Once,
+    Until(Moment),
+    Forever,
+}
+
+/// The settings of the client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Config {
+    /// The lease of a lock without a fixed lease.
+    pub(crate) watchdog: Duration,
+    /// The longest time that one request may take.
+    pub(crate) command_timeout: Duration,
+    /// A call fails if the server does not reply for this long.
+    pub(crate) outage_timeout: Duration,
+    /// How often in a row the lock may pass to a waiter of this process while others wait. 0: never.
+    pub(crate) handovers: u32,
+    /// The round trip time of recent requests.
+    pub(crate) round_trip: Duration,
+}
+
+impl Config {
+    /// The part of a lease that is certain. Clocks differ by up to 500 ppm each, and timers are up to a millisecond late.
+    pub(crate) fn certain(&self, lease: Duration) -> Duration {
+        lease.saturating_sub(lease / 1000 + Duration::from_millis(1))
+    }
+
+    /// The time that the reply to a waiter may take after its limit.
+    pub(crate) fn last_reply(&self) -> Duration {
+        (self.round_trip * 4).max(Duration::from_millis(20)).min(self.command_timeout)
+    }
+}
+
+/// The differences between kinds of locks that requests and replies do not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// An exclusive hold may pass from owner to owner in this process without a request.
+    pub(crate) passes_on: bool,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Event {
+    Acquire {
+        ticket: Ticket,
+        owner: Owner,
+        terms: Terms,
+        limit: Limit,
+    },
+    /// The caller knows that it acquired the lock.
+    Seen(Ticket),
+    /// The future of a waiter, or a guard, was dropped.
+    Dropped(Ticket),
+    /// The holder unlocks, and wants to know whether the lock was held until now.
+    Unlock(Ticket),
+    /// The holder of `guard` wants to know whether the lock is held now, and may request a longer lease.
+    Check {
+        guard: Ticket,
+        ticket: Ticket,
+        lease: Option<Duration>,
+    },
+    Replied(RequestId, Reply),
+    /// The request was sent and will not get a reply. The server may have run it, or may run it later.
+    Unknown(RequestId),
+    /// The server did not run the request, but may run a retry.
+    NotNow(RequestId),
+    /// The server did not run the request, and will not run a retry.
+    Refused(RequestId),
+    /// A release was published.
+    Message,
+    /// The subscription began.
+    Subscribed,
+    /// The subscription ended. The driver restores it.
+    Unsubscribed,
+    /// The time that [`LockState::due`](super::LockState::due) returned has come.
+    Due,
+    /// The other tasks have run, see [`Action::Yield`].
+    Yielded,
+    /// There is a new connection, perhaps to another server, so the server may have lost the lock.
+    Reconnected,
+    /// No new holds.
+    Stop,
+    /// All holds end.
+    Close,
+}
+
+/// Something for the driver to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    /// The driver ends each request within the command timeout, by exactly one of `Replied`, `Unknown`, `NotNow` and `Refused`.
+    Send(RequestId, Request),
+    /// The call with this ticket ends.
+    Notify(Ticket, Outcome),
+    /// The guard with this ticket no longer holds the lock.
+    Lost(Ticket, Loss),
+    Subscribe,
+    Unsubscribe,
+    /// Let other tasks run, then report [`Event::Yielded`].
+    Yield,
+}
+
+/// Each request states the wanted state, so running it twice is safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Request {
+    Acquire {
+        id: HoldId,
+        mode: Mode,
+        lease: Duration,
+        count: u32,
+        how: How,
+    },
+    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too.
+    Release {
+        id: HoldId,
+        mode: Mode,
+        count: u32,
+        rest: Duration,
+    },
+    /// Extends the lease; `None`: only checks the hold.
+    Renew {
+        id: HoldId,
+        mode: Mode,
+        lease: Option<Duration>,
+    },
+    /// Moves an exclusive hold, at its last acquisition, to another id.
+    HandOver {
+        id: HoldId,
+        to: HoldId,
+        lease: Duration,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum How {
+    /// A new hold.
+    Try,
+    /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out.
+    Wait,
+    /// A new shared hold beside this exclusive one of the same owner.
+    Beside(HoldId),
+    /// Only if the hold exists.
+    Again,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Reply {
+    Granted(Option<Token>),
+    /// `Again` or `Beside`, and that hold does not exist.
+    Lost,
+    /// `left`: the next request makes sense after this time, or after a message.
+    Busy {
+        left: Option<Duration>,
+        by: Mode,
+    },
+    /// `receivers`: this many other clients received the message.
+    Released {
+        receivers: u32,
+    },
+    Gone,
+    /// `admits`: the lock would be granted to further readers.
+    Kept {
+        admits: bool,
+    },
+    Handed(Option<Token>),
+    /// The hold has more than one acquisition, or its owner also reads. Nothing was changed.
+    Deeper,
+    /// Granted, but fewer replicas than required confirmed it.
+    TooFewReplicas,
+    /// The key holds something else.
+    Conflict,
+}
+
+/// The result of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Outcome {
+    Acquired,
+    /// Another owner holds the lock.
+    Busy,
+    /// The caller acquired the lock, but was not polled in time, and others went first. It may call again.
+    StartAgain,
+    /// Of an unlock or a check: the lock was held until now.
+    Confirmed,
+    Lost(Loss),
+    /// The owner reads, and cannot acquire the write lock.
+    Upgrade,
+    /// The server does not reply.
+    Unavailable,
+    Refused,
+    TooFewReplicas,
+    Closed,
+}
+
+/// The reason why a hold was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Loss {
+    Removed,
+    Expired,
+    MaxHold,
+    Closed,
+}
+
+/// One call of [`LockState::handle`](super::LockState::handle): its time, and its results.
+#[derive(Debug)]
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Moment,
+    pub(crate) config: &'a Config,
+    pub(crate) rules: &'a Rules,
+    pub(crate) actions: &'a mut Vec<Action>,
+}
+
+impl Cx<'_> {
+    /// After this time the server has nothing left of a request that is sent now.
+    pub(crate) fn gone_by(&self, lease: Duration) -> Moment {
+        self.now + lease + self.config.command_timeout
+    }
+
+    pub(crate) fn notify(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.actions.push(Action::Notify(ticket, outcome));
+    }
+}
+
+/// Numbers for requests and holds of one name, each used once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    /// `used`: no number above this one was ever used for this name by this client.
+    pub(crate) fn after(used: u64) -> Numbers {
+        Numbers(used)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+
+    pub(crate) fn hold(&mut self) -> HoldId {
+        HoldId(self.next())
+    }
+
+    pub(crate) fn request(&mut self) -> RequestId {
+        RequestId(self.next())
+    }
+}

@@ -1,0 +1,5 @@
+//! The rules alone, without a server: `tests/simulation` runs them as its server.
+
+pub(crate) mod fenced;
+pub(crate) mod hash;
+pub(crate) mod rw;

@@ -1,0 +1,262 @@
+//! One name on a server: the rules that `tests/model` holds against the scripts, with a clock.
+
+use std::time::Duration;
+
+use crate::{
+    family::{
+        fenced::Fenced,
+        hash::{self, Answer, Hash, NO_CLAIM},
+        rw::{self, ReadWrite, life},
+    },
+    lock::{HoldId, How, Mode, Moment, Reply, Request, Token},
+    rules::{self, Lock, What, pass},
+    units::{FieldId, is_rest, writes},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Plain,
+    Fenced,
+    ReadWrite,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Server {
+    now: Moment,
+    name: Name,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Name {
+    Plain(Option<Lock>),
+    Fenced(Fenced),
+    ReadWrite(ReadWrite),
+}
+
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).expect("a few seconds")
+}
+
+impl Server {
+    pub(crate) fn new(kind: Kind) -> Server {
+        let name = match kind {
+            Kind::Plain => Name::Plain(None),
+            Kind::Fenced => Name::Fenced(Fenced::default()),
+            Kind::ReadWrite => Name::ReadWrite(ReadWrite::default()),
+        };
+        Server { now: Moment::ZERO, name }
+    }
+
+    /// Time passes.
+    pub(crate) fn pass_to(&mut self, now: Moment) {
+        let time = nanos(now.since(self.now));
+        self.now = now;
+        if time == 0 {
+            return;
+        }
+        match &mut self.name {
+            Name::Plain(lock) => *lock = pass(*lock, time as u64),
+            Name::Fenced(fenced) => fenced.lock = fenced.lock.take().and_then(|lock| lock.later(time)),
+            Name::ReadWrite(rw) => rw.pass(time),
+        }
+    }
+
+    /// The next moment at which something expires.
+    pub(crate) fn next_end(&self) -> Option<Moment> {
+        let left = match &self.name {
+            Name::Plain(lock) => lock.and_then(|lock| lock.left).map(|left| left as i64),
+            Name::Fenced(fenced) => fenced.lock.as_ref().map(|lock| lock.left),
+            Name::ReadWrite(rw) => {
+                let lives = rw.lives.values().map(|life| life.0);
+                lives.chain(rw.lock.as_ref().map(|lock| lock.left)).chain(rw.mark.map(|(_, left)| left)).min()
+            }
+        };
+        left.map(|left| self.now + Duration::from_nanos(left as u64))
+    }
+
+    /// The count of a hold that is there now.
+    pub(crate) fn count(&self, field: &FieldId) -> Option<u64> {
+        match &self.name {
+            Name::Plain(lock) => lock.filter(|lock| lock.id == *field).map(|lock| u64::from(lock.count)),
+            Name::Fenced(fenced) => fenced.lock.as_ref().and_then(|lock| lock.count(field)),
+            Name::ReadWrite(rw) => {
+                let is_there = writes(field) || rw.lives.contains_key(&life(field));
+                rw.count(field).filter(|_| is_there)
+            }
+        }
+    }
+
+    /// The time that is left of it, in nanoseconds.
+    pub(crate) fn left(&self, field: &FieldId) -> Option<u64> {
+        self.count(field)?;
+        let left = match &self.name {
+            Name::Plain(lock) => return lock.and_then(|lock| lock.left),
+            Name::Fenced(fenced) => fenced.lock.as_ref()?.left,
+            Name::ReadWrite(rw) if writes(field) => rw.lock.as_ref()?.left,
+            Name::ReadWrite(rw) => rw.lives.get(&life(field))?.0,
+        };
+        u64::try_from(left).ok()
+    }
+
+    pub(crate) fn fields(&self) -> Vec<FieldId> {
+        match &self.name {
+            Name::Plain(lock) => lock.iter().map(|lock| lock.id).collect(),
+            Name::Fenced(Fenced { lock, .. }) | Name::ReadWrite(ReadWrite { lock, .. }) => {
+                lock.iter().flat_map(|lock| lock.fields.iter().map(|(id, _)| *id)).collect()
+            }
+        }
+    }
+
+    /// Nothing at all is left, but what rests.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fields().iter().all(is_rest) && self.mark().is_none()
+    }
+
+    pub(crate) fn mark(&self) -> Option<FieldId> {
+        match &self.name {
+            Name::ReadWrite(rw) => rw.mark.map(|(id, _)| id),
+            Name::Plain(_) | Name::Fenced(_) => None,
+        }
+    }
+
+    /// A waiter of this mode would be admitted now, if no other waiter has a mark.
+    pub(crate) fn admits(&self, mode: Mode) -> bool {
+        match &self.name {
+            Name::Plain(lock) => lock.is_none(),
+            Name::Fenced(fenced) => fenced.lock.is_none(),
+            Name::ReadWrite(rw) => match rw.mode() {
+                rw::Mode::Free => mode == Mode::Exclusive || !rw.mark.is_some_and(|(id, _)| writes(&id)),
+                rw::Mode::Read => mode == Mode::Shared && !rw.mark.is_some_and(|(id, _)| writes(&id)),
+                rw::Mode::Write | rw::Mode::Conflict => false,
+            },
+        }
+    }
+
+    /// All holds end, and nobody is told.
+    pub(crate) fn lose_all(&mut self) -> Vec<FieldId> {
+        let gone = self.fields();
+        match &mut self.name {
+            Name::Plain(lock) => *lock = None,
+            Name::Fenced(fenced) => fenced.lock = None,
+            Name::ReadWrite(rw) => *rw = ReadWrite::default(),
+        }
+        gone
+    }
+
+    /// The reply, and whether something was published. `told`: how many others hear that.
+    pub(crate) fn run(&mut self, now: Moment, client: u8, request: Request, told: u32) -> (Reply, bool) {
+        self.pass_to(now);
+        match &mut self.name {
+            Name::Plain(lock) => plain(lock, client, request, told),
+            Name::Fenced(name) => fenced(name, client, request, told),
+            Name::ReadWrite(name) => read_write(name, client, request, told),
+        }
+    }
+}
+
+fn exclusive(client: u8, id: HoldId) -> FieldId {
+    FieldId::new(client, id, Mode::Exclusive)
+}
+
+fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (Reply, bool) {
+    let field = |id| exclusive(client, id);
+    let (id, what) = match request {
+        Request::Acquire { id, lease, count, how, .. } => {
+            (id, What::Acquire { level: count as u8, lease: nanos(lease) as u64, again: how == How::Again })
+        }
+        Request::Release { id, count: 0, rest, .. } if !rest.is_zero() => {
+            (id, What::ReleaseEarly { rest: nanos(rest) as u64 })
+        }
+        Request::Release { id, count, .. } => (id, What::Release { level: count as u8 }),
+        Request::Renew { id, lease, .. } => (id, What::Renew { lease: lease.map_or(0, nanos) as u64 }),
+        Request::HandOver { id, to, lease } => (id, What::HandOver { heir: field(to), lease: nanos(lease) as u64 }),
+    };
+    let after = rules::run(*lock, rules::Request { id: field(id), what });
+    *lock = after.lock;
+    let reply = match after.reply {
+        rules::Reply::Granted(_) => Reply::Granted(None),
+        rules::Reply::Lost => Reply::Lost,
+        rules::Reply::Busy(left, _) => Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive },
+        rules::Reply::Kept(_) => Reply::Kept { admits: true },
+        rules::Reply::Released => Reply::Released { receivers: if after.published { told } else { 0 } },
+        rules::Reply::Handed | rules::Reply::HandedBefore => Reply::Handed(None),
+        rules::Reply::Deeper(_) => Reply::Deeper,
+        rules::Reply::Gone | rules::Reply::Free | rules::Reply::Held(..) => Reply::Gone,
+    };
+    (reply, after.published)
+}
+
+/// Its own scripts grant; the others are those of the plain lock.
+fn fenced(name: &mut Fenced, client: u8, request: Request, told: u32) -> (Reply, bool) {
+    let field = |id| exclusive(client, id);
+    let answer = match request {
+        Request::Acquire { id, lease, count, how, .. } => {
+            name.acquire(&field(id), nanos(lease), u64::from(count), how == How::Again)
+        }
+        Request::HandOver { id, to, lease } => name.hand_over(&field(id), nanos(lease), &field(to)),
+        Request::Release { .. } | Request::Renew { .. } => {
+            let mut lock = name.lock.as_ref().map(|lock| {
+                let (id, count) = lock.fields[0];
+                Lock { id, count: count as u8, left: Some(lock.left as u64) }
+            });
+            let answer = plain(&mut lock, client, request, told);
+            name.lock = lock.map(|lock| Hash::of(None, &lock.id, u64::from(lock.count), lock.left.unwrap_or(0) as i64));
+            return answer;
+        }
+    };
+    (reply(answer, told, true), false)
+}
+
+fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> (Reply, bool) {
+    let field = |id, mode| FieldId::new(client, id, mode);
+    let (answer, published) = match request {
+        Request::Acquire { id, mode: Mode::Exclusive, lease, count, how } => {
+            (name.write_acquire(&field(id, Mode::Exclusive), (nanos(lease), u64::from(count)), asked(how)), 0)
+        }
+        Request::Acquire { id, mode: Mode::Shared, lease, count, how } => {
+            let writer = if let How::Beside(id) = how { Some(exclusive(client, id)) } else { None };
+            let terms = (nanos(lease), u64::from(count));
+            (name.read_acquire(&field(id, Mode::Shared), terms, asked(how), writer.as_ref(), NO_CLAIM), 0)
+        }
+        Request::Release { id, mode: Mode::Exclusive, count, rest } => {
+            name.write_release(&field(id, Mode::Exclusive), nanos(rest), u64::from(count))
+        }
+        Request::Release { id, mode: Mode::Shared, count, rest } => {
+            name.read_release(&field(id, Mode::Shared), nanos(rest), u64::from(count))
+        }
+        Request::Renew { id, mode: Mode::Exclusive, lease } => {
+            (name.write_renew(&field(id, Mode::Exclusive), lease.map_or(0, nanos)), 0)
+        }
+        Request::Renew { id, mode: Mode::Shared, lease } => {
+            (name.read_renew(&field(id, Mode::Shared), lease.map_or(0, nanos), (false, NO_CLAIM), 0), 0)
+        }
+        Request::HandOver { id, to, lease } => {
+            (name.write_hand_over(&exclusive(client, id), nanos(lease), &exclusive(client, to)), 0)
+        }
+    };
+    (reply(answer, if published > 0 { told } else { 0 }, false), published > 0)
+}
+
+fn asked(how: How) -> hash::How {
+    match how {
+        How::Try | How::Beside(_) => hash::How::First,
+        How::Wait => hash::How::Wait,
+        How::Again => hash::How::Again,
+    }
+}
+
+fn reply(answer: Answer, told: u32, has_token: bool) -> Reply {
+    match answer {
+        Answer::Granted(token) => Reply::Granted(has_token.then_some(Token(token))),
+        Answer::Lost => Reply::Lost,
+        Answer::Conflict => Reply::Conflict,
+        Answer::Busy(left, by) => Reply::Busy { left: u64::try_from(left).ok().map(Duration::from_nanos), by: by.mode },
+        Answer::Released | Answer::Forced => Reply::Released { receivers: told },
+        Answer::Gone | Answer::Free | Answer::Held(_) => Reply::Gone,
+        Answer::Kept(_, admits) => Reply::Kept { admits },
+        Answer::KeptFor(_) | Answer::Written => Reply::Kept { admits: true },
+        Answer::Handed | Answer::HandedBefore => Reply::Handed(None),
+        Answer::HandedWith(token) | Answer::HandedBeforeWith(token) => Reply::Handed(Some(Token(token))),
+        Answer::Deeper(_) => Reply::Deeper,
+    }
+}
