@@ -72,7 +72,8 @@ impl Sentinels {
         Server::at(port, |dir| {
             let file = dir.join("sentinel.conf");
             let settings = settings(&Passwords::default(), &master.port().to_string(), port, dir);
-            fs::write(&file, format!("{settings}\nsentinel config-epoch {SERVICE} 1000\n{DEAF}")).expect("our own folder");
+            fs::write(&file, format!("{settings}\nsentinel config-epoch {SERVICE} 1000\n{DEAF}"))
+                .expect("our own folder");
             owned(&[&file.display().to_string(), "--sentinel"])
         })
     }
