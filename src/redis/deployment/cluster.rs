@@ -42,7 +42,7 @@ use crate::{
     },
     stats::Counters,
 };
-use first_map::{Agreed, Reply, agree};
+use first_map::{Agreed, SeedReply, agree};
 use locators::{AnyMember, OneMember};
 use reading::Reading;
 
@@ -357,10 +357,10 @@ impl Cluster {
         self.learned(reading, Basis::Majority)
     }
 
-    async fn ask_seed(&self, seed: &Address) -> Result<Reply, Fault> {
+    async fn ask_seed(&self, seed: &Address) -> Result<SeedReply, Fault> {
         let link = self.open(seed).await?;
         let (reading, server) = join(Reading::of(&link), link.node_id()).await;
-        Ok(Reply { server, reading: reading? })
+        Ok(SeedReply { server, reading: reading? })
     }
 
     async fn open(&self, address: &Address) -> Result<Link, Fault> {

@@ -19,7 +19,7 @@ const PARTS: u32 = 10;
 
 /// The reply of a server in the URL.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct SeedReply {
     /// The node id of the server, if it says so.
     pub(super) server: Option<String>,
     pub(super) reading: Reading,
@@ -36,7 +36,7 @@ pub(super) struct Agreed {
 /// Collects the replies of so many servers until there is a first map to believe.
 pub(super) async fn agree(
     seeds: usize,
-    mut asked: impl Stream<Item = Result<Reply, Fault>> + Unpin,
+    mut asked: impl Stream<Item = Result<SeedReply, Fault>> + Unpin,
 ) -> Result<Agreed, Fault> {
     let (mut replies, mut wait, heard) = (Replies::of(seeds), Wait::Begun, Notify::new());
     let mut grace = pin!(grace(&heard));
@@ -84,7 +84,7 @@ enum Wait {
 struct Replies {
     /// The number of servers in the URL.
     seeds: usize,
-    given: Vec<Reply>,
+    given: Vec<SeedReply>,
     /// The last failure.
     last: Fault,
 }
@@ -149,9 +149,9 @@ impl Replies {
     }
 }
 
-impl Reply {
+impl SeedReply {
     /// Without node ids, replies cannot be told apart.
-    fn shares(&self, other: &Reply) -> bool {
+    fn shares(&self, other: &SeedReply) -> bool {
         let (ours, theirs) = (&self.reading.layout.nodes, &other.reading.layout.nodes);
         !ours.is_disjoint(theirs) || ours.is_empty() && theirs.is_empty()
     }
@@ -178,22 +178,22 @@ mod tests {
     }
 
     /// The reply of the server at that port, which names these nodes.
-    fn reply(port: u16, nodes: &[&str]) -> Reply {
+    fn reply(port: u16, nodes: &[&str]) -> SeedReply {
         let layout = Layout { ranges: Vec::new(), nodes: nodes.iter().map(|&id| id.to_owned()).collect() };
-        Reply { server: None, reading: Reading { from: address(port), layout, has_shards: true } }
+        SeedReply { server: None, reading: Reading { from: address(port), layout, has_shards: true } }
     }
 
     /// The same by a server that says its own id.
-    fn reply_of(id: &str, port: u16, nodes: &[&str]) -> Reply {
-        Reply { server: Some(id.to_owned()), ..reply(port, nodes) }
+    fn reply_of(id: &str, port: u16, nodes: &[&str]) -> SeedReply {
+        SeedReply { server: Some(id.to_owned()), ..reply(port, nodes) }
     }
 
-    fn replies(seeds: usize, given: Vec<Reply>) -> Replies {
+    fn replies(seeds: usize, given: Vec<SeedReply>) -> Replies {
         Replies { given, ..Replies::of(seeds) }
     }
 
     /// The ports of the servers whose cluster is believed, at each stage.
-    fn decided(seeds: usize, given: Vec<Reply>) -> [Vec<usize>; 3] {
+    fn decided(seeds: usize, given: Vec<SeedReply>) -> [Vec<usize>; 3] {
         let replies = replies(seeds, given);
         [Wait::Begun, Wait::Long, Wait::Over]
             .map(|wait| replies.decided(wait).map_or(Vec::new(), |cluster| cluster.into_iter().collect()))
@@ -255,7 +255,7 @@ mod tests {
     }
 
     /// The reply after so many milliseconds.
-    type Given = (u64, Result<Reply, Fault>);
+    type Given = (u64, Result<SeedReply, Fault>);
 
     /// The port of the reply that is believed, the ports of strangers, and the milliseconds that it took. The rest is silent.
     async fn agreed(seeds: usize, given: Vec<Given>) -> (Result<(Address, Vec<Address>), Fault>, u128) {
