@@ -767,9 +767,8 @@ impl Engine {
 }
 
 pub(crate) const ASKING: &str = "acquiring the lock";
-/// The time that the attempt after the deadline gets at least. With 20 ms, beside one other build on two cores, tests got errors from
-/// servers that were well.
-const LAST_ATTEMPT: Duration = Duration::from_millis(50);
+/// The time that the attempt after the deadline gets at least.
+const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 /// The longest such time, however many waiters have the same deadline.
 const LONGEST_LAST_ATTEMPT: Duration = Duration::from_millis(1_000);
 /// The delay with which the other waiters may see a shared reply.

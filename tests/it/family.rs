@@ -288,9 +288,9 @@ pub(crate) mod waiting {
         clean(&server, &two).await;
     }
 
-    /// The last attempt has 50 ms. A server that the machine keeps from answering in that time is one that does not answer.
+    /// The last attempt has 20 ms. A server that the machine keeps from answering in that time is one that does not answer.
     pub(crate) async fn gives_up_in_time(way: Way) {
-        let last_attempt = Slack { left: ms(40), within: ms(50) };
+        let last_attempt = Slack { left: ms(15), within: ms(20) };
         unless_stalled(last_attempt, async || gives_up(way).await).await;
     }
 

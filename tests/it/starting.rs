@@ -220,9 +220,9 @@ async fn a_deadline_can_be_of_either_clock() {
     for taken in [by_std, by_tokio] {
         assert!(taken.expect("answered").is_none());
     }
-    // The one attempt after a deadline has 50 ms.
+    // The one attempt after a deadline has 20 ms.
     let past = async || assert!(lock.try_lock_until(Instant::now() - ms(50)).await.expect("answered").is_none());
-    unless_stalled(Slack { left: ms(40), within: ms(50) }, past).await;
+    unless_stalled(Slack { left: ms(15), within: ms(20) }, past).await;
 }
 
 /// Whoever closes must find every lock that a call is just getting: on the server nothing is left.
