@@ -86,8 +86,9 @@ pub enum Error {
     ///   it. It is unknown whether another owner acquired it before the end of the work. Treat the work as in
     ///   [`Outcome::Unconfirmed`](crate::Outcome::Unconfirmed).
     ///
-    /// There are two other causes, which the message names:
+    /// There are three other causes, which the message names:
     ///
+    /// * The call's time was over while a release by the same client had no reply yet. The lock may be free, or held by another owner.
     /// * The runtime that the client was connected on has ended. Then the client does nothing in the background anymore, and the locks
     ///   that it holds expire. Connect a new client.
     /// * In a test, tokio's clock is paused (`start_paused`). Then every time limit is over before a server can reply.

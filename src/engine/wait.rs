@@ -31,7 +31,7 @@ use crate::{
     config::{Lease, Name, PubSub},
     error::{Error, Result},
     owner::Owner,
-    redis::{Answer, Code},
+    redis::{Answer, Code, source},
     stats::AcquiredBy,
     sync::{std, tokio},
 };
@@ -379,7 +379,10 @@ impl Engine {
                 self.counters.acquired(way, started.elapsed());
                 Ok(Entered::Ours(guard))
             }
-            WaitOutcome::TimeOver if is_unclear => Err(Error::silent(ASKING, &hold.name, started.elapsed(), None)),
+            WaitOutcome::TimeOver if is_unclear => {
+                let cause = source("an earlier release by this client has no reply yet");
+                Err(Error::silent(ASKING, &hold.name, started.elapsed(), Some(cause)))
+            }
             WaitOutcome::TimeOver => Ok(Entered::Taken),
             WaitOutcome::PassedOver => {
                 hold.came_again(); // if the server granted it in the meantime, dropping the guard releases it

@@ -213,7 +213,7 @@ pub(crate) fn server_in(cause: &Source) -> Option<&str> {
 }
 
 /// A message as the cause of an error.
-pub(super) fn source(words: &str) -> Source {
+pub(crate) fn source(words: &str) -> Source {
     Source::from(Box::<dyn std::error::Error + Send + Sync>::from(words))
 }
 

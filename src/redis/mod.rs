@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use conn::spread;
-pub(crate) use fault::{Fault, Persistence, server_in};
+pub(crate) use fault::{Fault, Persistence, server_in, source};
 pub(crate) use hub::{Listener, Subscription};
 pub(crate) use keys::{LOCK_CHANNEL, prefixed};
 #[cfg(feature = "bench")]

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Server, Stopwatch, ms, plain, until};
 
-/// At once, on a busy machine: nothing that waits for a timer, of which the shortest is that of closing, 500 ms.
-const SOON: Duration = ms(400);
+const SOON: Duration = ms(100);
 
 /// Waits on the test's own clock, without any runtime's help.
 fn free_soon(server: &Server, name: &str) {

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::support::{
-    Server, before, behind, client, ms, plain,
+    Server, before, behind, chain, client, ms, plain,
     proxy::{Fault, Proxy, Rule, Which},
     script,
     server::version,
@@ -53,6 +53,24 @@ async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
     let waiting = tokio::spawn(async move { lock.lock().await });
     until("it to wait", ms(2_000), || client.stats().now.waiting == 1 && client.stats().total.refused >= 2).await;
     waiting
+}
+
+/// Only this client has it, with a release that the server refuses: that is no other holder.
+#[tokio::test]
+async fn a_lock_of_which_the_own_release_is_refused_is_not_said_to_be_held_by_another() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.command_timeout(ms(300))).await;
+    let lock = client.mutex("x");
+    let guard = lock.lock().await.expect("free");
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "-del"]);
+    drop(guard);
+    for taken in [lock.try_lock_for(Duration::ZERO).await, lock.try_lock().await] {
+        let error = taken.expect_err("nobody knows");
+        assert!(error.is_unavailable() && chain(&error).contains("earlier release by this client"), "{error:?}");
+    }
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "+del"]);
+    until("the lock to be free", AGAIN, || !server.exists("x")).await;
+    lock.try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
 }
 
 /// At `maxmemory`, with a guard that would go to the next in line of its own client.

@@ -3,7 +3,7 @@
 //!
 //! * `seeds` runs clients, a network and a server from a seed: clocks of different speed, lost and late requests, closed connections, a
 //!   server that restarts or loses its data, callers that are cancelled or not polled. It checks the rules below after every step. Settings:
-//!   `SEEDS=n` or `SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
+//!   `SEEDS=n` or `SIMULATION_SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
 //!   `STEPS=n` (800), `KIND=plain`, `fenced` or `read-write`, `FIRST=1` stops at the first finding.
 //! * `exclusive_orders` and `read_write_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.

@@ -85,7 +85,7 @@ fn seeds() {
         return aloud(seed);
     }
     let (from, since, kinds) = (first_seed(), Instant::now(), kinds());
-    let time = var("SECONDS").map(Duration::from_secs);
+    let time = var("SIMULATION_SECONDS").map(Duration::from_secs);
     let seeds = var("SEEDS").unwrap_or(if time.is_some() {
         u64::MAX
     } else if cfg!(debug_assertions) {

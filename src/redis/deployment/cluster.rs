@@ -332,7 +332,7 @@ impl Cluster {
 
     /// Asks all servers at once on new connections, and uses the first reply of this cluster.
     async fn learn_anew(&self) -> Result<(), Fault> {
-        if self.is_empty() {
+        if !self.map().is_known() {
             return self.learn_first().await;
         }
         let known: Vec<_> = self.map().members().map(|member| member.address.clone()).collect();

@@ -68,11 +68,11 @@ impl Sentinels {
     /// more often. It accepts no messages of our sentinels: it would answer, and within seconds they would take over its master themselves
     /// (seen with Redis 7.0).
     pub(crate) fn stranger_at(port: u16, master: &Server) -> Server {
-        const DEAF: &str = "user default on nopass ~* &* +@all -publish"; // from its first moment
+        const NO_MESSAGES: &str = "user default on nopass ~* &* +@all -publish"; // from its first moment
         Server::at(port, |dir| {
             let file = dir.join("sentinel.conf");
             let settings = settings(&Passwords::default(), &master.port().to_string(), port, dir);
-            fs::write(&file, format!("{settings}\nsentinel config-epoch {SERVICE} 1000\n{DEAF}"))
+            fs::write(&file, format!("{settings}\nsentinel config-epoch {SERVICE} 1000\n{NO_MESSAGES}"))
                 .expect("our own folder");
             owned(&[&file.display().to_string(), "--sentinel"])
         })
