@@ -16,7 +16,11 @@ use redis::Commands;
 use serial_test::serial;
 use tokio::runtime::Handle;
 
-use crate::support::{Server, client, ms, plain, stall::Took, until, within};
+use crate::support::{
+    Server, client, ms, plain,
+    stall::{Slack, Took, unless_stalled},
+    until, within,
+};
 
 /// How long the races are run: thousands of turns, of which about one in some hundreds meets the moment that matters.
 const LONG_ENOUGH: Duration = ms(2_500);
@@ -146,8 +150,13 @@ impl Branches {
     }
 }
 
+/// Each last attempt has 20 ms. A server that the machine keeps from answering in that time is one that does not answer.
 #[tokio::test]
 async fn the_second_branch_waits_for_as_long_as_it_may() {
+    unless_stalled(Slack { left: ms(15), within: ms(20) }, both_branches_give_up).await;
+}
+
+async fn both_branches_give_up() {
     let scene = Branches::set().await;
     let (owner, patience) = (Owner::new(), ms(1_500));
     let first = scene.client.lock("x").owner(&owner);
