@@ -18,7 +18,7 @@ use super::{
     any_lost::AnyLost,
     holders::Listed,
     protect::{Holding, protecting},
-    tally::{is_majority, is_unbroken, time_of_majority},
+    tally::{is_unbroken, time_of_majority},
 };
 use crate::{
     clock::Moment,
@@ -314,11 +314,11 @@ impl QuorumGuard {
         let (mut checks, mut count) = (asked.collect::<FuturesUnordered<_>>(), Answers::of(&guards));
         while let Some((server, answer)) = checks.next().await {
             count.add(server, answer);
-            if count.is_held() {
+            if count.is_there() || !count.can_be_held() {
                 break;
             }
         }
-        count.result(&self.servers.name)
+        if count.is_there() { Ok(()) } else { Err(count.error(&self.servers.name)) }
     }
 
     /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it. If the client got the lock on one of
@@ -327,22 +327,31 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if fewer than a majority had the lock to the end; [`Error::Unavailable`] if no majority answered. The release goes
-    /// on in the background where it was not answered.
+    /// [`Error::Lost`] if fewer than a majority had the lock to the end; [`Error::Unavailable`] if the servers that answered cannot tell.
+    /// The release goes on in the background where it was not answered.
     ///
     /// # Cancel safety
     ///
-    /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
+    /// Once polled it cannot be undone: dropping the future leaves the rest to the background. Await the future or drop it. If you keep it
+    /// without polling it, the lock may stay held until its lease expires.
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
-        let (guards, mut late, lost) = self.servers.release();
+        let (guards, late, lost) = self.servers.release();
+        let released = match lost {
+            Some(reason) => Err(Error::lost(&self.servers.name, reason)), // dropped guards are released in the background
+            None => self.give_back(guards, late).await,
+        };
+        released.inspect_err(|_| self.token.cancel())
+    }
+
+    async fn give_back(&self, guards: Vec<Option<ServerGuard>>, mut late: Votes) -> Result<()> {
         let mut count = Answers::of(&guards);
         let held = guards.into_iter().enumerate().filter_map(|(server, of)| Some((server, of?)));
         // Nobody else has a guard for longer than a call of this value's methods, and these are over.
         let held = held.filter_map(|(server, of)| Some((server, Arc::into_inner(of.guard)?)));
         let mut releases: FuturesUnordered<_> = held.map(released).collect();
         // A server that granted the lock may not reply any more: then one whose vote is still to come completes the majority.
-        while !count.is_told() {
+        while !count.was_held() && (count.can_be_held() || !late.is_empty()) {
             tokio::select! {
                 Some((server, answer)) = releases.next() => count.add(server, answer),
                 Some((server, vote)) = late.next() => {
@@ -354,14 +363,10 @@ impl QuorumGuard {
                 else => break,
             }
         }
-        if !releases.is_empty() {
-            tokio::spawn(releases.for_each(async |_| {})); // the others go on
+        if !releases.is_empty() && TaskRuntime::runs_on() {
+            tokio::spawn(releases.for_each(async |_| {})); // else the clients' own tasks send them once more
         }
-        match lost {
-            Some(reason) => Err(Error::lost(&self.servers.name, reason)),
-            None => count.result(&self.servers.name),
-        }
-        .inspect_err(|_| self.token.cancel())
+        if count.was_held() { Ok(()) } else { Err(count.error(&self.servers.name)) }
     }
 }
 
@@ -385,13 +390,17 @@ struct Answers {
     confirmed: Vec<Option<Moment>>,
     /// Servers that no longer have the lock: when they had it last. Another owner may have acquired it there since.
     gone: Vec<Moment>,
-    unknown: Option<Error>,
+    /// Servers that returned an error, or did not reply in their time. They may have had the lock, or lost it.
+    silent: Vec<Term>,
+    /// The last error of these.
+    error: Option<Error>,
 }
 
 impl Answers {
     fn of(guards: &[Option<ServerGuard>]) -> Answers {
         let pending = guards.iter().map(|of| of.as_ref().map(ServerGuard::term)).collect();
-        Answers { servers: guards.len(), pending, confirmed: Vec::new(), gone: Vec::new(), unknown: None }
+        let (confirmed, gone, silent) = (Vec::new(), Vec::new(), Vec::new());
+        Answers { servers: guards.len(), pending, confirmed, gone, silent, error: None }
     }
 
     fn add(&mut self, server: usize, answer: Result<()>) {
@@ -400,29 +409,38 @@ impl Answers {
             Ok(()) => self.confirmed.push(term.since),
             Err(Error::Lost { reason: Lost::Removed, .. }) => self.gone.push(term.last_confirmed),
             Err(Error::Lost { .. }) => {}
-            Err(error) => self.unknown = Some(error),
+            Err(error) => {
+                self.silent.push(term);
+                self.error = Some(error);
+            }
         }
     }
 
-    fn is_held(&self) -> bool {
+    fn open(&self) -> impl Iterator<Item = &Term> {
+        self.pending.iter().flatten().chain(&self.silent)
+    }
+
+    /// Whether a majority has it, and no answer shows a break.
+    fn is_there(&self) -> bool {
         is_unbroken(&self.confirmed, &self.gone, self.servers)
     }
 
-    /// The same, even if all servers that have not answered yet have lost it.
-    fn is_told(&self) -> bool {
-        let pending = self.pending.iter().flatten().map(|term| term.last_confirmed);
-        let gone: Vec<_> = self.gone.iter().copied().chain(pending).collect();
+    /// The same, even if all servers that have not told have lost it.
+    fn was_held(&self) -> bool {
+        let gone: Vec<_> = self.gone.iter().copied().chain(self.open().map(|term| term.last_confirmed)).collect();
         is_unbroken(&self.confirmed, &gone, self.servers)
     }
 
-    /// The error of a server that did not tell may hide that it had the lock.
-    fn result(self, name: &str) -> Result<()> {
-        let is_held = self.is_held();
-        match self.unknown {
-            _ if is_held => Ok(()),
-            Some(error) if !is_majority(self.confirmed.len(), self.servers) => Err(error),
-            _ => Err(Error::lost(name, Lost::Removed)),
-        }
+    /// The same, if all servers that have not told have it.
+    fn can_be_held(&self) -> bool {
+        let confirmed: Vec<_> = self.confirmed.iter().copied().chain(self.open().map(|term| term.since)).collect();
+        is_unbroken(&confirmed, &self.gone, self.servers)
+    }
+
+    /// The error of a server that did not tell may hide that a majority had the lock.
+    fn error(self, name: &str) -> Error {
+        let can_be_held = self.can_be_held();
+        self.error.filter(|_| can_be_held).unwrap_or_else(|| Error::lost(name, Lost::Removed))
     }
 }
 

@@ -29,9 +29,8 @@ impl TaskRuntime {
     /// `own_thread` decides. If it is `None`, the flavor of the caller's runtime decides.
     pub(crate) fn find(own_thread: Option<bool>) -> Result<TaskRuntime> {
         let current = Handle::try_current().ok();
-        let threaded = |handle: &Handle| handle.runtime_flavor() != RuntimeFlavor::CurrentThread;
         match current {
-            Some(handle) if !own_thread.unwrap_or(!threaded(&handle)) => Ok(TaskRuntime { handle, own: None }),
+            Some(handle) if !own_thread.unwrap_or(!is_threaded(&handle)) => Ok(TaskRuntime { handle, own: None }),
             _ => TaskRuntime::own_thread()
                 .map_err(|error| Error::config("own_thread", format!("the thread cannot be started: {error}"))),
         }
@@ -59,6 +58,11 @@ impl TaskRuntime {
         Handle::try_current().map(drop).map_err(|_| Error::no_runtime(what))
     }
 
+    /// True if a task that is spawned here runs on after the caller's `block_on` has returned.
+    pub(crate) fn runs_on() -> bool {
+        Handle::try_current().is_ok_and(|handle| is_threaded(&handle))
+    }
+
     /// Runs `work` on that runtime. Dropping the future drops `work`.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let task = tokio_util::task::AbortOnDropHandle::new(self.handle.spawn(work));
@@ -77,4 +81,8 @@ impl TaskRuntime {
             let _ = own.send(last_task); // fails only if the thread is gone, and the task with it
         }
     }
+}
+
+fn is_threaded(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
 }

@@ -9,11 +9,11 @@ use std::{
     time::Instant,
 };
 
-use leasehold::{Error, Lost, Owner, Quorum, QuorumLock};
+use leasehold::{Client, Error, Lost, Owner, Quorum, QuorumLock};
 use tokio::runtime::Builder;
 
 use crate::support::{
-    Server, before, behind, client, ms, plain, poll_until,
+    Server, before, behind, chain, client, ms, plain, poll_until,
     proxy::{Mode, Proxy},
     until, within,
 };
@@ -410,12 +410,21 @@ async fn a_server_asked_again_does_not_stand_for_the_time_before() {
 
 /// One server of that quorum is reached through this proxy.
 async fn with_one_behind(three: &Three, far: usize, proxy: &Proxy) -> Quorum {
+    let settings = |builder: leasehold::Builder| builder.watchdog(ms(3_000));
+    Quorum::new(clients_of(three, far, proxy, settings).await).expect("three servers")
+}
+
+async fn clients_of(
+    three: &Three,
+    far: usize,
+    proxy: &Proxy,
+    settings: impl Fn(leasehold::Builder) -> leasehold::Builder + Copy,
+) -> Vec<Client> {
     let mut clients = Vec::new();
     for (at, server) in three.servers.iter().enumerate() {
-        let settings = |builder: leasehold::Builder| builder.watchdog(ms(3_000));
         clients.push(if at == far { behind(proxy, settings).await } else { client(server, settings).await });
     }
-    Quorum::new(clients).expect("three servers")
+    clients
 }
 
 #[tokio::test]
@@ -458,6 +467,76 @@ async fn an_unlock_finds_a_loss_that_a_server_asked_again_would_hide() {
     proxy.set(Mode::Pass);
     let (answer, _) = within("the answer", ms(5_000), unlocking).await;
     assert!(answer.expect_err("another owner had it meanwhile").is_lost());
+}
+
+/// As above, but the second server never replies: it may have lost the lock before the first one had it again, as here.
+#[tokio::test]
+async fn a_silent_server_that_may_hide_a_loss_does_not_confirm_it() {
+    let three = Three::start();
+    let [first, second, _] = &three.servers;
+    let proxy = before(second);
+    let settings = |builder: leasehold::Builder| builder.watchdog(ms(6_000)).outage_timeout(ms(1_000));
+    let quorum = Quorum::new(clients_of(&three, 1, &proxy, settings).await).expect("three servers");
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(1_500), || guard.nodes() == 3).await;
+    proxy.set(Mode::Stall);
+    for server in [first, second] {
+        let _: u32 = server.ask(&["DEL", "x"]); // another owner could acquire it now
+    }
+    let mut check = Box::pin(guard.check());
+    poll_until("the first loss to be noticed", check.as_mut(), || guard.nodes() == 2).await;
+    drop(check);
+    until("the first to have it again", ms(3_000), || guard.nodes() == 3).await;
+    let (answer, _) = within("the answer", ms(3_000), guard.unlock()).await;
+    proxy.set(Mode::Pass);
+    let error = answer.expect_err("nobody can tell");
+    assert!(error.is_unavailable(), "{error}");
+    three.free().await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_does_not_delay_an_unlock_that_finds_a_loss_on_a_majority() {
+    for is_known in [false, true] {
+        let three = Three::start();
+        let quorum = three.with_lease(9_000).await;
+        let guard = lock(&quorum).lock().await.expect("free");
+        until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+        let [first, second, third] = &three.servers;
+        third.freeze();
+        for server in [first, second] {
+            let _: u32 = server.ask(&["DEL", "x"]);
+        }
+        if is_known {
+            within("the loss", ms(5_000), guard.lost()).await;
+        }
+        let (answer, _) = within("the answer", ms(1_500), guard.unlock()).await;
+        third.thaw();
+        assert!(answer.expect_err("two of three do not have it").is_lost());
+        three.free().await;
+    }
+}
+
+/// The release on the third server is sent again although nobody drives the caller's runtime.
+#[test]
+fn released_from_a_runtime_that_stops_running_nothing_is_left() {
+    let three = Three::start();
+    let third = &three.servers[2];
+    let proxy = before(third);
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (guard, _clients) = runtime.block_on(async {
+        let clients = clients_of(&three, 2, &proxy, |builder| builder).await;
+        let quorum = Quorum::new(clients.clone()).expect("three servers");
+        let guard = lock(&quorum).lock().await.expect("free");
+        until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+        proxy.refuse();
+        proxy.cut_all();
+        let known = async { while !chain(&clients[2].ping().await.expect_err("no server")).contains("refused") {} };
+        within("the connection to be refused", ms(5_000), known).await;
+        (guard, clients)
+    });
+    runtime.block_on(guard.unlock()).expect("two of three confirm it");
+    proxy.accept();
+    Builder::new_current_thread().enable_all().build().expect("another one").block_on(three.free());
 }
 
 #[tokio::test]
