@@ -320,6 +320,10 @@ impl QueueEntry<'_> {
         &self.waiter.hold.name
     }
 
+    pub(crate) fn key(&self) -> &str {
+        &self.queue.key
+    }
+
     pub(crate) fn is_head(&self) -> bool {
         self.queue.state().is_head(&self.waiter)
     }

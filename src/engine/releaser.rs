@@ -77,11 +77,14 @@ struct Counted {
     worker: Arc<ReleaseWorker>,
     /// Whoever asks for this name waits for it.
     awaited: Vec<Leftovers>,
+    /// The id of the hold, which the server names until the release is done. `None` if the release leaves a hold there.
+    leaves: Option<Box<str>>,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         self.awaited.iter().for_each(|leftovers| self.worker.no_longer_awaited(leftovers));
+        self.leaves.iter().for_each(|holder| self.worker.has_left(holder));
         self.worker.one_less();
     }
 }
@@ -217,6 +220,8 @@ struct ReleaseWorker {
     calls: Mutex<HashMap<LineKey, NextCall>>,
     /// How many are on their way in the background.
     pending: Mutex<HashMap<Leftovers, usize>>,
+    /// The holders among them: how many releases of each, and when the first began.
+    leaving: Mutex<HashMap<Box<str>, (usize, Instant)>>,
     /// Told after each release, in the background or not.
     done: Notify,
     stop: CancellationToken,
@@ -320,9 +325,9 @@ impl Releaser {
     /// Starts the task. It ends when it is stopped, or when the sender is gone and all is given back.
     pub(crate) fn start(redis: Arc<Redis>, queues: Arc<Queues>, counters: Arc<Counters>) -> (Releaser, JoinHandle<()>) {
         let (work, inbox) = mpsc::unbounded_channel();
-        let (lanes, calls, pending) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (lanes, calls, pending, leaving) = (Mutex::default(), Mutex::default(), Mutex::default(), Mutex::default());
         let (done, stop) = (Notify::new(), CancellationToken::new());
-        let worker = Arc::new(ReleaseWorker { redis, queues, counters, lanes, calls, pending, done, stop });
+        let worker = Arc::new(ReleaseWorker { redis, queues, counters, lanes, calls, pending, leaving, done, stop });
         let run = Arc::clone(&worker).run(inbox);
         (Releaser { work, worker }, tokio::spawn(run))
     }
@@ -353,7 +358,9 @@ impl Releaser {
         for leftovers in &awaited {
             *self.worker.pending().entry(leftovers.clone()).or_default() += 1;
         }
-        job.counted = Some(Counted { worker: Arc::clone(&self.worker), awaited });
+        let leaves = (is_last && !job.is_trace).then(|| Box::from(job.hold.id()));
+        leaves.iter().for_each(|holder| self.worker.leaves(holder));
+        job.counted = Some(Counted { worker: Arc::clone(&self.worker), awaited, leaves });
         job
     }
 
@@ -370,6 +377,11 @@ impl Releaser {
             pending.is_empty() || !leftovers().any(|leftovers| pending.contains_key(&leftovers))
         };
         self.until(is_clear).await;
+    }
+
+    /// When a release of this holder in the background began, if one is under way.
+    pub(super) fn began(&self, holder: &str) -> Option<Instant> {
+        self.worker.leaving().get(holder).map(|(_, began)| *began)
     }
 
     /// Resolves when no release is under way, and that is true: looked at after each release.
@@ -714,6 +726,23 @@ impl ReleaseWorker {
                 pending.remove(leftovers);
             }
         }
+    }
+
+    fn leaves(&self, holder: &str) {
+        self.leaving().entry(holder.into()).or_insert_with(|| (0, Instant::now())).0 += 1;
+    }
+
+    fn has_left(&self, holder: &str) {
+        let mut leaving = self.leaving();
+        let Some((count, _)) = leaving.get_mut(holder) else { return };
+        *count -= 1;
+        if *count == 0 {
+            leaving.remove(holder);
+        }
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, HashMap<Box<str>, (usize, Instant)>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn one_less(&self) {

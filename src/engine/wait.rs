@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     Engine, TaskRuntime,
-    ask::{Pauses, ScriptRequest, unexpected},
+    ask::{Pauses, ScriptRequest, silent, unexpected},
     guard::Guard,
     hold::{Claim, Grant, Hold, LeaseTerms},
     kind::{Kind, Waits},
@@ -161,7 +161,10 @@ const TOO_LATE: u32 = 3;
 /// The result of waiting.
 enum WaitOutcome {
     Granted(AcquiredBy),
-    TimeOver,
+    /// The server has named this holder.
+    TimeOver {
+        holder: Option<Box<str>>,
+    },
     /// The waiter was not polled for so long that the others have passed it over.
     PassedOver,
 }
@@ -357,8 +360,6 @@ impl Engine {
             () = self.stopping.cancelled() => return Err(self.closed(ASKING, &hold.name)), // closing waits for this call
             () = sleep_until(half.max(started + LAST_ATTEMPT.min(soon - started))) => false,
         };
-        // The holder may then be this process, with a release that is still under way.
-        let is_unclear = !cleared && request.wait_limit.is_over();
         let outcome = match request.wait_limit {
             WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, soon))).await? {
                 Attempt::Granted(grant) => {
@@ -367,9 +368,9 @@ impl Engine {
                     WaitOutcome::Granted(AcquiredBy::FirstTry)
                 }
                 Attempt::Busy { sent, holder, .. } => {
-                    holder.inspect(|holder| self.queues.named(hold.line(), holder, sent));
+                    holder.as_ref().inspect(|holder| self.queues.named(hold.line(), holder, sent));
                     self.check_barred(request)?;
-                    WaitOutcome::TimeOver
+                    WaitOutcome::TimeOver { holder: holder.map(String::into_boxed_str) }
                 }
             },
             WaitLimit::Until(_) | WaitLimit::Forever => self.wait_in_queue(&mut guard, request, started).await?,
@@ -379,16 +380,26 @@ impl Engine {
                 self.counters.acquired(way, started.elapsed());
                 Ok(Entered::Ours(guard))
             }
-            WaitOutcome::TimeOver if is_unclear => {
+            WaitOutcome::TimeOver { holder: Some(holder) }
+                if self.is_releasing(&holder, cleared, request.wait_limit) =>
+            {
                 let cause = source("an earlier release by this client has no reply yet");
                 Err(Error::silent(ASKING, &hold.name, started.elapsed(), Some(cause)))
             }
-            WaitOutcome::TimeOver => Ok(Entered::Taken),
+            WaitOutcome::TimeOver { .. } => Ok(Entered::Taken),
             WaitOutcome::PassedOver => {
                 hold.came_again(); // if the server granted it in the meantime, dropping the guard releases it
                 Ok(Entered::PassedOver)
             }
         }
+    }
+
+    /// True if this holder is of this client, and a release of it has been under way for longer than usual: whether another owner holds
+    /// the lock is then unknown. A release that the call has already waited for in vain has taken longer.
+    fn is_releasing(&self, holder: &str, cleared: bool, wait_limit: WaitLimit) -> bool {
+        let usual =
+            if cleared { self.last_attempt(wait_limit.end().unwrap_or_else(Instant::now)) } else { Duration::ZERO };
+        self.releaser.began(holder).is_some_and(|began| began.elapsed() >= usual)
     }
 
     /// Tries to join or resume a hold of this process. False if a request to the server is needed.
@@ -499,7 +510,9 @@ impl Engine {
                         Woken::OutOfTime => Box::pin(self.last_word(entry, request.wait_limit)).await?,
                         _ => FinalAttempt::Ask(None, None),
                     };
-                    let FinalAttempt::Ask(asking, until) = asking else { return Ok(WaitOutcome::TimeOver) };
+                    let FinalAttempt::Ask(asking, until) = asking else {
+                        return Ok(WaitOutcome::TimeOver { holder: entry.holder() });
+                    };
                     self.let_others_go_first(entry, request.wait_limit).await;
                     let told = entry.is_told();
                     let Some(asking) = asking.or_else(|| entry.asking()) else { continue }; // this waiter has the lock already
@@ -524,7 +537,7 @@ impl Engine {
                     }
                     self.check_barred(request)?;
                     if request.wait_limit.is_over() {
-                        return Ok(WaitOutcome::TimeOver);
+                        return Ok(WaitOutcome::TimeOver { holder: entry.holder() });
                     }
                     entry.listen(&self.redis);
                 }
@@ -543,8 +556,9 @@ impl Engine {
             match entry.shared_answer(began, due / 2) {
                 SharedAnswer::Taken => return Ok(FinalAttempt::Taken),
                 SharedAnswer::Pending(answered) => {
+                    let why = || self.redis.trouble(entry.key(), None);
                     let answered = timeout_at(until, answered).await;
-                    answered.map_err(|_| Error::silent(ASKING, entry.name(), began.elapsed(), None))?;
+                    answered.map_err(|_| silent(ASKING, entry.name(), began.elapsed(), why()))?;
                 }
                 SharedAnswer::Unknown(asking) => return Ok(FinalAttempt::Ask(Some(asking), Some(until))),
             }

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, Lost, Owner};
-use tokio::{task::JoinHandle, time::sleep};
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
 
 use crate::support::{
     Server, before, behind, client, ms, plain,
@@ -288,4 +291,41 @@ async fn a_release_that_nobody_could_hear_is_noticed_all_the_same() {
     assert!(client.stats().total.reconnects >= 1);
     let other = plain(&server).await;
     other.lock("x").try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
+}
+
+/// Waiters at their limit that wait for the reply to the request of another one, which is lost. Thirty names, for that takes a request
+/// that began a few milliseconds before the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_reply_was_to_come_to_another_names_the_cause() {
+    const NAMES: u64 = 30;
+    let server = Server::start();
+    let (acquire, proxy) = (script(&server, "acquire"), before(&server));
+    let (holder, client) = (plain(&server).await, behind(&proxy, |builder| builder).await);
+    let (mut held, mut heads) = (Vec::new(), JoinSet::new());
+    for at in 0..NAMES {
+        let name = format!("name {at}");
+        held.push(holder.mutex(&name).lock().await.expect("free"));
+        let head = client.mutex(&name);
+        heads.spawn(async move { head.lock().await.map(drop) });
+    }
+    until("the heads to wait", ms(3_000), || server.channels().len() >= held.len()).await;
+    sleep(ms(400)).await; // their replies are too old to be shared
+    let limit = Instant::now() + ms(600);
+    let mut calls = JoinSet::new();
+    for at in 0..NAMES {
+        let lock = client.mutex(&format!("name {at}"));
+        calls.spawn(async move { lock.try_lock_until(limit + ms(at)).await });
+    }
+    let channels = server.channels();
+    let mut raw = server.raw();
+    let mut wake = redis::pipe();
+    channels.iter().for_each(|channel| _ = wake.cmd("PUBLISH").arg(channel).arg("0"));
+    proxy.rule(Rule::new(acquire, Fault::Swallow(Way::Back)).times(u64::MAX));
+    sleep(limit.saturating_duration_since(Instant::now())).await;
+    wake.exec(&mut raw).expect("published");
+    while let Some(ended) = calls.join_next().await {
+        if let Err(error) = ended.expect("no panic") {
+            assert!(std::error::Error::source(&error).is_some(), "{error}");
+        }
+    }
 }

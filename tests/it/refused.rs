@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Builder, Client, Guard, Owner};
+use leasehold::{Builder, Client, Error, Guard, Owner};
 use redis::{Connection, FromRedisValue};
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -23,6 +23,7 @@ use crate::support::{
     proxy::{Fault, Proxy, Rule, Which},
     script,
     server::version,
+    stall::{Slack, unless_stalled},
     until, with_rights, within,
 };
 
@@ -55,22 +56,77 @@ async fn waiter(client: &Client) -> JoinHandle<leasehold::Result<Guard>> {
     waiting
 }
 
+/// A last attempt has 20 ms.
+const LAST_ATTEMPT: Slack = Slack { left: ms(15), within: ms(20) };
+
 /// Only this client has it, with a release that the server refuses: that is no other holder.
 #[tokio::test]
 async fn a_lock_of_which_the_own_release_is_refused_is_not_said_to_be_held_by_another() {
+    unless_stalled(LAST_ATTEMPT, own_release_is_refused).await;
+}
+
+async fn own_release_is_refused() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.command_timeout(ms(300))).await;
+    // Else a later attempt to release it hands it over, which needs no DEL.
+    let client = client(&server, |builder| builder.command_timeout(ms(300)).handovers(0)).await;
     let lock = client.mutex("x");
     let guard = lock.lock().await.expect("free");
     let _: String = server.ask(&["ACL", "SETUSER", "default", "-del"]);
     drop(guard);
-    for taken in [lock.try_lock_for(Duration::ZERO).await, lock.try_lock().await] {
-        let error = taken.expect_err("nobody knows");
-        assert!(error.is_unavailable() && chain(&error).contains("earlier release by this client"), "{error:?}");
+    let (at_once, later) = (Duration::ZERO, ms(400));
+    for taken in [lock.try_lock_for(at_once).await, lock.try_lock_for(later).await, lock.try_lock().await] {
+        is_unclear(&taken.expect_err("nobody knows"));
     }
     let _: String = server.ask(&["ACL", "SETUSER", "default", "+del"]);
     until("the lock to be free", AGAIN, || !server.exists("x")).await;
     lock.try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
+}
+
+fn is_unclear(error: &Error) {
+    assert!(error.is_unavailable() && chain(error).contains("earlier release by this client"), "{}", chain(error));
+}
+
+/// The same for the other kinds, also where a call does not wait for such releases first.
+#[tokio::test]
+async fn nor_is_one_of_another_kind() {
+    unless_stalled(LAST_ATTEMPT, own_release_of_another_kind_is_refused).await;
+}
+
+async fn own_release_of_another_kind_is_refused() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.handovers(0)).await;
+    let (fenced, fair) = (client.fenced_lock("fenced").non_reentrant(), client.fair_lock("fair").non_reentrant());
+    let rw = client.rw_lock("rw").non_reentrant();
+    let held = (fenced.lock().await.expect("free"), fair.lock().await.expect("free"), rw.write().await.expect("free"));
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "-del"]);
+    drop(held);
+    let later = ms(400);
+    is_unclear(&fenced.try_lock_for(later).await.expect_err("nobody knows"));
+    is_unclear(&fair.try_lock_for(later).await.expect_err("nobody knows"));
+    is_unclear(&rw.try_write_for(later).await.expect_err("nobody knows"));
+    is_unclear(&rw.try_read_for(later).await.expect_err("nobody knows"));
+}
+
+/// While this client tries to release what it no longer has, the server names another holder.
+#[tokio::test]
+async fn a_lock_of_another_is_taken_although_an_own_release_was_refused() {
+    let server = Server::start();
+    server.set_user("u", &["on", ">p", "~*", "&*", "+@all"]);
+    let url = server.url_as("u", "p");
+    let own = Client::builder().url(url).command_timeout(ms(800)).connect().await.expect("let in");
+    let other = plain(&server).await;
+    for round in 0..3 {
+        let guard = own.mutex("x").lock().await.expect("free");
+        server.set_user("u", &["-del"]);
+        drop(guard);
+        sleep(ms(1_000 + 250 * round)).await; // the pause between two attempts is now longer than a call waits for them
+        let _: u32 = server.ask(&["DEL", "x"]);
+        let theirs = other.mutex("x").lock().await.expect("free");
+        assert!(own.mutex("x").try_lock().await.expect("the server names the holder").is_none());
+        theirs.unlock().await.expect("ours");
+        server.set_user("u", &["+del"]);
+        until("nothing to be on its way back", AGAIN, || own.stats().now.releasing == 0).await;
+    }
 }
 
 /// At `maxmemory`, with a guard that would go to the next in line of its own client.
