@@ -461,7 +461,7 @@ impl Tenure {
             (None, None) => {
                 let release = state.give_up_rest();
                 let holders = state.found_gone();
-                let found = if state.until.left().is_zero() { Ending::Unknown } else { Ending::Gone };
+                let found = state.not_found();
                 drop(state);
                 drop(release); // there is nothing to give back
                 self.tell(&holders);
@@ -497,6 +497,8 @@ impl Tenure {
 
     pub(super) fn ended(&self, ending: Ending) {
         let mut state = self.state();
+        // The last hold may not have looked at what it was passed, and so may not know until when the server had it for certain.
+        let ending = if ending == Ending::Unknown { state.not_found() } else { ending };
         state.ended.get_or_insert(ending);
         self.answer(state.ending.take().unwrap_or_default(), &Ok(ending));
     }
@@ -561,6 +563,11 @@ impl TenureState {
     fn to_settle(&self) -> Option<u64> {
         let is_needed = || self.live_holders().any(|holder| holder.is_lengthened());
         (self.claims > self.settled && !is_needed()).then_some(self.claims)
+    }
+
+    /// The server does not have it. If its lease may have ended since it was passed on, that says nothing.
+    fn not_found(&self) -> Ending {
+        if self.until.left().is_zero() { Ending::Unknown } else { Ending::Gone }
     }
 
     fn is_open(&self) -> bool {

@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Guard, Lost, Owner};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Server, before, behind, client, ms, plain, poll_once,
+    Server, before, behind, client, ms, plain, poll_once, poll_until,
     proxy::{Fault, Rule, Way},
     script, until, within,
 };
@@ -252,6 +252,31 @@ async fn what_is_not_alike_is_handed_over() {
     assert_ne!(next.id(), id);
     assert!(next.remaining() > Duration::from_secs(50));
     next.unlock().await.expect("ours");
+    is_clean(&server, &client).await;
+}
+
+/// The last to whom it was passed has not looked, and leaves: the reply to that release says what it says of all who were before.
+#[tokio::test]
+async fn what_was_gone_is_lost_although_the_last_never_looked() {
+    let server = Server::start();
+    let renew = script(&server, "renew");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let (first, mut waiting) = row(&client, 1).await;
+    let lock = client.lock("x").owner(&Owner::new());
+    let mut last = Box::pin(lock.lock());
+    poll_until("it to wait", last.as_mut(), || client.stats().now.waiting == 2).await;
+    let _: u32 = server.ask(&["DEL", "x"]);
+    proxy.rule(Rule::new(renew, Fault::Delay(Way::Back, ms(300))));
+    let first = tokio::spawn(first.unlock());
+    let second = taken(waiting.remove(0)).await;
+    until("the confirmation to be on its way back", ms(2_000), || proxy.tally().delayed == 1).await;
+    let mut second = Box::pin(second.unlock());
+    assert!(poll_once(second.as_mut()).is_pending(), "it is passed on, and no later request has a reply");
+    drop(last);
+    for unlocked in [second.await, first.await.expect("no panic")] {
+        assert!(matches!(unlocked, Err(Error::Lost { reason: Lost::Removed, .. })), "{unlocked:?}");
+    }
     is_clean(&server, &client).await;
 }
 
