@@ -158,7 +158,7 @@ impl Cluster {
         migration
     }
 
-    /// Moves what is in the slot now.
+    /// Moves what is in the slot now. A note of a call that forced a lock open may be on both sides: see docs/operations.md.
     pub(crate) fn move_keys(&self, migration: &Migration) {
         let (from, to) = (&self.nodes[migration.from], self.nodes[migration.to].port().to_string());
         loop {
@@ -167,7 +167,7 @@ impl Cluster {
                 return;
             }
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let _: String = from.ask(&[&["MIGRATE", "127.0.0.1", &to, "", "0", "5000", "KEYS"], &keys[..]].concat());
+            let _: String = from.ask(&[&["MIGRATE", "127.0.0.1", &to, "", "0", "5000", "REPLACE", "KEYS"], &keys[..]].concat());
         }
     }
 
