@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     primitives::{ActsFor, Lock},
+    redis::source,
     sync::tokio,
 };
 
@@ -387,7 +388,10 @@ impl Ballot {
             _ if verdict == Verdict::Taken => Ok(Vote::Taken),
             Some(error) if !error.is_unavailable() => Err(error),
             Some(error) => Ok(Vote::Unavailable(error)),
-            None => Ok(Vote::Unavailable(Error::silent(ASKING, name, self.began.elapsed(), None))),
+            None => {
+                let cause = source("no majority of the servers replied in time");
+                Ok(Vote::Unavailable(Error::silent(ASKING, name, self.began.elapsed(), Some(cause))))
+            }
         }
     }
 }

@@ -49,7 +49,7 @@ use crate::{
     stats::Counters,
     sync::{std, tokio},
 };
-use ask::{Pauses, ScriptRequest};
+use ask::{Pauses, ScriptRequest, silent};
 use crowd::Crowd;
 use hold::Ending;
 pub(crate) use hold::{Hold, pass};
@@ -339,7 +339,7 @@ impl Engine {
             biased;
             Ok(told) = word => told,
             () = closed => Err(self.closed(GIVING_BACK, name)),
-            () = sleep_until(give_up) => Err(Error::silent(GIVING_BACK, name, since.elapsed(), None)),
+            () = sleep_until(give_up) => Err(silent(GIVING_BACK, name, since.elapsed(), self.redis.trouble(tenure.key(), None))),
         }
     }
 

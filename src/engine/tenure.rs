@@ -178,6 +178,11 @@ impl Tenure {
         &self.id
     }
 
+    /// The lock's key in Redis.
+    pub(super) fn key(&self) -> &str {
+        self.name.key()
+    }
+
     /// Moves it from one hold to another, under one lock with what is confirmed of it. False if `from` must be given back by
     /// request.
     pub(super) fn pass(self: &Arc<Tenure>, from: &Hold, to: &Arc<Hold>) -> bool {

@@ -151,6 +151,18 @@ async fn a_confirmation_that_is_lost_is_asked_again() {
     }
 }
 
+#[tokio::test]
+async fn a_confirmation_that_never_comes_is_said_to_be_missing() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.outage_timeout(ms(1_000))).await;
+    let (held, _waiting) = row(&client, 1).await;
+    server.freeze();
+    let (unlocked, _) = within("the answer", ms(6_000), held.unlock()).await;
+    server.thaw();
+    let error = unlocked.expect_err("nobody knows");
+    assert!(error.is_unavailable() && std::error::Error::source(&error).is_some(), "{error}");
+}
+
 /// Sixty-four tasks, thousands of turns, ends of rows that overtake confirmations: each `unlock()` says Ok.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_turns() {
