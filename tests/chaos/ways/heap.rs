@@ -13,20 +13,25 @@ const BETWEEN: Duration = Duration::from_millis(30);
 /// How long they are held at the most, and how long the master may take to answer.
 const HELD: Duration = Duration::from_secs(6);
 const ANSWERS: Duration = Duration::from_millis(300);
+/// How many checks in a row it must leave without an answer: one may also be late because this process had no processor.
+const SILENT: u32 = 3;
 
 pub(super) async fn heap(player: &mut Player) {
     let pause = player.millis(2_000..=4_000);
     sleep(pause).await;
     let mut guards = taken(player).await;
-    let ends = Instant::now() + HELD;
+    let (ends, mut silent) = (Instant::now() + HELD, 0);
     while let Some(guard) = guards.first()
         && Instant::now() < ends
     {
-        if timeout(ANSWERS, guard.check()).await.is_err() {
+        silent = if timeout(ANSWERS, guard.check()).await.is_err() { silent + 1 } else { 0 };
+        if silent == SILENT {
             player.scribe.way("thousands of releases for a master that does not reply");
             return drop(guards);
         }
-        sleep(ANSWERS / 2).await;
+        if silent == 0 {
+            sleep(ANSWERS / 2).await;
+        }
     }
     while !guards.is_empty() {
         guards.truncate(guards.len().saturating_sub(PART));

@@ -167,7 +167,8 @@ impl Cluster {
                 return;
             }
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let _: String = from.ask(&[&["MIGRATE", "127.0.0.1", &to, "", "0", "5000", "REPLACE", "KEYS"], &keys[..]].concat());
+            let _: String =
+                from.ask(&[&["MIGRATE", "127.0.0.1", &to, "", "0", "5000", "REPLACE", "KEYS"], &keys[..]].concat());
         }
     }
 
