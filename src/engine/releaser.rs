@@ -384,6 +384,11 @@ impl Releaser {
         self.worker.leaving().get(holder).map(|(_, began)| *began)
     }
 
+    /// Resolves when no release of this holder is under way in the background.
+    pub(super) async fn has_left(&self, holder: &str) {
+        self.until(|_| self.began(holder).is_none()).await;
+    }
+
     /// Resolves when no release is under way, and that is true: looked at after each release.
     pub(crate) async fn idle(&self, and: impl Fn() -> bool) {
         self.until(|_| and() && self.worker.counters.releasing.get() == 0).await; // in this order: see `begin`

@@ -361,7 +361,7 @@ impl Engine {
             () = sleep_until(half.max(started + LAST_ATTEMPT.min(soon - started))) => false,
         };
         let outcome = match request.wait_limit {
-            WaitLimit::Once => match Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, soon))).await? {
+            WaitLimit::Once => match Box::pin(self.attempt_once(&mut guard, request, (started, half, soon))).await? {
                 Attempt::Granted(grant) => {
                     self.queues.named(hold.line(), hold.id(), grant.sent);
                     self.granted(&mut guard, request, grant);
@@ -381,7 +381,7 @@ impl Engine {
                 Ok(Entered::Ours(guard))
             }
             WaitOutcome::TimeOver { holder: Some(holder) }
-                if self.is_releasing(&holder, cleared, request.wait_limit) =>
+                if self.is_releasing(&holder, (cleared, half), request.wait_limit) =>
             {
                 let cause = source("an earlier release by this client has no reply yet");
                 Err(Error::silent(ASKING, &hold.name, started.elapsed(), Some(cause)))
@@ -394,11 +394,35 @@ impl Engine {
         }
     }
 
+    /// One attempt. If a release of the holder that the server names is under way, it waits for that as for earlier ones, and tries again.
+    async fn attempt_once(
+        &self,
+        guard: &mut Guard,
+        request: &AcquireRequest,
+        (started, half, soon): (Instant, Instant, Instant),
+    ) -> Result<Attempt> {
+        let first = self.attempt(guard, request, Asked::Once, (started, soon)).await?;
+        let Attempt::Busy { holder: Some(holder), .. } = &first else { return Ok(first) };
+        if self.releaser.began(holder).is_none() {
+            return Ok(first);
+        }
+        tokio::select! {
+            biased;
+            () = self.releaser.has_left(holder) => self.attempt(guard, request, Asked::Once, (started, soon)).await,
+            () = self.stopping.cancelled() => Err(self.closed(ASKING, &request.name)),
+            () = sleep_until(half) => Ok(first),
+        }
+    }
+
     /// True if this holder is of this client, and a release of it has been under way for longer than usual: whether another owner holds
-    /// the lock is then unknown. A release that the call has already waited for in vain has taken longer.
-    fn is_releasing(&self, holder: &str, cleared: bool, wait_limit: WaitLimit) -> bool {
-        let usual =
-            if cleared { self.last_attempt(wait_limit.end().unwrap_or_else(Instant::now)) } else { Duration::ZERO };
+    /// the lock is then unknown. A release that the call has already waited for in vain has taken longer. A single attempt waits for it
+    /// until half of its time is over.
+    fn is_releasing(&self, holder: &str, (cleared, half): (bool, Instant), wait_limit: WaitLimit) -> bool {
+        let usual = match wait_limit {
+            WaitLimit::Once if Instant::now() < half => return false,
+            _ if !cleared => Duration::ZERO,
+            _ => self.last_attempt(wait_limit.end().unwrap_or_else(Instant::now)),
+        };
         self.releaser.began(holder).is_some_and(|began| began.elapsed() >= usual)
     }
 
