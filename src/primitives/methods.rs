@@ -143,7 +143,8 @@ macro_rules! exclusive {
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))
             }
 
-            /// Makes one attempt; `None` if another owner holds the lock.
+            /// Makes one attempt; `None` if another owner holds the lock. If this client is just releasing the lock, the call waits for that
+            /// first, for at most half of [`command_timeout`](crate::Builder::command_timeout).
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
