@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{
     Server, client, ms, plain,
-    stall::{Slack, unless_stalled},
+    stall::{LAST_ATTEMPT, unless_stalled},
     until, within,
 };
 
@@ -288,10 +288,8 @@ pub(crate) mod waiting {
         clean(&server, &two).await;
     }
 
-    /// The last attempt has 20 ms. A server that the machine keeps from answering in that time is one that does not answer.
     pub(crate) async fn gives_up_in_time(way: Way) {
-        let last_attempt = Slack { left: ms(15), within: ms(20) };
-        unless_stalled(last_attempt, async || gives_up(way).await).await;
+        unless_stalled(LAST_ATTEMPT, async || gives_up(way).await).await;
     }
 
     async fn gives_up(way: Way) {

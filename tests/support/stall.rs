@@ -178,6 +178,10 @@ impl fmt::Display for Took {
     }
 }
 
+/// For what depends on a last attempt, which has 20 ms. A server that the machine keeps from answering in that time is one that does not
+/// answer.
+pub(crate) const LAST_ATTEMPT: Slack = Slack { left: Duration::from_millis(15), within: Duration::from_millis(20) };
+
 /// For a test of a time limit that a machine that stands still for a moment exceeds. If it fails, and the machine stood still for longer
 /// than the limit has left, the attempt showed nothing, and the test runs again. Any other failure is one at once.
 pub(crate) async fn unless_stalled(slack: Slack, test: impl AsyncFn()) {
