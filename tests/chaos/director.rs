@@ -310,6 +310,7 @@ fn expectations<S: Scene>() -> History {
     beliefs.insert(CELLAR.to_owned(), CELLAR_LEASE / 2);
     History {
         longest_lease: LEASE,
+        late_after_failover: S::SLACK,
         leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &vaults[..], &kept[..]].concat()),
         beliefs,
         slack,

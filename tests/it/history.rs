@@ -456,6 +456,9 @@ fn what_a_failover_lost_is_not_believed_in_for_long() {
     let looks = [SECOND / 2, SECOND + SECOND / 2].map(|at| seen(at, at + 1, Some("other:1")));
     believed.seen.insert("a".into(), looks.to_vec());
     assert_eq!(kinds(&believed), [Kind::Taken, Kind::Belief], "told after two seconds, with leases of one");
+    believed.late_after_failover = Duration::from_secs(1);
+    assert_eq!(kinds(&believed), [], "told within a lease and what a busy machine may take");
+    believed.late_after_failover = Duration::ZERO;
     let stood_still = format!("{} 9 - paused {}", 2 * SECOND, SECOND / 2);
     believed.clients.entry("one".to_owned()).or_default().push(stood_still.parse().expect("an event"));
     assert_eq!(kinds(&believed), [Kind::Taken]);

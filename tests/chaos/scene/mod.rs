@@ -32,7 +32,8 @@ pub(crate) trait Scene: Sized + 'static {
     const TROUBLES: &'static [Trouble<Self>];
     /// How many troubles in a row, then a calm time; and how many in a short run.
     const IN_A_ROW: (u32, u32);
-    /// How much longer a lock may be free than with one server: many servers share the cores with the clients.
+    /// How much longer than with one server a lock may be free, and a lost lock be believed in: many servers share the cores with
+    /// the clients.
     const SLACK: Duration;
     /// Whether each server has all locks.
     const ALL_HAVE_ALL: bool = false;
@@ -81,7 +82,7 @@ const KEPT: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
 
 const BUSY_MACHINE: Duration = Duration::from_millis(500);
 /// After a failover, the holders have this time to notice a loss, without other troubles.
-const QUIET_TIME: Duration = Duration::from_millis(1_800);
+const QUIET_TIME: Duration = Duration::from_millis(2_300);
 /// How long the director looks for the master of a lock, and how often.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(20);

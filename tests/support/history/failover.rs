@@ -49,7 +49,7 @@ impl<'a> Failovers<'a> {
         let looks = history.seen.get(name).map_or(&[][..], Vec::as_slice);
         let seen = looks.iter().filter(|_| !all.is_empty());
         let last = seen.flat_map(|seen| seen.ids.iter().map(|id| (id.as_str(), seen.since))).collect();
-        Failovers { all, looks, last, told: nanos(history.longest_lease) }
+        Failovers { all, looks, last, told: nanos(history.longest_lease + history.late_after_failover) }
     }
 
     /// Those at which this hold may have been lost, if its id was never seen again.

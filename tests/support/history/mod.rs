@@ -70,6 +70,8 @@ pub(crate) struct History {
     pub(crate) beliefs: HashMap<String, Duration>,
     /// How long a lock of that name may stay on the server after its release.
     pub(crate) rests: HashMap<String, Duration>,
+    /// How much later than a lease after a failover a client may be notified of a loss.
+    pub(crate) late_after_failover: Duration,
     /// How much longer than others a lock of that name may be free.
     pub(crate) slack: HashMap<String, Duration>,
     /// Read-write locks.
