@@ -55,7 +55,7 @@ async fn work(url: &str, log: &Path, seed: u64) -> Result<(), Box<dyn std::error
     let mut works = Work::of_a_client(url);
     // In one of the clients at the start, beside all that must not wait for it.
     if url.starts_with("redis-cluster") && seed.is_multiple_of(4) {
-        works.push(Work::Heap);
+        works.push(Work::Heap(url.to_owned()));
     }
     let mut tasks = start(&mut first, works, &over);
     let mut clients = vec![client.clone()];

@@ -43,7 +43,7 @@ pub(crate) enum Work {
     Vault,
     Rested,
     LongAndShort,
-    Heap,
+    Heap(String),
     Ping,
     /// On several servers that do not know of each other.
     Voted(Vote, Voters),
@@ -100,7 +100,7 @@ impl Work {
             Work::SecondRuntime(url) => Box::pin(second::second_runtime(player, url)).await,
             Work::Rested => rested::rested(player).await,
             Work::LongAndShort => Box::pin(family::long_and_short(player)).await,
-            Work::Heap => heap::heap(player).await,
+            Work::Heap(url) => Box::pin(heap::heap(player, url)).await,
             Work::Vault => vault::vault(player).await,
             Work::Ping => vault::ping(&player.client).await,
             Work::Voted(vote, voters) => Box::pin(vote.once(player, voters)).await,
