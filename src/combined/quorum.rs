@@ -278,6 +278,7 @@ impl QuorumLock {
         loop {
             let ends = self.max_hold.map(|d| Moment::now() + d);
             releases.iter().for_each(Releases::forget);
+            place.asks();
             let vote = self.vote(&locks, limit).await?;
             self.check_lost(&owner)?; // it may have lost it meanwhile
             if !matches!(vote, Vote::Unavailable(_)) {
@@ -296,7 +297,7 @@ impl QuorumLock {
                 releases = Some(Releases::of(&locks)?);
                 continue;
             };
-            pause = releases.wait(limit, pause).await;
+            pause = releases.wait(limit, place.last_vote(), pause).await;
         }
     }
 

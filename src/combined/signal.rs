@@ -65,8 +65,9 @@ impl Releases {
     }
 
     /// Until a release, or for about this pause. Returns the next pause.
-    pub(super) async fn wait(&self, limit: WaitLimit, pause: Duration) -> Duration {
-        let until = limit.before(Instant::now() + spread(pause));
+    pub(super) async fn wait(&self, limit: WaitLimit, last_vote: Option<Instant>, pause: Duration) -> Duration {
+        let next = limit.before(Instant::now() + spread(pause));
+        let until = last_vote.map_or(next, |last| next.min(last));
         tokio::select! {
             () = self.heard() => pause,
             () = sleep_until(until) => (pause * 2).min(LAST_PAUSE),

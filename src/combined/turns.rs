@@ -21,17 +21,25 @@ pub(super) struct Turns(Arc<DashMap<Arc<str>, Weak<CallerQueue>>>);
 #[derive(Debug)]
 struct CallerQueue {
     turn: Arc<Mutex<()>>,
-    /// When a majority of the servers last replied to one of the callers.
-    replied: StdMutex<Instant>,
+    silence: StdMutex<Silence>,
+}
+
+/// Since when no majority of the servers has replied to any of the callers.
+#[derive(Debug)]
+enum Silence {
+    /// The last reply, or the start. Nobody has asked since, so the servers are not to blame.
+    NotAsked(Instant),
+    /// The first vote since then.
+    Asked(Instant),
 }
 
 impl CallerQueue {
     fn new() -> CallerQueue {
-        CallerQueue { turn: Arc::default(), replied: StdMutex::new(Instant::now()) }
+        CallerQueue { turn: Arc::default(), silence: StdMutex::new(Silence::NotAsked(Instant::now())) }
     }
 
-    fn replied(&self) -> MutexGuard<'_, Instant> {
-        self.replied.lock().unwrap_or_else(PoisonError::into_inner)
+    fn silence(&self) -> MutexGuard<'_, Silence> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,18 +85,33 @@ impl QueuePlace {
         }
     }
 
-    /// A majority of the servers has replied.
-    pub(super) fn replied(&self) {
-        *self.queue().replied() = Instant::now();
+    /// A vote begins.
+    pub(super) fn asks(&self) {
+        let mut silence = self.queue().silence();
+        if matches!(*silence, Silence::NotAsked(_)) {
+            *silence = Silence::Asked(Instant::now());
+        }
     }
 
-    /// Whether no majority has replied to any caller for the `outage_timeout`.
+    /// A majority of the servers has replied.
+    pub(super) fn replied(&self) {
+        *self.queue().silence() = Silence::NotAsked(Instant::now());
+    }
+
+    /// Whether no majority has replied to any caller for the `outage_timeout`. The pause before the first vote that failed does not count.
     pub(super) fn is_hopeless(&self) -> bool {
         Instant::now() >= self.gives_up()
     }
 
+    /// When the caller gives up if no majority replies until then; `None` if one has replied to the last vote.
+    pub(super) fn last_vote(&self) -> Option<Instant> {
+        let is_silent = matches!(*self.queue().silence(), Silence::Asked(_));
+        is_silent.then(|| self.gives_up())
+    }
+
     fn gives_up(&self) -> Instant {
-        self.joined.max(*self.queue().replied()) + self.outage_timeout
+        let (Silence::NotAsked(since) | Silence::Asked(since)) = *self.queue().silence();
+        self.joined.max(since) + self.outage_timeout
     }
 
     fn queue(&self) -> &CallerQueue {

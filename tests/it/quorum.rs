@@ -325,6 +325,35 @@ async fn a_wait_of_any_length_rides_out_an_outage() {
     within("the next holder", ms(10_000), waiting).await.0.expect("no panic").expect("acquired");
 }
 
+/// After some votes the pauses are about a second.
+#[tokio::test]
+async fn the_pause_before_a_vote_is_no_outage() {
+    let three = Three::start();
+    let one = three.quorum().await;
+    let guard = lock(&one).lock().await.expect("free");
+    let mut clients = Vec::new();
+    for server in &three.servers {
+        let settings = |builder: leasehold::Builder| builder.command_timeout(ms(200)).outage_timeout(ms(700));
+        clients.push(client(server, settings).await);
+    }
+    let waits = lock(&Quorum::new(clients).expect("three servers"));
+    let waiting = tokio::spawn(async move { waits.lock().await.map(drop) });
+    tokio::time::sleep(ms(2_500)).await;
+    let next_vote = async || {
+        let before = three.servers[2].calls("evalsha");
+        until("a vote", ms(5_000), || three.servers[2].calls("evalsha") > before).await;
+    };
+    next_vote().await;
+    tokio::time::sleep(ms(100)).await; // its replies
+    let frozen = &three.servers[..2];
+    frozen.iter().for_each(Server::freeze);
+    next_vote().await;
+    tokio::time::sleep(ms(250)).await; // it has failed, and the one after it has not begun
+    frozen.iter().for_each(Server::thaw);
+    drop(guard);
+    within("the next holder", ms(10_000), waiting).await.0.expect("no panic").expect("acquired");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_lost_it_does_not_keep_the_waiters_busy() {
     let three = Three::start();
