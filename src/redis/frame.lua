@@ -12,7 +12,7 @@ local function answered(step, k, a)
     -- Later servers name the command, earlier ones the line. Redis 7.0 names neither, so this tries all commands that scripts use.
     if redis.acl_check_cmd and string.find(answer, "can't run this command", 1, true) then
       local commands = [[DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HSET INCR LINDEX LPOP LPOS LRANGE LREM
-        PEXPIRE PTTL PUBLISH RPUSH SET SPUBLISH TIME ZADD ZREM ZSCORE]]
+        PEXPIRE PEXPIRETIME PTTL PUBLISH RPUSH SET SPUBLISH TIME ZADD ZREM ZSCORE]]
       for command in string.gmatch(commands, '%u+') do
         if not redis.acl_check_cmd(command) then
           answer = answer .. ' +' .. string.lower(command)
