@@ -111,6 +111,8 @@
 //! `std::time::Instant` continues, too. On other systems that clock may stop during sleep. When such a machine wakes up, its client may
 //! take an expired lease for a valid one until the next reply of the server, at most a third of a lease later.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod clock;
 #[cfg(not(leasehold_explore))] // nothing of the engine depends on it

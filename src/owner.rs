@@ -64,6 +64,12 @@ impl Owner {
         SCOPE.try_with(Owner::clone).unwrap_or_else(|_| Owner(Who::here()))
     }
 
+    /// This thread, whatever task runs on it.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn thread() -> Owner {
+        Owner(Who::Thread(std::thread::current().id()))
+    }
+
     /// Runs `work`. Every call inside has this owner, whatever task polls it, unless a setting of the lock says otherwise.
     ///
     /// Tasks that `work` spawns are not part of the scope. To share a hold with such a task, wrap the spawned future:

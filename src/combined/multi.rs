@@ -259,6 +259,19 @@ impl MultiGuard {
         errors.into_iter().nth(lost.unwrap_or_default()).map_or(Ok(()), Err)
     }
 
+    /// As [`lost`](MultiGuard::lost), without the guard.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+        let watches: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.watch())).collect();
+        async move { select_all(watches).await.0 }
+    }
+
+    /// The longest of their clients.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.guards.iter().map(Guard::command_timeout).max().unwrap_or_default()
+    }
+
     /// Resolves as soon as any of the locks is lost. For `select!`.
     ///
     /// # Cancel safety

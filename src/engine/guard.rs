@@ -228,6 +228,18 @@ impl Guard {
         self.engine.found_lost(&self.hold)
     }
 
+    /// As [`lost`](Guard::lost), without the guard.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+        let hold = Arc::clone(&self.hold);
+        async move { hold.lost().await }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.engine.config.command_timeout
+    }
+
     /// Resolves when the client learns that the lock is lost, and at the latest when [`remaining`](Guard::remaining) is zero. Use it in
     /// `select!`.
     ///

@@ -182,9 +182,14 @@ impl FencedGuard {
     ///
     /// If you drop the future, the key may or may not be written.
     pub async fn write_if_held(&self, key: &str, value: &str) -> Result<()> {
-        let part = Part::of(self.guard.key()).key(format_args!("{key}")).arg(self.id()).arg(value).done();
-        self.guard.while_held("writing under the lock", (&WRITE.script, part)).await
+        write_if_held(&self.guard, key, value).await
     }
+}
+
+/// [`FencedGuard::write_if_held`], with the plain guard.
+pub(crate) async fn write_if_held(guard: &Guard, key: &str, value: &str) -> Result<()> {
+    let part = Part::of(guard.key()).key(format_args!("{key}")).arg(guard.id()).arg(value).done();
+    guard.while_held("writing under the lock", (&WRITE.script, part)).await
 }
 
 guarding!(FencedGuard);

@@ -19,8 +19,12 @@ mod methods;
 mod rw;
 
 pub use fair::FairLock;
+#[cfg(feature = "blocking")]
+pub(crate) use fenced::write_if_held;
 pub use fenced::{FencedGuard, FencedLock};
 pub(crate) use handle::ActsFor;
 pub use handle::Holder;
 pub use lock::Lock;
+#[cfg(feature = "blocking")]
+pub(crate) use rw::Downgrade;
 pub use rw::{ReadGuard, RwLock, RwState, WriteGuard};

@@ -290,7 +290,8 @@ impl RwLock {
 
     async fn writing(&self, what: &'static str, limit: WaitLimit) -> Result<Option<WriteGuard>> {
         let taken = self.0.take(&WRITE, what, limit).await?;
-        Ok(taken.map(|guard| WriteGuard { lock: Box::new(self.0.clone().owner(guard.owner())), guard }))
+        let downgrade = |guard: &Guard| Downgrade { lock: Box::new(self.0.clone().owner(guard.owner())) };
+        Ok(taken.map(|guard| WriteGuard { downgrade: downgrade(&guard), guard }))
     }
 
     /// Whether any owner holds the lock now, for reading or writing.
@@ -362,6 +363,12 @@ guarding!(ReadGuard);
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct WriteGuard {
     guard: Guard,
+    downgrade: Downgrade,
+}
+
+/// How a write lock becomes a read lock.
+#[derive(Debug)]
+pub(crate) struct Downgrade {
     /// A handle of the same owner. Boxed, because few guards need it.
     lock: Box<Handle>,
 }
@@ -391,8 +398,19 @@ impl WriteGuard {
     ///
     /// Dropping the future releases everything.
     pub async fn downgrade(self) -> Result<ReadGuard> {
+        self.downgrade.run(self.guard).await
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn split(self) -> (Guard, Downgrade) {
+        (self.guard, self.downgrade)
+    }
+}
+
+impl Downgrade {
+    pub(crate) async fn run(self, writing: Guard) -> Result<ReadGuard> {
         let reading = self.lock.take(&READ, "downgrade", WaitLimit::Once).await?;
-        self.guard.unlock().await?;
+        writing.unlock().await?;
         let guard = reading.ok_or_else(|| Error::lost(self.lock.name(), Lost::Removed))?;
         Ok(ReadGuard { guard })
     }

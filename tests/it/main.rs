@@ -6,6 +6,8 @@ mod support;
 mod acl;
 mod backlog;
 mod behind_a_name;
+#[cfg(feature = "blocking")]
+mod blocking;
 mod cancelled;
 mod channels;
 mod closing;

@@ -1,0 +1,46 @@
+//! Locks for plain threads, without async: the types of this module have the names and the meaning of those in the crate's root.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+//! # fn main() { run_blocking(|client| {
+//! // let client = leasehold::blocking::Client::connect("redis://127.0.0.1:6379")?;
+//! let total = client.mutex("invoice:42").with(|_guard| 40 + 2)?; // one holder on all machines
+//! # assert_eq!(total, 42);
+//! # Ok(()) }) }
+//! ```
+//!
+//! What differs from the async interface:
+//!
+//! * **Owners are threads.** A thread that holds a [`Lock`] acquires it again at once; two threads exclude each other.
+//!   [`mutex`](Client::mutex) and `non_reentrant` work as they do there, and so does `owner`.
+//! * **Dropping a guard releases the lock before `drop` returns**, as with `std::sync::Mutex`, also while the thread panics. If the server
+//!   does not reply, `drop` returns after [`command_timeout`](crate::Builder::command_timeout), and the client continues the release in the
+//!   background.
+//! * **A call cannot be cancelled.** Give it a time limit instead: `try_lock_for`.
+//! * **Nothing stops the work of a holder that has lost its lock.** [`Guard::on_lost`] tells another thread at once; [`Guard::is_lost`] and
+//!   [`Guard::remaining`] send no request, so long work can ask them often.
+//!
+//! # Threads and runtimes
+//!
+//! One background thread serves all clients of a process that were connected with this module. It starts with the first of them and lives
+//! as long as the process. It does not survive `fork`: connect after it.
+//!
+//! Inside a multi-threaded tokio runtime these calls work too: they hand the other tasks of the thread over to other threads while they
+//! wait (`tokio::task::block_in_place`). Inside a current-thread runtime they would stop all of its tasks, perhaps also the one that
+//! holds the lock. There they return [`Error::InvalidConfig`](crate::Error::InvalidConfig) with the setting `runtime`, and a dropped guard
+//! is released in the background.
+//!
+//! [`Client::from`] makes a client of the async interface usable here. Its tasks stay on the runtime that it was connected on.
+
+mod client;
+mod guard;
+mod lock;
+mod multi;
+mod rw;
+mod wait;
+
+pub use client::Client;
+pub use guard::{FencedGuard, Guard, ReadGuard, WriteGuard};
+pub use lock::{FairLock, FencedLock, Lock};
+pub use multi::{MultiGuard, MultiLock};
+pub use rw::RwLock;

@@ -1,0 +1,348 @@
+//! Locks for plain threads.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{
+    Error, Lost,
+    blocking::{Client, MultiLock},
+};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::{Server, Stopwatch, before, ms, process::Process, stall::Took};
+
+/// How long something may take that takes no time.
+const SOON: Duration = ms(2_000);
+const LONG: Duration = ms(20_000);
+
+fn server_and_client() -> (Server, Client) {
+    let server = Server::start();
+    let client = connect(&server.url(), |builder| builder);
+    (server, client)
+}
+
+fn connect(url: &str, settings: impl FnOnce(leasehold::Builder) -> leasehold::Builder) -> Client {
+    let builder = leasehold::Client::builder().url(url).connect_timeout(LONG);
+    settings(builder).connect_blocking().expect("the private server replies")
+}
+
+fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let started = Stopwatch::start();
+    while !is_true() {
+        assert!(started.elapsed() < LONG, "{what}");
+        thread::sleep(ms(1));
+    }
+}
+
+/// In a thread of its own, which does not hang the test.
+fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> (T, Took) {
+    let (tell, told) = mpsc::channel();
+    let started = Stopwatch::start();
+    thread::spawn(move || tell.send(work()));
+    (told.recv_timeout(LONG).expect(what), started.elapsed())
+}
+
+#[test]
+fn a_thread_re_enters_and_another_waits() {
+    let (server, client) = server_and_client();
+    let lock = client.lock("ledger");
+    let outer = lock.lock().expect("it is free");
+    let inner = lock.try_lock().expect("the server replies").expect("the same thread");
+    assert_eq!((outer.holds(), inner.id()), (2, outer.id()));
+    let other = lock.clone();
+    let (taken, _) = within("another thread", move || other.try_lock().map(|guard| guard.is_some()));
+    assert!(!taken.expect("the server replies"));
+    inner.unlock().expect("held");
+    let waiting = lock.clone();
+    let waiter = thread::spawn(move || waiting.lock().and_then(leasehold::blocking::Guard::unlock));
+    until("somebody to wait", || client.stats().now.waiting == 1);
+    drop(outer);
+    waiter.join().expect("no panic").expect("it is free now");
+    assert!(!server.exists("ledger"));
+}
+
+#[test]
+fn a_dropped_guard_has_released_the_lock_when_drop_returns() {
+    let (server, client) = server_and_client();
+    for _ in 0..100 {
+        drop(client.mutex("ledger").lock().expect("it is free"));
+        assert!(!server.exists("ledger"));
+    }
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = client.mutex("ledger").lock().expect("it is free");
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    assert!(!server.exists("ledger"), "released while the thread panicked");
+    let both = MultiLock::new(["a", "b"].map(|name| client.mutex(name)));
+    drop(both.lock().expect("they are free"));
+    assert!(!server.exists("a") && !server.exists("b"));
+}
+
+#[test]
+fn a_drop_does_not_wait_for_a_server_that_is_frozen() {
+    let server = Server::start();
+    let client = connect(&server.url(), |builder| builder.command_timeout(ms(300)));
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    server.freeze();
+    let (_, took) = within("the drop to return", move || drop(guard));
+    assert!(took >= ms(300) && took < ms(300) + SOON, "{took}");
+    server.thaw();
+    until("the release in the background", || !server.exists("ledger"));
+}
+
+#[test]
+fn every_kind_of_lock() {
+    let (_server, client) = server_and_client();
+    let first = client.fenced_lock("fenced").with(|guard| guard.token()).expect("it is free");
+    let fenced = client.fenced_lock("fenced").lock().expect("it is free");
+    assert!(fenced.token() > first);
+    fenced.write_if_held("result", "done").expect("held");
+    fenced.unlock().expect("held");
+    let fair = client.fair_lock("fair");
+    let guard = fair.lock().expect("it is free");
+    assert_eq!(fair.waiters().expect("the server replies"), Vec::<String>::new());
+    guard.check().expect("held");
+    guard.extend(LONG * 10).expect("held");
+    assert!(guard.remaining() > LONG * 9);
+    guard.unlock().expect("held");
+    let rw = client.rw_lock("rw").non_reentrant();
+    let readers = (rw.read().expect("it is free"), rw.try_read().expect("the server replies").expect("no writer"));
+    assert!(rw.try_write_for(ms(20)).expect("the server replies").is_none());
+    drop(readers);
+    let reading = rw.write().expect("it is free").downgrade().expect("held");
+    assert!(rw.try_read().expect("the server replies").is_some());
+    reading.unlock().expect("held");
+    assert_eq!(rw.with_write(|_| 7).expect("it is free"), 7);
+    let both = MultiLock::new([client.mutex("a"), client.mutex("b")]);
+    let guard = both.try_lock_for(ms(100)).expect("the server replies").expect("they are free");
+    assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b"]);
+    guard.unlock().expect("held");
+    assert!(client.held().is_empty());
+    client.close().expect("closed");
+}
+
+#[test]
+fn a_wait_ends_with_its_limit() {
+    let (_server, client) = server_and_client();
+    let _held = client.mutex("ledger").lock().expect("it is free");
+    let lock = client.mutex("ledger");
+    let (by_time, took) = within("the limit", move || lock.try_lock_for(ms(200)).map(|guard| guard.is_none()));
+    assert!(by_time.expect("the server replies") && took >= ms(200) && took < ms(200) + SOON, "{took}");
+    let lock = client.mutex("ledger");
+    let deadline = Instant::now() + ms(100);
+    let (by_deadline, _) = within("the deadline", move || lock.try_lock_until(deadline).map(|guard| guard.is_none()));
+    assert!(by_deadline.expect("the server replies") && Instant::now() >= deadline);
+}
+
+#[test]
+fn a_thread_that_does_not_look_is_told_of_a_loss() {
+    let (server, client) = server_and_client();
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    let (tell, told) = mpsc::channel();
+    let again = tell.clone();
+    guard.on_lost(move |reason| tell.send(reason).expect("the test waits"));
+    let token = guard.lost_token();
+    assert!(!token.is_cancelled());
+    assert!(client.mutex("ledger").force_unlock().expect("the server replies"));
+    assert_eq!(told.recv_timeout(LONG), Ok(Lost::Removed));
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+    until("the token", || token.is_cancelled());
+    guard.on_lost(move |reason| again.send(reason).expect("the test waits"));
+    assert_eq!(told.recv_timeout(LONG), Ok(Lost::Removed), "at once, if it is lost already");
+    assert!(matches!(guard.unlock(), Err(Error::Lost { .. })));
+    assert!(!server.exists("ledger"));
+}
+
+/// Its lease ends while it is held; nobody looks.
+#[test]
+fn a_lease_that_ends_is_told_and_a_release_is_not() {
+    let (_server, client) = server_and_client();
+    let (tell, told) = mpsc::channel();
+    let released = tell.clone();
+    let kept = client.mutex("kept").lock().expect("it is free");
+    kept.on_lost(move |reason| released.send(("kept", reason)).expect("the test waits"));
+    kept.unlock().expect("held");
+    let guard = client.mutex("ledger").lease(ms(300)).lock().expect("it is free");
+    guard.on_lost(move |reason| tell.send(("ledger", reason)).expect("the test waits"));
+    assert_eq!(told.recv_timeout(LONG), Ok(("ledger", Lost::Expired)));
+    let ended = told.recv_timeout(LONG);
+    assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "the watcher of the released lock has ended");
+    drop(guard);
+}
+
+/// What the callback does is the user's; it may use locks too.
+#[test]
+fn a_callback_may_use_locks() {
+    let (_server, client) = server_and_client();
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    let (tell, told) = mpsc::channel();
+    let other = client.clone();
+    guard.on_lost(move |_| tell.send(other.mutex("other").with(|_| 7)).expect("the test waits"));
+    client.mutex("ledger").force_unlock().expect("the server replies");
+    assert_eq!(told.recv_timeout(LONG).expect("told").expect("it is free"), 7);
+}
+
+fn refused(outcome: leasehold::Result<impl Sized>) -> bool {
+    matches!(outcome, Err(Error::InvalidConfig { setting: "runtime", .. }))
+}
+
+#[test]
+fn inside_a_current_thread_runtime_it_is_refused() {
+    let (server, client) = server_and_client();
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    let checked = client.mutex("checked").lock().expect("it is free");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let url = server.url();
+    runtime.block_on(async {
+        assert!(refused(Client::connect(&url)));
+        assert!(refused(client.mutex("other").lock()) && refused(client.mutex("other").try_lock()));
+        assert!(refused(client.ping()) && refused(checked.check()));
+        assert!(refused(checked.unlock()), "and released in the background");
+        drop(guard); // the same
+    });
+    until("the release in the background", || !server.exists("ledger") && !server.exists("checked"));
+    client.mutex("ledger").lock().expect("outside again").unlock().expect("held");
+}
+
+#[test]
+fn inside_a_multi_threaded_runtime_the_other_tasks_go_on() {
+    let (_server, client) = server_and_client();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let held = client.mutex("ledger").lock().expect("it is free");
+    let (beats, waiting) = (Arc::new(AtomicU32::new(0)), client.clone());
+    let count = Arc::clone(&beats);
+    let waiter = runtime.spawn(async move { waiting.lock("ledger").lock().and_then(leasehold::blocking::Guard::unlock) });
+    runtime.spawn(async move {
+        loop {
+            count.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(ms(1)).await;
+        }
+    });
+    until("the task to wait", || client.stats().now.waiting == 1);
+    let before = beats.load(Ordering::Relaxed);
+    until("the other task", || beats.load(Ordering::Relaxed) > before + 10);
+    held.unlock().expect("held");
+    runtime.block_on(waiter).expect("no panic").expect("it is free now");
+}
+
+/// Both ways, and the client of a runtime that has ended says so.
+#[test]
+fn a_client_of_the_async_interface_can_be_used() {
+    let server = Server::start();
+    let runtime = Runtime::new().expect("a runtime");
+    let client = runtime.block_on(leasehold::Client::connect(&server.url())).expect("the private server replies");
+    let threads = Client::from(client.clone());
+    let held = threads.mutex("ledger").lock().expect("it is free");
+    assert!(runtime.block_on(client.mutex("ledger").try_lock()).expect("the server replies").is_none());
+    held.unlock().expect("held");
+    let client = leasehold::Client::from(threads.clone());
+    let held = runtime.block_on(client.mutex("ledger").lock()).expect("it is free");
+    assert!(threads.mutex("ledger").try_lock().expect("the server replies").is_none());
+    drop(runtime);
+    drop(held);
+    let (ended, _) = within("an error", move || threads.mutex("other").lock().map(drop));
+    assert!(ended.is_err_and(|error| error.is_unavailable()));
+}
+
+/// Not a test: a process whose main thread ends with a guard that was dropped a moment before.
+#[test]
+#[ignore = "run by others, in a process of its own"]
+fn drops_a_guard_and_exits() {
+    let guard = connect(&Process::url(), |builder| builder).mutex("ledger").lock().expect("it is free");
+    guard.check().expect("held");
+    drop(guard);
+    std::process::exit(0);
+}
+
+#[test]
+fn a_process_that_ends_leaves_nothing() {
+    let server = Server::start();
+    let mut process = Process::start("blocking::drops_a_guard_and_exits", &server.url());
+    until("the process to end", || process.is_done());
+    assert!(!server.exists("ledger"));
+    let evals = server.calls("evalsha");
+    assert!(evals > 0, "it held the lock");
+}
+
+const TURNS: u32 = 40;
+
+/// Not a test: eight tasks in another process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by others, in a process of its own"]
+async fn eight_tasks_take_turns() {
+    let client = leasehold::Client::connect(&Process::url()).await.expect("the server is there");
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for _ in 0..TURNS {
+                    let guard = client.lock("ledger").lock().await.expect("the server replies");
+                    add_one_async(&client).await;
+                    guard.unlock().await.expect("held");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+/// Two steps on purpose: turns that overlap lose one.
+async fn add_one_async(_client: &leasehold::Client) {
+    let url = Process::url();
+    tokio::task::spawn_blocking(move || add_one(&url)).await.expect("no panic");
+}
+
+fn add_one(url: &str) {
+    let mut raw = redis::Client::open(url).and_then(|client| client.get_connection()).expect("the server is there");
+    let count: Option<u32> = redis::cmd("GET").arg("count").query(&mut raw).expect("it replies");
+    let _: () = redis::cmd("SET").arg("count").arg(count.unwrap_or(0) + 1).query(&mut raw).expect("it replies");
+}
+
+#[test]
+fn eight_threads_beside_eight_tasks_of_another_process() {
+    let (server, client) = server_and_client();
+    let mut process = Process::start("blocking::eight_tasks_take_turns", &server.url());
+    let url = server.url();
+    thread::scope(|threads| {
+        for _ in 0..8 {
+            threads.spawn(|| {
+                for _ in 0..TURNS {
+                    let guard = client.lock("ledger").lock().expect("the server replies");
+                    add_one(&url);
+                    guard.unlock().expect("held");
+                }
+            });
+        }
+    });
+    until("the tasks of the other process", || process.is_done());
+    let count: u32 = server.ask(&["GET", "count"]);
+    assert_eq!(count, 16 * TURNS);
+    assert!(!server.exists("ledger"));
+}
+
+/// What is slow is told as the async interface tells it.
+#[test]
+fn an_outage_is_an_error_in_time() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = connect(&proxy.url(), |builder| builder.command_timeout(ms(200)).outage_timeout(ms(400)));
+    let guard = client.mutex("held").lock().expect("it is free");
+    server.freeze();
+    let lock = client.mutex("ledger");
+    let (outcome, took) = within("an error", move || lock.lock().map(drop));
+    assert!(outcome.is_err_and(|error| error.is_unavailable()) && took < ms(400) + SOON, "{took}");
+    assert!(!guard.is_lost());
+    server.thaw();
+    guard.unlock().expect("held");
+}
