@@ -105,6 +105,8 @@
 //! Calls need a tokio runtime with time enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
 //! they run on a thread of their own, see [`Builder::own_thread`].
 //!
+//! The module `blocking` (feature `blocking`) has the same locks for plain threads, without async.
+//!
 //! # Platforms
 //!
 //! On Linux, Android and Apple's systems leases are counted on a clock that continues while the machine sleeps; on Windows

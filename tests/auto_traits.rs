@@ -15,6 +15,25 @@ fn spawnable<T: Send + 'static>(_: &T) {}
 fn cloneable<T: Clone>() {}
 fn printable<T: Debug>() {}
 
+#[cfg(feature = "blocking")]
+fn for_threads() {
+    use leasehold::blocking;
+
+    shared::<blocking::Client>();
+    shared::<blocking::FairLock>();
+    shared::<blocking::FencedGuard>();
+    shared::<blocking::FencedLock>();
+    shared::<blocking::Guard>();
+    shared::<blocking::Lock>();
+    shared::<blocking::MultiGuard>();
+    shared::<blocking::MultiLock>();
+    shared::<blocking::ReadGuard>();
+    shared::<blocking::RwLock>();
+    shared::<blocking::WriteGuard>();
+    cloneable::<blocking::Client>();
+    cloneable::<blocking::Lock>();
+}
+
 #[test]
 fn types() {
     shared::<Builder>();
@@ -52,6 +71,8 @@ fn types() {
     shared::<Totals>();
     shared::<Uuid>();
     shared::<WriteGuard>();
+    #[cfg(feature = "blocking")]
+    for_threads();
     cloneable::<Client>();
     cloneable::<FairLock>();
     cloneable::<FencedLock>();

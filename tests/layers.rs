@@ -1,4 +1,4 @@
-//! Layers import downwards only: `combined` over `primitives` over `client` over `engine` over `redis` over what all stand on; and
+//! Layers import downwards only: `blocking` over `combined` over `primitives` over `client` over `engine` over `redis` over what all stand on; and
 //! only `redis/conn.rs` and what lies beneath it name fred. No file reads the wall clock.
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 8] = [
     &["sync", "error", "clock", "owner", "credentials", "tls", "no_tls", "config", "stats"],
     // Without I/O, so it needs nothing of the crate.
     &["lock"],
@@ -16,6 +16,7 @@ const LAYERS: [&[&str]; 7] = [
     &["client"],
     &["primitives"],
     &["combined"],
+    &["blocking"],
 ];
 
 fn layer_of(module: &str) -> Option<usize> {

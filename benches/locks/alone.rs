@@ -86,6 +86,48 @@ pub(crate) async fn uncontended(server: &Server, report: &mut Report) -> Outcome
     Ok(())
 }
 
+/// Lock and unlock on a plain thread beside the same in a task, in turns. Each of the two clients has one background thread.
+pub(crate) async fn blocking(server: &Server, report: &mut Report) -> Outcome<()> {
+    let url = server.url();
+    let ratios = tokio::task::spawn_blocking(move || blocking_rounds(&url)).await??;
+    let of = |pick: fn(&(f64, f64)) -> f64| median(ratios.iter().map(pick).collect());
+    let (task, thread, ratio) = (of(|r| r.0), of(|r| r.1), of(|r| r.1 / r.0));
+    report.row("lock + unlock in a task, one worker thread, p50", format!("{task:.0} µs"), None, None);
+    report.row("lock + unlock on a plain thread (`blocking`), p50", format!("{thread:.0} µs"), None, None);
+    let aim = Some(("at most 1.3", ratio <= 1.3));
+    report.row("ratio of the two p50, median of 7 rounds", format!("{ratio:.3}"), None, aim);
+    Ok(())
+}
+
+/// The p50 in a task, and on this thread.
+fn blocking_rounds(url: &str) -> Outcome<Vec<(f64, f64)>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let client = runtime.block_on(Client::connect(url))?;
+    let threads = leasehold::blocking::Client::connect(url)?;
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let client = client.clone();
+        let task = runtime.spawn(async move {
+            let mut times = Histogram::new(3)?;
+            for _ in 0..PAIRS {
+                let started = Instant::now();
+                client.lock("pair").lock().await?.unlock().await?;
+                times.record(nanos(started))?;
+            }
+            Outcome::Ok(times)
+        });
+        let task: Histogram<u64> = runtime.block_on(task)??;
+        let mut thread = Histogram::new(3)?;
+        for _ in 0..PAIRS {
+            let started = Instant::now();
+            threads.lock("pair").lock()?.unlock()?;
+            thread.record(nanos(started))?;
+        }
+        rounds.push((micros(&task, 0.5), micros(&thread, 0.5)));
+    }
+    Ok(rounds)
+}
+
 /// Tasks with one name per task: pairs a second beside bare pairs, in turns.
 pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()> {
     let client = Client::connect(&server.url()).await?;

@@ -22,9 +22,10 @@ use support::Server;
 type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
 
 // The first measures memory, which what others leave behind would blur.
-const SECTIONS: [(&str, Section); 15] = [
+const SECTIONS: [(&str, Section); 16] = [
     ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
+    ("blocking", |server, report| Box::pin(alone::blocking(server, report))),
     ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
     ("cluster", |server, report| Box::pin(alone::clustered(server, report))),
     ("held", |server, report| Box::pin(alone::held(server, report))),

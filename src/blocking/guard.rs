@@ -72,7 +72,7 @@ impl Guard {
     /// [`remaining`](Guard::remaining) is zero; at once if it is lost already. Never after the release, unless the release finds that the
     /// lock was lost. You can set several.
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
-        when(self.guard().watch(), self.over.clone(), callback);
+        when(|| self.guard().watch(), self.over.clone(), callback);
     }
 
     /// A token that is cancelled when the lock is lost, for other threads and tasks. See

@@ -116,7 +116,7 @@ impl MultiGuard {
 
     /// Runs `callback` on a thread of its own as soon as any of the locks is lost. See [`Guard::on_lost`](super::Guard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
-        when(self.guard().watch(), self.over.clone(), callback);
+        when(|| self.guard().watch(), self.over.clone(), callback);
     }
 
     /// A token that is cancelled when any of the locks is lost.

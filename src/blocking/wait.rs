@@ -39,20 +39,22 @@ pub(super) fn enter<T>(work: impl FnOnce(&Handle) -> T) -> T {
 }
 
 /// Runs `callback`, on a thread of its own, after a loss; never once the guard is `over`.
-pub(super) fn when(
-    lost: impl Future<Output = Lost> + Send + 'static,
+pub(super) fn when<L: Future<Output = Lost> + Send + 'static>(
+    watch: impl FnOnce() -> L,
     over: CancellationToken,
     callback: impl FnOnce(Lost) + Send + 'static,
 ) {
-    let watching = async move {
-        let lost = tokio::select! {
-            biased; // a release that finds a loss says so first
-            lost = lost => lost,
-            () = over.cancelled() => return,
-        };
-        let _ = spawn_blocking(move || callback(lost)).await; // fails only if it panics
-    };
-    enter(|background| drop(background.spawn(watching)));
+    enter(|background| {
+        let lost = watch();
+        background.spawn(async move {
+            let lost = tokio::select! {
+                biased; // a release that finds a loss says so first
+                lost = lost => lost,
+                () = over.cancelled() => return,
+            };
+            let _ = spawn_blocking(move || callback(lost)).await; // fails only if it panics
+        });
+    });
 }
 
 /// What the calling thread does.
@@ -71,7 +73,9 @@ impl Place {
                  async interface, or a thread of your own",
             ),
             Ok(_) => Ok(Place::Worker),
-            Err(error) if error.is_thread_local_destroyed() => refused("leasehold::blocking was called while its thread ends"),
+            Err(error) if error.is_thread_local_destroyed() => {
+                refused("leasehold::blocking was called while its thread ends")
+            }
             Err(_) => Ok(Place::Plain),
         }
     }

@@ -228,11 +228,14 @@ impl Guard {
         self.engine.found_lost(&self.hold)
     }
 
-    /// As [`lost`](Guard::lost), without the guard.
+    /// As [`lost`](Guard::lost), without the guard. Like [`lost_token`](Guard::lost_token), it does not resolve after a release.
     #[cfg(feature = "blocking")]
     pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
-        let hold = Arc::clone(&self.hold);
-        async move { hold.lost().await }
+        let (hold, token) = (Arc::clone(&self.hold), self.lost_token());
+        async move {
+            token.cancelled().await;
+            hold.loss().unwrap_or(Lost::Removed) // a release whose ending is unknown cancels it, too
+        }
     }
 
     #[cfg(feature = "blocking")]

@@ -220,7 +220,8 @@ fn inside_a_multi_threaded_runtime_the_other_tasks_go_on() {
     let held = client.mutex("ledger").lock().expect("it is free");
     let (beats, waiting) = (Arc::new(AtomicU32::new(0)), client.clone());
     let count = Arc::clone(&beats);
-    let waiter = runtime.spawn(async move { waiting.lock("ledger").lock().and_then(leasehold::blocking::Guard::unlock) });
+    let waiter =
+        runtime.spawn(async move { waiting.lock("ledger").lock().and_then(leasehold::blocking::Guard::unlock) });
     runtime.spawn(async move {
         loop {
             count.fetch_add(1, Ordering::Relaxed);
