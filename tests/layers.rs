@@ -1,5 +1,5 @@
-//! Layers import downwards only: `blocking` over `combined` over `primitives` over `client` over `engine` over `redis` over what all stand on; and
-//! only `redis/conn.rs` and what lies beneath it name fred. No file reads the wall clock.
+//! Layers import downwards only: `blocking` over `combined` over `primitives` over `client` over `engine` over `redis` over what all
+//! stand on; and only `redis/conn.rs` and what lies beneath it name fred. No file reads the wall clock.
 
 use std::{
     fs,
