@@ -26,9 +26,17 @@
 //! as long as the process. It does not survive `fork`: connect after it.
 //!
 //! Inside a multi-threaded tokio runtime these calls work too: they hand the other tasks of the thread over to other threads while they
-//! wait (`tokio::task::block_in_place`). Inside a current-thread runtime they would stop all of its tasks, perhaps also the one that
-//! holds the lock. There they return [`Error::InvalidConfig`](crate::Error::InvalidConfig) with the setting `runtime`, and a dropped guard
-//! is released in the background.
+//! wait (`tokio::task::block_in_place`). Each waiting call then needs one of the runtime's `max_blocking_threads`, 512 by default: if more
+//! tasks wait, the runtime stops, perhaps also the task that holds the lock. Tasks that run on one thread are one owner, so use
+//! [`mutex`](Client::mutex) there.
+//!
+//! Inside a current-thread runtime, or a `LocalSet`, these calls would stop all of its tasks, perhaps also the one that holds the lock.
+//! There they return [`Error::InvalidConfig`](crate::Error::InvalidConfig) with the setting `runtime`, and a dropped guard is released in
+//! the background. That is also so on the threads of `spawn_blocking` of a current-thread runtime. In a `LocalSet` tokio's panic message
+//! is printed, too, and with `panic = "abort"` it ends the process.
+//!
+//! In the destructor of a thread-local value these calls may return the same error. A guard that is dropped there is released before `drop`
+//! returns.
 //!
 //! [`Client::from`] makes a client of the async interface usable here. Its tasks stay on the runtime that it was connected on.
 

@@ -1,6 +1,14 @@
 //! The background thread, and how a calling thread waits for a result.
 
-use std::{future::Future, io, sync::OnceLock, time::Duration};
+use std::{
+    future::Future,
+    io,
+    mem::needs_drop,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
 
 use tokio::{
     runtime::{Builder, Handle, Runtime, RuntimeFlavor},
@@ -14,6 +22,10 @@ use crate::{
     owner::Owner,
 };
 
+/// Callbacks that may block at once. Each has a thread, which ends when it is idle; tokio's own limit of 512 would also hold up the look-up
+/// of host names.
+const CALLBACKS: usize = 1 << 16;
+
 /// Runs `work` on this thread, which is its owner, until there is a result.
 pub(super) fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let place = Place::here()?;
@@ -21,40 +33,89 @@ pub(super) fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let work = || background.block_on(Owner::thread().scope(work));
     match place {
         Place::Plain => work(),
-        Place::Worker => block_in_place(work),
+        Place::Worker => beside_tasks(work)?,
+        Place::Ending => refused("leasehold::blocking was called while its thread ends"),
     }
 }
 
+/// Hands the other tasks of this thread over to another thread. A `LocalSet` cannot do that: there tokio panics before it runs `work`, and
+/// nothing else says so.
+fn beside_tasks<T>(work: impl FnOnce() -> T) -> Result<T> {
+    let mut has_begun = false;
+    let begin = || {
+        has_begun = true;
+        work()
+    };
+    match catch_unwind(AssertUnwindSafe(|| block_in_place(begin))) {
+        Ok(done) => Ok(done),
+        Err(panic) if has_begun => resume_unwind(panic),
+        Err(_) => refused(
+            "leasehold::blocking was called inside a tokio LocalSet or runtime whose tasks would all stop: use the async interface, or a \
+             thread of your own",
+        ),
+    }
+}
+
+fn refused<T>(reason: &str) -> Result<T> {
+    Err(Error::config("runtime", reason))
+}
+
 /// Waits for a release, but for no longer than `limit`. Where this thread cannot wait, the release goes on in the background.
-pub(super) fn released(limit: Duration, release: impl Future<Output = Result<()>>) {
+pub(super) fn released(limit: Duration, release: impl Future<Output = Result<()>> + Send) {
     // A failed release is logged, and goes on in the background too.
-    let _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) });
+    let wait = || _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) });
+    match Place::here() {
+        Ok(Place::Ending) => on_another_thread(wait),
+        Ok(Place::Plain | Place::Worker) | Err(_) => wait(),
+    }
 }
 
 /// Runs `work` with the timers and tasks of the background thread. For a guard: its thread was started to acquire it.
-pub(super) fn enter<T>(work: impl FnOnce(&Handle) -> T) -> T {
+pub(super) fn enter<T: Send>(work: impl FnOnce(&Handle) -> T + Send) -> T {
     let background = background().expect("it was started before there was a guard").handle();
-    let _entered = background.enter();
-    work(background)
+    let work = || {
+        let _entered = background.enter();
+        work(background)
+    };
+    match Place::here() {
+        Ok(Place::Ending) => on_another_thread(work),
+        Ok(Place::Plain | Place::Worker) | Err(_) => work(),
+    }
+}
+
+/// For the destructor of a thread-local value: what tokio keeps for this thread may be gone.
+fn on_another_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let done = thread::scope(|threads| threads.spawn(work).join());
+    done.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Runs `callback`, on a thread of its own, after a loss; never once the guard is `over`.
-pub(super) fn when<L: Future<Output = Lost> + Send + 'static>(
-    watch: impl FnOnce() -> L,
+pub(super) fn when<L: Future<Output = Lost> + Send + 'static, C: FnOnce(Lost) + Send + 'static>(
+    watch: impl FnOnce() -> L + Send,
     over: CancellationToken,
-    callback: impl FnOnce(Lost) + Send + 'static,
+    callback: C,
 ) {
     enter(|background| {
         let lost = watch();
         background.spawn(async move {
             let lost = tokio::select! {
                 biased; // a release that finds a loss says so first
-                lost = lost => lost,
-                () = over.cancelled() => return,
+                lost = lost => Some(lost),
+                () = over.cancelled() => None,
             };
-            let _ = spawn_blocking(move || callback(lost)).await; // fails only if it panics
+            match lost {
+                Some(lost) => _ = spawn_blocking(move || callback(lost)).await, // fails only if it panics
+                None => drop_elsewhere(callback),
+            }
         });
     });
+}
+
+/// Its destructor may block, which would stop the background thread, and with it every lock of this process.
+fn drop_elsewhere<T: Send + 'static>(value: T) {
+    if needs_drop::<T>() {
+        spawn_blocking(move || drop(value));
+    }
 }
 
 /// What the calling thread does.
@@ -62,20 +123,19 @@ enum Place {
     Plain,
     /// It runs tasks, and others can run them meanwhile.
     Worker,
+    /// It ends, and runs the destructors of thread-local values.
+    Ending,
 }
 
 impl Place {
     fn here() -> Result<Place> {
-        let refused = |reason: &str| Err(Error::config("runtime", reason));
         match Handle::try_current() {
             Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread => refused(
                 "leasehold::blocking was called inside a current-thread tokio runtime, whose tasks would all stop: use the \
                  async interface, or a thread of your own",
             ),
             Ok(_) => Ok(Place::Worker),
-            Err(error) if error.is_thread_local_destroyed() => {
-                refused("leasehold::blocking was called while its thread ends")
-            }
+            Err(error) if error.is_thread_local_destroyed() => Ok(Place::Ending),
             Err(_) => Ok(Place::Plain),
         }
     }
@@ -95,5 +155,10 @@ fn background() -> Result<&'static Runtime> {
 }
 
 fn start() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(1).thread_name("leasehold-blocking").enable_all().build()
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(CALLBACKS)
+        .thread_name("leasehold-blocking")
+        .enable_all()
+        .build()
 }

@@ -1,21 +1,25 @@
 //! Locks for plain threads.
 
 use std::{
+    cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, Barrier,
         atomic::{AtomicU32, Ordering},
         mpsc,
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use leasehold::{
     Error, Lost,
-    blocking::{Client, MultiLock},
+    blocking::{Client, Guard, MultiLock},
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::{LocalSet, spawn_local},
+};
 
 use crate::support::{Server, Stopwatch, before, ms, process::Process, stall::Took};
 
@@ -191,6 +195,48 @@ fn a_callback_may_use_locks() {
     assert_eq!(told.recv_timeout(LONG).expect("told").expect("it is free"), 7);
 }
 
+/// More of them than a runtime has threads for blocking work by default.
+#[test]
+fn callbacks_that_block_do_not_hold_up_others() {
+    const MANY: usize = 600;
+    let (_server, client) = server_and_client();
+    let guard = client.mutex("ledger").max_hold(ms(300)).lock().expect("it is free");
+    let all = Arc::new(Barrier::new(MANY + 1));
+    for _ in 0..MANY {
+        let all = Arc::clone(&all);
+        guard.on_lost(move |_| _ = all.wait());
+    }
+    within("all of them at once", move || all.wait());
+}
+
+/// Waits for a thread when it is dropped.
+struct Joins(Option<JoinHandle<()>>);
+
+impl Drop for Joins {
+    fn drop(&mut self) {
+        self.0.take().expect("dropped once").join().expect("no panic");
+    }
+}
+
+#[test]
+fn what_a_callback_owns_may_block_when_it_is_dropped() {
+    let (_server, client) = server_and_client();
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    let (go_on, waits) = mpsc::channel();
+    let lock = client.mutex("other");
+    let (tell, told) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        waits.recv().expect("the test goes on");
+        tell.send(lock.with(|_| 7)).expect("the test waits");
+    });
+    let joins = Joins(Some(thread));
+    guard.on_lost(move |_| drop(joins));
+    guard.unlock().expect("held");
+    thread::sleep(ms(100)); // the callback is given up meanwhile, and waits for the thread
+    go_on.send(()).expect("it waits");
+    assert_eq!(told.recv_timeout(LONG).expect("the background thread goes on").expect("it is free"), 7);
+}
+
 fn refused(outcome: leasehold::Result<impl Sized>) -> bool {
     matches!(outcome, Err(Error::InvalidConfig { setting: "runtime", .. }))
 }
@@ -211,6 +257,67 @@ fn inside_a_current_thread_runtime_it_is_refused() {
     });
     until("the release in the background", || !server.exists("ledger") && !server.exists("checked"));
     client.mutex("ledger").lock().expect("outside again").unlock().expect("held");
+}
+
+/// Its tasks run on one thread, also in a multi-threaded runtime. A guard that is dropped while a task panics must not end the process.
+#[test]
+fn inside_a_local_set_it_is_refused() {
+    let (server, client) = server_and_client();
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    let checked = client.mutex("checked").lock().expect("it is free");
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, async move {
+        assert!(refused(client.mutex("other").lock()) && refused(client.ping()));
+        assert!(refused(checked.unlock()), "and released in the background");
+        let panicking = spawn_local(async move {
+            let _guard = guard;
+            panic!("on purpose");
+        });
+        let panicked = panicking.await.expect_err("it panics").into_panic();
+        assert_eq!(panicked.downcast_ref(), Some(&"on purpose"));
+    });
+    until("the release in the background", || !server.exists("ledger") && !server.exists("checked"));
+}
+
+/// The work of a call may panic, and the panic is not taken for a refusal.
+#[test]
+fn a_panic_inside_a_runtime_is_passed_on() {
+    let (server, client) = server_and_client();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let work = runtime.spawn(async move { client.mutex("ledger").with(|_| panic!("on purpose")) });
+    let panicked = runtime.block_on(work).expect_err("it panics").into_panic();
+    assert_eq!(panicked.downcast_ref(), Some(&"on purpose"));
+    assert!(!server.exists("ledger"));
+}
+
+struct AtTheEnd(Guard);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        self.0.on_lost(|_| ());
+        assert!(!self.0.lost_token().is_cancelled());
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+}
+
+/// What tokio keeps for a thread is gone then: it was made after the slot, and goes before it.
+#[test]
+fn a_guard_that_a_thread_keeps_is_released_before_the_thread_has_ended() {
+    let (server, client) = server_and_client();
+    for _ in 0..20 {
+        let lock = client.mutex("ledger");
+        let keeping = thread::spawn(move || {
+            KEPT.with(|_| ());
+            let guard = lock.lock().expect("it is free");
+            KEPT.set(Some(AtTheEnd(guard)));
+        });
+        keeping.join().expect("no panic");
+        assert!(!server.exists("ledger"));
+    }
 }
 
 #[test]
