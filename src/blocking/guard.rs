@@ -70,7 +70,7 @@ impl Guard {
 
     /// Runs `callback` on a thread of its own when the client learns that the lock is lost, and at the latest when
     /// [`remaining`](Guard::remaining) is zero; at once if it is lost already. Never after the release, unless the release finds that the
-    /// lock was lost. You can set several.
+    /// lock was lost, or could not be confirmed. You can set several.
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
         when(|| self.guard().watch(), self.over.clone(), callback);
     }

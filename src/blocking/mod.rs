@@ -15,7 +15,7 @@
 //!   [`mutex`](Client::mutex) and `non_reentrant` work as they do there, and so does `owner`.
 //! * **Dropping a guard releases the lock before `drop` returns**, as with `std::sync::Mutex`, also while the thread panics. If the server
 //!   does not reply, `drop` returns after [`command_timeout`](crate::Builder::command_timeout), and the client continues the release in the
-//!   background.
+//!   background. A guard that has already lost its lock does not wait either.
 //! * **A call cannot be cancelled.** Give it a time limit instead: `try_lock_for`.
 //! * **Nothing stops the work of a holder that has lost its lock.** [`Guard::on_lost`] tells another thread at once; [`Guard::is_lost`] and
 //!   [`Guard::remaining`] send no request, so long work can ask them often.

@@ -121,8 +121,8 @@ struct State {
     not_before: Moment,
     /// The client closes: whatever is granted from now on is lost at once.
     doomed: bool,
-    /// Its loss has been told and counted.
-    told: bool,
+    /// Its loss that has been told and counted. It stays when the hold is over.
+    told: Option<Lost>,
     /// It was lost, and its lease is over since: nothing of it may be left on the server, whatever guards there are.
     spent: bool,
     /// The server was asked to give back its last acquisition, or to hand it over, and has not answered.
@@ -248,7 +248,7 @@ impl Hold {
             caps: Vec::new(),
             not_before: Moment::now(),
             doomed: false,
-            told: false,
+            told: None,
             spent: false,
             returning: false,
             returned: false,
@@ -585,7 +585,7 @@ impl Hold {
                 self.fence.get_or_init(|| token); // nested acquisitions have the same one
             }
             state.phase = if state.doomed { Phase::Lost(Lost::Closed) } else { Phase::Held };
-            state.told = state.doomed; // whoever asked for it learns that the client is closed
+            state.told = state.doomed.then_some(Lost::Closed); // whoever asked for it learns that the client is closed
             state.queued = false;
             state.since = Some(sent);
             state.until = sent + lease.certain(); // may be past already: then it is lost from the start
@@ -661,9 +661,10 @@ impl Hold {
             state.phase = Phase::Lost(reason);
         }
         let Phase::Lost(reason) = state.phase else { return };
-        if std::mem::replace(&mut state.told, true) {
+        if state.told.is_some() {
             return;
         }
+        state.told = Some(reason);
         state.counted = true;
         drop(state);
         self.tell_token();
@@ -674,9 +675,10 @@ impl Hold {
 
     /// How it was lost, the clock considered: what must be presumed lost is.
     pub(crate) fn loss(&self) -> Option<Lost> {
-        match self.state().phase {
+        let state = self.state();
+        match state.phase {
             Phase::Lost(reason) => Some(reason),
-            Phase::Over => Some(Lost::Removed),
+            Phase::Over => Some(state.told.unwrap_or(Lost::Removed)),
             Phase::Asked | Phase::Held => None,
         }
     }
@@ -779,7 +781,7 @@ impl Hold {
     pub(crate) fn step(&self, now: Moment) -> WatchdogStep {
         let mut state = self.state();
         match state.phase {
-            Phase::Lost(reason) if !state.told => WatchdogStep::Ended(reason),
+            Phase::Lost(reason) if state.told.is_none() => WatchdogStep::Ended(reason),
             Phase::Lost(_) if self.kind.may_outlast_its_lease() && !state.spent && now >= state.until => {
                 state.spent = true;
                 WatchdogStep::Spent
@@ -797,7 +799,7 @@ impl Hold {
         match state.phase {
             Phase::Held if confirming => Some(state.end()),
             Phase::Held => Some(state.end().min(state.confirm_at)),
-            Phase::Lost(_) if !state.told => Some(Moment::now()),
+            Phase::Lost(_) if state.told.is_none() => Some(Moment::now()),
             Phase::Lost(_) if self.kind.may_outlast_its_lease() && !state.spent => Some(state.until),
             _ => None,
         }

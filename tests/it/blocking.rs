@@ -454,3 +454,17 @@ fn an_outage_is_an_error_in_time() {
     server.thaw();
     guard.unlock().expect("held");
 }
+
+/// Whoever is told hears what the release says, also if the release comes at the same moment.
+#[test]
+fn the_callback_has_the_reason_that_the_release_has() {
+    let (_server, client) = server_and_client();
+    for _ in 0..50 {
+        let guard = client.mutex("ledger").lease(ms(30)).lock().expect("it is free");
+        let (tell, told) = mpsc::channel();
+        guard.on_lost(move |reason| tell.send(reason).expect("the test waits"));
+        until("the end of the lease", || guard.is_lost());
+        let Err(Error::Lost { reason, .. }) = guard.unlock() else { panic!("it was lost") };
+        assert_eq!((told.recv_timeout(LONG), reason), (Ok(Lost::Expired), Lost::Expired));
+    }
+}
