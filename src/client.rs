@@ -75,6 +75,16 @@ impl Client {
         Client::builder().url(url).connect().await
     }
 
+    /// A client of a server in this process, with default settings. For others: [`Builder::connect_in_memory`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::connect_in_memory`].
+    #[cfg(feature = "test-util")]
+    pub fn in_memory(server: &crate::MemoryServer) -> Result<Client> {
+        Client::builder().connect_in_memory(server)
+    }
+
     /// Connects with default settings to the URL in the environment variable `REDIS_URL`.
     ///
     /// # Errors
@@ -508,6 +518,31 @@ impl Builder {
         Ok(Client { engine, prefix: self.prefix.into(), place, database })
     }
 
+    /// Checks the settings. The client's tasks run on the present runtime, whatever [`own_thread`](Builder::own_thread) says, so that they
+    /// share its clock. The URL and everything about connections are not used.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let server = leasehold::MemoryServer::new();
+    /// let client = leasehold::Client::builder().watchdog(Duration::from_secs(5)).connect_in_memory(&server)?;
+    /// client.ping().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if a setting is not valid.
+    #[cfg(feature = "test-util")]
+    pub fn connect_in_memory(self, server: &crate::MemoryServer) -> Result<Client> {
+        let url = Url::parse(IN_MEMORY)?;
+        let config = self.config(&url)?;
+        let engine = Engine::start_in_memory(server, config, TaskRuntime::find(Some(false))?);
+        Ok(Client { engine, prefix: self.prefix.into(), place: server.place().into(), database: 0 })
+    }
+
     fn config(&self, url: &Url) -> Result<Config> {
         let watchdog = Lease::new("watchdog", self.watchdog)?;
         if *watchdog < Duration::from_millis(30) {
@@ -568,6 +603,9 @@ impl Builder {
 }
 
 /// The defaults that other settings may move.
+/// A URL that is valid and not used.
+#[cfg(feature = "test-util")]
+const IN_MEMORY: &str = "redis://in.memory";
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -4,7 +4,22 @@
 //! leases valid that expired long ago. On Linux, `CLOCK_BOOTTIME` continues. On Apple's systems `CLOCK_MONOTONIC` continues, by its
 //! manual; the clock of that name on Linux does not. All other systems use `Instant`; on Windows it continues, too.
 
+#[cfg(feature = "test-util")]
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 use std::{ops::Add, time::Duration};
+
+/// Leases are counted on tokio's clock, which tests can pause.
+#[cfg(feature = "test-util")]
+static TOKIO: AtomicBool = AtomicBool::new(false);
+
+/// From now on leases are counted on tokio's clock, in the whole process.
+#[cfg(feature = "test-util")]
+pub(crate) fn count_on_tokio() {
+    TOKIO.store(true, Ordering::Relaxed);
+}
 
 /// A point in time since boot; includes sleep if the system can measure it. In nanoseconds, which last for 584 years and need half the
 /// space of a `Duration`.
@@ -20,8 +35,17 @@ impl Moment {
         Moment(nanos(crate::sync::now()))
     }
 
-    #[cfg(all(any(target_os = "linux", target_os = "android", target_vendor = "apple"), not(leasehold_explore)))]
+    #[cfg(not(leasehold_explore))]
     pub(crate) fn now() -> Moment {
+        #[cfg(feature = "test-util")]
+        if TOKIO.load(Ordering::Relaxed) {
+            return Moment::of_tokio();
+        }
+        Moment::of_the_machine()
+    }
+
+    #[cfg(all(any(target_os = "linux", target_os = "android", target_vendor = "apple"), not(leasehold_explore)))]
+    fn of_the_machine() -> Moment {
         #[cfg(not(target_vendor = "apple"))]
         let clock = rustix::time::ClockId::Boottime;
         #[cfg(target_vendor = "apple")]
@@ -31,9 +55,20 @@ impl Moment {
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple", leasehold_explore)))]
-    pub(crate) fn now() -> Moment {
+    fn of_the_machine() -> Moment {
         static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
         Moment(nanos(START.get_or_init(std::time::Instant::now).elapsed()))
+    }
+
+    /// Runtimes with a paused clock have a time of their own, which may be before that of the first use.
+    #[cfg(feature = "test-util")]
+    fn of_tokio() -> Moment {
+        static FIRST: OnceLock<tokio::time::Instant> = OnceLock::new();
+        const AGE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+        let now = tokio::time::Instant::now();
+        let first = *FIRST.get_or_init(|| now);
+        let before = Duration::from_nanos(nanos(AGE) - nanos(first.saturating_duration_since(now)));
+        Moment(nanos(before + now.saturating_duration_since(first)))
     }
 
     /// The time from now until this moment; zero if it is past.

@@ -146,6 +146,8 @@ pub use engine::{Guard, Outcome};
 pub use error::{Error, Lost, Result};
 pub use owner::Owner;
 pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Lock, ReadGuard, RwLock, RwState, WriteGuard};
+#[cfg(feature = "test-util")]
+pub use redis::MemoryServer;
 pub use stats::{Gauges, Stats, Times, Totals};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

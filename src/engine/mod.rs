@@ -155,6 +155,23 @@ impl Engine {
         engine
     }
 
+    /// Starts the tasks, for a server in this process.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn start_in_memory(
+        server: &crate::redis::MemoryServer,
+        config: Config,
+        runtime: TaskRuntime,
+    ) -> Arc<Engine> {
+        let build = || {
+            let (counters, closed) = (Arc::default(), CancellationToken::new());
+            let redis = Redis::in_memory(server, &config, &counters, &closed);
+            Engine::build(config, redis, counters, closed)
+        };
+        let (engine, last_task) = runtime.enter(build);
+        runtime.keep_until(last_task);
+        engine
+    }
+
     /// Tries to connect until the `connect_timeout` is over. Makes at least one attempt, which may take as long as its connections need.
     /// Makes the last attempt when the time is over.
     async fn connect(url: Url, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {

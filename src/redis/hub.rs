@@ -16,6 +16,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "test-util")]
+use super::memory::MemoryLink;
 use super::{
     conn::{PubSubEvent, Subscriber, spread},
     deployment::{Deployment, Line},
@@ -54,10 +56,18 @@ pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
 /// The subscription of one listener to a channel. Dropping it removes the listener.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    hub: Arc<Hub>,
+    at: MessagesFrom,
     channel: Arc<str>,
     number: u64,
     live: Arc<AtomicBool>,
+}
+
+/// Who delivers the messages.
+#[derive(Debug)]
+enum MessagesFrom {
+    Hub(Arc<Hub>),
+    #[cfg(feature = "test-util")]
+    InMemory(Arc<MemoryLink>),
 }
 
 impl Subscription {
@@ -69,11 +79,19 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut table = self.hub.table();
-        if let Some(channel) = table.get_mut(&self.channel) {
-            channel.listeners.retain(|(number, _)| *number != self.number);
-            channel.idle_since = Instant::now();
+        match &self.at {
+            MessagesFrom::Hub(hub) => hub.leave(&self.channel, self.number),
+            #[cfg(feature = "test-util")]
+            MessagesFrom::InMemory(link) => link.leave(&self.channel, self.number),
         }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Subscription {
+    pub(super) fn in_memory(link: &Arc<MemoryLink>, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
+        let (number, live) = link.listen(channel, listener);
+        Subscription { at: MessagesFrom::InMemory(Arc::clone(link)), channel: channel.into(), number, live }
     }
 }
 
@@ -115,7 +133,12 @@ impl Hub {
         let name: Arc<str> = name.into();
         let number = self.next_subscription.fetch_add(1, Ordering::Relaxed);
         if self.deployment.pubsub() == PubSub::Off {
-            return Subscription { hub: Arc::clone(self), channel: name, number, live: Arc::default() };
+            return Subscription {
+                at: MessagesFrom::Hub(Arc::clone(self)),
+                channel: name,
+                number,
+                live: Arc::default(),
+            };
         }
         let mut table = self.table();
         let channel = table.entry(Arc::clone(&name)).or_insert_with(|| {
@@ -124,8 +147,8 @@ impl Hub {
             Channel { listeners: Vec::new(), live: Arc::default(), idle_since: Instant::now(), refused: None, line }
         });
         channel.listeners.push((number, Arc::clone(&listener)));
-        let subscription =
-            Subscription { hub: Arc::clone(self), channel: name, number, live: Arc::clone(&channel.live) };
+        let (at, live) = (MessagesFrom::Hub(Arc::clone(self)), Arc::clone(&channel.live));
+        let subscription = Subscription { at, channel: name, number, live };
         drop(table); // listeners have locks of their own
         if subscription.is_live() {
             listener.subscribed();
@@ -133,6 +156,14 @@ impl Hub {
             self.wanted.notify_one();
         }
         subscription
+    }
+
+    fn leave(&self, channel: &str, subscription: u64) {
+        let mut table = self.table();
+        if let Some(channel) = table.get_mut(channel) {
+            channel.listeners.retain(|(number, _)| *number != subscription);
+            channel.idle_since = Instant::now();
+        }
     }
 
     pub(super) fn hears(&self, name: &str) -> bool {

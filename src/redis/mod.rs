@@ -9,6 +9,8 @@ mod fault;
 mod gather;
 mod hub;
 mod keys;
+#[cfg(feature = "test-util")]
+mod memory;
 mod node;
 #[cfg(feature = "bench")]
 mod raw;
@@ -25,6 +27,8 @@ pub(crate) use conn::spread;
 pub(crate) use fault::{Fault, Persistence, server_in, source};
 pub(crate) use hub::{Listener, Subscription};
 pub(crate) use keys::{LOCK_CHANNEL, prefixed};
+#[cfg(feature = "test-util")]
+pub use memory::MemoryServer;
 #[cfg(feature = "bench")]
 pub(crate) use raw::Raw;
 pub(crate) use script::{Answer, Code, Part, PartBuilder, Recall, Script};
@@ -42,9 +46,17 @@ use node::Node;
 /// All servers of one URL, as the engine sees them.
 #[derive(Debug)]
 pub(crate) struct Redis {
-    deployment: Arc<Deployment>,
-    hub: Arc<Hub>,
+    servers: Servers,
     command_timeout: Duration,
+}
+
+#[derive(Debug)]
+enum Servers {
+    /// Real ones, and the messages from them.
+    Deployed(Arc<Deployment>, Arc<Hub>),
+    /// One in this process.
+    #[cfg(feature = "test-util")]
+    InMemory(Arc<memory::MemoryLink>),
 }
 
 /// The way in which a request is sent.
@@ -88,22 +100,46 @@ impl Redis {
     fn over(deployment: Deployment, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Redis {
         let deployment = Arc::new(deployment);
         let hub = Hub::start(Arc::clone(&deployment), Arc::clone(counters), closed.clone());
-        Redis { deployment, hub, command_timeout: config.command_timeout }
+        Redis { servers: Servers::Deployed(deployment, hub), command_timeout: config.command_timeout }
+    }
+
+    /// A server in this process. Call it on the runtime of the client's tasks.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn in_memory(
+        server: &MemoryServer,
+        config: &Config,
+        counters: &Arc<Counters>,
+        closed: &CancellationToken,
+    ) -> Redis {
+        let link = memory::MemoryLink::new(server, config, counters, closed);
+        Redis { servers: Servers::InMemory(Arc::new(link)), command_timeout: config.command_timeout }
     }
 
     /// Checks that the servers reply on all connections for commands.
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
-        self.deployment.ping().await
+        match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.ping().await,
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => link.ping().await,
+        }
+    }
+
+    async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
+        match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.send(script, part, way).await,
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => link.request(script, part).await.map(|answer| (answer, 0)),
+        }
     }
 
     /// Sends one request. Requests about one key keep their order.
     pub(crate) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.deployment.send(script, part, Way::Now).await.map(|(answer, _)| answer)
+        self.send(script, part, Way::Now).await.map(|(answer, _)| answer)
     }
 
     /// Sends one request that is not urgent, in one call with similar requests.
     pub(crate) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.deployment.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
+        self.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
     }
 
     /// As [`request`](Self::request), then waits until `wanted` replicas have its writes. Returns their number, too.
@@ -113,27 +149,43 @@ impl Redis {
         part: Part,
         wanted: u8,
     ) -> BoxFuture<'_, Result<(Answer, u8), Fault>> {
-        Box::pin(self.deployment.send(script, part, Way::Replicated(wanted)))
+        Box::pin(self.send(script, part, Way::Replicated(wanted)))
     }
 
     /// The reason for which a request about `key` has no reply yet, with its server. `last` is the failure of its last attempt.
     pub(crate) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
-        self.deployment.trouble(key, last)
+        match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.trouble(key, last),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(_) => last.unwrap_or_else(|| source("the server in memory has not replied")),
+        }
     }
 
     /// Counts up whenever a server may have lost some keys: after a reconnection, or when keys moved to another server.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.deployment.changes()
+        match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.changes(),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => link.changes().subscribe(),
+        }
     }
 
     /// True if this may have happened to `key` since the count was `changes`.
     pub(crate) fn changed_since(&self, key: &str, changes: u64) -> bool {
-        self.deployment.changed_since(key, changes)
+        match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.changed_since(key, changes),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => *link.changes().borrow() > changes,
+        }
     }
 
     /// The number of the connection that the requests about a key use now. Each connection has its own number.
     pub(crate) fn connection_of(&self, key: &str) -> usize {
-        self.deployment.connection_of(key)
+        match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.connection_of(key),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(_) => 1,
+        }
     }
 
     /// The longest time that the client waits for one reply.
@@ -143,7 +195,12 @@ impl Redis {
 
     /// The command that scripts publish with; empty if they do not publish.
     pub(crate) fn publish(&self) -> &'static str {
-        match self.deployment.pubsub() {
+        let pubsub = match &self.servers {
+            Servers::Deployed(deployment, _) => deployment.pubsub(),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => link.pubsub(),
+        };
+        match pubsub {
             PubSub::Sharded => "SPUBLISH",
             PubSub::Off => "",
             PubSub::Auto | PubSub::Classic => "PUBLISH",
@@ -152,11 +209,19 @@ impl Redis {
 
     /// Subscribes to a channel until the subscription is dropped.
     pub(crate) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
-        self.hub.join(channel, listener)
+        match &self.servers {
+            Servers::Deployed(_, hub) => hub.join(channel, listener),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => Subscription::in_memory(link, channel, listener),
+        }
     }
 
     /// True if messages on this channel reach this process, even if no listener is left.
     pub(crate) fn hears(&self, channel: &str) -> bool {
-        self.hub.hears(channel)
+        match &self.servers {
+            Servers::Deployed(_, hub) => hub.hears(channel),
+            #[cfg(feature = "test-util")]
+            Servers::InMemory(link) => link.hears(channel),
+        }
     }
 }

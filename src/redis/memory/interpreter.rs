@@ -1,0 +1,98 @@
+//! Runs the scripts themselves: the same Lua as on a real server, over [`Data`].
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use mlua::{Function, IntoLua, Lua, Table, Value, Variadic};
+
+use super::data::{Data, Output};
+
+/// What Redis gives to scripts: errors of `call` are raised, those of `pcall` are returned.
+const PRELUDE: &str = "
+local run = ...
+redis = { pcall = run }
+function redis.call(...)
+  local result = run(...)
+  if type(result) == 'table' and result.err then
+    error(result, 0)
+  end
+  return result
+end";
+
+pub(super) struct Interpreter {
+    lua: Lua,
+    data: Arc<Mutex<Data>>,
+    /// By the address of its source, which is static.
+    scripts: HashMap<usize, Function>,
+}
+
+impl fmt::Debug for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interpreter").field("data", &self.data()).finish_non_exhaustive()
+    }
+}
+
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.to_string_lossy(),
+        Value::Integer(number) => number.to_string(),
+        Value::Number(number) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// As Redis converts its replies.
+fn to_lua(lua: &Lua, outcome: Result<Output, String>) -> mlua::Result<Value> {
+    let table = |name: &str, value: &str| -> mlua::Result<Value> {
+        let table = lua.create_table()?;
+        table.set(name, value)?;
+        Ok(Value::Table(table))
+    };
+    match outcome {
+        Ok(Output::Nil) => Ok(Value::Boolean(false)),
+        Ok(Output::Number(number)) => number.into_lua(lua),
+        Ok(Output::Text(text)) => text.into_lua(lua),
+        Ok(Output::List(items)) => items.into_lua(lua),
+        Ok(Output::Done) => table("ok", "OK"),
+        Err(error) => table("err", &error),
+    }
+}
+
+impl Interpreter {
+    pub(super) fn new() -> Interpreter {
+        let (lua, data) = (Lua::new(), Arc::new(Mutex::new(Data::default())));
+        let shared = Arc::clone(&data);
+        let run = lua.create_function(move |lua, words: Variadic<Value>| {
+            let words: Vec<String> = words.iter().map(word).collect();
+            let outcome = shared.lock().unwrap_or_else(PoisonError::into_inner).run(&words);
+            to_lua(lua, outcome)
+        });
+        let run = run.expect("a function can be made in a new interpreter");
+        lua.load(PRELUDE).call::<()>(run).expect("the prelude is valid");
+        Interpreter { lua, data, scripts: HashMap::new() }
+    }
+
+    pub(super) fn data(&self) -> MutexGuard<'_, Data> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reply of a script, or its error.
+    pub(super) fn run(&mut self, source: &'static str, keys: Vec<&str>, args: Vec<&str>) -> Result<String, String> {
+        self.call(source, keys, args).map_err(|error| error.to_string())
+    }
+
+    fn call(&mut self, source: &'static str, keys: Vec<&str>, args: Vec<&str>) -> mlua::Result<String> {
+        let globals: Table = self.lua.globals();
+        globals.set("KEYS", keys)?;
+        globals.set("ARGV", args)?;
+        let place = source.as_ptr().addr();
+        if !self.scripts.contains_key(&place) {
+            let script = self.lua.load(source).into_function()?;
+            self.scripts.insert(place, script);
+        }
+        self.scripts[&place].call(())
+    }
+}
