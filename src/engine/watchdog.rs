@@ -68,7 +68,9 @@ impl Watchdog {
         closing: CancellationToken,
     ) -> Arc<Watchdog> {
         let list = Mutex::new(List { due: BTreeMap::new(), asleep_until: Moment::FAR });
-        let changes = redis.changes();
+        let mut changes = redis.changes();
+        // Read here: holds can be acquired, and their server can change, before the task runs.
+        let seen = *changes.borrow_and_update();
         let watchdog = Arc::new(Watchdog {
             list,
             wake: Notify::new(),
@@ -78,7 +80,7 @@ impl Watchdog {
             counters,
             at_once: AtomicUsize::new(CHUNK),
         });
-        tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(changes)));
+        tokio::spawn(closing.run_until_cancelled_owned(Arc::clone(&watchdog).watch(changes, seen)));
         watchdog
     }
 
@@ -101,8 +103,8 @@ impl Watchdog {
         }
     }
 
-    async fn watch(self: Arc<Watchdog>, mut changes: watch::Receiver<u64>) {
-        let (mut idle, mut seen) = (false, *changes.borrow_and_update());
+    async fn watch(self: Arc<Watchdog>, mut changes: watch::Receiver<u64>, mut seen: u64) {
+        let mut idle = false;
         loop {
             let due = self.take(Moment::now());
             self.tend(due);

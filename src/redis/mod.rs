@@ -46,12 +46,12 @@ use node::Node;
 /// All servers of one URL, as the engine sees them.
 #[derive(Debug)]
 pub(crate) struct Redis {
-    servers: Servers,
+    servers: Backend,
     command_timeout: Duration,
 }
 
 #[derive(Debug)]
-enum Servers {
+enum Backend {
     /// Real ones, and the messages from them.
     Deployed(Arc<Deployment>, Arc<Hub>),
     /// One in this process.
@@ -100,7 +100,7 @@ impl Redis {
     fn over(deployment: Deployment, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Redis {
         let deployment = Arc::new(deployment);
         let hub = Hub::start(Arc::clone(&deployment), Arc::clone(counters), closed.clone());
-        Redis { servers: Servers::Deployed(deployment, hub), command_timeout: config.command_timeout }
+        Redis { servers: Backend::Deployed(deployment, hub), command_timeout: config.command_timeout }
     }
 
     /// A server in this process. Call it on the runtime of the client's tasks.
@@ -112,23 +112,23 @@ impl Redis {
         closed: &CancellationToken,
     ) -> Redis {
         let link = memory::MemoryLink::new(server, config, counters, closed);
-        Redis { servers: Servers::InMemory(Arc::new(link)), command_timeout: config.command_timeout }
+        Redis { servers: Backend::InMemory(Arc::new(link)), command_timeout: config.command_timeout }
     }
 
     /// Checks that the servers reply on all connections for commands.
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
         match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.ping().await,
+            Backend::Deployed(deployment, _) => deployment.ping().await,
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => link.ping().await,
+            Backend::InMemory(link) => link.ping().await,
         }
     }
 
     async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
         match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.send(script, part, way).await,
+            Backend::Deployed(deployment, _) => deployment.send(script, part, way).await,
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => link.request(script, part).await.map(|answer| (answer, 0)),
+            Backend::InMemory(link) => link.request(script, part).await.map(|answer| (answer, 0)),
         }
     }
 
@@ -155,36 +155,36 @@ impl Redis {
     /// The reason for which a request about `key` has no reply yet, with its server. `last` is the failure of its last attempt.
     pub(crate) fn trouble(&self, key: &str, last: Option<Source>) -> Source {
         match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.trouble(key, last),
+            Backend::Deployed(deployment, _) => deployment.trouble(key, last),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(_) => last.unwrap_or_else(|| source("the server in memory has not replied")),
+            Backend::InMemory(_) => last.unwrap_or_else(|| source("the server in memory has not replied")),
         }
     }
 
     /// Counts up whenever a server may have lost some keys: after a reconnection, or when keys moved to another server.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.changes(),
+            Backend::Deployed(deployment, _) => deployment.changes(),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => link.changes().subscribe(),
+            Backend::InMemory(link) => link.changes().subscribe(),
         }
     }
 
     /// True if this may have happened to `key` since the count was `changes`.
     pub(crate) fn changed_since(&self, key: &str, changes: u64) -> bool {
         match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.changed_since(key, changes),
+            Backend::Deployed(deployment, _) => deployment.changed_since(key, changes),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => *link.changes().borrow() > changes,
+            Backend::InMemory(link) => *link.changes().borrow() > changes,
         }
     }
 
     /// The number of the connection that the requests about a key use now. Each connection has its own number.
     pub(crate) fn connection_of(&self, key: &str) -> usize {
         match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.connection_of(key),
+            Backend::Deployed(deployment, _) => deployment.connection_of(key),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(_) => 1,
+            Backend::InMemory(_) => 1,
         }
     }
 
@@ -196,9 +196,9 @@ impl Redis {
     /// The command that scripts publish with; empty if they do not publish.
     pub(crate) fn publish(&self) -> &'static str {
         let pubsub = match &self.servers {
-            Servers::Deployed(deployment, _) => deployment.pubsub(),
+            Backend::Deployed(deployment, _) => deployment.pubsub(),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => link.pubsub(),
+            Backend::InMemory(link) => link.pubsub(),
         };
         match pubsub {
             PubSub::Sharded => "SPUBLISH",
@@ -210,18 +210,18 @@ impl Redis {
     /// Subscribes to a channel until the subscription is dropped.
     pub(crate) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
         match &self.servers {
-            Servers::Deployed(_, hub) => hub.join(channel, listener),
+            Backend::Deployed(_, hub) => hub.join(channel, listener),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => Subscription::in_memory(link, channel, listener),
+            Backend::InMemory(link) => Subscription::in_memory(link, channel, listener),
         }
     }
 
     /// True if messages on this channel reach this process, even if no listener is left.
     pub(crate) fn hears(&self, channel: &str) -> bool {
         match &self.servers {
-            Servers::Deployed(_, hub) => hub.hears(channel),
+            Backend::Deployed(_, hub) => hub.hears(channel),
             #[cfg(feature = "test-util")]
-            Servers::InMemory(link) => link.hears(channel),
+            Backend::InMemory(link) => link.hears(channel),
         }
     }
 }

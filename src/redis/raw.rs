@@ -2,15 +2,15 @@
 
 use std::{future::Future, sync::Arc};
 
-use super::{Fault, Redis, Servers, conn::Link};
+use super::{Backend, Fault, Redis, conn::Link};
 
 impl Redis {
     /// A script on the first connection, without everything else, for measurements.
     pub(crate) async fn raw(&self, source: &str) -> Result<Raw, Fault> {
         let deployment = match &self.servers {
-            Servers::Deployed(deployment, _) => deployment,
+            Backend::Deployed(deployment, _) => deployment,
             #[cfg(feature = "test-util")]
-            Servers::InMemory(_) => return Err(Fault::said("ERR a server in memory has no connections to measure")),
+            Backend::InMemory(_) => return Err(Fault::said("ERR a server in memory has no connections to measure")),
         };
         let link = deployment.link().await?;
         let sha = link.load_source(source).await?;

@@ -8,14 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::{oneshot, watch},
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::watch, task::yield_now, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Connected, Ear, MemoryServer, Mood};
+use super::{Arrived, Connected, MemoryServer, Mood, Subscribed};
 use crate::{
     config::{Config, PubSub},
     redis::{
@@ -70,11 +66,14 @@ impl MemoryLink {
         }
         self.counters.calls.up();
         self.counters.requests.up();
-        let (tell, told) = oneshot::channel();
-        let arrived = self.server.state().arrive(script, &part, tell);
-        if let Some((_, answer)) = arrived {
-            return answer;
-        }
+        let arrived = self.server.state().arrive(script, part);
+        let told = match arrived {
+            Arrived::Answered(answer) => {
+                yield_now().await; // as with a real server, other tasks run until the reply is there
+                return answer;
+            }
+            Arrived::Waits(told) => told,
+        };
         let answered = async {
             tokio::select! {
                 answer = timeout(self.command_timeout, told) => answer,
@@ -117,7 +116,7 @@ impl MemoryLink {
         if self.pubsub == PubSub::Off {
             return (number, live);
         }
-        let ear = Ear { listener, live: Arc::clone(&live), runtime: self.runtime.clone() };
+        let ear = Subscribed { listener, live: Arc::clone(&live), runtime: self.runtime.clone() };
         let mut state = self.server.state();
         if !matches!(state.mood, Mood::Frozen(_)) {
             ear.subscribed();

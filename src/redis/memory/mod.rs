@@ -22,6 +22,7 @@ use super::{
     hub::Listener,
     script::{Answer, Part, Script},
 };
+use data::Output;
 use interpreter::Interpreter;
 pub(super) use link::MemoryLink;
 
@@ -57,18 +58,18 @@ pub struct MemoryServer(Arc<Inside>);
 
 #[derive(Debug)]
 struct Inside {
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     next_number: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct MemoryState {
     interpreter: Interpreter,
     mood: Mood,
     /// Replies that the clients do not get.
     lost_replies: u32,
     /// By channel, client and subscription.
-    listening: BTreeMap<(String, u64, u64), Ear>,
+    listening: BTreeMap<(String, u64, u64), Subscribed>,
     links: Vec<Weak<Connected>>,
 }
 
@@ -90,6 +91,12 @@ struct Waiting {
     reply: oneshot::Sender<Result<Answer, Fault>>,
 }
 
+/// What becomes of a request that arrives.
+enum Arrived {
+    Answered(Result<Answer, Fault>),
+    Waits(oneshot::Receiver<Result<Answer, Fault>>),
+}
+
 /// One client's connection.
 #[derive(Debug)]
 struct Connected {
@@ -98,14 +105,14 @@ struct Connected {
 }
 
 #[derive(Debug)]
-struct Ear {
+struct Subscribed {
     listener: Arc<dyn Listener>,
     live: Arc<AtomicBool>,
     /// Messages are delivered by a task there: who sends a request may hold locks that a listener needs.
     runtime: Handle,
 }
 
-impl Ear {
+impl Subscribed {
     fn subscribed(&self) {
         self.live.store(true, Ordering::Release);
         let listener = Arc::clone(&self.listener);
@@ -129,7 +136,7 @@ impl MemoryServer {
     #[must_use]
     pub fn new() -> MemoryServer {
         crate::clock::count_on_tokio();
-        let state = State {
+        let state = MemoryState {
             interpreter: Interpreter::new(),
             mood: Mood::Well,
             lost_replies: 0,
@@ -157,7 +164,7 @@ impl MemoryServer {
                 let _ = reply.send(answer); // its caller may have given up
             }
         }
-        state.listening.values().filter(|ear| !ear.live.load(Ordering::Acquire)).for_each(Ear::subscribed);
+        state.listening.values().filter(|one| !one.live.load(Ordering::Acquire)).for_each(Subscribed::subscribed);
     }
 
     /// The next `n` requests are executed, and their replies are lost.
@@ -179,6 +186,12 @@ impl MemoryServer {
         self.state().connections_end();
     }
 
+    /// Sets a key to a text, as another program might: locks of that name return [`Error::Conflict`](crate::Error::Conflict) then.
+    pub fn set(&self, name: &str, text: &str) {
+        let set = ["SET", name, text].map(str::to_owned);
+        self.state().interpreter.data().run(&set).expect("SET replaces whatever is there");
+    }
+
     /// Deletes a lock, as `DEL` does: nobody is told. True if it was there. The name includes the prefix.
     pub fn forget(&self, name: &str) -> bool {
         self.state().interpreter.data().remove(name)
@@ -197,12 +210,33 @@ impl MemoryServer {
         names
     }
 
+    /// Runs a command that the scripts use; for the crate's own tests.
+    #[doc(hidden)]
+    pub fn command(&self, words: &[&str]) -> std::result::Result<Vec<String>, String> {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let output = self.state().interpreter.data().run(&words)?;
+        Ok(match output {
+            Output::Nil => Vec::new(),
+            Output::Number(number) => vec![number.to_string()],
+            Output::Text(text) => vec![text],
+            Output::List(items) => items,
+            Output::Done => vec!["OK".to_owned()],
+        })
+    }
+
+    /// The number of subscriptions to a channel; for the crate's own tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn listeners(&self, channel: &str) -> usize {
+        self.state().listening.keys().filter(|(known, ..)| known == channel).count()
+    }
+
     /// Different for each server.
     pub(crate) fn place(&self) -> String {
         format!("memory:{}", Arc::as_ptr(&self.0).addr())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -211,31 +245,24 @@ impl MemoryServer {
     }
 }
 
-impl State {
-    /// The reply to a request that arrives now. `None`: it waits.
-    fn arrive(
-        &mut self,
-        script: &'static Script,
-        part: &Part,
-        reply: oneshot::Sender<Result<Answer, Fault>>,
-    ) -> Option<(oneshot::Sender<Result<Answer, Fault>>, Result<Answer, Fault>)> {
+impl MemoryState {
+    fn arrive(&mut self, script: &'static Script, part: Part) -> Arrived {
         match &mut self.mood {
             Mood::Frozen(waiting) => {
-                waiting.push(Waiting { script, part: part.clone(), reply });
-                return None;
+                let (reply, told) = oneshot::channel();
+                waiting.push(Waiting { script, part, reply });
+                return Arrived::Waits(told);
             }
             Mood::Denying => {
                 let denied = Fault::said("NOPERM User default has no permissions to run the 'evalsha' command");
-                return Some((reply, Err(denied.of(script, part))));
+                return Arrived::Answered(Err(denied.of(script, &part)));
             }
             Mood::Well => {}
         }
-        let answer = self.run(script, part);
-        if self.lost_replies > 0 {
-            self.lost_replies -= 1;
-            return Some((reply, Err(Fault::unknown("the reply was lost"))));
-        }
-        Some((reply, answer))
+        let answer = self.run(script, &part);
+        let is_lost = self.lost_replies > 0;
+        self.lost_replies = self.lost_replies.saturating_sub(1);
+        Arrived::Answered(if is_lost { Err(Fault::unknown("the reply was lost")) } else { answer })
     }
 
     fn run(&mut self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
@@ -255,8 +282,8 @@ impl State {
         let mut data = self.interpreter.data();
         data.heard_by.clear();
         let mut last = None;
-        for ((channel, client, _), ear) in &self.listening {
-            if ear.live.load(Ordering::Acquire) && last.replace((channel, client)) != Some((channel, client)) {
+        for ((channel, client, _), one) in &self.listening {
+            if one.live.load(Ordering::Acquire) && last.replace((channel, client)) != Some((channel, client)) {
                 *data.heard_by.entry(channel.clone()).or_default() += 1;
             }
         }
@@ -265,8 +292,8 @@ impl State {
     fn deliver(&mut self) {
         let published = std::mem::take(&mut self.interpreter.data().published);
         for channel in published {
-            let ears = self.listening.range((channel.clone(), 0, 0)..=(channel, u64::MAX, u64::MAX));
-            ears.filter(|(_, ear)| ear.live.load(Ordering::Acquire)).for_each(|(_, ear)| ear.message());
+            let subscribed = self.listening.range((channel.clone(), 0, 0)..=(channel, u64::MAX, u64::MAX));
+            subscribed.filter(|(_, one)| one.live.load(Ordering::Acquire)).for_each(|(_, one)| one.message());
         }
     }
 
@@ -274,6 +301,6 @@ impl State {
         self.links.retain(|link| link.strong_count() > 0);
         let changed = |link: Arc<Connected>| link.changes.send_modify(|count| *count += 1);
         self.links.iter().filter_map(Weak::upgrade).for_each(changed);
-        self.listening.values().for_each(Ear::subscribed);
+        self.listening.values().for_each(Subscribed::subscribed);
     }
 }

@@ -60,6 +60,7 @@ everywhere! {
     cluster
     #[cfg(feature = "tls")] sentinels_with_tls
     #[cfg(feature = "tls")] cluster_with_tls
+    #[cfg(feature = "test-util")] memory
 }
 
 async fn plain(place: &Place) -> Client {
@@ -227,7 +228,7 @@ async fn closing_gives_everything_back(place: &Place) {
         guards.push(client.lock(name).lock().await.expect("free"));
         guards.push(client.lock(name).lock().await.expect("re-entered"));
     }
-    let places: HashSet<_> = names.iter().map(|name| place.keeper(name).port()).collect();
+    let places: HashSet<_> = names.iter().map(|name| place.home_of(name)).collect();
     assert_eq!(places.len(), place.masters(), "the names are badly chosen");
     assert!(names.iter().all(|name| place.lock(name)[0].1 == 2));
     within("closing", SOON, client.clone().close()).await.0.expect("answered");

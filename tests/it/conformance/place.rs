@@ -20,6 +20,8 @@ pub(super) enum Place {
     Tls(Tls),
     Sentinels(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
+    #[cfg(feature = "test-util")]
+    Memory(leasehold::MemoryServer),
 }
 
 /// Takes seconds to start, so all that run at one time share it; with the last of them it goes.
@@ -77,7 +79,16 @@ impl Place {
         Place::Cluster(SHARED.get(Cluster::encrypted).await)
     }
 
+    #[cfg(feature = "test-util")]
+    pub(super) async fn memory() -> Place {
+        Place::Memory(leasehold::MemoryServer::new())
+    }
+
     pub(super) async fn client(&self, settings: impl FnOnce(Builder) -> Builder) -> Client {
+        #[cfg(feature = "test-util")]
+        if let Place::Memory(server) = self {
+            return settings(Client::builder()).connect_in_memory(server).expect("valid settings");
+        }
         settings(self.builder()).connect().await.expect("the place answers")
     }
 
@@ -92,17 +103,41 @@ impl Place {
             }
             Place::Sentinels(sentinels) => with(sentinels.url(), sentinels.certificates()),
             Place::Cluster(cluster) => with(cluster.url(), cluster.certificates()),
+            #[cfg(feature = "test-util")]
+            Place::Memory(_) => unreachable!("it has no URL"),
+        }
+    }
+
+    /// The words that a command gets, of a server in memory.
+    #[cfg(feature = "test-util")]
+    fn in_memory(&self, words: &[&str]) -> Option<Vec<String>> {
+        let Place::Memory(server) = self else { return None };
+        Some(server.command(words).expect("a command that works"))
+    }
+
+    #[cfg(not(feature = "test-util"))]
+    fn in_memory(&self, _words: &[&str]) -> Option<Vec<String>> {
+        None
+    }
+
+    /// A number of the server that has that key now.
+    pub(super) fn home_of(&self, name: &str) -> u16 {
+        match self.in_memory(&["EXISTS", name]) {
+            Some(_) => 0,
+            None => self.keeper(name).port(),
         }
     }
 
     /// The server that has that key now.
-    pub(super) fn keeper(&self, name: &str) -> &Server {
+    fn keeper(&self, name: &str) -> &Server {
         match self {
             Place::Alone(server) | Place::UnixSocket(server) => server,
             #[cfg(feature = "tls")]
             Place::Tls(tls) => tls.server(),
             Place::Sentinels(sentinels) => sentinels.master(),
             Place::Cluster(cluster) => cluster.master_of(name),
+            #[cfg(feature = "test-util")]
+            Place::Memory(_) => unreachable!("it is no process"),
         }
     }
 
@@ -114,21 +149,30 @@ impl Place {
         }
     }
 
-    /// One command about that key.
+    /// One command about that key, with one word in reply.
     pub(super) fn ask<T: FromRedisValue>(&self, name: &str, words: &[&str]) -> T {
-        self.keeper(name).ask(words)
+        match self.in_memory(words) {
+            Some(said) => {
+                let word = said.into_iter().next().expect("a reply");
+                T::from_redis_value(redis::Value::BulkString(word.into_bytes())).ok().expect("the right type")
+            }
+            None => self.keeper(name).ask(words),
+        }
     }
 
     pub(super) fn lock(&self, name: &str) -> Vec<(String, u32)> {
-        self.keeper(name).lock(name)
+        let pairs = |said: Vec<String>| {
+            said.chunks(2).map(|pair| (pair[0].clone(), pair[1].parse().expect("a count"))).collect()
+        };
+        self.in_memory(&["HGETALL", name]).map_or_else(|| self.keeper(name).lock(name), pairs)
     }
 
     pub(super) fn exists(&self, name: &str) -> bool {
-        self.keeper(name).exists(name)
+        self.ask::<u32>(name, &["EXISTS", name]) == 1
     }
 
     pub(super) fn pttl(&self, name: &str) -> i64 {
-        self.keeper(name).pttl(name)
+        self.ask(name, &["PTTL", name])
     }
 
     /// How many connections are subscribed to that lock's channel, in whichever way. In a cluster any node will do for one.
@@ -140,6 +184,8 @@ impl Place {
             of("NUMSUB") + of("SHARDNUMSUB") // the latter from 7.0
         };
         match self {
+            #[cfg(feature = "test-util")]
+            Place::Memory(server) => server.listeners(&channel),
             Place::Cluster(cluster) => cluster.nodes().iter().map(on).sum(),
             Place::Sentinels(sentinels) => sentinels.servers().iter().map(on).sum(),
             _ => on(self.keeper(name)),
