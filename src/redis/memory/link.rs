@@ -116,7 +116,12 @@ impl MemoryLink {
         if self.pubsub == PubSub::Off {
             return (number, live);
         }
-        let ear = Subscribed { listener, live: Arc::clone(&live), runtime: self.runtime.clone() };
+        let ear = Subscribed {
+            listener,
+            live: Arc::clone(&live),
+            runtime: self.runtime.clone(),
+            counters: Arc::clone(&self.counters),
+        };
         let mut state = self.server.state();
         if !matches!(state.mood, Mood::Frozen(_)) {
             ear.subscribed();

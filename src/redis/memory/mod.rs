@@ -22,6 +22,7 @@ use super::{
     hub::Listener,
     script::{Answer, Part, Script},
 };
+use crate::stats::Counters;
 use data::Output;
 use interpreter::Interpreter;
 pub(super) use link::MemoryLink;
@@ -110,6 +111,7 @@ struct Subscribed {
     live: Arc<AtomicBool>,
     /// Messages are delivered by a task there: who sends a request may hold locks that a listener needs.
     runtime: Handle,
+    counters: Arc<Counters>,
 }
 
 impl Subscribed {
@@ -120,6 +122,7 @@ impl Subscribed {
     }
 
     fn message(&self) {
+        self.counters.wakeups.up();
         let listener = Arc::clone(&self.listener);
         self.runtime.spawn(async move { listener.message() });
     }
