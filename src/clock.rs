@@ -4,21 +4,18 @@
 //! leases valid that expired long ago. On Linux, `CLOCK_BOOTTIME` continues. On Apple's systems `CLOCK_MONOTONIC` continues, by its
 //! manual; the clock of that name on Linux does not. All other systems use `Instant`; on Windows it continues, too.
 
-#[cfg(feature = "test-util")]
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicBool, Ordering},
-};
 use std::{ops::Add, time::Duration};
-
-/// Leases are counted on tokio's clock, which tests can pause.
 #[cfg(feature = "test-util")]
-static TOKIO: AtomicBool = AtomicBool::new(false);
+use std::{sync::OnceLock, time::Instant};
+
+/// Leases are counted on tokio's clock, which tests can pause: since this moment.
+#[cfg(feature = "test-util")]
+static ON_TOKIO: OnceLock<(Moment, Instant)> = OnceLock::new();
 
 /// From now on leases are counted on tokio's clock, in the whole process.
 #[cfg(feature = "test-util")]
 pub(crate) fn count_on_tokio() {
-    TOKIO.store(true, Ordering::Relaxed);
+    ON_TOKIO.get_or_init(|| (Moment::of_the_machine(), Instant::now()));
 }
 
 /// A point in time since boot; includes sleep if the system can measure it. In nanoseconds, which last for 584 years and need half the
@@ -38,8 +35,8 @@ impl Moment {
     #[cfg(not(leasehold_explore))]
     pub(crate) fn now() -> Moment {
         #[cfg(feature = "test-util")]
-        if TOKIO.load(Ordering::Relaxed) {
-            return Moment::of_tokio();
+        if let Some(begun) = ON_TOKIO.get() {
+            return Moment::of_tokio(*begun);
         }
         Moment::of_the_machine()
     }
@@ -60,15 +57,15 @@ impl Moment {
         Moment(nanos(START.get_or_init(std::time::Instant::now).elapsed()))
     }
 
-    /// Runtimes with a paused clock have a time of their own, which may be before that of the first use.
+    /// Goes on from the machine's clock, so that clients that hold locks already notice nothing. A runtime with a paused clock has a time of
+    /// its own.
     #[cfg(feature = "test-util")]
-    fn of_tokio() -> Moment {
-        static FIRST: OnceLock<tokio::time::Instant> = OnceLock::new();
-        const AGE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-        let now = tokio::time::Instant::now();
-        let first = *FIRST.get_or_init(|| now);
-        let before = Duration::from_nanos(nanos(AGE) - nanos(first.saturating_duration_since(now)));
-        Moment(nanos(before + now.saturating_duration_since(first)))
+    fn of_tokio((begun, at): (Moment, Instant)) -> Moment {
+        let now = tokio::time::Instant::now().into_std();
+        match now.checked_duration_since(at) {
+            Some(since) => begun + since,
+            None => Moment(begun.0.saturating_sub(nanos(at - now))),
+        }
     }
 
     /// The time from now until this moment; zero if it is past.

@@ -105,6 +105,8 @@
 //! Calls need a tokio runtime with time enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
 //! they run on a thread of their own, see [`Builder::own_thread`].
 //!
+//! For unit tests there is a server in memory (feature `test-util`): `MemoryServer`.
+//!
 //! The module `blocking` (feature `blocking`) has the same locks for plain threads, without async.
 //!
 //! # Platforms

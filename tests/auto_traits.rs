@@ -51,6 +51,8 @@ fn types() {
     shared::<Leader>();
     shared::<Lock>();
     shared::<Lost>();
+    #[cfg(feature = "test-util")]
+    shared::<leasehold::MemoryServer>();
     shared::<MultiGuard>();
     shared::<MultiLock>();
     shared::<Once<u32>>();

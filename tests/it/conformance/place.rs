@@ -154,7 +154,7 @@ impl Place {
         match self.in_memory(words) {
             Some(said) => {
                 let word = said.into_iter().next().expect("a reply");
-                T::from_redis_value(redis::Value::BulkString(word.into_bytes())).ok().expect("the right type")
+                T::from_redis_value(redis::Value::BulkString(word.into_bytes())).expect("the right type")
             }
             None => self.keeper(name).ask(words),
         }
