@@ -176,6 +176,10 @@ pub mod guide {
     #[doc = include_str!("../docs/quorum.md")]
     pub mod quorum {}
 
+    #[cfg(feature = "test-util")]
+    #[doc = include_str!("../docs/testing.md")]
+    pub mod testing {}
+
     #[doc = include_str!("../docs/guarantees.md")]
     pub mod guarantees {}
 
