@@ -21,12 +21,12 @@ pub(super) struct Turns(Arc<DashMap<Arc<str>, Weak<CallerQueue>>>);
 #[derive(Debug)]
 struct CallerQueue {
     turn: Arc<Mutex<()>>,
-    silence: StdMutex<Silence>,
+    silence: StdMutex<SilentSince>,
 }
 
 /// Since when no majority of the servers has replied to any of the callers.
 #[derive(Debug)]
-enum Silence {
+enum SilentSince {
     /// The last reply, or the start. Nobody has asked since, so the servers are not to blame.
     NotAsked(Instant),
     /// The first vote since then.
@@ -35,10 +35,10 @@ enum Silence {
 
 impl CallerQueue {
     fn new() -> CallerQueue {
-        CallerQueue { turn: Arc::default(), silence: StdMutex::new(Silence::NotAsked(Instant::now())) }
+        CallerQueue { turn: Arc::default(), silence: StdMutex::new(SilentSince::NotAsked(Instant::now())) }
     }
 
-    fn silence(&self) -> MutexGuard<'_, Silence> {
+    fn silence(&self) -> MutexGuard<'_, SilentSince> {
         self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,14 +88,14 @@ impl QueuePlace {
     /// A vote begins.
     pub(super) fn asks(&self) {
         let mut silence = self.queue().silence();
-        if matches!(*silence, Silence::NotAsked(_)) {
-            *silence = Silence::Asked(Instant::now());
+        if matches!(*silence, SilentSince::NotAsked(_)) {
+            *silence = SilentSince::Asked(Instant::now());
         }
     }
 
     /// A majority of the servers has replied.
     pub(super) fn replied(&self) {
-        *self.queue().silence() = Silence::NotAsked(Instant::now());
+        *self.queue().silence() = SilentSince::NotAsked(Instant::now());
     }
 
     /// Whether no majority has replied to any caller for the `outage_timeout`. The pause before the first vote that failed does not count.
@@ -105,12 +105,12 @@ impl QueuePlace {
 
     /// When the caller gives up if no majority replies until then; `None` if one has replied to the last vote.
     pub(super) fn last_vote(&self) -> Option<Instant> {
-        let is_silent = matches!(*self.queue().silence(), Silence::Asked(_));
+        let is_silent = matches!(*self.queue().silence(), SilentSince::Asked(_));
         is_silent.then(|| self.gives_up())
     }
 
     fn gives_up(&self) -> Instant {
-        let (Silence::NotAsked(since) | Silence::Asked(since)) = *self.queue().silence();
+        let (SilentSince::NotAsked(since) | SilentSince::Asked(since)) = *self.queue().silence();
         self.joined.max(since) + self.outage_timeout
     }
 
