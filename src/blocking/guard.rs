@@ -1,15 +1,18 @@
 //! What a thread holds.
 
-use std::{ops::Deref, time::Duration};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::wait::{enter, released, wait, when};
+use super::{
+    kept::Kept,
+    wait::{enter, wait},
+};
 use crate::{
-    engine,
+    engine::{self, Outcome},
     error::{Lost, Result},
     owner::Owner,
-    primitives::{self, write_if_held},
+    primitives::{self, plain_inside, write_if_held},
 };
 
 /// A lock that is held, until [`unlock`](Guard::unlock) or drop: see [`leasehold::Guard`](engine::Guard).
@@ -39,24 +42,15 @@ use crate::{
 /// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
-pub struct Guard {
-    /// `None` once it is released.
-    guard: Option<engine::Guard>,
-    /// Cancelled after the release: nobody watches for a loss anymore.
-    over: CancellationToken,
-}
+pub struct Guard(Kept<engine::Guard>);
 
 impl Guard {
     pub(super) fn new(guard: engine::Guard) -> Guard {
-        Guard { guard: Some(guard), over: CancellationToken::new() }
+        Guard(Kept::new(guard))
     }
 
-    fn guard(&self) -> &engine::Guard {
-        self.guard.as_ref().expect("only unlock and drop take it out")
-    }
-
-    fn take(&mut self) -> engine::Guard {
-        self.guard.take().expect("only unlock and drop take it out")
+    pub(super) fn completed<T>(self, value: T) -> Outcome<T> {
+        self.0.completed(value)
     }
 
     /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
@@ -64,35 +58,35 @@ impl Guard {
     /// # Errors
     ///
     /// As [`leasehold::Guard::unlock`](engine::Guard::unlock). After an error the client continues the release in the background.
-    pub fn unlock(mut self) -> Result<()> {
-        wait(self.take().unlock())
+    pub fn unlock(self) -> Result<()> {
+        self.0.unlock()
     }
 
     /// Runs `callback` on a thread of its own when the client learns that the lock is lost, and at the latest when
     /// [`remaining`](Guard::remaining) is zero; at once if it is lost already. Never after the release, unless the release finds that the
     /// lock was lost, or could not be confirmed. You can set several.
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
-        when(|| self.guard().watch(), self.over.clone(), callback);
+        self.0.on_lost(callback);
     }
 
     /// A token that is cancelled when the lock is lost, for other threads and tasks. See
     /// [`leasehold::Guard::lost_token`](engine::Guard::lost_token).
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        enter(|_| self.guard().lost_token())
+        enter(|_| self.0.get().lost_token())
     }
 
     /// True if the lock is lost, as far as the client knows. Sends no request.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.guard().is_lost()
+        self.0.get().is_lost()
     }
 
     /// The time for which this owner certainly holds the lock. Sends no request. See
     /// [`leasehold::Guard::remaining`](engine::Guard::remaining).
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.guard().remaining()
+        self.0.get().remaining()
     }
 
     /// Checks now on the server that this owner still holds the lock.
@@ -101,7 +95,7 @@ impl Guard {
     ///
     /// As [`leasehold::Guard::check`](engine::Guard::check).
     pub fn check(&self) -> Result<()> {
-        wait(self.guard().check())
+        wait(self.0.get().check())
     }
 
     /// Extends the lease: it expires `lease` from now. Never shortens the lease.
@@ -110,41 +104,31 @@ impl Guard {
     ///
     /// As [`leasehold::Guard::extend`](engine::Guard::extend).
     pub fn extend(&self, lease: Duration) -> Result<()> {
-        wait(self.guard().extend(lease))
+        wait(self.0.get().extend(lease))
     }
 
     /// How many acquisitions this owner has now.
     #[must_use]
     pub fn holds(&self) -> u32 {
-        self.guard().holds()
+        self.0.get().holds()
     }
 
     /// The id of the hold in Redis.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.guard().id()
+        self.0.get().id()
     }
 
     /// Who may re-enter.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        self.guard().owner()
+        self.0.get().owner()
     }
 
     /// The lock's name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.guard().name()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            let limit = guard.command_timeout();
-            released(limit, guard.unlock());
-        }
-        self.over.cancel();
+        self.0.get().name()
     }
 }
 
@@ -160,22 +144,13 @@ macro_rules! guarding {
             pub fn unlock(self) -> Result<()> {
                 self.guard.unlock()
             }
-        }
 
-        impl Deref for $more {
-            type Target = Guard;
-
-            fn deref(&self) -> &Guard {
-                &self.guard
+            pub(super) fn completed<T>(self, value: T) -> Outcome<T> {
+                self.guard.completed(value)
             }
         }
 
-        /// The plain guard of the same hold. The lock stays held; the additional methods are gone.
-        impl From<$more> for Guard {
-            fn from(more: $more) -> Guard {
-                more.guard
-            }
-        }
+        plain_inside!($more);
     };
 }
 
@@ -217,7 +192,7 @@ impl FencedGuard {
     ///
     /// As there.
     pub fn write_if_held(&self, key: &str, value: &str) -> Result<()> {
-        wait(write_if_held(self.guard.guard(), key, value))
+        wait(write_if_held(self.guard.0.get(), key, value))
     }
 }
 
@@ -268,7 +243,7 @@ impl WriteGuard {
     ///
     /// As there. After an error the client releases both locks in the background.
     pub fn downgrade(mut self) -> Result<ReadGuard> {
-        let writing = self.guard.take();
+        let writing = self.guard.0.take();
         wait(self.downgrade.run(writing)).map(ReadGuard::new)
     }
 }

@@ -156,10 +156,7 @@ macro_rules! exclusive {
             pub fn with_outcome<T>(&self, work: impl FnOnce(&$guard) -> T) -> Result<Outcome<T>> {
                 let guard = self.lock()?;
                 let value = work(&guard);
-                Ok(match guard.unlock() {
-                    Ok(()) => Outcome::Done(value),
-                    Err(error) => Outcome::Unconfirmed { value, error },
-                })
+                Ok(guard.completed(value))
             }
 
             /// The holder, its hold count and the time left on its lease; `None` if the lock is free.

@@ -42,6 +42,7 @@
 
 mod client;
 mod guard;
+mod kept;
 mod lock;
 mod multi;
 mod rw;

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    kept::Kept,
     lock::Lock,
-    wait::{enter, released, wait, when},
+    wait::{enter, wait},
 };
 use crate::{
     combined,
@@ -82,27 +83,19 @@ impl MultiLock {
     /// If `work` panics; the locks are released before.
     pub fn with<T>(&self, work: impl FnOnce(&MultiGuard) -> T) -> Result<T> {
         let guard = self.lock()?;
-        Ok(work(&guard))
+        let value = work(&guard);
+        guard.0.completed(value).into_value()
     }
 }
 
 /// The guards of all locks of a [`MultiLock`]. Dropping it releases them before `drop` returns, as with [`Guard`](super::Guard).
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped: write `let _guard = …`"]
-pub struct MultiGuard {
-    /// `None` once they are released.
-    guard: Option<combined::MultiGuard>,
-    /// Cancelled after the release: nobody watches for a loss anymore.
-    over: CancellationToken,
-}
+pub struct MultiGuard(Kept<combined::MultiGuard>);
 
 impl MultiGuard {
     fn new(guard: combined::MultiGuard) -> MultiGuard {
-        MultiGuard { guard: Some(guard), over: CancellationToken::new() }
-    }
-
-    fn guard(&self) -> &combined::MultiGuard {
-        self.guard.as_ref().expect("only unlock and drop take it out")
+        MultiGuard(Kept::new(guard))
     }
 
     /// Releases all locks together. If the release of one of them fails, the others are released all the same.
@@ -110,31 +103,31 @@ impl MultiGuard {
     /// # Errors
     ///
     /// As [`leasehold::MultiGuard::unlock`](combined::MultiGuard::unlock).
-    pub fn unlock(mut self) -> Result<()> {
-        wait(self.guard.take().expect("only unlock and drop take it out").unlock())
+    pub fn unlock(self) -> Result<()> {
+        self.0.unlock()
     }
 
     /// Runs `callback` on a thread of its own as soon as any of the locks is lost. See [`Guard::on_lost`](super::Guard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
-        when(|| self.guard().watch(), self.over.clone(), callback);
+        self.0.on_lost(callback);
     }
 
     /// A token that is cancelled when any of the locks is lost.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        enter(|_| self.guard().lost_token())
+        enter(|_| self.0.get().lost_token())
     }
 
     /// True if one of the locks is lost, as far as the client knows. Sends no request.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.guard().is_lost()
+        self.0.get().is_lost()
     }
 
     /// The time for which all locks are certainly held. Sends no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.guard().remaining()
+        self.0.get().remaining()
     }
 
     /// Checks now on the servers that all locks are still held.
@@ -143,21 +136,11 @@ impl MultiGuard {
     ///
     /// As [`leasehold::MultiGuard::check`](combined::MultiGuard::check).
     pub fn check(&self) -> Result<()> {
-        wait(self.guard().check())
+        wait(self.0.get().check())
     }
 
     /// The names of the locks, without prefixes.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.guard().names()
-    }
-}
-
-impl Drop for MultiGuard {
-    fn drop(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            let limit = guard.command_timeout();
-            released(limit, guard.unlock());
-        }
-        self.over.cancel();
+        self.0.get().names()
     }
 }

@@ -80,7 +80,8 @@ macro_rules! acquiring {
             /// If `work` panics; the lock is released before.
             pub fn $with<T>(&self, work: impl FnOnce(&$guard) -> T) -> Result<T> {
                 let guard = self.$lock()?;
-                Ok(work(&guard))
+                let value = work(&guard);
+                guard.completed(value).into_value()
             }
         }
     };

@@ -24,13 +24,7 @@ pub(super) async fn protect<T>(guard: impl Holding, work: impl Future<Output = T
         value = work => value,
     };
     let name = guard.name();
-    match guard.unlock().await {
-        Ok(()) => Outcome::Done(value),
-        Err(error) => {
-            tracing::warn!(target: "leasehold::lock", name, %error, "the work is done, but it may not have been alone to the end");
-            Outcome::Unconfirmed { value, error }
-        }
-    }
+    Outcome::completed(value, (&name, None), guard.unlock().await)
 }
 
 /// The methods of such a guard that run work. The documentation needs the words for the locks, and for the loss that stops the work.

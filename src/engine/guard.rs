@@ -75,6 +75,17 @@ pub enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
+    /// The outcome of completed work. Logs a failed release. `id` is that of the hold, if there is only one.
+    pub(crate) fn completed(value: T, (name, id): (&str, Option<&str>), released: Result<()>) -> Outcome<T> {
+        match released {
+            Ok(()) => Outcome::Done(value),
+            Err(error) => {
+                tracing::warn!(target: "leasehold::lock", name, id, %error, "the work is completed, but the release failed");
+                Outcome::Unconfirmed { value, error }
+            }
+        }
+    }
+
     /// The value of completed work, even if the release failed.
     ///
     /// # Errors
@@ -431,13 +442,7 @@ impl Guard {
             value = work => value,
         };
         let (name, id) = (self.hold.name.clone(), self.hold.id().to_owned());
-        match self.unlock().await {
-            Ok(()) => Outcome::Done(value),
-            Err(error) => {
-                tracing::warn!(target: "leasehold::lock", name = &*name, %id, %error, "the work is completed, but the release failed");
-                Outcome::Unconfirmed { value, error }
-            }
-        }
+        Outcome::completed(value, (&name, Some(&id)), self.unlock().await)
     }
 
     /// The hold count of this owner now. Nested calls that are still waiting for a reply count too.

@@ -40,6 +40,8 @@ pub(crate) use kind::{ExtraKey, Kind, KindScript, Rules, Waits};
 pub(crate) use task_runtime::TaskRuntime;
 pub(crate) use wait::{ASKING, AcquireRequest, WaitLimit};
 
+#[cfg(feature = "test-util")]
+use crate::redis::MemoryServer;
 use crate::{
     clock::Moment,
     config::{Config, Name},
@@ -145,26 +147,25 @@ impl Engine {
 
     /// Starts the tasks. The first request connects.
     pub(crate) fn start_lazy(url: Url, config: Config, runtime: TaskRuntime) -> Arc<Engine> {
-        let build = || {
-            let (counters, closed) = (Arc::default(), CancellationToken::new());
-            let redis = Redis::lazy(&url, &config, &counters, &closed);
-            Engine::build(config, redis, counters, closed)
-        };
-        let (engine, last_task) = runtime.enter(build);
-        runtime.keep_until(last_task);
-        engine
+        Engine::start_over(config, runtime, |config, counters, closed| Redis::lazy(&url, config, counters, closed))
     }
 
     /// Starts the tasks, for a server in this process.
     #[cfg(feature = "test-util")]
-    pub(crate) fn start_in_memory(
-        server: &crate::redis::MemoryServer,
+    pub(crate) fn start_in_memory(server: &MemoryServer, config: Config, runtime: TaskRuntime) -> Arc<Engine> {
+        Engine::start_over(config, runtime, |config, counters, closed| {
+            Redis::in_memory(server, config, counters, closed)
+        })
+    }
+
+    fn start_over(
         config: Config,
         runtime: TaskRuntime,
+        redis: impl FnOnce(&Config, &Arc<Counters>, &CancellationToken) -> Redis,
     ) -> Arc<Engine> {
         let build = || {
             let (counters, closed) = (Arc::default(), CancellationToken::new());
-            let redis = Redis::in_memory(server, &config, &counters, &closed);
+            let redis = redis(&config, &counters, &closed);
             Engine::build(config, redis, counters, closed)
         };
         let (engine, last_task) = runtime.enter(build);

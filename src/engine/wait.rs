@@ -45,6 +45,8 @@ const UNTOLD_NAP: Duration = Duration::from_millis(200);
 /// A call that acquires a lock.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
+    /// When the call began. A single attempt ends one `command_timeout` after this, whatever it waits for.
+    pub(crate) since: Instant,
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) kind: &'static Kind,
@@ -249,7 +251,7 @@ impl Engine {
                 )
             };
             let hold = self.registry.enter(request.hold_key(), fresh);
-            let _turn = match self.turn(&hold, request.wait_limit).await? {
+            let _turn = match self.turn(&hold, request).await? {
                 Turn::Mine(turn) => turn,
                 Turn::Taken => return Ok(None),
                 Turn::None => continue, // the task that has the turn is not polled: start again with a new hold
@@ -311,13 +313,7 @@ impl Engine {
 
     /// One more acquisition of a hold that this owner has.
     async fn enter_again(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Guard> {
-        match Box::pin(self.attempt(
-            &mut guard,
-            request,
-            Asked::Again,
-            (Instant::now(), self.give_up(request.wait_limit)),
-        ))
-        .await?
+        match Box::pin(self.attempt(&mut guard, request, Asked::Again, (Instant::now(), self.give_up(request)))).await?
         {
             Attempt::Granted(grant) => self.granted(&mut guard, request, grant),
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
@@ -335,14 +331,14 @@ impl Engine {
         if request.kind.rules.shared {
             consume_budget().await; // a call without a request would otherwise never yield to other tasks
         }
-        if !has_beside && request.may_inherit() && self.resume(&hold, request.wait_limit).await? {
+        if !has_beside && request.may_inherit() && self.resume(&hold, request).await? {
             self.granted(&mut guard, request, Grant::without_token(Moment::now()));
             self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
             return Ok(Entered::Ours(guard));
         }
         if has_beside {
             // The other hold of this owner lets it enter before all waiters.
-            let give_up = self.give_up(request.wait_limit);
+            let give_up = self.give_up(request);
             let entered = Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, give_up))).await?;
             if let Attempt::Granted(grant) = entered {
                 self.granted(&mut guard, request, grant);
@@ -352,7 +348,10 @@ impl Engine {
         }
         // Wait for releases of this process, so that they do not look like locks of other owners. For at most half of the time: the rest
         // is for the request. A call that can wait for the lock need not wait for long here.
-        let soon = self.give_up(WaitLimit::Once);
+        let soon = match request.wait_limit {
+            WaitLimit::Once => self.give_up(request),
+            WaitLimit::Until(_) | WaitLimit::Forever => started + self.an_attempt(),
+        };
         let half = started + (request.wait_limit.end().map_or(soon, |end| end.min(soon)) - started) / 2;
         let cleared = tokio::select! {
             biased;
@@ -427,14 +426,14 @@ impl Engine {
     }
 
     /// Tries to join or resume a hold of this process. False if a request to the server is needed.
-    async fn resume(&self, hold: &Arc<Hold>, wait_limit: WaitLimit) -> Result<bool> {
+    async fn resume(&self, hold: &Arc<Hold>, request: &AcquireRequest) -> Result<bool> {
         let tenure = match self.queues.resume(hold) {
             Resumed::Yes => return Ok(true),
             Resumed::No => return Ok(false),
             Resumed::OnceConfirmed(tenure) => tenure,
         };
         let now = Instant::now();
-        let half = now + (self.give_up(wait_limit) - now) / 2; // the rest is for a request
+        let half = now + (self.give_up(request) - now) / 2; // the rest is for a request
         let confirmed = Box::pin(self.next_word(&tenure, &hold.name, false, half));
         tokio::select! {
             biased;
@@ -510,7 +509,7 @@ impl Engine {
             let signal = entry.signal();
             let looks = matches!(signal, Signal::Try | Signal::Wait);
             // A waiter that has left a mark sends a request: that removes the mark, which would keep others out of the free lock.
-            if looks && !has_mark && entry.may_join() && self.resume(guard.hold(), request.wait_limit).await? {
+            if looks && !has_mark && entry.may_join() && self.resume(guard.hold(), request).await? {
                 let accepted = entry.accept();
                 self.granted(guard, request, Grant::without_token(Moment::now()));
                 return Ok(if accepted {
@@ -605,7 +604,7 @@ impl Engine {
         guard: &mut Guard,
         (request, asked): (&AcquireRequest, Asked),
     ) -> Result<Attempt> {
-        let give_up = self.give_up(request.wait_limit).min(entry.outage_ends(self.config.outage_timeout)?);
+        let give_up = self.give_up(request).min(entry.outage_ends(self.config.outage_timeout)?);
         let give_up = until.map_or(give_up, |until| give_up.min(until.max(Instant::now() + LAST_ATTEMPT)));
         let tried = Box::pin(self.attempt(guard, request, asked, (entry.asks_since(&asking), give_up))).await;
         asking.ended(&tried);
@@ -698,14 +697,15 @@ impl Engine {
 
     /// The right to send requests about this hold. `Taken` if the wait limit ends first. Also for a single attempt, if the task that has
     /// the right has found that another owner holds the lock.
-    async fn turn<'a>(&self, hold: &'a Hold, wait_limit: WaitLimit) -> Result<Turn<'a>> {
+    async fn turn<'a>(&self, hold: &'a Hold, request: &AcquireRequest) -> Result<Turn<'a>> {
         match hold.turn.try_lock() {
             Ok(turn) => Ok(Turn::Mine(turn)),
-            Err(_) => Box::pin(self.wait_for_turn(hold, wait_limit)).await,
+            Err(_) => Box::pin(self.wait_for_turn(hold, request)).await,
         }
     }
 
-    async fn wait_for_turn<'a>(&self, hold: &'a Hold, wait_limit: WaitLimit) -> Result<Turn<'a>> {
+    async fn wait_for_turn<'a>(&self, hold: &'a Hold, request: &AcquireRequest) -> Result<Turn<'a>> {
+        let wait_limit = request.wait_limit;
         let started = Instant::now();
         loop {
             tokio::select! {
@@ -715,7 +715,7 @@ impl Engine {
                 turn = hold.turn.lock() => return Ok(Turn::Mine(turn)),
                 () = hold.evicted() => return Ok(Turn::None),
                 () = hold.queued(), if matches!(wait_limit, WaitLimit::Once) => return Ok(Turn::Taken),
-                () = sleep_until(self.give_up(wait_limit)) => {}
+                () = sleep_until(self.give_up(request)) => {}
             }
             // The task that has the turn also waits for the lock, or for a server that does not reply.
             match (hold.is_queued(), wait_limit.is_over()) {
@@ -795,12 +795,16 @@ impl Engine {
         }
     }
 
+    fn an_attempt(&self) -> Duration {
+        self.config.command_timeout.min(self.config.outage_timeout)
+    }
+
     /// The time limit of one request. A single attempt may take one `command_timeout`. Other calls retry during an outage, but not long
     /// beyond the wait limit of the caller.
-    fn give_up(&self, wait_limit: WaitLimit) -> Instant {
+    fn give_up(&self, request: &AcquireRequest) -> Instant {
         let now = Instant::now();
-        match wait_limit {
-            WaitLimit::Once => now + self.config.command_timeout.min(self.config.outage_timeout),
+        match request.wait_limit {
+            WaitLimit::Once => request.since + self.an_attempt(),
             WaitLimit::Until(end) => end.max(now + self.last_attempt(end)).min(now + self.config.outage_timeout),
             WaitLimit::Forever => now + self.config.outage_timeout,
         }

@@ -153,6 +153,7 @@ impl Handle {
             return Err(Error::config("min_hold", "it is longer than the lease"));
         }
         let request = AcquireRequest {
+            since: Instant::now(),
             name: valid(&self.name)?,
             owner: self.acts_for.owner(),
             kind,

@@ -346,6 +346,27 @@ macro_rules! forcing {
 }
 pub(super) use forcing;
 
+/// The plain guard in the field `guard` of another: as a target of `Deref`, and by `From`. `Guard` is the one that is in scope.
+macro_rules! plain_inside {
+    ($more:ident) => {
+        impl std::ops::Deref for $more {
+            type Target = Guard;
+
+            fn deref(&self) -> &Guard {
+                &self.guard
+            }
+        }
+
+        /// The plain guard of the same hold. The lock stays held; the additional methods are gone.
+        impl From<$more> for Guard {
+            fn from(more: $more) -> Guard {
+                more.guard
+            }
+        }
+    };
+}
+pub(crate) use plain_inside;
+
 /// A [`Guard`](crate::Guard) with something more, in its field `guard`.
 macro_rules! guarding {
     ($more:ident) => {
@@ -402,20 +423,7 @@ macro_rules! guarding {
             }
         }
 
-        impl std::ops::Deref for $more {
-            type Target = Guard;
-
-            fn deref(&self) -> &Guard {
-                &self.guard
-            }
-        }
-
-        /// The plain guard of the same hold. The lock stays held; the additional methods are gone.
-        impl From<$more> for Guard {
-            fn from(more: $more) -> Guard {
-                more.guard
-            }
-        }
+        crate::primitives::plain_inside!($more);
     };
 }
 pub(super) use guarding;

@@ -25,6 +25,7 @@ pub use fenced::{FencedGuard, FencedLock};
 pub(crate) use handle::ActsFor;
 pub use handle::Holder;
 pub use lock::Lock;
+pub(crate) use methods::plain_inside;
 #[cfg(feature = "blocking")]
 pub(crate) use rw::Downgrade;
 pub use rw::{ReadGuard, RwLock, RwState, WriteGuard};

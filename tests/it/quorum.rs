@@ -6,17 +6,19 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use leasehold::{Client, Error, Lost, Owner, Quorum, QuorumLock};
-use tokio::runtime::Builder;
+use leasehold::{Builder, Client, Error, Lost, Owner, Quorum, QuorumGuard, QuorumLock};
+use tokio::{runtime, task::JoinHandle};
 
 use crate::support::{
     Server, before, behind, chain, client, ms, plain, poll_until,
     proxy::{Mode, Proxy},
     until, within,
 };
+
+type Waiter = JoinHandle<leasehold::Result<()>>;
 
 /// Three servers, and a quorum over clients of each with that lease.
 struct Three {
@@ -33,11 +35,23 @@ impl Three {
     }
 
     async fn with_lease(&self, lease: u64) -> Quorum {
+        self.with(|builder| builder.watchdog(ms(lease)).outage_timeout(ms(3_000))).await
+    }
+
+    async fn with(&self, settings: impl Fn(Builder) -> Builder) -> Quorum {
         let mut clients = Vec::new();
         for server in &self.servers {
-            clients.push(client(server, |builder| builder.watchdog(ms(lease)).outage_timeout(ms(3_000))).await);
+            clients.push(client(server, &settings).await);
         }
         Quorum::new(clients).expect("three servers")
+    }
+
+    /// A call of `lock` that waits for an owner of another client, with these timeouts. With that owner's guard.
+    async fn waiter(&self, command_timeout: Duration, outage_timeout: Duration) -> (QuorumGuard, Waiter) {
+        let guard = lock(&self.quorum().await).lock().await.expect("free");
+        let settings = |builder: Builder| builder.command_timeout(command_timeout).outage_timeout(outage_timeout);
+        let waits = lock(&self.with(settings).await);
+        (guard, tokio::spawn(async move { waits.lock().await.map(drop) }))
     }
 
     fn holders(&self) -> usize {
@@ -192,7 +206,7 @@ async fn dropped_at_any_moment_it_leaves_nothing() {
     let quorum = three.quorum().await;
     for round in 0..40 {
         let attempt = lock(&quorum);
-        let dropped = tokio::time::timeout(std::time::Duration::from_micros(50 * round), attempt.lock()).await;
+        let dropped = tokio::time::timeout(Duration::from_micros(50 * round), attempt.lock()).await;
         drop(dropped);
     }
     three.free().await;
@@ -248,20 +262,20 @@ async fn a_server_that_is_asked_again_does_not_prolong_max_hold() {
 #[test]
 fn dropped_outside_of_its_runtime_it_is_released() {
     let three = Three::start();
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (_quorum, guard) = runtime.block_on(async {
         let quorum = three.with_lease(20_000).await;
         let guard = lock(&quorum).lock().await.expect("free");
         (quorum, guard)
     });
     drop(guard);
-    Builder::new_current_thread().enable_all().build().expect("another one").block_on(three.free());
+    runtime::Builder::new_current_thread().enable_all().build().expect("another one").block_on(three.free());
 }
 
 #[test]
 fn a_token_made_outside_of_a_runtime_is_watched_from_the_next_call_inside() {
     let three = Three::start();
-    let runtime = Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let quorum = runtime.block_on(three.with_lease(900));
     let guard = runtime.block_on(lock(&quorum).lock()).expect("free");
     let first = guard.lost_token();
@@ -307,15 +321,7 @@ async fn behind_another_caller_unavailable_does_not_look_like_taken() {
 #[tokio::test]
 async fn a_wait_of_any_length_rides_out_an_outage() {
     let three = Three::start();
-    let one = three.quorum().await;
-    let guard = lock(&one).lock().await.expect("free");
-    let mut clients = Vec::new();
-    for server in &three.servers {
-        let settings = |builder: leasehold::Builder| builder.command_timeout(ms(300)).outage_timeout(ms(2_000));
-        clients.push(client(server, settings).await);
-    }
-    let waits = lock(&Quorum::new(clients).expect("three servers"));
-    let waiting = tokio::spawn(async move { waits.lock().await.map(drop) });
+    let (guard, waiting) = three.waiter(ms(300), ms(2_000)).await;
     tokio::time::sleep(ms(2_200)).await; // the outage_timeout
     let frozen = &three.servers[..2];
     frozen.iter().for_each(Server::freeze);
@@ -329,15 +335,7 @@ async fn a_wait_of_any_length_rides_out_an_outage() {
 #[tokio::test]
 async fn the_pause_before_a_vote_is_no_outage() {
     let three = Three::start();
-    let one = three.quorum().await;
-    let guard = lock(&one).lock().await.expect("free");
-    let mut clients = Vec::new();
-    for server in &three.servers {
-        let settings = |builder: leasehold::Builder| builder.command_timeout(ms(200)).outage_timeout(ms(700));
-        clients.push(client(server, settings).await);
-    }
-    let waits = lock(&Quorum::new(clients).expect("three servers"));
-    let waiting = tokio::spawn(async move { waits.lock().await.map(drop) });
+    let (guard, waiting) = three.waiter(ms(200), ms(700)).await;
     tokio::time::sleep(ms(2_500)).await;
     let next_vote = async || {
         let before = three.servers[2].calls("evalsha");
@@ -440,7 +438,7 @@ async fn a_server_asked_again_does_not_stand_for_the_time_before() {
 
 /// One server of that quorum is reached through this proxy.
 async fn with_one_behind(three: &Three, far: usize, proxy: &Proxy) -> Quorum {
-    let settings = |builder: leasehold::Builder| builder.watchdog(ms(3_000));
+    let settings = |builder: Builder| builder.watchdog(ms(3_000));
     Quorum::new(clients_of(three, far, proxy, settings).await).expect("three servers")
 }
 
@@ -448,7 +446,7 @@ async fn clients_of(
     three: &Three,
     far: usize,
     proxy: &Proxy,
-    settings: impl Fn(leasehold::Builder) -> leasehold::Builder + Copy,
+    settings: impl Fn(Builder) -> Builder + Copy,
 ) -> Vec<Client> {
     let mut clients = Vec::new();
     for (at, server) in three.servers.iter().enumerate() {
@@ -505,7 +503,7 @@ async fn a_silent_server_that_may_hide_a_loss_does_not_confirm_it() {
     let three = Three::start();
     let [first, second, _] = &three.servers;
     let proxy = before(second);
-    let settings = |builder: leasehold::Builder| builder.watchdog(ms(6_000)).outage_timeout(ms(1_000));
+    let settings = |builder: Builder| builder.watchdog(ms(6_000)).outage_timeout(ms(1_000));
     let quorum = Quorum::new(clients_of(&three, 1, &proxy, settings).await).expect("three servers");
     let guard = lock(&quorum).lock().await.expect("free");
     until("all to have it", ms(1_500), || guard.nodes() == 3).await;
@@ -552,7 +550,7 @@ fn released_from_a_runtime_that_stops_running_nothing_is_left() {
     let three = Three::start();
     let third = &three.servers[2];
     let proxy = before(third);
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (guard, _clients) = runtime.block_on(async {
         let clients = clients_of(&three, 2, &proxy, |builder| builder).await;
         let quorum = Quorum::new(clients.clone()).expect("three servers");
@@ -566,7 +564,7 @@ fn released_from_a_runtime_that_stops_running_nothing_is_left() {
     });
     runtime.block_on(guard.unlock()).expect("two of three confirm it");
     proxy.accept();
-    Builder::new_current_thread().enable_all().build().expect("another one").block_on(three.free());
+    runtime::Builder::new_current_thread().enable_all().build().expect("another one").block_on(three.free());
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use redis::Connection;
 
-use crate::support::Server;
+use crate::support::{Server, server::version};
 
 const FRAME: &str = include_str!("../../src/redis/frame.lua");
 const BEFORE: &str = concat!(
@@ -261,6 +261,21 @@ fn a_script_that_is_stopped_half_way_takes_back_what_it_did() {
         assert_eq!(server.lock("lock"), left, "{} without {command}", script.name);
         assert!(before.is_none() || server.pttl("lock") > 0, "{} without {command}", script.name);
     }
+}
+
+/// A server before Redis 7.2 counts the PTTL of a script from its start, but not TIME.
+#[test]
+fn the_end_of_a_lease_is_the_one_that_the_server_keeps() {
+    if version() < (7, 0) {
+        return; // without PEXPIRETIME
+    }
+    let server = Server::start();
+    let _: u32 = server.ask(&["HSET", "lock", ME, "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "lock", "20000"]);
+    let end: i64 = server.ask(&["PEXPIRETIME", "lock"]);
+    assert_eq!(INSPECT.run(&mut without(&server, "time"), 1, "ends").number(0), end);
+    let computed = INSPECT.run(&mut without(&server, "pexpiretime"), 1, "ends").number(0);
+    assert!((computed - end).abs() < 1_000, "{computed} for {end}");
 }
 
 /// Redis 7.0 does not say which command is not allowed, so the frame tries those that scripts call.

@@ -185,3 +185,27 @@ async fn the_second_branch_enters_when_the_first_was_granted() {
     assert_eq!((first.id(), first.holds()), (second.id(), 2));
     assert_eq!(server.lock("x"), [(first.id().to_owned(), 2)]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_attempts_of_one_owner_end_together_while_the_server_is_frozen() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.command_timeout(ms(600))).await;
+    let owner = Owner::new();
+    let (plain, fair) = (client.lock("x").owner(&owner), client.fair_lock("y").owner(&owner));
+    let fenced = client.fenced_lock("z").owner(&owner);
+    server.freeze();
+    let attempts = async {
+        let all = tokio::join!(
+            async { tokio::join!(plain.try_lock(), plain.try_lock(), plain.try_lock()) },
+            async { tokio::join!(fair.try_lock(), fair.try_lock(), fair.try_lock()) },
+            async { tokio::join!(fenced.try_lock(), fenced.try_lock(), fenced.try_lock()) },
+        );
+        let ((a, b, c), (d, e, f), (g, h, i)) = all;
+        let errors = [a, b, c, d, e, f].map(|answer| answer.map(drop).expect_err("frozen"));
+        errors.into_iter().chain([g, h, i].map(|answer| answer.map(drop).expect_err("frozen")))
+    };
+    let (errors, _) = within("the errors", ms(1_000), attempts).await;
+    for error in errors {
+        assert!(error.is_unavailable(), "{error}");
+    }
+}
