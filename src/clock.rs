@@ -18,6 +18,11 @@ pub(crate) fn count_on_tokio() {
     ON_TOKIO.get_or_init(|| (Moment::of_the_machine(), Instant::now()));
 }
 
+#[cfg(feature = "test-util")]
+pub(crate) fn is_tokios() -> bool {
+    ON_TOKIO.get().is_some()
+}
+
 /// A point in time since boot; includes sleep if the system can measure it. In nanoseconds, which last for 584 years and need half the
 /// space of a `Duration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

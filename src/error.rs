@@ -91,7 +91,8 @@ pub enum Error {
     /// * The call's time was over while a release by the same client had no reply yet. The lock may be free, or held by another owner.
     /// * The runtime that the client was connected on has ended. Then the client does nothing in the background anymore, and the locks
     ///   that it holds expire. Connect a new client.
-    /// * In a test, tokio's clock is paused (`start_paused`). Then every time limit is over before a server can reply.
+    /// * In a test, tokio's clock is paused (`start_paused`). Then every time limit is over before a server can reply. Only the server in
+    ///   memory of the feature `test-util` works with such a clock.
     #[error("the server is not available: {tried}")]
     #[non_exhaustive]
     Unavailable {
@@ -259,8 +260,13 @@ impl Error {
 const CLOCK_MOVED: &str = " by tokio's clock, which is paused or was advanced; then every time limit is over before a server can \
     reply, so do not pause the clock in tests that use a server";
 
-/// True if tokio's clock differs from the system's. Only tests cause that (`start_paused`, `pause`, `advance`).
+/// True if tokio's clock differs from the system's, and the servers count on the latter. Only tests cause that (`start_paused`, `pause`,
+/// `advance`).
 fn is_clock_moved() -> bool {
+    #[cfg(feature = "test-util")]
+    if crate::clock::is_tokios() {
+        return false; // tests with a server in memory pause the clock on purpose
+    }
     let (before, ours) = (StdInstant::now(), tokio::time::Instant::now().into_std());
     is_outside(ours, before, StdInstant::now())
 }

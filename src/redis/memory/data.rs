@@ -1,7 +1,9 @@
-//! What a server keeps, and the commands that the scripts use. They behave as those of Redis; tests/memory.rs compares them.
+//! What a server keeps, and the commands that the scripts use. They behave as those of Redis; tests/memory/commands.rs compares
+//! them.
 
 use std::collections::{HashMap, VecDeque};
 
+use super::channels::Channels;
 use crate::clock::Moment;
 
 /// The result of a command.
@@ -36,27 +38,20 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Data {
     keys: HashMap<String, Entry>,
-    /// The channels on which the present script has published, in their order.
-    pub(super) published: Vec<String>,
-    /// How many clients hear a channel.
-    pub(super) heard_by: HashMap<String, i64>,
+    pub(super) channels: Channels,
+    /// The server's clock, in microseconds. It stands while a script runs, as that of Redis does: a key does not expire in its middle.
+    clock: i64,
 }
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 
-/// The server's clock, in microseconds. It begins when the machine did.
-fn clock() -> i64 {
-    let micros = Moment::now().since(Moment::PAST).as_micros();
-    i64::try_from(micros).unwrap_or(i64::MAX)
-}
-
-fn now() -> i64 {
-    clock() / 1000
-}
-
 fn number(word: &str) -> Result<i64, String> {
     word.parse().map_err(|_| NOT_A_NUMBER.to_owned())
+}
+
+fn sum(one: i64, other: i64) -> Result<i64, String> {
+    one.checked_add(other).ok_or_else(|| "ERR increment or decrement would overflow".to_owned())
 }
 
 fn count(n: usize) -> Outcome {
@@ -98,7 +93,17 @@ impl Data {
     stored!(list, list_mut, List, VecDeque<String>);
     stored!(ranks, ranks_mut, Ranks, Vec<(String, f64)>);
 
-    /// All is gone.
+    /// Sets the server's clock, before a script or a command of its own. It counts from the start of the machine.
+    pub(super) fn set_clock(&mut self) {
+        let micros = Moment::now().since(Moment::PAST).as_micros();
+        self.clock = i64::try_from(micros).unwrap_or(i64::MAX);
+    }
+
+    fn now(&self) -> i64 {
+        self.clock / 1000
+    }
+
+    /// All keys are gone; the subscriptions stay.
     pub(super) fn clear(&mut self) {
         self.keys.clear();
     }
@@ -116,7 +121,7 @@ impl Data {
     }
 
     fn alive(&mut self, key: &str) -> Option<&mut Entry> {
-        if self.keys.get(key)?.ends.is_some_and(|ends| ends < now()) {
+        if self.keys.get(key)?.ends.is_some_and(|ends| ends < self.now()) {
             self.keys.remove(key);
         }
         self.keys.get_mut(key)
@@ -143,25 +148,19 @@ impl Data {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
             ["TIME"] => {
-                let micros = clock();
-                Ok(Output::List(vec![(micros / 1_000_000).to_string(), (micros % 1_000_000).to_string()]))
+                let both = [self.clock / 1_000_000, self.clock % 1_000_000];
+                Ok(Output::List(both.map(|number| number.to_string()).into()))
             }
             ["EXISTS", ref keys @ ..] => count(keys.iter().filter(|key| self.alive(key).is_some()).count()),
             ["DEL", ref keys @ ..] => count(keys.iter().filter(|key| self.remove(key)).count()),
-            ["PTTL", key] => Ok(Output::Number(match self.alive(key) {
-                None => -2,
-                Some(Entry { ends: None, .. }) => -1,
-                Some(Entry { ends: Some(ends), .. }) => (*ends - now()).max(0),
-            })),
+            ["PTTL", key] => Ok(Output::Number(self.ends(key).map_or_else(|none| none, |ends| ends - self.now()))),
+            ["PEXPIRETIME", key] => Ok(Output::Number(self.ends(key).unwrap_or_else(|none| none))),
             ["PEXPIRE", key, time] => self.expire(key, number(time)?),
             ["GET", key] => text(self.text(key)?.map(String::as_str)),
             ["SET", key, value] => self.set(key, value, None),
-            ["SET", key, value, "PX", time] => self.set(key, value, Some(now() + number(time)?)),
+            ["SET", key, value, "PX", time] => self.set(key, value, Some(self.after(number(time)?))),
             ["INCR", key] => self.increment(key),
-            ["PUBLISH" | "SPUBLISH", channel, _] => {
-                self.published.push(channel.to_owned());
-                Ok(Output::Number(self.heard_by.get(channel).copied().unwrap_or(0)))
-            }
+            ["PUBLISH" | "SPUBLISH", channel, _] => count(self.channels.publish(channel)),
             [command, key, ref rest @ ..] if command.starts_with('H') => self.of_hash(command, key, rest),
             [command, key, ref rest @ ..] if command.starts_with('Z') => self.of_ranks(command, key, rest),
             [command, key, ref rest @ ..] => self.of_list(command, key, rest),
@@ -169,9 +168,19 @@ impl Data {
         }
     }
 
+    /// The time at which a key expires; as an error, the number that Redis returns instead.
+    fn ends(&mut self, key: &str) -> Result<i64, i64> {
+        self.alive(key).ok_or(-2)?.ends.ok_or(-1)
+    }
+
+    fn after(&self, time: i64) -> i64 {
+        self.now().saturating_add(time)
+    }
+
     fn expire(&mut self, key: &str, time: i64) -> Outcome {
+        let ends = self.after(time);
         let Some(entry) = self.alive(key) else { return Ok(Output::Number(0)) };
-        entry.ends = Some(now() + time);
+        entry.ends = Some(ends);
         if time <= 0 {
             self.keys.remove(key);
         }
@@ -184,7 +193,7 @@ impl Data {
     }
 
     fn increment(&mut self, key: &str) -> Outcome {
-        let next = number(self.text(key)?.map_or("0", String::as_str))? + 1;
+        let next = sum(number(self.text(key)?.map_or("0", String::as_str))?, 1)?;
         if let Some(text) = self.text_mut(key)? {
             *text = next.to_string();
         } else {
@@ -215,8 +224,8 @@ impl Data {
             }
             ("HINCRBY", [name, by]) => {
                 let before = field(self.hash(key)?, name);
-                let after = number(before.as_deref().unwrap_or("0")).map_err(|_| "ERR hash value is not an integer")?
-                    + number(by)?;
+                let before = number(before.as_deref().unwrap_or("0"));
+                let after = sum(before.map_err(|_| "ERR hash value is not an integer")?, number(by)?)?;
                 self.put(key, name, after.to_string())?;
                 Ok(Output::Number(after))
             }
@@ -247,9 +256,9 @@ impl Data {
     fn of_list(&mut self, command: &str, key: &str, rest: &[&str]) -> Outcome {
         match (command, rest) {
             ("LINDEX", [at]) => {
-                let (items, at) = (self.list(key)?, number(at)?);
-                let items = items.into_iter().flatten();
-                text(items.clone().nth(usize::try_from(at).unwrap_or(usize::MAX)).map(String::as_str))
+                let at = number(at)?;
+                let Some(items) = self.list(key)? else { return Ok(Output::Nil) };
+                text(items.range(span(items.len(), at, at)).next().map(String::as_str))
             }
             ("LRANGE", [first, last]) => {
                 let (first, last) = (number(first)?, number(last)?);
@@ -333,4 +342,24 @@ fn remove(list: &mut VecDeque<String>, times: i64, item: &str) -> usize {
     };
     chosen.iter().rev().for_each(|at| _ = list.remove(*at));
     chosen.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_does_not_expire_in_the_middle_of_a_script() {
+        crate::clock::count_on_tokio();
+        let mut data = Data::default();
+        let mut ask = |words: &[&str]| data.run(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!(ask(&["SET", "a", "x", "PX", "5"]), Ok(Output::Done));
+        tokio::time::advance(Duration::from_millis(20)).await;
+        assert_eq!(ask(&["EXISTS", "a"]), Ok(Output::Number(1)));
+        assert_eq!(ask(&["PTTL", "a"]), Ok(Output::Number(5)));
+        data.set_clock();
+        assert!(data.names().is_empty());
+    }
 }

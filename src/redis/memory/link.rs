@@ -1,17 +1,14 @@
 //! What one client has of a server in memory.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::watch, task::yield_now, time::timeout};
+use tokio::{sync::watch, task::yield_now, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Arrived, Connected, MemoryServer, Mood, Subscribed};
+use super::{MemoryServer, MemoryState, channels::Connected};
 use crate::{
     config::{Config, PubSub},
     redis::{
@@ -25,81 +22,67 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::redis) struct MemoryLink {
     server: MemoryServer,
-    number: u64,
     connected: Arc<Connected>,
     command_timeout: Duration,
     pubsub: PubSub,
-    counters: Arc<Counters>,
     closed: CancellationToken,
-    runtime: Handle,
 }
 
 impl MemoryLink {
+    /// Call it on the runtime of the client's tasks.
     pub(in crate::redis) fn new(
         server: &MemoryServer,
         config: &Config,
         counters: &Arc<Counters>,
         closed: &CancellationToken,
     ) -> MemoryLink {
-        let connected = Arc::new(Connected { changes: watch::Sender::new(0) });
-        server.state().links.push(Arc::downgrade(&connected));
+        let connected = Arc::new(Connected::new(server.number(), counters));
+        server.state().connect(&connected);
         let pubsub = if config.pubsub == PubSub::Auto { PubSub::Classic } else { config.pubsub };
         MemoryLink {
             server: server.clone(),
-            number: server.number(),
             connected,
             command_timeout: config.command_timeout,
             pubsub,
-            counters: Arc::clone(counters),
             closed: closed.clone(),
-            runtime: Handle::current(),
         }
     }
 
     /// The server has it when this is first polled: requests arrive in that order.
     pub(in crate::redis) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        if self.closed.is_cancelled() {
-            return Err(Fault::Closed);
-        }
         if part.is_recalled() {
-            return Err(Fault::NotSent(super::super::source("it was recalled")));
+            return Err(Fault::not_sent("it was recalled"));
         }
-        self.counters.calls.up();
-        self.counters.requests.up();
-        let arrived = self.server.state().arrive(script, part);
-        let told = match arrived {
-            Arrived::Answered(answer) => {
-                yield_now().await; // as with a real server, other tasks run until the reply is there
-                return answer;
-            }
-            Arrived::Waits(told) => told,
-        };
-        let answered = async {
-            tokio::select! {
-                answer = timeout(self.command_timeout, told) => answer,
-                () = self.closed.cancelled() => Ok(Ok(Err(Fault::Closed))),
-            }
-        };
-        match answered.await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Fault::unknown("the server has restarted")),
-            Err(_) => {
-                self.counters.timeouts.up();
-                Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
-            }
-        }
+        self.connected.counters.calls.up();
+        self.connected.counters.requests.up();
+        self.exchange(move |state| state.execute(script, &part)).await
     }
 
     pub(in crate::redis) async fn ping(&self) -> Result<(), Fault> {
-        match &self.server.state().mood {
-            Mood::Well => return Ok(()),
-            Mood::Denying => {
-                return Err(Fault::said("NOPERM User default has no permissions to run the 'ping' command"));
-            }
-            Mood::Frozen(_) => {}
+        self.exchange(|state| state.permissions.check("ping")).await
+    }
+
+    /// The server does this work, and the client waits for the reply.
+    async fn exchange<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut MemoryState) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        if self.closed.is_cancelled() {
+            return Err(Fault::Closed);
         }
-        tokio::time::sleep(self.command_timeout).await;
-        Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
+        let mut changes = self.connected.changes.subscribe();
+        let replied = self.server.state().arrive(work);
+        yield_now().await; // as with a real server, other tasks run until the reply is there
+        tokio::select! {
+            biased;
+            reply = replied => reply.unwrap_or_else(|_| Err(Fault::unknown("the server has restarted"))),
+            () = self.closed.cancelled() => Err(Fault::Closed),
+            _ = changes.changed() => Err(Fault::unknown("the connection has ended")),
+            () = sleep(self.command_timeout) => {
+                self.connected.counters.timeouts.up();
+                Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
+            }
+        }
     }
 
     pub(in crate::redis) fn changes(&self) -> &watch::Sender<u64> {
@@ -110,36 +93,23 @@ impl MemoryLink {
         self.pubsub
     }
 
-    /// Subscribes; the listener is told when it is done. Returns the number of the subscription, and whether messages arrive.
+    /// Subscribes; the listener is notified when that is done. Returns the number of the subscription, and whether messages arrive.
     pub(in crate::redis) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> (u64, Arc<AtomicBool>) {
-        let (number, live) = (self.server.number(), Arc::<AtomicBool>::default());
+        let number = self.server.number();
         if self.pubsub == PubSub::Off {
-            return (number, live);
+            return (number, Arc::default());
         }
-        let ear = Subscribed {
-            listener,
-            live: Arc::clone(&live),
-            runtime: self.runtime.clone(),
-            counters: Arc::clone(&self.counters),
-        };
-        let mut state = self.server.state();
-        if !matches!(state.mood, Mood::Frozen(_)) {
-            ear.subscribed();
-        }
-        self.counters.subscriptions.up();
-        state.listening.insert((channel.to_owned(), self.number, number), ear);
+        let state = self.server.state();
+        let live = state.data().channels.listen((channel, &self.connected), (number, listener), state.reception());
         (number, live)
     }
 
     pub(in crate::redis) fn leave(&self, channel: &str, number: u64) {
-        let ear = self.server.state().listening.remove(&(channel.to_owned(), self.number, number));
-        // Dropped here, without the mutex: it may own the last of other subscriptions.
-        ear.inspect(|_| self.counters.subscriptions.down());
+        let left = self.server.state().data().channels.leave(channel, self.connected.number, number);
+        drop(left); // without the server's lock
     }
 
     pub(in crate::redis) fn hears(&self, channel: &str) -> bool {
-        let state = self.server.state();
-        let own = (channel.to_owned(), self.number, 0)..=(channel.to_owned(), self.number, u64::MAX);
-        state.listening.range(own).any(|(_, ear)| ear.live.load(Ordering::Acquire))
+        self.server.state().data().channels.hears(channel, self.connected.number)
     }
 }

@@ -1,29 +1,27 @@
 //! A server in this process, for tests of programs that use locks. It runs the real scripts over data of its own.
 
+mod channels;
 mod data;
 mod interpreter;
 mod link;
 
 use std::{
-    collections::BTreeMap,
+    fmt,
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::{oneshot, watch},
-};
+use tokio::sync::oneshot;
 
 use super::{
     fault::Fault,
-    hub::Listener,
     script::{Answer, Part, Script},
 };
-use crate::stats::Counters;
-use data::Output;
+use channels::{Connected, Reception};
+use data::{Data, Output};
 use interpreter::Interpreter;
 pub(super) use link::MemoryLink;
 
@@ -67,64 +65,45 @@ struct Inside {
 struct MemoryState {
     interpreter: Interpreter,
     mood: Mood,
+    permissions: Permissions,
     /// Replies that the clients do not get.
     lost_replies: u32,
-    /// By channel, client and subscription.
-    listening: BTreeMap<(String, u64, u64), Subscribed>,
-    links: Vec<Weak<Connected>>,
+    connections: Vec<Weak<Connected>>,
 }
 
-/// How the server treats requests.
+/// How the server treats what arrives.
 #[derive(Debug)]
 enum Mood {
     Well,
     /// It executes nothing, and keeps what arrives.
     Frozen(Vec<Waiting>),
-    /// It refuses everything.
-    Denying,
 }
 
-/// A request that has arrived while the server was frozen.
-#[derive(Debug)]
-struct Waiting {
-    script: &'static Script,
-    part: Part,
-    reply: oneshot::Sender<Result<Answer, Fault>>,
-}
+/// Something that has arrived while the server was frozen, and its reply. The client may have given up, or may have another connection by
+/// now.
+struct Waiting(Box<dyn FnOnce(&mut MemoryState) + Send>);
 
-/// What becomes of a request that arrives.
-enum Arrived {
-    Answered(Result<Answer, Fault>),
-    Waits(oneshot::Receiver<Result<Answer, Fault>>),
-}
-
-/// One client's connection.
-#[derive(Debug)]
-struct Connected {
-    /// Counts up when the connection was lost.
-    changes: watch::Sender<u64>,
-}
-
-#[derive(Debug)]
-struct Subscribed {
-    listener: Arc<dyn Listener>,
-    live: Arc<AtomicBool>,
-    /// Messages are delivered by a task there: who sends a request may hold locks that a listener needs.
-    runtime: Handle,
-    counters: Arc<Counters>,
-}
-
-impl Subscribed {
-    fn subscribed(&self) {
-        self.live.store(true, Ordering::Release);
-        let listener = Arc::clone(&self.listener);
-        self.runtime.spawn(async move { listener.subscribed() });
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiting")
     }
+}
 
-    fn message(&self) {
-        self.counters.wakeups.up();
-        let listener = Arc::clone(&self.listener);
-        self.runtime.spawn(async move { listener.message() });
+/// What the clients may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Permissions {
+    All,
+    None,
+}
+
+impl Permissions {
+    fn check(self, command: &str) -> Result<(), Fault> {
+        match self {
+            Permissions::All => Ok(()),
+            Permissions::None => {
+                Err(Fault::said(&format!("NOPERM User default has no permissions to run the '{command}' command")))
+            }
+        }
     }
 }
 
@@ -142,9 +121,9 @@ impl MemoryServer {
         let state = MemoryState {
             interpreter: Interpreter::new(),
             mood: Mood::Well,
+            permissions: Permissions::All,
             lost_replies: 0,
-            listening: BTreeMap::new(),
-            links: Vec::new(),
+            connections: Vec::new(),
         };
         MemoryServer(Arc::new(Inside { state: Mutex::new(state), next_number: AtomicU64::new(0) }))
     }
@@ -153,7 +132,7 @@ impl MemoryServer {
     /// their callers have given up. Leases go on.
     pub fn freeze(&self) {
         let mut state = self.state();
-        if !matches!(state.mood, Mood::Frozen(_)) {
+        if matches!(state.mood, Mood::Well) {
             state.mood = Mood::Frozen(Vec::new());
         }
     }
@@ -161,30 +140,29 @@ impl MemoryServer {
     /// Ends [`freeze`](MemoryServer::freeze) and [`deny`](MemoryServer::deny).
     pub fn thaw(&self) {
         let mut state = self.state();
+        state.permissions = Permissions::All;
         if let Mood::Frozen(waiting) = std::mem::replace(&mut state.mood, Mood::Well) {
-            for Waiting { script, part, reply } in waiting {
-                let answer = state.run(script, &part);
-                let _ = reply.send(answer); // its caller may have given up
-            }
+            waiting.into_iter().for_each(|Waiting(serve)| serve(&mut state));
         }
-        state.listening.values().filter(|one| !one.live.load(Ordering::Acquire)).for_each(Subscribed::subscribed);
+        state.data().channels.subscribe_missing();
     }
 
-    /// The next `n` requests are executed, and their replies are lost.
+    /// The server executes the next `n` requests, but the clients do not receive the replies. With 0, the clients receive all replies again.
     pub fn lose_replies(&self, n: u32) {
         self.state().lost_replies = n;
     }
 
-    /// Restarts the server without its data: all locks are gone, all connections end, and the clients connect again at once. What arrived
-    /// while it was frozen is lost.
+    /// Restarts the server without its data: all locks are gone, all connections end, and the clients connect again at once. Requests that
+    /// arrived while the server was frozen are lost. Ends [`freeze`](MemoryServer::freeze) and [`deny`](MemoryServer::deny).
     pub fn restart(&self) {
         let mut state = self.state();
-        state.mood = Mood::Well;
-        state.interpreter.data().clear();
+        (state.mood, state.permissions) = (Mood::Well, Permissions::All);
+        state.data().clear();
         state.connections_end();
     }
 
-    /// All connections end, and the clients connect again at once. Nothing else is lost.
+    /// Ends all connections, and the clients connect again at once. Nothing else is lost. While the server is frozen, requests without a
+    /// reply fail, and the server executes them when it is [thawed](MemoryServer::thaw).
     pub fn cut(&self) {
         self.state().connections_end();
     }
@@ -192,23 +170,24 @@ impl MemoryServer {
     /// Sets a key to a text, as another program might: locks of that name return [`Error::Conflict`](crate::Error::Conflict) then.
     pub fn set(&self, name: &str, text: &str) {
         let set = ["SET", name, text].map(str::to_owned);
-        self.state().interpreter.data().run(&set).expect("SET replaces whatever is there");
+        self.state().data().run(&set).expect("SET replaces whatever is there");
     }
 
-    /// Deletes a lock, as `DEL` does: nobody is told. True if it was there. The name includes the prefix.
+    /// Deletes a lock without a message, as `DEL` does. Returns true if it was there. The name includes the prefix.
     pub fn forget(&self, name: &str) -> bool {
-        self.state().interpreter.data().remove(name)
+        self.state().data().remove(name)
     }
 
     /// From now on the server denies every request, as if the user had lost its permissions.
+    /// [`thaw`](MemoryServer::thaw) ends that.
     pub fn deny(&self) {
-        self.state().mood = Mood::Denying;
+        self.state().permissions = Permissions::None;
     }
 
     /// The keys that exist now, in their order: locks under their names, and the additional keys of some kinds.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
-        let mut names = self.state().interpreter.data().names();
+        let mut names = self.state().data().names();
         names.sort();
         names
     }
@@ -217,7 +196,7 @@ impl MemoryServer {
     #[doc(hidden)]
     pub fn command(&self, words: &[&str]) -> std::result::Result<Vec<String>, String> {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-        let output = self.state().interpreter.data().run(&words)?;
+        let output = self.state().data().run(&words)?;
         Ok(match output {
             Output::Nil => Vec::new(),
             Output::Number(number) => vec![number.to_string()],
@@ -227,11 +206,11 @@ impl MemoryServer {
         })
     }
 
-    /// The number of subscriptions to a channel; for the crate's own tests.
+    /// The number of clients that subscribe to a channel; for the crate's own tests.
     #[doc(hidden)]
     #[must_use]
     pub fn listeners(&self, channel: &str) -> usize {
-        self.state().listening.keys().filter(|(known, ..)| known == channel).count()
+        self.state().data().channels.count(channel)
     }
 
     /// Different for each server.
@@ -249,61 +228,79 @@ impl MemoryServer {
 }
 
 impl MemoryState {
-    fn arrive(&mut self, script: &'static Script, part: Part) -> Arrived {
+    fn data(&self) -> MutexGuard<'_, Data> {
+        let mut data = self.interpreter.data();
+        data.set_clock();
+        data
+    }
+
+    fn connect(&mut self, connected: &Arc<Connected>) {
+        self.connections.retain(|known| known.strong_count() > 0);
+        self.connections.push(Arc::downgrade(connected));
+    }
+
+    /// Does this work when the server is not frozen. The receiver resolves to the reply; to an error, if the server restarts before.
+    fn arrive<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut MemoryState) -> Result<T, Fault> + Send + 'static,
+    ) -> oneshot::Receiver<Result<T, Fault>> {
+        let (reply, replied) = oneshot::channel();
+        let serve = move |state: &mut MemoryState| _ = reply.send(work(state)); // its caller may have given up
         match &mut self.mood {
-            Mood::Frozen(waiting) => {
-                let (reply, told) = oneshot::channel();
-                waiting.push(Waiting { script, part, reply });
-                return Arrived::Waits(told);
-            }
-            Mood::Denying => {
-                let denied = Fault::said("NOPERM User default has no permissions to run the 'evalsha' command");
-                return Arrived::Answered(Err(denied.of(script, &part)));
-            }
-            Mood::Well => {}
+            Mood::Frozen(waiting) => waiting.push(Waiting(Box::new(serve))),
+            Mood::Well => serve(self),
         }
-        let answer = self.run(script, &part);
+        replied
+    }
+
+    fn execute(&mut self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
+        self.permissions.check("evalsha").map_err(|denied| denied.of(script, part))?;
+        let answer = self.run(script, part);
         let is_lost = self.lost_replies > 0;
         self.lost_replies = self.lost_replies.saturating_sub(1);
-        Arrived::Answered(if is_lost { Err(Fault::unknown("the reply was lost")) } else { answer })
+        if is_lost { Err(Fault::unknown("the reply was lost")) } else { answer }
     }
 
     fn run(&mut self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
-        let word = |range: std::ops::Range<usize>| &part.text()[range];
+        let word = |range: Range<usize>| &part.text()[range];
         let args = ["1", "0"].into_iter().chain(part.args().map(word)).collect();
-        self.count_listeners();
         let replied = self.interpreter.run(script.source, part.keys().map(word).collect(), args);
-        self.deliver();
         let answer = replied.map_err(|error| Fault::said(&format!("ERR {error}")))?;
         let (_, answer) =
             Answer::read(answer.as_bytes()).ok_or_else(|| Fault::said(&format!("ERR odd reply: {answer}")))?;
         answer.map_err(|fault| fault.of(script, part))
     }
 
-    /// PUBLISH returns how many clients hear it.
-    fn count_listeners(&self) {
-        let mut data = self.interpreter.data();
-        data.heard_by.clear();
-        let mut last = None;
-        for ((channel, client, _), one) in &self.listening {
-            if one.live.load(Ordering::Acquire) && last.replace((channel, client)) != Some((channel, client)) {
-                *data.heard_by.entry(channel.clone()).or_default() += 1;
-            }
-        }
-    }
-
-    fn deliver(&mut self) {
-        let published = std::mem::take(&mut self.interpreter.data().published);
-        for channel in published {
-            let subscribed = self.listening.range((channel.clone(), 0, 0)..=(channel, u64::MAX, u64::MAX));
-            subscribed.filter(|(_, one)| one.live.load(Ordering::Acquire)).for_each(|(_, one)| one.message());
+    fn reception(&self) -> Reception {
+        match (&self.mood, self.permissions) {
+            (Mood::Frozen(_), _) => Reception::NoReply,
+            (Mood::Well, Permissions::None) => Reception::Refused,
+            (Mood::Well, Permissions::All) => Reception::Subscribed,
         }
     }
 
     fn connections_end(&mut self) {
-        self.links.retain(|link| link.strong_count() > 0);
-        let changed = |link: Arc<Connected>| link.changes.send_modify(|count| *count += 1);
-        self.links.iter().filter_map(Weak::upgrade).for_each(changed);
-        self.listening.values().for_each(Subscribed::subscribed);
+        let changed = |connected: Arc<Connected>| connected.changes.send_modify(|count| *count += 1);
+        self.connections.iter().filter_map(Weak::upgrade).for_each(changed);
+        self.data().channels.subscribe_again(self.reception());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Counters;
+
+    #[tokio::test]
+    async fn connections_of_dropped_clients_are_forgotten() {
+        let server = MemoryServer::new();
+        let connect = || {
+            let connected = Arc::new(Connected::new(server.number(), &Arc::<Counters>::default()));
+            server.state().connect(&connected);
+            connected
+        };
+        let kept = connect();
+        (0..100).for_each(|_| drop(connect()));
+        assert!(server.state().connections.len() <= 2, "{:?}", kept.number);
     }
 }
