@@ -13,7 +13,7 @@ use std::{
 };
 
 use leasehold::{
-    Error, Lost,
+    Error, Lost, Outcome,
     blocking::{Client, Guard, MultiLock},
 };
 use tokio::{
@@ -453,6 +453,18 @@ fn an_outage_is_an_error_in_time() {
     assert!(!guard.is_lost());
     server.thaw();
     guard.unlock().expect("held");
+}
+
+#[test]
+fn the_release_after_lost_work_is_unconfirmed() {
+    let (server, client) = server_and_client();
+    let lock = client.mutex("ledger");
+    let lose = || server.ask::<u32>(&["DEL", "ledger"]);
+    let outcome = lock.with_outcome(|_| lose()).expect("it is free");
+    assert!(matches!(outcome, Outcome::Unconfirmed { value: 1, error: Error::Lost { .. } }), "{outcome:?}");
+    assert_eq!(lock.with(|_| lose()).expect("the work is complete"), 1);
+    let outcome = lock.with_outcome(|_| ()).expect("it is free");
+    assert!(matches!(outcome, Outcome::Done(())), "{outcome:?}");
 }
 
 /// Whoever is told hears what the release says, also if the release comes at the same moment.
