@@ -62,7 +62,12 @@ async fn ready(State(app): State<App>) -> StatusCode {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     let builder = Client::builder().url(url).prefix("shop:").connect_timeout(Duration::from_secs(30));
-    let app = App { locks: builder.connect().await?, paid: CancellationToken::new() };
+    run(builder.connect().await?).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(locks: Client) -> Result<(), Box<dyn std::error::Error>> {
+    let app = App { locks, paid: CancellationToken::new() };
     let routes = Router::new()
         .route("/bill/{invoice}", post(bill))
         .route("/reentrant/{invoice}", post(bill_reentrant))

@@ -18,7 +18,11 @@ const TURNS: u64 = 50;
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
-    let client = Client::connect(&url).await?;
+    run(Client::connect(&url).await?).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(client: Client) -> Result<()> {
     let inside = Arc::new(AtomicU64::new(0));
     let started = Instant::now();
 

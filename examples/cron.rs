@@ -31,9 +31,13 @@ async fn nightly(client: &Client, machine: &str) -> leasehold::Result<bool> {
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let machines = ["one", "two", "three"];
     let (a, b, c) = tokio::join!(Client::connect(&url), Client::connect(&url), Client::connect(&url));
-    let clients = [a?, b?, c?];
+    run([a?, b?, c?]).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(clients: [Client; 3]) -> leasehold::Result<()> {
+    let machines = ["one", "two", "three"];
     for night in 1..=3 {
         println!("night {night}");
         let mut tasks = Vec::new();

@@ -10,10 +10,15 @@ use tokio::{sync::mpsc, time::sleep};
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    run([Client::connect(&url).await?, Client::connect(&url).await?, Client::connect(&url).await?]).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(clients: [Client; 3]) -> Result<()> {
     let (elected, mut leaders) = mpsc::unbounded_channel();
-    let (mut clients, mut campaigns) = (Vec::new(), Vec::new());
-    for number in 0..3 {
-        let (client, elected) = (Client::connect(&url).await?, elected.clone());
+    let mut campaigns = Vec::new();
+    for (number, client) in clients.iter().enumerate() {
+        let elected = elected.clone();
         let work = async move |_guard: &Guard| {
             elected.send(number).expect("main listens");
             loop {
@@ -21,7 +26,6 @@ async fn main() -> Result<()> {
             }
         };
         campaigns.push(tokio::spawn(client.leader("scheduler").run::<(), _>(work)));
-        clients.push(client);
     }
     for _ in 0..3 {
         let number = leaders.recv().await.expect("one of them leads");

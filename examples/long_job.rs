@@ -11,8 +11,11 @@ use tokio::time::sleep;
 async fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
     // A short lease, so that a job of a few seconds is a long one.
-    let client = Client::builder().url(url).watchdog(Duration::from_millis(900)).connect().await?;
+    run(Client::builder().url(url).watchdog(Duration::from_millis(900)).connect().await?).await
+}
 
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(client: Client) -> Result<()> {
     let guard = client.mutex("nightly-report").lock().await?;
     guard.protect(report("undisturbed", 10)).await?;
     println!("done, {} renewals\n", client.stats().total.renewals);

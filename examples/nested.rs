@@ -7,10 +7,12 @@ use leasehold::{Client, Result};
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
-    let client = Client::connect(&url).await?;
+    run(Client::connect(&url).await?).await
+}
 
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(client: Client) -> Result<()> {
     bill(&client).await?;
-
     println!("afterwards locked: {}", client.lock("invoice:42").is_locked().await?);
     client.close().await
 }

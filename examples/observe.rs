@@ -13,8 +13,11 @@ async fn main() -> leasehold::Result<()> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     // If a wait takes longer than this, the client logs it while it lasts, with the holder of the lock.
-    let client = Client::builder().url(url).slow_wait(Duration::from_millis(200)).connect().await?;
+    run(Client::builder().url(url).slow_wait(Duration::from_millis(200)).connect().await?).await
+}
 
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(client: Client) -> leasehold::Result<()> {
     let observed = client.clone();
     let observer = tokio::spawn(async move {
         let mut tick = interval(Duration::from_millis(500));

@@ -15,14 +15,20 @@ fn clients<'a>(urls: impl Iterator<Item = &'a str>) -> Result<Vec<Client>> {
 #[tokio::main]
 async fn main() -> Result<()> {
     let urls = std::env::var("REDIS_URLS").unwrap_or_default();
-    let clients = clients(urls.split(',').take(3))?;
-    let quorum = Quorum::new(clients.clone())?;
+    let here = clients(urls.split(',').take(3))?;
+    // Another process, which cannot reach one of the servers; and one that cannot reach two of them.
+    let others = clients(urls.split(',').take(2).chain(["redis://127.0.0.1:1"]))?;
+    let alone = clients(urls.split(',').take(1).chain(["redis://127.0.0.1:1", "redis://127.0.0.1:2"]))?;
+    run(here, others, alone).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(here: Vec<Client>, others: Vec<Client>, alone: Vec<Client>) -> Result<()> {
+    let quorum = Quorum::new(here.clone())?;
     let guard = quorum.lock("invoice:42").non_reentrant().lock().await?;
     println!("held on {} servers for at least {:?}", guard.nodes(), guard.remaining());
 
-    // Another process, which cannot reach one of the servers.
-    let others = urls.split(',').take(2).chain(["redis://127.0.0.1:1"]);
-    let other = Quorum::new(self::clients(others)?)?.lock("invoice:42").non_reentrant();
+    let other = Quorum::new(others)?.lock("invoice:42").non_reentrant();
     assert!(other.try_lock().await?.is_none(), "a majority replied that the lock is held");
     let waiting = tokio::spawn(async move { other.lock().await });
     guard.unlock().await?; // wakes it
@@ -31,11 +37,9 @@ async fn main() -> Result<()> {
     guard.unlock().await?;
 
     // Two of three do not reply: nobody can know whether the lock is free.
-    let nowhere = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"];
-    let alone = Quorum::new(self::clients(urls.split(',').take(1).chain(nowhere))?)?;
-    let answer = alone.lock("invoice:42").try_lock().await;
+    let answer = Quorum::new(alone)?.lock("invoice:42").try_lock().await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
-    for client in clients {
+    for client in here {
         client.close().await?;
     }
     Ok(())

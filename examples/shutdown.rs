@@ -25,11 +25,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
     }
 
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => println!("SIGTERM"),
+            _ = tokio::signal::ctrl_c() => println!("Ctrl-C"),
+        }
+    };
+    run(client, stop).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(client: Client, stop: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
     let workers: Vec<_> = (0..3).map(|worker| tokio::spawn(work(client.clone(), worker))).collect();
-    tokio::select! {
-        _ = terminate.recv() => println!("SIGTERM"),
-        _ = tokio::signal::ctrl_c() => println!("Ctrl-C"),
-    }
+    stop.await;
     for held in client.held() {
         println!("still running: {}, started {:?} ago", held.name, held.since.elapsed());
     }

@@ -8,7 +8,11 @@ use leasehold::{Result, blocking::Client};
 
 fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let client = Client::connect(&url)?;
+    run(Client::connect(&url)?)
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) fn run(client: Client) -> Result<()> {
     thread::scope(|scope| {
         for number in 1..=3 {
             let client = &client;

@@ -31,7 +31,11 @@ async fn transfer(
 #[tokio::main]
 async fn main() -> Result<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let client = Client::connect(&url).await?;
+    run(Client::connect(&url).await?).await
+}
+
+/// tests/examples.rs also runs this, with a server in memory.
+pub(crate) async fn run(client: Client) -> Result<()> {
     let names = ["ada", "bob", "eve"];
     let accounts: Accounts = Arc::new(Mutex::new(names.map(|name| (name, 100)).into()));
     let mut tasks = Vec::new();

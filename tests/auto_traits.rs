@@ -27,6 +27,9 @@ fn for_threads() {
     shared::<blocking::Lock>();
     shared::<blocking::MultiGuard>();
     shared::<blocking::MultiLock>();
+    shared::<blocking::Quorum>();
+    shared::<blocking::QuorumGuard>();
+    shared::<blocking::QuorumLock>();
     shared::<blocking::ReadGuard>();
     shared::<blocking::RwLock>();
     shared::<blocking::WriteGuard>();

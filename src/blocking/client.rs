@@ -52,6 +52,30 @@ impl Client {
         wait(client::Client::from_env()).map(Client)
     }
 
+    /// A client of a server in this process, with default settings. Time is the machine's, also for leases: threads cannot wait for a
+    /// paused clock. For other settings, convert a client of [`Builder::connect_in_memory`].
+    ///
+    /// ```
+    /// # fn main() -> leasehold::Result<()> {
+    /// use leasehold::{MemoryServer, blocking::Client};
+    ///
+    /// let server = MemoryServer::new();
+    /// let (client, other) = (Client::in_memory(&server)?, Client::in_memory(&server)?);
+    /// let guard = client.mutex("invoice:42").lock()?;
+    /// assert!(other.mutex("invoice:42").try_lock()?.is_none());
+    /// server.restart();
+    /// assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::connect_in_memory`].
+    #[cfg(feature = "test-util")]
+    pub fn in_memory(server: &crate::MemoryServer) -> Result<Client> {
+        wait(async { client::Client::in_memory(server) }).map(Client)
+    }
+
     /// A reentrant lock. Sends nothing. See [`leasehold::Client::lock`](client::Client::lock); the owner is the thread.
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {

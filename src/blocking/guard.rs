@@ -26,10 +26,10 @@ use crate::{
 ///
 /// let guard = client.mutex("nightly-report").lock()?;
 /// let stop = Arc::new(AtomicBool::new(false));
-/// let told = Arc::clone(&stop);
+/// let stopping = Arc::clone(&stop);
 /// guard.on_lost(move |reason| {
 ///     eprintln!("stop: {reason}");
-///     told.store(true, Ordering::Relaxed);
+///     stopping.store(true, Ordering::Relaxed);
 /// });
 /// for _page in 0..100 {
 ///     if stop.load(Ordering::Relaxed) {
@@ -119,7 +119,7 @@ impl Guard {
         self.0.get().id()
     }
 
-    /// Who may re-enter.
+    /// The owner of this hold, which can re-enter it.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         self.0.get().owner()

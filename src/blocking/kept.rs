@@ -85,6 +85,24 @@ impl AsyncGuard for engine::Guard {
     }
 }
 
+impl AsyncGuard for combined::QuorumGuard {
+    fn names(&self) -> String {
+        self.name().to_owned()
+    }
+
+    fn unlock(self) -> impl Future<Output = Result<()>> + Send {
+        combined::QuorumGuard::unlock(self)
+    }
+
+    fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+        combined::QuorumGuard::watch(self)
+    }
+
+    fn command_timeout(&self) -> Duration {
+        combined::QuorumGuard::command_timeout(self)
+    }
+}
+
 impl AsyncGuard for combined::MultiGuard {
     fn names(&self) -> String {
         combined::MultiGuard::names(self).collect::<Vec<_>>().join(", ")

@@ -66,7 +66,7 @@ macro_rules! settings {
                 wait(self.0.is_locked())
             }
 
-            /// Releases the lock on behalf of whoever holds it; true if this call released it. See
+            /// Releases the lock on behalf of its holder, and wakes the waiters. Returns true if this call released it. See
             /// [`leasehold::Lock::force_unlock`](crate::Lock::force_unlock).
             ///
             /// # Errors

@@ -17,15 +17,15 @@
 //!   does not reply, `drop` returns after [`command_timeout`](crate::Builder::command_timeout), and the client continues the release in the
 //!   background. A guard that has already lost its lock does not wait either.
 //! * **A call cannot be cancelled.** Give it a time limit instead: `try_lock_for`.
-//! * **Nothing stops the work of a holder that has lost its lock.** [`Guard::on_lost`] tells another thread at once; [`Guard::is_lost`] and
-//!   [`Guard::remaining`] send no request, so long work can ask them often.
+//! * **Nothing stops the work of a holder that has lost its lock.** [`Guard::on_lost`] runs a callback on another thread at once.
+//!   [`Guard::is_lost`] and [`Guard::remaining`] send no request, so long work can call them often.
 //!
 //! # Threads and runtimes
 //!
 //! One background thread serves all clients of a process that were connected with this module. It starts with the first of them and lives
 //! as long as the process. It does not survive `fork`: connect after it.
 //!
-//! Inside a multi-threaded tokio runtime these calls work too: they hand the other tasks of the thread over to other threads while they
+//! Inside a multi-threaded tokio runtime these calls work too: they pass the other tasks of the thread on to other threads while they
 //! wait (`tokio::task::block_in_place`). Each waiting call then needs one of the runtime's `max_blocking_threads`, 512 by default: if more
 //! tasks wait, the runtime stops, perhaps also the task that holds the lock. Tasks that run on one thread are one owner, so use
 //! [`mutex`](Client::mutex) there.
@@ -45,6 +45,7 @@ mod guard;
 mod kept;
 mod lock;
 mod multi;
+mod quorum;
 mod rw;
 mod wait;
 
@@ -52,4 +53,5 @@ pub use client::Client;
 pub use guard::{FencedGuard, Guard, ReadGuard, WriteGuard};
 pub use lock::{FairLock, FencedLock, Lock};
 pub use multi::{MultiGuard, MultiLock};
+pub use quorum::{Quorum, QuorumGuard, QuorumLock};
 pub use rw::RwLock;

@@ -32,7 +32,7 @@ settings!(RwLock, "rw_lock");
 macro_rules! acquiring {
     ($lock:ident, $try:ident, $try_for:ident, $try_until:ident, $with:ident -> $guard:ident, $what:literal) => {
         impl RwLock {
-            #[doc = concat!("Acquires the lock for ", $what, "; waits until other owners let it.")]
+            #[doc = concat!("Acquires the lock for ", $what, "; waits for as long as other owners prevent it.")]
             ///
             /// # Errors
             ///
@@ -41,7 +41,7 @@ macro_rules! acquiring {
                 wait(self.0.$lock()).map($guard::new)
             }
 
-            #[doc = concat!("Makes one attempt to acquire the lock for ", $what, "; `None` if other owners do not let it.")]
+            #[doc = concat!("Makes one attempt to acquire the lock for ", $what, "; `None` if other owners prevent it.")]
             ///
             /// # Errors
             ///
@@ -91,7 +91,7 @@ acquiring!(read, try_read, try_read_for, try_read_until, with_read -> ReadGuard,
 acquiring!(write, try_write, try_write_for, try_write_until, with_write -> WriteGuard, "writing");
 
 impl RwLock {
-    /// Who reads or writes now.
+    /// The present readers, or the present writer.
     ///
     /// # Errors
     ///

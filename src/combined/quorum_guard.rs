@@ -259,6 +259,27 @@ impl QuorumGuard {
         self
     }
 
+    #[cfg(feature = "blocking")]
+    pub(crate) fn name(&self) -> &str {
+        &self.servers.name
+    }
+
+    /// As [`lost`](QuorumGuard::lost), also if the guard is gone by then. Call it inside a runtime.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+        let (servers, token) = (Arc::clone(&self.servers), self.lost_token());
+        async move {
+            token.cancelled().await;
+            servers.loss().unwrap_or(Lost::Removed) // a release that fails cancels it, too
+        }
+    }
+
+    /// The longest of the clients.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.servers.state().all().map(|guard| guard.command_timeout()).max().unwrap_or_default()
+    }
+
     /// On how many servers this owner [certainly](crate::Guard::remaining) holds the lock now.
     #[must_use]
     pub fn nodes(&self) -> usize {

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Barrier,
+        Arc, Barrier, Mutex,
         atomic::{AtomicU32, Ordering},
         mpsc,
     },
@@ -14,7 +14,7 @@ use std::{
 
 use leasehold::{
     Error, Lost, Outcome,
-    blocking::{Client, Guard, MultiLock},
+    blocking::{Client, Guard, MultiLock, Quorum},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -479,4 +479,130 @@ fn the_callback_has_the_reason_that_the_release_has() {
         let Err(Error::Lost { reason, .. }) = guard.unlock() else { panic!("it was lost") };
         assert_eq!((told.recv_timeout(LONG), reason), (Ok(Lost::Expired), Lost::Expired));
     }
+}
+
+#[test]
+fn a_quorum_of_servers() {
+    let servers = [(); 3].map(|()| Server::start());
+    let clients =
+        || servers.each_ref().map(|server| connect(&server.url(), |builder| builder.command_timeout(ms(500))));
+    let (ours, theirs) = (Quorum::new(clients()).expect("three"), Quorum::new(clients()).expect("three"));
+    let guard = ours.lock("ledger").lock().expect("it is free");
+    assert!(guard.nodes() >= 2 && guard.remaining() > SOON);
+    guard.check().expect("held");
+    let nested = ours.lock("ledger").try_lock().expect("it replies").expect("the same thread");
+    nested.unlock().expect("held");
+    assert!(theirs.lock("ledger").try_lock_for(ms(50)).expect("it replies").is_none());
+    let waiting = theirs.lock("ledger");
+    let waiter = thread::spawn(move || waiting.lock().and_then(leasehold::blocking::QuorumGuard::unlock));
+    drop(guard);
+    waiter.join().expect("no panic").expect("it is free now");
+    let (tell, told) = mpsc::channel();
+    let guard = ours.lock("ledger").non_reentrant().lock().expect("it is free");
+    let token = guard.lost_token();
+    guard.on_lost(move |reason| tell.send(reason).expect("the test waits"));
+    assert!(theirs.lock("ledger").force_unlock().expect("it replies"));
+    assert!(guard.check().is_err_and(|error| error.is_lost()));
+    assert_eq!(told.recv_timeout(LONG), Ok(Lost::Removed));
+    until("the token", || token.is_cancelled() && guard.is_lost());
+    assert!(guard.unlock().is_err_and(|error| error.is_lost()));
+    assert!(ours.lock("ledger").with(|guard| guard.nodes() >= 2).expect("it is free"));
+    until("the releases that nobody waits for", || servers.iter().all(|server| !server.exists("ledger")));
+    servers[0].freeze();
+    servers[1].freeze();
+    let lock = ours.lock("ledger");
+    let (outcome, _) = within("an error", move || lock.try_lock().map(drop));
+    assert!(outcome.is_err_and(|error| error.is_unavailable()));
+    servers[0].thaw();
+    servers[1].thaw();
+}
+
+/// A callback belongs to the user: it may panic, and it may release the guard that it watches, or acquire the lock again.
+#[test]
+fn a_callback_may_panic_or_use_the_guard() {
+    let (server, client) = server_and_client();
+    let guard = Arc::new(Mutex::new(Some(client.mutex("ledger").lock().expect("it is free"))));
+    let (tell, told) = mpsc::channel();
+    {
+        let held = guard.lock().expect("no panic");
+        let held = held.as_ref().expect("held");
+        held.on_lost(|_| panic!("on purpose"));
+        let (mine, again) = (Arc::clone(&guard), client.mutex("ledger"));
+        held.on_lost(move |_| {
+            let outcome = mine.lock().expect("no panic").take().expect("held").unlock();
+            let next = again.lock().and_then(Guard::unlock);
+            tell.send((outcome, next)).expect("the test waits");
+        });
+        held.on_lost(|_| panic!("on purpose"));
+    }
+    client.mutex("ledger").force_unlock().expect("the server replies");
+    let (outcome, next) = told.recv_timeout(LONG).expect("told");
+    assert!(outcome.is_err_and(|error| error.is_lost()));
+    next.expect("it is free");
+    client.mutex("other").with(|_| ()).expect("the background thread goes on");
+    assert!(!server.exists("ledger"));
+}
+
+#[test]
+fn two_hundred_threads_on_one_name() {
+    const THREADS: u32 = 200;
+    let (server, client) = server_and_client();
+    let (inside, turns) = (AtomicU32::new(0), AtomicU32::new(0));
+    thread::scope(|threads| {
+        for _ in 0..THREADS {
+            threads.spawn(|| {
+                for _ in 0..3 {
+                    let guard = client.lock("ledger").lock().expect("the server replies");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(guard);
+                }
+            });
+        }
+    });
+    assert_eq!(turns.into_inner(), 3 * THREADS);
+    assert!(!server.exists("ledger"));
+}
+
+/// `spawn_blocking` and `block_in_place` of a multi-threaded runtime, and a runtime inside the work.
+#[test]
+fn around_and_inside_other_runtimes() {
+    let (server, client) = server_and_client();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (one, other) = (client.clone(), client.clone());
+    let spawned = runtime.spawn_blocking(move || one.lock("ledger").with(|_| 1));
+    let placed = runtime.spawn(async move { tokio::task::block_in_place(|| other.lock("ledger").with(|_| 2)) });
+    let both = runtime.block_on(async { (spawned.await, placed.await) });
+    assert_eq!((both.0.expect("no panic").expect("free"), both.1.expect("no panic").expect("free")), (1, 2));
+    let inner = client.lock("ledger").with(|guard| {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async { tokio::time::sleep(ms(1)).await });
+        guard.holds()
+    });
+    assert_eq!(inner.expect("it is free"), 1);
+    assert!(!server.exists("ledger"));
+}
+
+/// Not a test: a process that ends while it holds locks and while other threads wait.
+#[test]
+#[ignore = "run by others, in a process of its own"]
+fn exits_with_locks_held() {
+    let client = connect(&Process::url(), |builder| builder.watchdog(ms(900)));
+    let guard = client.mutex("ledger").lock().expect("it is free");
+    guard.on_lost(|_| thread::sleep(LONG));
+    for _ in 0..4 {
+        let client = client.clone();
+        thread::spawn(move || client.mutex("ledger").lock().map(std::mem::forget));
+    }
+    until("the threads to wait", || client.stats().now.waiting == 4);
+    std::process::exit(0);
+}
+
+#[test]
+fn a_process_can_end_while_it_holds_locks() {
+    let server = Server::start();
+    let mut process = Process::start("blocking::exits_with_locks_held", &server.url());
+    until("the process to end", || process.is_done());
+    until("the end of the lease", || !server.exists("ledger"));
 }

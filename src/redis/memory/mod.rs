@@ -26,7 +26,8 @@ use interpreter::Interpreter;
 pub(super) use link::MemoryLink;
 
 /// A server that lives in this process, for unit tests: [`Client::in_memory`](crate::Client::in_memory) connects to it. Clones are the same
-/// server. It runs the same scripts as Redis does, in an interpreter of Lua, so locks, leases, messages and forced unlocks behave as there.
+/// server. It runs the scripts that Redis runs, in an interpreter of Lua, so locks, leases, messages and forced unlocks behave as there.
+/// [`guide::testing`](crate::guide::testing) shows how to test code that loses its lock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -46,12 +47,14 @@ pub(super) use link::MemoryLink;
 /// # Time
 ///
 /// Under tokio's paused clock (`#[tokio::test(start_paused = true)]`) time passes only when the test waits or calls `tokio::time::advance`:
-/// a lease of 30 s then expires in a millisecond. From the first use of a server in memory on, all clients of the process count leases on
-/// tokio's clock, which may stop while the machine sleeps: use this in tests only.
+/// a lease of 30 s then expires in a millisecond. Each runtime has a paused clock of its own, so create all clients of a server in one
+/// runtime. From the first server in memory on, all clients of the process count leases on tokio's clock, which may stop while the machine
+/// sleeps: use this in tests only.
 ///
 /// # What it cannot do
 ///
-/// Other programs cannot connect to it. There are no replicas: [`replicas`](crate::Builder::replicas) above zero acquires nothing.
+/// Other programs cannot connect to it. It has no replicas: with [`replicas`](crate::Builder::replicas) above zero, calls return
+/// [`Error::Replicas`](crate::Error::Replicas).
 #[derive(Debug, Clone)]
 pub struct MemoryServer(Arc<Inside>);
 

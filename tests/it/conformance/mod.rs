@@ -1,5 +1,6 @@
 //! What the lock promises, wherever the server is: one list of cases, each tried in every place.
 
+mod kinds;
 mod place;
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
 use leasehold::{Client, Error, Lost, Owner};
 
 use crate::support::{ms, poll_once, until, within};
+use kinds::*;
 use place::Place;
 
 /// How long something may take that is one round trip: in a cluster of six processes on a busy machine.
@@ -39,6 +41,17 @@ macro_rules! cases_in {
             a_release_wakes_who_waits_in_another_client
             what_is_not_a_lock_is_a_conflict
             closing_gives_everything_back
+            every_kind_excludes_others_and_re_enters
+            a_release_of_every_kind_wakes_a_waiter_elsewhere
+            every_kind_is_free_when_its_lease_ends
+            every_kind_is_renewed_and_notices_its_loss
+            every_kind_can_be_forced_open
+            tokens_grow_and_fence_writes
+            readers_share_and_a_writer_becomes_one
+            a_fair_lock_goes_to_the_first_waiter
+            several_locks_are_held_all_or_none
+            a_hold_has_a_least_and_a_greatest_time
+            one_leads_and_work_is_done_once
         }
     };
 }
