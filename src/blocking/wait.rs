@@ -28,7 +28,7 @@ const CALLBACKS: usize = 1 << 16;
 
 /// Runs `work` on this thread, which is its owner, until there is a result.
 pub(super) fn wait<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let place = Place::here()?;
+    let place = Place::to_wait()?;
     let background = background()?;
     let work = || background.block_on(Owner::thread().scope(work));
     match place {
@@ -64,7 +64,7 @@ fn refused<T>(reason: &str) -> Result<T> {
 pub(super) fn released(limit: Duration, release: impl Future<Output = Result<()>> + Send) {
     // A failed release is logged, and goes on in the background too.
     let wait = || _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) });
-    match Place::here() {
+    match Place::to_wait() {
         Ok(Place::Ending) => on_another_thread(wait),
         Ok(Place::Plain | Place::Worker) | Err(_) => wait(),
     }
@@ -127,7 +127,27 @@ enum Place {
     Ending,
 }
 
+/// Destroyed at the end of a thread, before all thread-local values that are older.
+struct CanWait;
+
+impl Drop for CanWait {
+    fn drop(&mut self) {}
+}
+
+thread_local! {
+    static CAN_WAIT: CanWait = const { CanWait };
+}
+
 impl Place {
+    /// Of a thread that waits next. What tokio needs for that is another thread-local value than the one that [`here`](Place::here) looks
+    /// at, and may be gone before it. It is made in the first wait of the thread, directly after `CAN_WAIT`.
+    fn to_wait() -> Result<Place> {
+        match Place::here()? {
+            Place::Plain if CAN_WAIT.try_with(|_| ()).is_err() => Ok(Place::Ending),
+            place => Ok(place),
+        }
+    }
+
     fn here() -> Result<Place> {
         match Handle::try_current() {
             Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread => refused(

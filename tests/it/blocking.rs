@@ -320,6 +320,37 @@ fn a_guard_that_a_thread_keeps_is_released_before_the_thread_has_ended() {
     }
 }
 
+/// Not a test: tokio is known to the thread before the slot is, and the thread first waits after that.
+#[test]
+#[ignore = "run by others, in a process of its own"]
+fn keeps_a_guard_after_it_used_tokio() {
+    let client = connect(&Process::url(), |builder| builder);
+    for uses_guard in [false, true] {
+        let (lock, passed) = (client.mutex("ledger"), client.mutex("passed").lock().expect("it is free"));
+        let keeping = thread::spawn(move || {
+            if uses_guard {
+                passed.on_lost(|_| ());
+            } else {
+                assert!(tokio::runtime::Handle::try_current().is_err());
+            }
+            KEPT.with(|_| ());
+            let guard = lock.lock().expect("it is free");
+            KEPT.set(Some(AtTheEnd(guard)));
+        });
+        keeping.join().expect("no panic");
+    }
+    KEPT.set(Some(AtTheEnd(client.mutex("ledger").lock().expect("released"))));
+}
+
+#[test]
+fn a_guard_that_a_thread_keeps_does_not_end_the_process() {
+    let server = Server::start();
+    let mut process = Process::start("blocking::keeps_a_guard_after_it_used_tokio", &server.url());
+    until("the process to end", || process.is_done());
+    assert!(!server.exists("ledger") && !server.exists("passed"));
+    assert!(server.calls("evalsha") > 0, "it held the locks");
+}
+
 #[test]
 fn inside_a_multi_threaded_runtime_the_other_tasks_go_on() {
     let (_server, client) = server_and_client();
