@@ -316,6 +316,7 @@ pub struct Builder {
     pubsub: PubSub,
     client_name: Option<String>,
     credentials: Option<CredentialsProvider>,
+    metrics_with_names: bool,
     #[cfg(feature = "tls")]
     tls: Tls,
 }
@@ -338,6 +339,7 @@ impl Default for Builder {
             pubsub: PubSub::Auto,
             client_name: None,
             credentials: None,
+            metrics_with_names: false,
             #[cfg(feature = "tls")]
             tls: Tls::new(),
         }
@@ -472,6 +474,14 @@ impl Builder {
         Builder { credentials: Some(CredentialsProvider::new(provider)), ..self }
     }
 
+    /// Whether the [metrics](crate::guide::observing) of events have the label `name`, with the name of the lock without the
+    /// [prefix](Builder::prefix). Most recorders keep each name forever, so set it only if the service uses few names. It also costs a
+    /// look-up in the recorder for each event. Gauges never have this label. Defaults to false.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_with_names(self, with: bool) -> Self {
+        Builder { metrics_with_names: with, ..self }
+    }
+
     /// The settings of encrypted connections. They apply only if the URL begins with `rediss` or `valkeys`. Defaults to [`Tls::new`].
     #[cfg(feature = "tls")]
     pub fn tls(self, tls: Tls) -> Self {
@@ -538,7 +548,8 @@ impl Builder {
     #[cfg(feature = "test-util")]
     pub fn connect_in_memory(self, server: &crate::MemoryServer) -> Result<Client> {
         let url = Url::parse(IN_MEMORY)?;
-        let config = self.config(&url)?;
+        let at = crate::spans::ServerLabel { address: server.place().into(), ..Default::default() };
+        let config = Config { server: at, ..self.config(&url)? };
         let engine = Engine::start_in_memory(server, config, TaskRuntime::find(Some(false))?);
         Ok(Client { engine, prefix: self.prefix.into(), place: server.place().into(), database: 0 })
     }
@@ -588,6 +599,8 @@ impl Builder {
             tls: url.is_encrypted().then(|| self.tls_context()).transpose()?,
             client_name: self.client_name.clone(),
             prefix: self.prefix.clone(),
+            metrics_with_names: self.metrics_with_names,
+            server: url.server(),
         })
     }
 
@@ -639,6 +652,7 @@ impl fmt::Debug for Builder {
             .field("own_thread", &self.own_thread)
             .field("pubsub", &self.pubsub)
             .field("client_name", &self.client_name)
+            .field("metrics_with_names", &self.metrics_with_names)
             .finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use crate::{
     credentials::CredentialsProvider,
     error::{Error, Result},
+    spans::ServerLabel,
     tls::TlsContext,
 };
 
@@ -35,6 +36,9 @@ pub(crate) struct Config {
     pub(crate) client_name: Option<String>,
     /// The prefix of all names.
     pub(crate) prefix: String,
+    pub(crate) metrics_with_names: bool,
+    /// The server in spans.
+    pub(crate) server: ServerLabel,
 }
 
 /// For checks inside the crate, which change what matters to them.
@@ -56,6 +60,8 @@ impl Config {
             tls: None,
             client_name: None,
             prefix: String::new(),
+            metrics_with_names: false,
+            server: ServerLabel::default(),
         }
     }
 }

@@ -182,6 +182,28 @@ impl Error {
         matches!(self, Error::Unavailable { .. })
     }
 
+    pub(crate) fn loss(&self) -> Option<Lost> {
+        match self {
+            Error::Lost { reason, .. } => Some(*reason),
+            _ => None,
+        }
+    }
+
+    /// For metrics and spans.
+    pub(crate) fn failure(&self) -> Failure {
+        match self {
+            Error::InvalidName { .. } | Error::InvalidConfig { .. } => Failure::Invalid,
+            Error::Lost { .. } => Failure::Lost,
+            Error::Unavailable { .. } => Failure::Unavailable,
+            Error::Denied { .. } => Failure::Denied,
+            Error::Conflict { .. } => Failure::Conflict,
+            Error::Upgrade { .. } => Failure::Upgrade,
+            Error::Replicas { .. } => Failure::Replicas,
+            Error::Server { .. } => Failure::Server,
+            Error::Closed => Failure::Closed,
+        }
+    }
+
     /// The name of the lock, if the error knows it. A name that is not valid is cut after 64 characters.
     ///
     /// ```
@@ -286,6 +308,50 @@ fn if_any(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
+/// The variant of an [`Error`], without its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Unavailable,
+    Denied,
+    Lost,
+    Closed,
+    Conflict,
+    Upgrade,
+    Replicas,
+    Server,
+    Invalid,
+}
+
+impl Failure {
+    /// In the order of their numbers.
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALL: [Failure; 9] = [
+        Failure::Unavailable,
+        Failure::Denied,
+        Failure::Lost,
+        Failure::Closed,
+        Failure::Conflict,
+        Failure::Upgrade,
+        Failure::Replicas,
+        Failure::Server,
+        Failure::Invalid,
+    ];
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Failure::Unavailable => "unavailable",
+            Failure::Denied => "denied",
+            Failure::Lost => "lost",
+            Failure::Closed => "closed",
+            Failure::Conflict => "conflict",
+            Failure::Upgrade => "upgrade",
+            Failure::Replicas => "replicas",
+            Failure::Server => "server",
+            Failure::Invalid => "invalid",
+        }
+    }
+}
+
 /// Why a lock was lost.
 ///
 /// ```
@@ -315,6 +381,18 @@ pub enum Lost {
     MaxHold,
     /// This client was closed. Closing a client releases all its locks.
     Closed,
+}
+
+impl Lost {
+    /// For metrics and spans.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Lost::Removed => "removed",
+            Lost::Expired => "expired",
+            Lost::MaxHold => "max_hold",
+            Lost::Closed => "closed",
+        }
+    }
 }
 
 impl std::fmt::Display for Lost {

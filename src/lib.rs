@@ -94,11 +94,12 @@
 //! [`guide::guarantees`] lists each failure and its effect on the holder and the waiters. [`guide::faq`] lists common mistakes, by what you
 //! see.
 //!
-//! # Tracing
+//! # Observing
 //!
-//! Events and spans about locks have the target `leasehold::lock`, those about connections `leasehold::conn`. They contain the names of
+//! Events and spans about locks have the target `leasehold::lock`, events about connections `leasehold::conn`. They contain the names of
 //! locks and the ids of holds ([`Guard::id`]), never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]).
-//! [`Client::stats`] has gauges and counters, [`Client::held`] lists what the client holds now.
+//! [`Client::stats`] has gauges and counters, [`Client::held`] lists what the client holds now. With the feature `metrics`, the same
+//! numbers go to a recorder, for example for Prometheus. [`guide::observing`] lists all metrics and spans, and says what to alert on.
 //!
 //! # Runtimes
 //!
@@ -128,9 +129,12 @@ mod error;
 #[cfg(leasehold_explore)]
 #[path = "../tests/explore/mod.rs"]
 mod explore;
+#[cfg_attr(not(feature = "metrics"), path = "no_export.rs")]
+mod export;
 mod owner;
 mod primitives;
 mod redis;
+mod spans;
 mod stats;
 mod sync;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
@@ -158,7 +162,7 @@ pub use uuid::Uuid;
 
 /// The pages of `docs/`.
 pub mod guide {
-    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#permissions\n\n"]
+    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#permissions\n[observing]: crate::guide::observing\n\n"]
     #[doc = include_str!("../docs/faq.md")]
     pub mod faq {}
 
@@ -175,6 +179,10 @@ pub mod guide {
 
     #[doc = include_str!("../docs/quorum.md")]
     pub mod quorum {}
+
+    #[doc = "[persistence]: crate::guide::operations#persistence\n[idle]: crate::guide::operations#idle-connections\n\n"]
+    #[doc = include_str!("../docs/observing.md")]
+    pub mod observing {}
 
     #[cfg(feature = "test-util")]
     #[doc = include_str!("../docs/testing.md")]

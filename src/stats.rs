@@ -10,7 +10,11 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-use crate::sync::std;
+use crate::{
+    error::{Failure, Lost},
+    export::{CounterHandle, Exporter, GaugeHandle, HistogramHandle},
+    sync::std,
+};
 
 /// Counters and gauges since the client was connected; see [`Client::stats`](crate::Client::stats).
 ///
@@ -72,6 +76,9 @@ pub struct Totals {
     pub released: u64,
     /// Holds lost before their release, or found gone at their release.
     pub lost: u64,
+    /// Calls for a lock that ended with an error, for example because the server did not reply. A call that found the lock held by another
+    /// owner until its wait limit is none of them.
+    pub failed: u64,
     /// Requests of the watchdog that the server confirmed: renewals, and for holds with a fixed lease, checks that the lock is still there.
     pub renewals: u64,
     /// Attempts that found the lock held by another owner.
@@ -106,28 +113,52 @@ pub struct Times {
     pub max: Duration,
 }
 
-/// The counters behind [`Stats`].
-#[derive(Debug, Default)]
+/// The counters behind [`Stats`]. With the feature `metrics` they are also the one source of the metrics.
+#[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) holds: Count,
     pub(crate) waiting: Count,
-    pub(crate) subscriptions: Count,
-    pub(crate) releasing: Count,
-    pub(crate) acquired_by: [Count; 4],
-    pub(crate) reentered: Count,
-    pub(crate) released: Count,
-    pub(crate) lost: Count,
-    pub(crate) renewals: Count,
-    pub(crate) refused: Count,
-    pub(crate) wakeups: Count,
-    pub(crate) calls: Count,
-    pub(crate) requests: Count,
-    pub(crate) timeouts: Count,
-    pub(crate) reconnects: Count,
-    pub(crate) misplaced: Count,
+    pub(crate) subscriptions: Level,
+    pub(crate) releasing: Level,
+    acquired_by: [Count; 4],
+    reentered: Count,
+    released: Count,
+    lost: Count,
+    failed: Count,
+    renewals: Count,
+    refused: Count,
+    pub(crate) wakeups: Total,
+    pub(crate) calls: Total,
+    pub(crate) requests: Total,
+    pub(crate) timeouts: Total,
+    pub(crate) reconnects: Total,
+    pub(crate) misplaced: Total,
     pub(crate) round_trip: RoundTrip,
-    pub(crate) wait: Record,
-    pub(crate) hold: Record,
+    wait: Record,
+    hold: Record,
+    exporter: Exporter,
+}
+
+/// The kinds of locks in metrics and spans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KindLabel {
+    Lock,
+    Fair,
+    Fenced,
+    Read,
+    Write,
+}
+
+impl KindLabel {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            KindLabel::Lock => "lock",
+            KindLabel::Fair => "fair",
+            KindLabel::Fenced => "fenced",
+            KindLabel::Read => "read",
+            KindLabel::Write => "write",
+        }
+    }
 }
 
 /// How an outermost hold was got.
@@ -139,10 +170,70 @@ pub(crate) enum AcquiredBy {
     Timer,
 }
 
+/// The lock that an event is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) kind: KindLabel,
+    /// Without the client's prefix.
+    pub(crate) name: &'a str,
+}
+
+/// What a counter counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockEvent {
+    Acquired(AcquiredBy),
+    Reentered,
+    Released,
+    Lost(Lost),
+    Failed(Failure),
+    Renewed,
+    Refused,
+}
+
+/// What goes up and down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockGauge {
+    Holds,
+    Waiting,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockTime {
+    Wait,
+    Hold,
+}
+
 impl Counters {
-    pub(crate) fn acquired(&self, way: AcquiredBy, waited: Duration) {
-        self.acquired_by[way as usize].up();
-        self.wait.note(waited);
+    /// Their recorder is the one that is installed now, for this thread if it has its own. `by_name`: the metrics of events have the names of locks.
+    pub(crate) fn new(by_name: bool) -> Counters {
+        Counters {
+            holds: Count::default(),
+            waiting: Count::default(),
+            subscriptions: Level::exported("leasehold_subscriptions"),
+            releasing: Level::exported("leasehold_releasing"),
+            acquired_by: Default::default(),
+            reentered: Count::default(),
+            released: Count::default(),
+            lost: Count::default(),
+            failed: Count::default(),
+            renewals: Count::default(),
+            refused: Count::default(),
+            wakeups: Total::exported("leasehold_wakeups_total"),
+            calls: Total::exported("leasehold_calls_total"),
+            requests: Total::exported("leasehold_requests_total"),
+            timeouts: Total::exported("leasehold_timeouts_total"),
+            reconnects: Total::exported("leasehold_reconnects_total"),
+            misplaced: Total::exported("leasehold_misplaced_total"),
+            round_trip: RoundTrip::exported("leasehold_round_trip_seconds"),
+            wait: Record::default(),
+            hold: Record::default(),
+            exporter: Exporter::new(by_name),
+        }
+    }
+
+    pub(crate) fn of<'a>(&'a self, lock: Subject<'a>) -> LockCounters<'a> {
+        LockCounters { all: self, lock }
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
@@ -162,6 +253,7 @@ impl Counters {
             reentered: self.reentered.get(),
             released: self.released.get(),
             lost: self.lost.get(),
+            failed: self.failed.get(),
             renewals: self.renewals.get(),
             refused: self.refused.get(),
             wakeups: self.wakeups.get(),
@@ -175,19 +267,115 @@ impl Counters {
     }
 }
 
+/// The numbers that are about locks, for one lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LockCounters<'a> {
+    all: &'a Counters,
+    lock: Subject<'a>,
+}
+
+impl LockCounters<'_> {
+    pub(crate) fn acquired(self, way: AcquiredBy, waited: Duration) {
+        self.count(LockEvent::Acquired(way));
+        self.all.wait.note(waited);
+        self.all.exporter.time(self.lock, LockTime::Wait, waited);
+    }
+
+    pub(crate) fn reentered(self) {
+        self.count(LockEvent::Reentered);
+    }
+
+    pub(crate) fn released(self) {
+        self.count(LockEvent::Released);
+    }
+
+    pub(crate) fn lost(self, reason: Lost) {
+        self.count(LockEvent::Lost(reason));
+    }
+
+    /// A call for the lock failed.
+    pub(crate) fn failed(self, failure: Failure) {
+        self.count(LockEvent::Failed(failure));
+    }
+
+    pub(crate) fn renewed(self) {
+        self.count(LockEvent::Renewed);
+    }
+
+    /// An attempt found the lock held by another owner.
+    pub(crate) fn refused(self) {
+        self.count(LockEvent::Refused);
+    }
+
+    /// The length of a hold that is over.
+    pub(crate) fn held_for(self, time: Duration) {
+        self.all.hold.note(time);
+        self.all.exporter.time(self.lock, LockTime::Hold, time);
+    }
+
+    /// The holds of this lock were `before`, and are `now`.
+    pub(crate) fn holds(self, before: u32, now: u32) {
+        self.moves(LockGauge::Holds, before, now);
+    }
+
+    /// The calls that wait for this lock were `before`, and are `now`.
+    pub(crate) fn waiting(self, before: u32, now: u32) {
+        self.moves(LockGauge::Waiting, before, now);
+    }
+
+    fn moves(self, gauge: LockGauge, before: u32, now: u32) {
+        if before == now {
+            return;
+        }
+        match gauge {
+            LockGauge::Holds => self.all.holds.moves(before, now),
+            LockGauge::Waiting => self.all.waiting.moves(before, now),
+        }
+        self.all.exporter.gauge(self.lock, gauge, f64::from(now) - f64::from(before));
+    }
+
+    fn count(self, event: LockEvent) {
+        match event {
+            LockEvent::Acquired(way) => &self.all.acquired_by[way as usize],
+            LockEvent::Reentered => &self.all.reentered,
+            LockEvent::Released => &self.all.released,
+            LockEvent::Lost(_) => &self.all.lost,
+            LockEvent::Failed(_) => &self.all.failed,
+            LockEvent::Renewed => &self.all.renewals,
+            LockEvent::Refused => &self.all.refused,
+        }
+        .up();
+        self.all.exporter.count(self.lock, event);
+    }
+}
+
 /// A moving mean in microseconds: each new value counts for an eighth, as in TCP (RFC 6298).
-#[derive(Debug, Default)]
-pub(crate) struct RoundTrip(AtomicU64);
+#[derive(Debug)]
+pub(crate) struct RoundTrip {
+    mean: AtomicU64,
+    handle: HistogramHandle,
+}
 
 impl RoundTrip {
+    fn exported(name: &'static str) -> RoundTrip {
+        RoundTrip { mean: AtomicU64::new(0), handle: HistogramHandle::new(name) }
+    }
+
+    /// A request has its reply.
     pub(crate) fn note(&self, micros: u64) {
-        let mean = self.0.load(Ordering::Relaxed);
+        self.estimate(micros);
+        self.handle.record(Duration::from_micros(micros));
+    }
+
+    /// Moves the mean. No request was measured.
+    pub(crate) fn estimate(&self, micros: u64) {
+        let mean = self.mean.load(Ordering::Relaxed);
         let next = if mean == 0 { micros } else { (mean * 7 + micros) / 8 };
-        self.0.store(next, Ordering::Relaxed); // a value lost between two threads is no loss
+        self.mean.store(next, Ordering::Relaxed); // a value lost between two threads is no loss
     }
 
     pub(crate) fn get(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
+        Duration::from_micros(self.mean.load(Ordering::Relaxed))
     }
 }
 
@@ -222,19 +410,87 @@ impl Record {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    pub(crate) fn add(&self, n: u64) {
+    fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn up(&self) {
+        self.add(1);
+    }
+
+    /// One part of it was `before`, and is `now`.
+    fn moves(&self, before: u32, now: u32) {
+        self.add(u64::from(now).wrapping_sub(u64::from(before)));
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that only grows, and is not about one lock.
+#[derive(Debug)]
+pub(crate) struct Total {
+    count: Count,
+    handle: CounterHandle,
+}
+
+impl Total {
+    fn exported(name: &'static str) -> Total {
+        Total { count: Count::default(), handle: CounterHandle::new(name) }
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        self.count.add(n);
+        self.handle.add(n);
     }
 
     pub(crate) fn up(&self) {
         self.add(1);
     }
 
+    pub(crate) fn get(&self) -> u64 {
+        self.count.get()
+    }
+}
+
+/// A number that goes up and down, and is not about one lock.
+#[derive(Debug)]
+pub(crate) struct Level {
+    count: Count,
+    handle: GaugeHandle,
+}
+
+impl Level {
+    fn exported(name: &'static str) -> Level {
+        Level { count: Count::default(), handle: GaugeHandle::new(name) }
+    }
+
+    pub(crate) fn up(&self) {
+        self.moves(0, 1);
+    }
+
     pub(crate) fn down(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.moves(1, 0);
+    }
+
+    /// One part of it was `before`, and is `now`.
+    pub(crate) fn moves(&self, before: u32, now: u32) {
+        if before != now {
+            self.count.moves(before, now);
+            self.handle.add(f64::from(now) - f64::from(before));
+        }
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.count.get()
+    }
+}
+
+/// All clients of a process share the gauge of the recorder. A client that ends, perhaps with its runtime and in the middle of
+/// something, must leave nothing in it.
+impl Drop for Level {
+    fn drop(&mut self) {
+        self.handle.add(-(self.get() as f64));
     }
 }

@@ -23,7 +23,7 @@ examples! {
     leader "../examples/leader.rs"
     long_job "../examples/long_job.rs"
     nested "../examples/nested.rs"
-    observe "../examples/observe.rs"
+    #[cfg(feature = "metrics")] observe "../examples/observe.rs"
     quorum "../examples/quorum.rs"
     shutdown "../examples/shutdown.rs"
     #[cfg(feature = "blocking")] threads "../examples/threads.rs"
@@ -71,9 +71,10 @@ async fn runs_nested() {
     nested::run(client()).await.expect("no error");
 }
 
+#[cfg(feature = "metrics")]
 #[tokio::test(start_paused = true)]
 async fn runs_observe() {
-    observe::run(client()).await.expect("no error");
+    observe::run(client(), Duration::from_secs(60)).await.expect("no error");
 }
 
 /// A server that does not reply is as good as none.

@@ -8,7 +8,20 @@ use std::{
 
 /// From the bottom up. A file may name its own layer and those before it.
 const LAYERS: [&[&str]; 8] = [
-    &["sync", "error", "clock", "owner", "credentials", "tls", "no_tls", "config", "stats"],
+    &[
+        "sync",
+        "error",
+        "clock",
+        "owner",
+        "credentials",
+        "tls",
+        "no_tls",
+        "config",
+        "stats",
+        "export",
+        "no_export",
+        "spans",
+    ],
     // Without I/O, so it needs nothing of the crate.
     &["lock"],
     &["redis"],

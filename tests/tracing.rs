@@ -63,7 +63,7 @@ async fn operations_are_traced_and_secrets_are_not() {
     let text = text();
     for expected in [
         "leasehold::lock",
-        "take{how=\"lock\" name=\"traced\"}",
+        "acquire{lock.name=\"traced\" lock.kind=\"lock\" lock.method=\"lock\"",
         "acquired",
         "released",
         "connection lost",

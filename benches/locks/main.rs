@@ -8,6 +8,8 @@ mod contended;
 mod family;
 mod multi;
 mod processes;
+#[cfg(feature = "metrics")]
+mod recorder;
 mod report;
 #[allow(dead_code)]
 #[path = "../../tests/support/mod.rs"]
@@ -22,7 +24,7 @@ use support::Server;
 type Section = for<'a> fn(&'a Server, &'a mut Report) -> Pin<Box<dyn Future<Output = Outcome<()>> + 'a>>;
 
 // The first measures memory, which what others leave behind would blur.
-const SECTIONS: [(&str, Section); 16] = [
+const SECTIONS: &[(&str, Section)] = &[
     ("waiting", |server, report| Box::pin(contended::many_waiting(server, report))),
     ("uncontended", |server, report| Box::pin(alone::uncontended(server, report))),
     ("blocking", |server, report| Box::pin(alone::blocking(server, report))),
@@ -39,6 +41,9 @@ const SECTIONS: [(&str, Section); 16] = [
     ("fair", |server, report| Box::pin(family::fair(server, report))),
     ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),
     ("deadlines", |server, report| Box::pin(trouble::deadlines(server, report))),
+    // The last: from then on, each client has a recorder.
+    #[cfg(feature = "metrics")]
+    ("recorder", |server, report| Box::pin(recorder::cost(server, report))),
 ];
 
 fn main() -> Outcome<()> {

@@ -19,6 +19,8 @@ use crate::{
     error::{Error, Lost, Result},
     owner::Owner,
     redis::{Code, Part, Script},
+    spans::{self, HoldSpan},
+    stats::LockCounters,
     sync::{std, tokio},
 };
 
@@ -53,6 +55,7 @@ pub struct Guard {
     hold: Arc<Hold>,
     terms: LeaseTerms,
     on_server: OnServer,
+    span: HoldSpan,
 }
 
 /// The result of [protected](Guard::protect_outcome) work.
@@ -133,7 +136,13 @@ impl Guard {
             hold: Arc::clone(hold),
             terms: LeaseTerms::default(),
             on_server: OnServer::Nothing,
+            span: HoldSpan::default(),
         }
+    }
+
+    /// The hold is granted: its span begins, below that of the caller.
+    pub(crate) fn begin_span(&mut self) {
+        self.span = HoldSpan::new(&self.engine.config.server, self.hold.subject(), self.id());
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -160,7 +169,7 @@ impl Guard {
         (self.terms, self.on_server) = (terms, OnServer::Granted);
         self.engine.watchdog.list(&self.hold);
         if first {
-            self.engine.counters.holds.up();
+            self.counters().holds(0, 1);
             tracing::debug!(target: "leasehold::lock", name = self.name(), id = self.id(), "acquired");
         }
     }
@@ -191,8 +200,13 @@ impl Guard {
     /// You cannot undo the release once the future was polled: if you drop it, the client completes the release in the background.
     /// Await the future or drop it. If you keep it without polling it, the lock may stay held until its lease expires.
     pub async fn unlock(mut self) -> Result<()> {
-        let span = tracing::debug_span!(target: "leasehold::lock", "unlock", name = self.name(), id = self.id());
-        self.give_back().instrument(span).await
+        let span = self.span.release(&self.engine.config.server, self.hold.subject(), self.id());
+        let released = self.give_back().instrument(span.clone()).await;
+        if let Err(error) = &released {
+            spans::note_error(&span, error);
+            self.span.note_loss(|| error.loss());
+        }
+        released
     }
 
     async fn give_back(&mut self) -> Result<()> {
@@ -514,12 +528,16 @@ impl Guard {
         Some(tenure)
     }
 
+    fn counters(&self) -> LockCounters<'_> {
+        self.engine.counters.of(self.hold.subject())
+    }
+
     fn over(&self, since: Option<Moment>) {
         self.engine.registry.remove(&self.hold);
         self.engine.watchdog.list(&self.hold);
         if let Some(since) = since {
-            self.engine.counters.holds.down();
-            self.engine.counters.hold.note(Moment::now().since(since));
+            self.counters().holds(1, 0);
+            self.counters().held_for(Moment::now().since(since));
         }
     }
 
@@ -546,9 +564,12 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.on_server == OnServer::Granted {
+            self.span.note_loss(|| self.hold.loss());
+        }
         let passed = (self.on_server == OnServer::Granted).then(|| self.pass_on()).flatten();
         if let Some(tenure) = passed {
-            self.engine.counters.released.up();
+            self.counters().released();
             tracing::debug!(target: "leasehold::lock", name = self.name(), id = self.id(), "released");
             if tenure.passed_unheard() {
                 self.engine.releaser.confirm(&tenure);

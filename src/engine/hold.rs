@@ -21,7 +21,7 @@ use crate::{
     error::{Error, Lost, Result},
     owner::Owner,
     redis::{Part, Recall},
-    stats::Counters,
+    stats::{Counters, Subject},
     sync::{std, tokio},
 };
 
@@ -399,6 +399,11 @@ impl Hold {
         if self.kind.rules.waits == Waits::InLine { format!("{channel}:{}", self.id()) } else { channel }
     }
 
+    /// For statistics.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject { kind: self.kind.rules.label, name: &self.name }
+    }
+
     pub(super) fn line(&self) -> LineKey {
         (Arc::clone(self.name.key()), self.kind)
     }
@@ -668,7 +673,7 @@ impl Hold {
         state.counted = true;
         drop(state);
         self.tell_token();
-        counters.lost.up();
+        counters.of(self.subject()).lost(reason);
         tracing::warn!(target: "leasehold::lock", name = &*self.name, id = self.id(), %reason, "lost");
         self.changed.notify_waiters();
     }

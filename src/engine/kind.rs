@@ -9,6 +9,7 @@ use std::{
 use crate::{
     clock::Moment,
     redis::{Answer, Part, PartBuilder, Script, prefixed},
+    stats::KindLabel,
 };
 
 /// One kind of lock. All scripts have one signature. The first key is the lock. The arguments are the id of the hold, a lease in ms, a
@@ -64,6 +65,8 @@ pub(crate) enum Waits {
 /// Rules in which the kinds differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
+    /// Its name in metrics and spans.
+    pub(crate) label: KindLabel,
     /// The suffix of the ids of its holds.
     pub(crate) suffix: &'static str,
     /// Several owners may hold it at once.
@@ -107,8 +110,15 @@ const REST: &str = ":rest";
 
 impl Rules {
     /// The rules of a lock that one owner holds at a time, and whose waiters wait in a queue of this process.
-    pub(crate) const PLAIN: Rules =
-        Rules { suffix: "", shared: false, waits: Waits::Here, passes_on: true, has_token: false, sure: None };
+    pub(crate) const PLAIN: Rules = Rules {
+        label: KindLabel::Lock,
+        suffix: "",
+        shared: false,
+        waits: Waits::Here,
+        passes_on: true,
+        has_token: false,
+        sure: None,
+    };
 
     /// The time for which a hold is certain after a confirmation that was sent at `sent`. The reply has the time that was left on the
     /// server; by this process, the lease ended at `end`. If the server had less, another client has shortened the lease, and may do so

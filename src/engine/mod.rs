@@ -139,7 +139,8 @@ impl Drop for QueueInspector {
 impl Engine {
     /// Connects and starts all tasks on `runtime`.
     pub(crate) async fn start(url: Url, config: Config, runtime: TaskRuntime) -> Result<Arc<Engine>> {
-        let engine = runtime.run(Box::pin(Engine::connect(url, config))).await?;
+        let counters = Arc::new(Counters::new(config.metrics_with_names)); // on the thread of the caller, see there
+        let engine = runtime.run(Box::pin(Engine::connect(url, config, counters))).await?;
         let (engine, last_task) = engine?;
         runtime.keep_until(last_task);
         Ok(engine)
@@ -163,8 +164,9 @@ impl Engine {
         runtime: TaskRuntime,
         redis: impl FnOnce(&Config, &Arc<Counters>, &CancellationToken) -> Redis,
     ) -> Arc<Engine> {
+        let counters = Arc::new(Counters::new(config.metrics_with_names));
         let build = || {
-            let (counters, closed) = (Arc::default(), CancellationToken::new());
+            let closed = CancellationToken::new();
             let redis = redis(&config, &counters, &closed);
             Engine::build(config, redis, counters, closed)
         };
@@ -175,8 +177,8 @@ impl Engine {
 
     /// Tries to connect until the `connect_timeout` is over. Makes at least one attempt, which may take as long as its connections need.
     /// Makes the last attempt when the time is over.
-    async fn connect(url: Url, config: Config) -> Result<(Arc<Engine>, JoinHandle<()>)> {
-        let (counters, closed) = (Arc::default(), CancellationToken::new());
+    async fn connect(url: Url, config: Config, counters: Arc<Counters>) -> Result<(Arc<Engine>, JoinHandle<()>)> {
+        let closed = CancellationToken::new();
         let (since, mut pauses) = (Instant::now(), Pauses::default());
         let (mut limit, mut last) = (Duration::MAX, None); // each connection has a limit of its own
         loop {

@@ -121,7 +121,7 @@ impl Queues {
         let (waiter, joined) = (Arc::new(Waiter::new(Arc::clone(hold), (lease, inherits))), Instant::now());
         let fresh = || Arc::new(Queue::new(hold.name.key(), &self.yielding, joined));
         let queue = self.by_key.entry(hold.queue()).or_insert_with(fresh).join(&waiter);
-        self.counters.waiting.up();
+        self.counters.of(hold.subject()).waiting(0, 1);
         QueueEntry { queues: self, queue, waiter, joined, granted: false }
     }
 
@@ -530,7 +530,7 @@ impl Drop for OngoingAttempt<'_> {
 
 impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
-        self.queues.counters.waiting.down();
+        self.queues.counters.of(self.waiter.hold.subject()).waiting(1, 0);
         let mut state = self.queue.state();
         let was_head = state.is_head(&self.waiter);
         state.leave(&self.waiter);

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{Error, Result},
+    error::{Error, Lost, Result},
     owner::Owner,
     redis::{Answer, Code, Part, Persistence, Redis},
     stats::Counters,
@@ -691,7 +691,7 @@ impl ReleaseWorker {
         hold.tenure().inspect(|tenure| tenure.ended(ending));
         match ending {
             Ending::Ours | Ending::Unknown => self.note_released(hold),
-            Ending::Gone if hold.count_return() => self.counters.lost.up(),
+            Ending::Gone if hold.count_return() => self.counters.of(hold.subject()).lost(Lost::Removed),
             Ending::Gone => {}
         }
         ending
@@ -718,7 +718,7 @@ impl ReleaseWorker {
 
     fn note_released(&self, hold: &Hold) {
         if hold.count_return() {
-            self.counters.released.up();
+            self.counters.of(hold.subject()).released();
             tracing::debug!(target: "leasehold::lock", name = &*hold.name, id = hold.id(), "released");
         }
     }

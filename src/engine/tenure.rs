@@ -34,7 +34,7 @@ use crate::{
     config::{Lease, Name},
     error::{Error, Lost, Result},
     redis::{Code, Redis},
-    stats::Counters,
+    stats::{Counters, Subject},
     sync::{std, tokio},
 };
 
@@ -179,6 +179,11 @@ impl Tenure {
     }
 
     /// The lock's key in Redis.
+    /// For statistics.
+    fn subject(&self) -> Subject<'_> {
+        Subject { kind: self.kind.rules.label, name: &self.name }
+    }
+
     pub(super) fn key(&self) -> &str {
         self.name.key()
     }
@@ -348,7 +353,7 @@ impl Tenure {
             let reply = Box::pin(self.ask(redis, to_settle, end)).await;
             match reply.and_then(|reply| self.outcome(reply)) {
                 Ok(Some(reply)) => {
-                    self.counters.renewals.up();
+                    self.counters.of(self.subject()).renewed();
                     self.kept(&reply, to_settle, end);
                     pauses = Pauses::default();
                 }
@@ -510,13 +515,14 @@ impl Tenure {
 
     /// Who has left is told nothing, but counted.
     fn answer(&self, waiting: Waiting, what: &Result<Ending>) {
-        let released = match what {
-            Ok(Ending::Gone) => &self.counters.lost,
-            Ok(Ending::Ours | Ending::Unknown) | Err(_) => &self.counters.released, // perhaps unconfirmed
-        };
-        released.add(count(&waiting));
-        let words = if matches!(what, Ok(Ending::Gone)) { "found lost at its release" } else { "released" };
+        let (counters, gone) = (self.counters.of(self.subject()), matches!(what, Ok(Ending::Gone)));
+        let words = if gone { "found lost at its release" } else { "released" };
         for _ in 0..count(&waiting) {
+            if gone {
+                counters.lost(Lost::Removed)
+            } else {
+                counters.released()
+            } // perhaps unconfirmed
             tracing::debug!(target: "leasehold::lock", name = &*self.name, id = self.id(), "{words}");
         }
         for one in waiting {

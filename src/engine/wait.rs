@@ -32,7 +32,7 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Answer, Code, source},
-    stats::AcquiredBy,
+    stats::{AcquiredBy, Subject},
     sync::{std, tokio},
 };
 
@@ -63,6 +63,11 @@ impl AcquireRequest {
     /// `min_hold` need an id of their own: the time left on the lease of another one may be too short, and they do not end with others.
     fn may_inherit(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()
+    }
+
+    /// For statistics and spans.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { kind: self.kind.rules.label, name: &self.name }
     }
 
     fn hold_key(&self) -> HoldKey {
@@ -319,7 +324,7 @@ impl Engine {
             Attempt::Busy { .. } => unreachable!("`again` is granted or lost"),
         }
         guard.check_clock()?;
-        self.counters.reentered.up();
+        self.counters.of(request.subject()).reentered();
         Ok(guard)
     }
 
@@ -333,7 +338,7 @@ impl Engine {
         }
         if !has_beside && request.may_inherit() && self.resume(&hold, request).await? {
             self.granted(&mut guard, request, Grant::without_token(Moment::now()));
-            self.counters.acquired(AcquiredBy::HandedOver, started.elapsed());
+            self.counters.of(request.subject()).acquired(AcquiredBy::HandedOver, started.elapsed());
             return Ok(Entered::Ours(guard));
         }
         if has_beside {
@@ -342,7 +347,7 @@ impl Engine {
             let entered = Box::pin(self.attempt(&mut guard, request, Asked::Once, (started, give_up))).await?;
             if let Attempt::Granted(grant) = entered {
                 self.granted(&mut guard, request, grant);
-                self.counters.acquired(AcquiredBy::FirstTry, started.elapsed());
+                self.counters.of(request.subject()).acquired(AcquiredBy::FirstTry, started.elapsed());
                 return Ok(Entered::Ours(guard));
             }
         }
@@ -376,7 +381,7 @@ impl Engine {
         };
         match outcome {
             WaitOutcome::Granted(way) => {
-                self.counters.acquired(way, started.elapsed());
+                self.counters.of(request.subject()).acquired(way, started.elapsed());
                 Ok(Entered::Ours(guard))
             }
             WaitOutcome::TimeOver { holder: Some(holder) }
@@ -777,7 +782,7 @@ impl Engine {
             }
             Code::Out => Box::pin(self.attempt(guard, request, Asked::ToJoin, (since, give_up))).await,
             Code::Busy | Code::Queued => {
-                self.counters.refused.up();
+                self.counters.of(request.subject()).refused();
                 let notes = waits != Waits::Here || asked.claims();
                 guard.refused(notes && !matches!(request.wait_limit, WaitLimit::Once));
                 Ok(busy(&reply.answer, reply.sent))

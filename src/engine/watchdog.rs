@@ -215,7 +215,7 @@ impl Watchdog {
     ) {
         match answer {
             Ok(answer) if answer.code == Code::Kept => {
-                self.counters.renewals.up();
+                self.counters.of(hold.subject()).renewed();
                 hold.confirmed(sent, lease, hold.kind.rules.sure_after(&answer, sent, end));
             }
             Ok(_) | Err(Fault::Conflict) => {

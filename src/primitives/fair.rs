@@ -9,6 +9,7 @@ use crate::{
     engine::{ExtraKey, Guard, Kind, KindScript, Rules, Waits},
     error::Result,
     redis::{Code, LOCK_CHANNEL},
+    stats::KindLabel,
 };
 
 const QUEUE: ExtraKey = ExtraKey::Prefixed("redisson_lock_queue");
@@ -24,7 +25,7 @@ static FAIR: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),
     beside: None,
     barred_by: None,
-    rules: Rules { waits: Waits::InLine, passes_on: false, ..Rules::PLAIN },
+    rules: Rules { label: KindLabel::Fair, waits: Waits::InLine, passes_on: false, ..Rules::PLAIN },
 };
 
 static WAITERS: KindScript = script!("fair/waiters.lua"; QUEUE);

@@ -9,6 +9,7 @@ use crate::{
     engine::{ExtraKey, Guard, Kind, KindScript, Rules},
     error::{Error, Result},
     redis::{LOCK_CHANNEL, Part},
+    stats::KindLabel,
 };
 
 const TOKEN: ExtraKey = ExtraKey::Prefixed("redisson_lock_token");
@@ -24,7 +25,7 @@ static FENCED: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,
     barred_by: None,
-    rules: Rules { passes_on: false, has_token: true, ..Rules::PLAIN },
+    rules: Rules { label: KindLabel::Fenced, passes_on: false, has_token: true, ..Rules::PLAIN },
 };
 
 static WRITE: KindScript = script!("fenced/write.lua");

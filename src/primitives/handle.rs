@@ -13,6 +13,8 @@ use crate::{
     error::{Error, Result},
     owner::Owner,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
+    spans,
+    stats::{KindLabel, Subject},
     sync::tokio,
 };
 use tokio::time::Instant;
@@ -162,8 +164,14 @@ impl Handle {
             min_hold,
             wait_limit,
         };
-        let span = tracing::debug_span!(target: "leasehold::lock", "take", how = what, name = self.name());
-        self.engine.take(&request).instrument(span).await
+        let span = spans::acquire(&self.engine.config.server, request.subject(), what);
+        let mut taken = self.engine.take(&request).instrument(span.clone()).await;
+        spans::note_acquired(&span, taken.as_ref().map(|guard| guard.as_ref().map(Guard::id)));
+        match &mut taken {
+            Ok(guard) => guard.iter_mut().for_each(Guard::begin_span),
+            Err(error) => self.engine.counters.of(request.subject()).failed(error.failure()),
+        }
+        taken
     }
 
     /// The holder of a lock that one owner holds at a time.
@@ -210,7 +218,7 @@ impl Handle {
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
-        Ok(self.ask(FORCE_UNLOCK, (&script.script, part), give_up).await?.code)
+        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), give_up).await?.code)
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.
@@ -222,13 +230,22 @@ impl Handle {
         give_up: Instant,
     ) -> Result<Answer> {
         let part = kind.part(script, valid(&self.name)?.key(), (id, 0, 0), more);
-        self.ask(what, (&script.script, part), give_up).await
+        self.ask((what, kind.rules.label), (&script.script, part), give_up).await
     }
 
-    async fn ask(&self, what: &'static str, request: (&'static Script, Part), give_up: Instant) -> Result<Answer> {
+    async fn ask(
+        &self,
+        (what, kind): (&'static str, KindLabel),
+        request: (&'static Script, Part),
+        give_up: Instant,
+    ) -> Result<Answer> {
         let name = valid(&self.name)?;
-        let span = tracing::debug_span!(target: "leasehold::lock", "tell", how = what, name = self.name());
-        self.engine.tell(what, &name, request, give_up).instrument(span).await
+        let span = spans::tell(&self.engine.config.server, Subject { kind, name: self.name() }, what);
+        let told = self.engine.tell(what, &name, request, give_up).instrument(span.clone()).await;
+        if let Err(error) = &told {
+            spans::note_error(&span, error);
+        }
+        told
     }
 
     pub(super) fn conflict(&self) -> Error {

@@ -11,6 +11,7 @@ use crate::{
     engine::{ExtraKey, Guard, Kind, Rules, WaitLimit, Waits},
     error::{Error, Lost, Result},
     redis::{Answer, Code},
+    stats::KindLabel,
     sync::tokio,
 };
 use tokio::time::Instant;
@@ -32,7 +33,7 @@ static READ: Kind = Kind {
     force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: Some(&WRITE),
     barred_by: None,
-    rules: Rules { shared: true, passes_on: false, sure: Some(OF_OTHERS), ..Rules::PLAIN },
+    rules: Rules { label: KindLabel::Read, shared: true, passes_on: false, sure: Some(OF_OTHERS), ..Rules::PLAIN },
 };
 
 static WRITE: Kind = Kind {
@@ -45,7 +46,7 @@ static WRITE: Kind = Kind {
     force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: None,
     barred_by: Some(&READ),
-    rules: Rules { suffix: ":write", waits: Waits::Marked, passes_on: false, ..Rules::PLAIN },
+    rules: Rules { label: KindLabel::Write, suffix: ":write", waits: Waits::Marked, passes_on: false, ..Rules::PLAIN },
 };
 
 impl Client {

@@ -7,6 +7,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     credentials::Credentials,
     error::{Error, Result},
+    spans::ServerLabel,
 };
 
 const STANDARD_PORT: u16 = 6379;
@@ -59,6 +60,13 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    fn parts(&self) -> (String, Option<u16>) {
+        match self {
+            Address::Tcp(host, port) => (host.to_string(), Some(*port)),
+            Address::Unix(path) => (path.display().to_string(), None),
+        }
+    }
+
     /// Reads `host`, `host:port`, `[::1]` and `[::1]:port`; and `::1:port`, which is the form that servers of a cluster use.
     pub(super) fn parse(text: &str, standard_port: u16) -> Option<Address> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -79,6 +87,16 @@ impl Url {
             Shape::Sentinel { sentinels, service, .. } => format!("{}/{service}", joined(sentinels)),
             Shape::Cluster(seeds) => joined(seeds),
         }
+    }
+
+    /// The server as OpenTelemetry's conventions describe it: a common port stands apart, and the usual one nowhere.
+    pub(crate) fn server(&self) -> ServerLabel {
+        let (address, port) = match &self.shape {
+            Shape::One(address) => apart(std::slice::from_ref(address)),
+            Shape::Sentinel { .. } => (self.place(), None),
+            Shape::Cluster(seeds) => apart(seeds),
+        };
+        ServerLabel { address: address.into(), port, database: self.database() }
     }
 
     pub(crate) fn database(&self) -> u8 {
@@ -187,6 +205,18 @@ fn cluster(rest: &str) -> std::result::Result<Shape, &'static str> {
         (hosts, "" | "0") => Ok(Shape::Cluster(addresses(hosts, STANDARD_PORT)?)),
         _ => Err("a cluster has only database 0"),
     }
+}
+
+/// The hosts and their common port: `None` if that is the usual one. If the ports differ, they stay with the hosts.
+fn apart(addresses: &[Address]) -> (String, Option<u16>) {
+    let mut parts: Vec<_> = addresses.iter().map(Address::parts).collect();
+    parts.sort();
+    let common = parts.first().and_then(|(_, port)| *port);
+    if parts.iter().any(|(_, port)| *port != common) {
+        return (joined(addresses), None);
+    }
+    let hosts: Vec<_> = parts.into_iter().map(|(host, _)| host).collect();
+    (hosts.join(","), common.filter(|port| *port != STANDARD_PORT))
 }
 
 fn joined(addresses: &[Address]) -> String {

@@ -243,7 +243,7 @@ impl Link {
             Ok(Err(_)) | Err(_) => return Err(Fault::unknown(&silent(command_timeout, target)).at(&target.address)),
         }
         link.introduce(target).await;
-        counters.round_trip.note(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
+        counters.round_trip.estimate(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
         let end = LinkEnd { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
         let (liveness, client, why) = (Arc::clone(&link.liveness), link.client.clone(), Arc::clone(&link.end));
         tokio::spawn(async move {

@@ -1,0 +1,283 @@
+//! The value of each metric, most of them under tokio's paused clock on the server in memory.
+
+use std::time::Duration;
+
+use leasehold::{Builder, Client, Lost, MemoryServer};
+use tokio::{
+    runtime,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    recorder::Seen,
+    support::{
+        Server, before, behind, ms, plain,
+        proxy::{Fault, Rule, wrong_nonce},
+        script, until,
+    },
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server, a client with a recorder, and another client.
+struct Scene {
+    server: MemoryServer,
+    client: Client,
+    seen: Seen,
+    other: Client,
+}
+
+impl Scene {
+    async fn set() -> Scene {
+        Scene::with(|builder| builder).await
+    }
+
+    async fn with(settings: impl FnOnce(Builder) -> Builder) -> Scene {
+        let (server, seen) = (MemoryServer::new(), Seen::default());
+        let other = Client::in_memory(&server).expect("valid settings");
+        // A client asks the recorder for the metrics of a kind at its first use: this one finds none.
+        other.mutex("first").lock().await.expect("free").unlock().await.expect("held");
+        let recorder = seen.here();
+        let client = settings(Client::builder()).connect_in_memory(&server).expect("valid settings");
+        drop(recorder);
+        Scene { server, client, seen, other }
+    }
+
+    fn counter(&self, name: &str, labels: &str) -> u64 {
+        self.seen.counter(&format!("leasehold_{name}_total"), labels)
+    }
+
+    fn gauge(&self, name: &str, labels: &str) -> f64 {
+        self.seen.gauge(&format!("leasehold_{name}"), labels)
+    }
+}
+
+/// Each number of [`leasehold::Stats`] beside the metric of that name, without labels.
+fn assert_same(client: &Client, seen: &Seen) {
+    let stats = client.stats();
+    let counters = [
+        ("acquired", stats.total.acquired),
+        ("reentered", stats.total.reentered),
+        ("released", stats.total.released),
+        ("lost", stats.total.lost),
+        ("failed", stats.total.failed),
+        ("renewals", stats.total.renewals),
+        ("refused", stats.total.refused),
+        ("wakeups", stats.total.wakeups),
+        ("calls", stats.total.calls),
+        ("requests", stats.total.requests),
+        ("timeouts", stats.total.timeouts),
+        ("reconnects", stats.total.reconnects),
+        ("misplaced", stats.total.misplaced),
+    ];
+    for (name, wanted) in counters {
+        assert_eq!(seen.counter(&format!("leasehold_{name}_total"), ""), wanted, "{name}");
+    }
+    let gauges = [
+        ("holds", stats.now.holds),
+        ("waiting", stats.now.waiting),
+        ("subscriptions", stats.now.subscriptions),
+        ("releasing", stats.now.releasing),
+    ];
+    for (name, wanted) in gauges {
+        assert_eq!(seen.gauge(&format!("leasehold_{name}"), ""), wanted as f64, "{name}");
+    }
+    for (name, wanted) in [("wait", stats.wait.count), ("hold", stats.hold.count)] {
+        assert_eq!(seen.times(&format!("leasehold_{name}_seconds"), "").len() as u64, wanted, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_from_the_first_try_to_its_release() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let guard = scene.client.mutex("x").lock().await.expect("free");
+    assert_eq!(scene.counter("acquired", "kind=lock,way=first_try"), 1);
+    assert_eq!(scene.gauge("holds", "kind=lock"), 1.0);
+    assert_eq!(scene.seen.times("leasehold_wait_seconds", "kind=lock"), [0.0]);
+    sleep(25 * SECOND).await;
+    assert_eq!(scene.counter("renewals", "kind=lock"), 2, "every nine seconds");
+    guard.unlock().await.expect("held");
+    assert_eq!((scene.counter("released", "kind=lock"), scene.gauge("holds", "kind=lock")), (1, 0.0));
+    assert_eq!(scene.seen.times("leasehold_hold_seconds", "kind=lock"), [25.0]);
+    assert_eq!((scene.counter("calls", ""), scene.counter("requests", "")), (4, 4), "two of them renewals");
+    assert_same(&scene.client, &scene.seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_a_message_wakes() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let guard = scene.other.mutex("x").lock().await.expect("free");
+    let waiting = tokio::spawn(scene.client.mutex("x").into_future());
+    sleep(5 * SECOND).await;
+    assert_eq!((scene.gauge("waiting", "kind=lock"), scene.gauge("subscriptions", "")), (1.0, 1.0));
+    guard.unlock().await.expect("held");
+    let guard = waiting.await.expect("no panic").expect("free");
+    assert_eq!((scene.counter("acquired", "kind=lock,way=woken"), scene.counter("wakeups", "")), (1, 1));
+    assert!(scene.counter("refused", "kind=lock") >= 1);
+    assert_eq!(scene.gauge("waiting", "kind=lock"), 0.0);
+    assert!(matches!(scene.seen.times("leasehold_wait_seconds", "kind=lock")[..], [waited] if waited >= 5.0));
+    guard.unlock().await.expect("held");
+    assert_same(&scene.client, &scene.seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_passes_in_memory_and_one_that_a_timer_gets() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let guard = scene.client.mutex("x").lock().await.expect("free");
+    let waiting = tokio::spawn(scene.client.mutex("x").into_future());
+    sleep(SECOND).await;
+    guard.unlock().await.expect("held");
+    waiting.await.expect("no panic").expect("passed on").unlock().await.expect("held");
+    assert_eq!(scene.counter("acquired", "kind=lock,way=handed_over"), 1);
+
+    let _expires = scene.other.mutex("y").lease(10 * SECOND).lock().await.expect("free");
+    let guard = scene.client.mutex("y").lock().await.expect("its lease expires");
+    assert_eq!(scene.counter("acquired", "kind=lock,way=by_timer"), 1);
+    guard.unlock().await.expect("held");
+    assert_same(&scene.client, &scene.seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_of_locks_are_apart() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let client = &scene.client;
+    let lock = client.lock("lock").lock().await.expect("free");
+    let again = client.lock("lock").lock().await.expect("its own");
+    assert_eq!((scene.counter("reentered", "kind=lock"), scene.counter("acquired", "kind=lock")), (1, 1));
+    let fair = client.fair_lock("fair").lock().await.expect("free");
+    let fenced = client.fenced_lock("fenced").lock().await.expect("free");
+    let read = client.rw_lock("read").read().await.expect("free");
+    let write = client.rw_lock("write").write().await.expect("free");
+    for kind in ["lock", "fair", "fenced", "read", "write"] {
+        let labels = format!("kind={kind}");
+        assert_eq!((scene.counter("acquired", &labels), scene.gauge("holds", &labels)), (1, 1.0), "{kind}");
+    }
+    assert_same(client, &scene.seen);
+    drop((lock, again, fair, fenced, read, write));
+    sleep(SECOND).await;
+    for kind in ["lock", "fair", "fenced", "read", "write"] {
+        let labels = format!("kind={kind}");
+        assert_eq!((scene.counter("released", &labels), scene.gauge("holds", &labels)), (1, 0.0), "{kind}");
+    }
+    assert_same(client, &scene.seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losses_by_their_reasons() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let client = scene.client.clone();
+    let removed = client.mutex("removed").lock().await.expect("free");
+    let expired = client.mutex("expired").lease(SECOND).lock().await.expect("free");
+    let too_long = client.mutex("too long").max_hold(SECOND).lock().await.expect("free");
+    let closed = client.mutex("closed").lock().await.expect("free");
+    scene.server.forget("removed");
+    assert_eq!(removed.lost().await, Lost::Removed);
+    assert_eq!((expired.lost().await, too_long.lost().await), (Lost::Expired, Lost::MaxHold));
+    let found_gone = client.mutex("found gone").lock().await.expect("free");
+    scene.server.forget("found gone");
+    found_gone.unlock().await.expect_err("it is gone");
+    client.clone().close().await.expect("the server replies");
+    assert_eq!(closed.lost().await, Lost::Closed);
+    for (reason, wanted) in [("removed", 2), ("expired", 1), ("max_hold", 1), ("closed", 1)] {
+        assert_eq!(scene.counter("lost", &format!("kind=lock,reason={reason}")), wanted, "{reason}");
+    }
+    assert_same(&client, &scene.seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_by_their_reasons() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let lock = scene.client.mutex("x");
+    scene.server.deny();
+    lock.lock().await.expect_err("denied");
+    scene.server.freeze();
+    lock.lock().await.expect_err("no reply");
+    assert!(scene.counter("timeouts", "") >= 1);
+    scene.server.restart();
+    let _taken = scene.other.mutex("x").lock().await.expect("free");
+    assert!(lock.try_lock().await.expect("it replies").is_none(), "no failure");
+    scene.client.clone().close().await.expect("nothing is held");
+    lock.lock().await.expect_err("closed");
+    for reason in ["denied", "unavailable", "closed"] {
+        assert_eq!(scene.counter("failed", &format!("kind=lock,reason={reason}")), 1, "{reason}");
+    }
+    assert_same(&scene.client, &scene.seen);
+}
+
+#[test]
+fn a_client_that_ends_leaves_nothing_in_the_gauges() {
+    let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    let seen = runtime.block_on(async {
+        let scene = Scene::set().await;
+        let _recorder = scene.seen.here();
+        let guard = scene.client.mutex("x").lock().await.expect("free");
+        let _taken = scene.other.mutex("y").lock().await.expect("free");
+        let waiting = scene.client.mutex("y");
+        timeout(SECOND, waiting.lock()).await.expect_err("it is held");
+        let _waits = tokio::spawn(waiting.into_future());
+        sleep(SECOND).await;
+        scene.server.freeze();
+        drop(guard);
+        sleep(ms(10)).await;
+        assert_eq!((scene.gauge("releasing", ""), scene.gauge("subscriptions", "")), (1.0, 1.0));
+        assert_eq!((scene.gauge("waiting", ""), scene.gauge("holds", "")), (1.0, 0.0));
+        scene.seen.clone()
+    });
+    drop(runtime);
+    for gauge in ["releasing", "subscriptions", "waiting", "holds"] {
+        assert_eq!(seen.gauge(&format!("leasehold_{gauge}"), ""), 0.0, "{gauge}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_labels_only_if_asked_for() {
+    let scene = Scene::set().await;
+    let recorder = scene.seen.here();
+    scene.client.mutex("x").lock().await.expect("free").unlock().await.expect("held");
+    drop(recorder);
+    assert!(scene.seen.registered().values().flatten().all(|label| label != "name"));
+
+    let named = Scene::with(|builder| builder.prefix("billing:").metrics_with_names(true)).await;
+    let _recorder = named.seen.here();
+    let guard = named.client.mutex("x").lock().await.expect("free");
+    named.client.mutex("y").lock().await.expect("free").unlock().await.expect("held");
+    named.server.forget("billing:x");
+    guard.lost().await;
+    assert_eq!(named.counter("acquired", "kind=lock,way=first_try,name=x"), 1);
+    assert_eq!(named.counter("lost", "kind=lock,reason=removed,name=x"), 1);
+    assert_eq!((named.counter("released", "name=y"), named.counter("released", "name=x")), (1, 0));
+    assert_eq!(named.seen.times("leasehold_hold_seconds", "kind=lock,name=y").len(), 1);
+    assert_eq!(named.seen.times("leasehold_wait_seconds", "kind=lock,name=x").len(), 1);
+    assert_eq!((named.gauge("holds", "kind=lock"), named.gauge("holds", "name=x")), (1.0, 0.0), "gauges have no names");
+    drop(guard);
+    assert_same(&named.client, &named.seen);
+}
+
+/// Only a real server has connections and times.
+#[tokio::test]
+async fn connections_and_round_trips() {
+    let server = Server::start();
+    for name in ["acquire", "release"] {
+        script(&server, name);
+    }
+    let (proxy, seen) = (before(&server), Seen::default());
+    let _recorder = seen.here();
+    let client = behind(&proxy, |builder| builder).await;
+    assert!(seen.times("leasehold_round_trip_seconds", "").is_empty(), "connecting is no request");
+    client.mutex("x").lock().await.expect("free").unlock().await.expect("held");
+    let times = seen.times("leasehold_round_trip_seconds", "");
+    assert!(times.len() == 2 && times.iter().all(|time| *time > 0.0 && *time < 10.0), "{times:?}");
+    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Rewrite(wrong_nonce)));
+    client.mutex("x").lock().await.expect("asked again").unlock().await.expect("held");
+    until("the new connection", ms(5_000), || client.stats().total.reconnects == 1).await;
+    assert_eq!((seen.counter("leasehold_misplaced_total", ""), seen.counter("leasehold_reconnects_total", "")), (1, 1));
+    assert_same(&client, &seen);
+    let (unrecorded, before) = (plain(&server).await, seen.counter("leasehold_calls_total", ""));
+    assert!(before > 0 && unrecorded.stats().total.calls == 0);
+}
