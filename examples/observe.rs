@@ -76,7 +76,7 @@ fn serve(client: &Client) -> JoinSet<()> {
     for _ in 0..4 {
         tasks.spawn(work(client.mutex("printer"), Duration::from_millis(40), Duration::from_millis(100)));
     }
-    tasks.spawn(work(client.mutex("report"), Duration::from_secs(8), Duration::from_millis(500)));
+    tasks.spawn(work(client.mutex("report"), Duration::from_secs(45), Duration::from_millis(500)));
     for number in 0..2 {
         tasks.spawn(in_turn(client.fair_lock("queue").non_reentrant()));
         let invoice = client.mutex(&format!("invoice:{}:{number}", client.id()));

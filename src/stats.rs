@@ -267,6 +267,13 @@ impl Counters {
     }
 }
 
+#[cfg(any(test, leasehold_explore))]
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters::new(false)
+    }
+}
+
 /// The numbers that are about locks, for one lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockCounters<'a> {

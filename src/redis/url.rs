@@ -296,6 +296,23 @@ mod tests {
     }
 
     #[test]
+    fn the_server_in_spans() {
+        for (url, address, port) in [
+            ("redis://u:p@h", "h", None),
+            ("redis://h:7000/3", "h", Some(7000)),
+            ("redis+unix:///run/redis.sock", "/run/redis.sock", None),
+            ("redis-cluster://b,a", "a,b", None),
+            ("redis-cluster://b:7000,a:7000", "a,b", Some(7000)),
+            ("redis-cluster://b:7000,a:7001", "b:7000,a:7001", None),
+            ("redis-sentinel://u:p@a,b/main", "a:26379,b:26379/main", None),
+        ] {
+            let server = Url::parse(url).expect("good").server();
+            assert_eq!((&*server.address, server.port), (address, port), "{url}");
+        }
+        assert_eq!(Url::parse("redis://h:7000/3").expect("good").server().database, 3);
+    }
+
+    #[test]
     fn urls() {
         let one = Url::parse("valkey://u:p%40%2F@h:1/2").expect("good");
         assert!(one.shape == Shape::One(tcp("h", 1)) && one.database == Some(2) && !one.tls);
