@@ -19,6 +19,8 @@
 //! * **A call cannot be cancelled.** Give it a time limit instead: `try_lock_for`.
 //! * **Nothing stops the work of a holder that has lost its lock.** [`Guard::on_lost`] runs a callback on another thread at once.
 //!   [`Guard::is_lost`] and [`Guard::remaining`] send no request, so long work can call them often.
+//! * **Leaders and periodic jobs are not here.** Their work is async: see [`leasehold::Client::leader`](crate::Client::leader) and
+//!   [`leasehold::Lock::run_once_per`](crate::Lock::run_once_per).
 //!
 //! # Threads and runtimes
 //!
@@ -38,7 +40,8 @@
 //! In the destructor of a thread-local value these calls may return the same error. A guard that is dropped there is released before `drop`
 //! returns.
 //!
-//! [`Client::from`] makes a client of the async interface usable here. Its tasks stay on the runtime that it was connected on.
+//! [`Client::from`] makes a client of the async interface usable here. Its tasks stay on the runtime that it was connected on. For unit
+//! tests, `Client::in_memory` (feature `test-util`) connects to a server in memory.
 
 mod client;
 mod guard;
