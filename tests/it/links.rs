@@ -149,3 +149,18 @@ async fn a_renewal_swallowed_behind_the_ping_does_not_cost_the_lock() {
 async fn nor_one_swallowed_behind_a_quick_ping() {
     assert_eq!(renewals_swallowed(false).await, 0);
 }
+
+/// Whether the request or the connection itself is the first to notice.
+#[tokio::test]
+async fn a_request_without_a_reply_counts_even_if_its_connection_ends_for_that() {
+    let server = Server::start();
+    for _ in 0..5 {
+        let client = client(&server, |builder| builder.command_timeout(ms(200))).await;
+        server.freeze();
+        let failed = client.lock("x").try_lock_for(ms(450)).await;
+        server.thaw();
+        let failed = failed.expect_err("frozen");
+        assert!(failed.is_unavailable(), "{failed}");
+        assert!(client.stats().total.timeouts > 0, "{failed:?}");
+    }
+}

@@ -288,10 +288,7 @@ impl Link {
             tokio::select! {
                 biased;
                 answer = &mut command => {
-                    let answer = answer.map_err(|error| match error.kind() {
-                        ErrorKind::Canceled => Fault::Unknown(self.lost_by()), // with its link
-                        _ => fault(error),
-                    });
+                    let answer = answer.map_err(|error| self.failed(error, request.at));
                     if !matches!(answer, Err(Fault::Unknown(_))) {
                         self.liveness.answered(request);
                     }
@@ -302,20 +299,39 @@ impl Link {
         }
     }
 
+    /// The failure of a request that was sent at `sent`.
+    fn failed(&self, error: FredError, sent: u64) -> Fault {
+        let failed = match error.kind() {
+            ErrorKind::Canceled => Fault::Unknown(self.lost_by()), // with its link
+            _ => fault(error),
+        };
+        match failed {
+            Fault::Unknown(_) => self.late(sent).unwrap_or(failed),
+            failed => failed,
+        }
+    }
+
     /// An error if a request that was sent at `sent` should wait no longer.
     fn alive(&self, sent: u64) -> Result<(), Fault> {
-        if self.down.is_cancelled() {
-            return Err(Fault::Unknown(self.lost_by()));
+        match self.late(sent) {
+            Some(late) => Err(late),
+            None if self.down.is_cancelled() => Err(Fault::Unknown(self.lost_by())),
+            None => Ok(()),
         }
+    }
+
+    /// The failure of a request whose time is over. It counts as one without a reply in time even if [`beat`] was the first to notice,
+    /// and has taken the link down.
+    fn late(&self, sent: u64) -> Option<Fault> {
         if u128::from(self.liveness.clock() - sent) < self.command_timeout.as_micros() {
-            return Ok(());
+            return None;
         }
         self.counters.timeouts.up();
         let late = format!("no reply within {:?}", self.command_timeout);
         if self.liveness.silence() >= self.command_timeout {
             self.give_up(&late);
         }
-        Err(Fault::unknown(&late))
+        Some(Fault::unknown(&late))
     }
 
     /// Runs a script over some parts; one reply for each. If the server does not know the script, loads it once.

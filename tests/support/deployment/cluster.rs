@@ -1,6 +1,8 @@
 //! A cluster: masters with a replica each, and slots that move between them.
 
-use std::{ops::RangeInclusive, path::Path, time::Duration};
+use std::{convert::Infallible, ops::RangeInclusive, path::Path, time::Duration};
+
+use tokio::time::sleep;
 
 use super::{
     addresses, follows, start_all,
@@ -59,11 +61,10 @@ impl Cluster {
     async fn of(nodes: usize, args: &[&str], certificates: Option<Certificates>) -> Cluster {
         let cluster = Cluster { nodes: start_all(nodes, |_| node(args, certificates.as_ref())), certificates };
         cluster.share_slots_out();
-        cluster.introduce();
-        for master in 0..nodes - MASTERS {
-            cluster.make_replica(master).await;
+        tokio::select! {
+            never = cluster.introductions() => match never {},
+            () = cluster.arranged() => {}
         }
-        cluster.settled().await;
         cluster
     }
 
@@ -199,6 +200,21 @@ impl Cluster {
             let slots: Vec<_> = slots.iter().map(String::as_str).collect();
             let _: String = self.nodes[at].ask(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
         }
+    }
+
+    /// A node forgets another that does not reply for a second after they met, as on a busy machine.
+    async fn introductions(&self) -> Infallible {
+        loop {
+            self.introduce();
+            sleep(ms(2_000)).await;
+        }
+    }
+
+    async fn arranged(&self) {
+        for master in 0..self.nodes.len() - MASTERS {
+            self.make_replica(master).await;
+        }
+        self.settled().await;
     }
 
     /// Each meets all after it: to hear of one another takes longer.
