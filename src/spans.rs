@@ -6,7 +6,7 @@
 use tracing::{Span, field::Empty};
 
 use crate::{
-    error::{Error, Lost, Result},
+    error::{Error, Lost},
     stats::Subject,
 };
 
@@ -66,20 +66,20 @@ pub(crate) fn tell(server: &ServerLabel, lock: Subject<'_>, method: &'static str
     )
 }
 
-/// Notes the result of a call for a lock: `Some` is the id of the hold.
-pub(crate) fn note_acquired(span: &Span, result: Result<Option<&str>, &Error>) {
-    match result {
-        Ok(Some(id)) => {
-            span.record("lock.outcome", "acquired").record("lock.id", id);
-        }
-        Ok(None) => {
-            span.record("lock.outcome", "gave_up");
-        }
-        Err(error) => {
-            span.record("lock.outcome", "failed");
-            note_error(span, error);
-        }
+/// The call for a lock acquired a hold. `id` is called only if somebody subscribes to the span.
+pub(crate) fn note_acquired<'a>(span: &Span, id: impl FnOnce() -> &'a str) {
+    if !span.is_disabled() {
+        span.record("lock.outcome", "acquired").record("lock.id", id());
     }
+}
+
+pub(crate) fn note_given_up(span: &Span) {
+    span.record("lock.outcome", "gave_up");
+}
+
+pub(crate) fn note_failed(span: &Span, error: &Error) {
+    span.record("lock.outcome", "failed");
+    note_error(span, error);
 }
 
 pub(crate) fn note_error(span: &Span, error: &Error) {
@@ -95,16 +95,17 @@ fn fail(span: &Span, kind: &'static str) {
 pub(crate) struct HoldSpan(Option<Box<Span>>);
 
 impl HoldSpan {
-    pub(crate) fn new(server: &ServerLabel, lock: Subject<'_>, id: &str) -> HoldSpan {
-        let span = span!("hold", server, lock, lock.id = id, lock.lost = Empty,);
+    /// `id` is called only if somebody subscribes to the span.
+    pub(crate) fn new<'a>(server: &ServerLabel, lock: Subject<'_>, id: impl FnOnce() -> &'a str) -> HoldSpan {
+        let span = span!("hold", server, lock, lock.id = id(), lock.lost = Empty,);
         HoldSpan((!span.is_disabled()).then(|| Box::new(span)))
     }
 
     /// The span of the release, below that of the hold.
-    pub(crate) fn release(&self, server: &ServerLabel, lock: Subject<'_>, id: &str) -> Span {
+    pub(crate) fn release<'a>(&self, server: &ServerLabel, lock: Subject<'_>, id: impl FnOnce() -> &'a str) -> Span {
         let Some(hold) = &self.0 else { return Span::none() };
         span!("release" in &**hold, server, lock,
-            lock.id = id,
+            lock.id = id(),
             otel.kind = "client",
             db.operation.name = "EVALSHA",
             db.stored_procedure.name = "release",

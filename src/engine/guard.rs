@@ -142,7 +142,7 @@ impl Guard {
 
     /// The hold is granted: its span begins, below that of the caller.
     pub(crate) fn begin_span(&mut self) {
-        self.span = HoldSpan::new(&self.engine.config.server, self.hold.subject(), self.id());
+        self.span = HoldSpan::new(&self.engine.config.server, self.hold.subject(), || self.hold.id());
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -200,7 +200,7 @@ impl Guard {
     /// You cannot undo the release once the future was polled: if you drop it, the client completes the release in the background.
     /// Await the future or drop it. If you keep it without polling it, the lock may stay held until its lease expires.
     pub async fn unlock(mut self) -> Result<()> {
-        let span = self.span.release(&self.engine.config.server, self.hold.subject(), self.id());
+        let span = self.span.release(&self.engine.config.server, self.hold.subject(), || self.hold.id());
         let released = self.give_back().instrument(span.clone()).await;
         if let Err(error) = &released {
             spans::note_error(&span, error);

@@ -166,10 +166,16 @@ impl Handle {
         };
         let span = spans::acquire(&self.engine.config.server, request.subject(), what);
         let mut taken = self.engine.take(&request).instrument(span.clone()).await;
-        spans::note_acquired(&span, taken.as_ref().map(|guard| guard.as_ref().map(Guard::id)));
         match &mut taken {
-            Ok(guard) => guard.iter_mut().for_each(Guard::begin_span),
-            Err(error) => self.engine.counters.of(request.subject()).failed(error.failure()),
+            Ok(Some(guard)) => {
+                spans::note_acquired(&span, || guard.id());
+                guard.begin_span();
+            }
+            Ok(None) => spans::note_given_up(&span),
+            Err(error) => {
+                spans::note_failed(&span, error);
+                self.engine.counters.of(request.subject()).failed(error.failure());
+            }
         }
         taken
     }
