@@ -3,11 +3,12 @@
 #![cfg(feature = "test-util")]
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     fs,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Once},
     time::Duration,
 };
 
@@ -16,13 +17,36 @@ use tracing::{
     Id, Instrument, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Record},
-    subscriber::DefaultGuard,
 };
 use tracing_subscriber::{Layer, layer::Context, prelude::*, registry::LookupSpan};
 
 /// The spans of the present thread.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<Seized>>>);
+
+thread_local! {
+    static HERE: RefCell<Option<Seen>> = const { RefCell::new(None) };
+}
+
+/// While it lives, the spans of the present thread are seen.
+struct Here;
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        HERE.set(None);
+    }
+}
+
+/// One for the process. With one for each thread, a thread without one could decide for all that nobody wants a span: tracing keeps that
+/// for each place in the source.
+struct OfEachThread;
+
+impl OfEachThread {
+    fn install() {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| tracing_subscriber::registry().with(OfEachThread).init());
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Seized {
@@ -44,8 +68,15 @@ impl Visit for Values<'_> {
 }
 
 impl Seen {
-    fn here(&self) -> DefaultGuard {
-        tracing::subscriber::set_default(tracing_subscriber::registry().with(self.clone()))
+    fn here(&self) -> Here {
+        OfEachThread::install();
+        HERE.set(Some(self.clone()));
+        Here
+    }
+
+    /// Those of the present thread, if it looks.
+    fn now(look: impl FnOnce(Seen)) {
+        HERE.with_borrow(Option::clone).map(look);
     }
 
     fn spans(&self) -> MutexGuard<'_, Vec<Seized>> {
@@ -70,22 +101,23 @@ impl Seized {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Seen {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for OfEachThread {
     fn on_new_span(&self, span: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let fields = span.metadata().fields().iter().map(|field| field.name()).collect();
         let mut values = BTreeMap::new();
         span.record(&mut Values(&mut values));
         let parent = context.span(id).and_then(|span| span.parent()).map(|parent| parent.name());
         let name = span.metadata().name();
-        self.spans().push(Seized { id: id.clone(), name, parent, fields, values, is_closed: false });
+        let span = Seized { id: id.clone(), name, parent, fields, values, is_closed: false };
+        Seen::now(|seen| seen.spans().push(span));
     }
 
     fn on_record(&self, id: &Id, record: &Record<'_>, _: Context<'_, S>) {
-        self.change(id, |span| record.record(&mut Values(&mut span.values)));
+        Seen::now(|seen| seen.change(id, |span| record.record(&mut Values(&mut span.values))));
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
-        self.change(&id, |span| span.is_closed = true);
+        Seen::now(|seen| seen.change(&id, |span| span.is_closed = true));
     }
 }
 
