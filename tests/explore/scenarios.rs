@@ -18,7 +18,11 @@ use crate::{
     owner::Owner,
     redis::{LOCK_CHANNEL, Url},
 };
-use tokio::{spawn, task::JoinHandle, time::sleep};
+use tokio::{
+    spawn,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 /// The lock they are all about.
 const LOCK: &str = "lock";
@@ -47,7 +51,7 @@ static KIND: Kind = Kind {
 async fn process(handovers: u32) -> Arc<Engine> {
     let config = Config { handovers, ..Config::for_checks(LEASE) };
     let (engine, _last_task) =
-        Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config).await.expect("it connects");
+        Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config, Arc::default()).await.expect("it connects");
     engine
 }
 
@@ -73,7 +77,8 @@ async fn take_for(
     (lease, max_hold): (Option<Lease>, Option<Duration>),
 ) -> Result<Option<Held>> {
     let (owner, min_hold) = (owner.clone(), None);
-    let request = AcquireRequest { name: name(), owner, kind: &KIND, lease, max_hold, min_hold, wait_limit };
+    let since = Instant::now();
+    let request = AcquireRequest { since, name: name(), owner, kind: &KIND, lease, max_hold, min_hold, wait_limit };
     let taken = engine.take(&request).await;
     world::tell(|| format!("take {wait_limit:?} -> {taken:?}"));
     if taken.is_err() && !world::is_hasty() && !world::is_rough() {
