@@ -50,8 +50,9 @@ static KIND: Kind = Kind {
 /// One client in a process of its own.
 async fn process(handovers: u32) -> Arc<Engine> {
     let config = Config { handovers, ..Config::for_checks(LEASE) };
-    let (engine, _last_task) =
-        Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config, Arc::default()).await.expect("it connects");
+    let (engine, _last_task) = Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config, Arc::default())
+        .await
+        .expect("it connects");
     engine
 }
 
