@@ -150,22 +150,12 @@ impl Handle {
         what: &'static str,
         wait_limit: WaitLimit,
     ) -> Result<Option<Guard>> {
-        let (lease, min_hold) = (valid(&self.lease)?, valid(&self.min_hold)?);
-        if lease.is_some_and(|lease| Some(lease) < min_hold) {
-            return Err(Error::config("min_hold", "it is longer than the lease"));
-        }
-        let request = AcquireRequest {
-            since: Instant::now(),
-            name: valid(&self.name)?,
-            owner: self.acts_for.owner(),
-            kind,
-            lease,
-            max_hold: valid(&self.max_hold)?,
-            min_hold,
-            wait_limit,
+        let subject = Subject { kind: kind.rules.label, name: self.name() };
+        let span = spans::acquire(&self.engine.config.server, subject, what);
+        let mut taken = match self.request(kind, wait_limit) {
+            Ok(request) => self.engine.take(&request).instrument(span.clone()).await,
+            Err(invalid) => Err(invalid),
         };
-        let span = spans::acquire(&self.engine.config.server, request.subject(), what);
-        let mut taken = self.engine.take(&request).instrument(span.clone()).await;
         match &mut taken {
             Ok(Some(guard)) => {
                 spans::note_acquired(&span, || guard.id());
@@ -174,10 +164,28 @@ impl Handle {
             Ok(None) => spans::note_given_up(&span),
             Err(error) => {
                 spans::note_failed(&span, error);
-                self.engine.counters.of(request.subject()).failed(error.failure());
+                self.engine.counters.of(subject).failed(error.failure());
             }
         }
         taken
+    }
+
+    /// An error if a setting is not valid.
+    fn request(&self, kind: &'static Kind, wait_limit: WaitLimit) -> Result<AcquireRequest> {
+        let (lease, min_hold) = (valid(&self.lease)?, valid(&self.min_hold)?);
+        if lease.is_some_and(|lease| Some(lease) < min_hold) {
+            return Err(Error::config("min_hold", "it is longer than the lease"));
+        }
+        Ok(AcquireRequest {
+            since: Instant::now(),
+            name: valid(&self.name)?,
+            owner: self.acts_for.owner(),
+            kind,
+            lease,
+            max_hold: valid(&self.max_hold)?,
+            min_hold,
+            wait_limit,
+        })
     }
 
     /// The holder of a lock that one owner holds at a time.

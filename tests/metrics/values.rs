@@ -204,7 +204,8 @@ async fn failures_by_their_reasons() {
     assert!(lock.try_lock().await.expect("it replies").is_none(), "no failure");
     scene.client.clone().close().await.expect("nothing is held");
     lock.lock().await.expect_err("closed");
-    for reason in ["denied", "unavailable", "closed"] {
+    scene.client.mutex("x").lease(Duration::ZERO).lock().await.expect_err("no valid lease");
+    for reason in ["denied", "unavailable", "closed", "invalid"] {
         assert_eq!(scene.counter("failed", &format!("kind=lock,reason={reason}")), 1, "{reason}");
     }
     assert_same(&scene.client, &scene.seen);
