@@ -1,7 +1,8 @@
 //! The numbers of a client for the recorder of the crate `metrics` (feature `metrics`).
 //!
-//! A client gets its handles from the recorder once, when it is created: an update is then one call and one atomic operation. Only metrics
-//! with names of locks are looked up at each event, because a handle for each name would stay forever.
+//! A client gets its handles from the recorder once: those that are not about locks when it is created, and those of a kind of lock when
+//! it first uses that kind. An update is then one call and one atomic operation. Only metrics with names of locks are looked up at each
+//! event, because a handle for each name would stay forever.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -87,7 +88,7 @@ impl Exporter {
     pub(crate) fn count(&self, lock: Subject<'_>, event: LockEvent) {
         match self.names {
             LockNames::Hidden => self.of(lock.kind).counter(event).increment(1),
-            LockNames::Shown => event.register(labels(lock.kind, Some(lock.name))).increment(1),
+            LockNames::Shown => count_by_name(lock, event),
         }
     }
 
@@ -115,6 +116,18 @@ impl Exporter {
     }
 }
 
+const LOSSES: [Lost; 4] = [Lost::Removed, Lost::Expired, Lost::MaxHold, Lost::Closed];
+
+/// A name with a hold gets its counters of losses, at zero: a lock is hardly ever lost twice, and Prometheus does not see the first
+/// increment of a counter that was not there before.
+fn count_by_name(lock: Subject<'_>, event: LockEvent) {
+    let register = |event: LockEvent| event.register(labels(lock.kind, Some(lock.name)));
+    register(event).increment(1);
+    if let LockEvent::Acquired(_) = event {
+        LOSSES.map(|reason| register(LockEvent::Lost(reason)));
+    }
+}
+
 /// The metrics of one kind of lock.
 #[derive(Debug)]
 struct Handles {
@@ -133,7 +146,7 @@ struct Handles {
 
 impl Handles {
     /// All begin at zero, because Prometheus does not see the first increment of a counter that was not there before. With names, only
-    /// the gauges are registered.
+    /// the gauges are registered here.
     fn new(kind: KindLabel, names: &LockNames) -> Handles {
         let counter = |event: LockEvent| match names {
             LockNames::Hidden => event.register(labels(kind, None)),
@@ -143,15 +156,12 @@ impl Handles {
             LockNames::Hidden => time.register(labels(kind, None)),
             LockNames::Shown => Histogram::noop(),
         };
-        let (ways, reasons) = (
-            [AcquiredBy::FirstTry, AcquiredBy::Woken, AcquiredBy::HandedOver, AcquiredBy::Timer],
-            [Lost::Removed, Lost::Expired, Lost::MaxHold, Lost::Closed],
-        );
+        let ways = [AcquiredBy::FirstTry, AcquiredBy::Woken, AcquiredBy::HandedOver, AcquiredBy::Timer];
         Handles {
             holds: gauge!(HOLDS, labels(kind, None)),
             waiting: gauge!(WAITING, labels(kind, None)),
             acquired: ways.map(|way| counter(LockEvent::Acquired(way))),
-            lost: reasons.map(|reason| counter(LockEvent::Lost(reason))),
+            lost: LOSSES.map(|reason| counter(LockEvent::Lost(reason))),
             failed: Failure::ALL.map(|failure| counter(LockEvent::Failed(failure))),
             reentered: counter(LockEvent::Reentered),
             released: counter(LockEvent::Released),

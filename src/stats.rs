@@ -205,7 +205,8 @@ pub(crate) enum LockTime {
 }
 
 impl Counters {
-    /// Their recorder is the one that is installed now, for this thread if it has its own. `by_name`: the metrics of events have the names of locks.
+    /// Their recorder is the one that is installed now, for this thread if it has its own; that of a kind of lock is the one at the first use
+    /// of that kind. `by_name`: the metrics of events have the names of locks.
     pub(crate) fn new(by_name: bool) -> Counters {
         Counters {
             holds: Count::default(),

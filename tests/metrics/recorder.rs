@@ -67,6 +67,10 @@ impl Seen {
         fitting.map(|(_, count)| count.load(Ordering::Relaxed)).sum()
     }
 
+    pub(crate) fn has_counter(&self, name: &str, labels: &str) -> bool {
+        self.state().counters.keys().any(|key| fits(key, name, labels))
+    }
+
     pub(crate) fn gauge(&self, name: &str, labels: &str) -> f64 {
         let state = self.state();
         let fitting = state.gauges.iter().filter(|(key, _)| fits(key, name, labels));

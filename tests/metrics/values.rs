@@ -247,6 +247,10 @@ async fn names_are_labels_only_if_asked_for() {
     let named = Scene::with(|builder| builder.prefix("billing:").metrics_with_names(true)).await;
     let _recorder = named.seen.here();
     let guard = named.client.mutex("x").lock().await.expect("free");
+    assert!(
+        named.seen.has_counter("leasehold_lost_total", "kind=lock,reason=removed,name=x"),
+        "at zero before the first loss"
+    );
     named.client.mutex("y").lock().await.expect("free").unlock().await.expect("held");
     named.server.forget("billing:x");
     guard.lost().await;
