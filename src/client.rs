@@ -475,8 +475,8 @@ impl Builder {
     }
 
     /// Whether the [metrics](crate::guide::observing) of events have the label `name`, with the name of the lock without the
-    /// [prefix](Builder::prefix). Most recorders keep each name forever, so set it only if the service uses few names. It also costs a
-    /// look-up in the recorder for each event. Gauges never have this label. Defaults to false.
+    /// [prefix](Builder::prefix). Most recorders keep each name forever, so set it only if the service uses few names. It also costs
+    /// look-ups in the recorder for each event. Gauges never have this label. Defaults to false.
     #[cfg(feature = "metrics")]
     pub fn metrics_with_names(self, with: bool) -> Self {
         Builder { metrics_with_names: with, ..self }

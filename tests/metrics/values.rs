@@ -236,6 +236,23 @@ fn a_client_that_ends_leaves_nothing_in_the_gauges() {
     }
 }
 
+/// The server in memory forgets a channel with its last waiter. A connection keeps it for half a second, and so the client may end sooner.
+#[tokio::test]
+async fn a_client_that_ends_leaves_no_channel_in_the_gauge() {
+    let (server, seen) = (Server::start(), Seen::default());
+    let holder = plain(&server).await;
+    let _held = holder.mutex("x").lock().await.expect("free");
+    let recorder = seen.here();
+    let client = plain(&server).await;
+    drop(recorder);
+    let waiting = tokio::spawn(client.mutex("x").into_future());
+    let channels = || seen.gauge("leasehold_subscriptions", "");
+    until("the subscription", ms(5_000), || channels() == 1.0).await;
+    waiting.abort();
+    drop(client);
+    until("the end of the client", ms(5_000), || channels() == 0.0).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn names_are_labels_only_if_asked_for() {
     let scene = Scene::set().await;
