@@ -163,11 +163,14 @@ async fn a_call_that_gives_up_one_that_fails_and_one_that_is_dropped() {
     server.deny();
     client.mutex("y").lock().await.expect_err("denied");
     client.mutex("y").lease(Duration::ZERO).lock().await.expect_err("no valid lease");
+    client.mutex("y").inspect().await.expect_err("denied");
     let [gave_up, dropped, failed, invalid] = <[Seized; 4]>::try_from(seen.of("acquire")).expect("four calls");
     assert!(gave_up.is("lock.outcome", "gave_up") && gave_up.is("lock.method", "try_lock"), "{gave_up:?}");
     assert!(!dropped.values.contains_key("lock.outcome") && dropped.is_closed, "{dropped:?}");
     assert!(failed.is("lock.outcome", "failed") && failed.is("error.type", "denied"), "{failed:?}");
     assert!(invalid.is("lock.outcome", "failed") && invalid.is("error.type", "invalid"), "{invalid:?}");
+    let tell = seen.of("tell").remove(0);
+    assert!(tell.is("error.type", "denied") && tell.is("otel.status_code", "ERROR") && tell.is_closed, "{tell:?}");
     assert!(failed.is("otel.status_code", "ERROR") && seen.of("hold").is_empty(), "{failed:?}");
 }
 
