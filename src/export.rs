@@ -124,7 +124,7 @@ fn count_by_name(lock: Subject<'_>, event: LockEvent) {
     let register = |event: LockEvent| event.register(labels(lock.kind, Some(lock.name)));
     register(event).increment(1);
     if let LockEvent::Acquired(_) = event {
-        LOSSES.map(|reason| register(LockEvent::Lost(reason)));
+        let _at_zero = LOSSES.map(|reason| register(LockEvent::Lost(reason)));
     }
 }
 
