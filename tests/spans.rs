@@ -7,22 +7,26 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     fs,
+    future::Future,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, Once},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, Once, mpsc},
+    task::{Context as Polled, Waker},
+    thread,
     time::Duration,
 };
 
-use leasehold::{Client, MemoryServer};
+use leasehold::{Client, Lock, MemoryServer};
 use tracing::{
-    Id, Instrument, Subscriber,
+    Event, Id, Instrument, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Record},
 };
 use tracing_subscriber::{Layer, layer::Context, prelude::*, registry::LookupSpan};
 
-/// The spans of the present thread.
+/// The spans of the present thread, and a lock to ask for at each release.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<Seized>>>);
+struct Seen(Arc<Mutex<Vec<Seized>>>, Arc<Mutex<Option<Lock>>>);
 
 thread_local! {
     static HERE: RefCell<Option<Seen>> = const { RefCell::new(None) };
@@ -83,6 +87,17 @@ impl Seen {
         self.0.lock().expect("no test panics in between")
     }
 
+    fn asks(&self) -> MutexGuard<'_, Option<Lock>> {
+        self.1.lock().expect("no test panics in between")
+    }
+
+    /// Makes the first step of a call for the lock. Not again for the events of that.
+    fn ask(&self) {
+        let Some(lock) = self.asks().take() else { return };
+        let _ = pin!(lock.try_lock()).poll(&mut Polled::from_waker(Waker::noop()));
+        *self.asks() = Some(lock);
+    }
+
     /// The spans of the crate by name, in the order of their beginnings.
     fn of(&self, name: &str) -> Vec<Seized> {
         self.spans().iter().filter(|span| span.name == name).cloned().collect()
@@ -114,6 +129,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for OfEachThread {
 
     fn on_record(&self, id: &Id, record: &Record<'_>, _: Context<'_, S>) {
         Seen::now(|seen| seen.change(id, |span| record.record(&mut Values(&mut span.values))));
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut values = BTreeMap::new();
+        event.record(&mut Values(&mut values));
+        if values.get("message").is_some_and(|message| message == "released") {
+            Seen::now(|seen| seen.ask());
+        }
     }
 
     fn on_close(&self, id: Id, _: Context<'_, S>) {
@@ -195,6 +218,36 @@ async fn a_loss_is_noted_in_the_hold() {
         releases.len() == 1 && releases[0].is("error.type", "lost"),
         "a dropped guard has no such span: {releases:?}"
     );
+}
+
+/// The task that asks has no time limit of its own if the client and the subscriber wait for each other.
+#[test]
+fn a_subscriber_may_ask_for_the_lock_of_an_event() {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().start_paused(true).build().expect("a runtime").block_on(ask_at_each_release());
+        tell.send(()).expect("the test waits");
+    });
+    told.recv_timeout(Duration::from_secs(10)).expect("no deadlock");
+}
+
+/// The lock passes in memory, and rests while the first holder is told that it was held.
+async fn ask_at_each_release() {
+    let (seen, (_server, client)) = (Seen::default(), memory());
+    let lock = client.mutex("x").non_reentrant();
+    *seen.asks() = Some(lock.clone());
+    let _here = seen.here();
+    for _ in 0..5 {
+        let first = lock.lock().await.expect("free");
+        let others = [lock.clone(), lock.clone()]
+            .map(|lock| tokio::spawn(async move { lock.lock().await.expect("free at last").unlock().await }));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        first.unlock().await.expect("held");
+        for other in others {
+            other.await.expect("no panic").expect("held");
+        }
+    }
 }
 
 /// The first cells of the rows of the page whose second cell is a list of spans: the fields, and the spans that have them.

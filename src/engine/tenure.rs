@@ -321,12 +321,17 @@ impl Tenure {
         let (tell, word) = oneshot::channel();
         let tell = WaitsForWord { tell, counts };
         let mut state = self.state();
+        let mut late = None;
         match (state.ended, &mut state.ending) {
-            (Some(ending), _) => self.answer(vec![tell], &Ok(ending)), // it was given back after we let go
+            (Some(ending), _) => late = Some((tell, ending)), // it was given back after we let go
             (None, Some(ending)) => ending.push(tell),
             (None, None) => state.not_asked_yet().push(tell),
         }
         let is_first = (!state.waiting.is_empty() || state.unconfirmed) && !mem::replace(&mut state.confirming, true);
+        drop(state);
+        if let Some((tell, ending)) = late {
+            self.answer(vec![tell], &Ok(ending));
+        }
         (word, is_first)
     }
 
@@ -386,8 +391,8 @@ impl Tenure {
     }
 
     fn refused(&self, error: &Error) {
-        let mut state = self.state();
-        self.answer(mem::take(&mut state.asked), &Err(error.clone()));
+        let asked = mem::take(&mut self.state().asked);
+        self.answer(asked, &Err(error.clone()));
     }
 
     /// The end of the lease by the clock of this process.
@@ -424,16 +429,21 @@ impl Tenure {
     fn begins(&self) -> bool {
         let mut state = self.state();
         let left = state.waiting.extract_if(.., |one| one.tell.is_closed()).collect();
-        self.answer(left, &Ok(Ending::Ours)); // as dropped guards
-        let waiting = mem::take(&mut state.waiting);
+        let (waiting, mut late) = (mem::take(&mut state.waiting), None);
         match (state.ended, &mut state.ending) {
-            (Some(ending), _) => self.answer(waiting, &Ok(ending)),
+            (Some(ending), _) => late = Some((waiting, ending)),
             (None, Some(ending)) => ending.extend(waiting),
             (None, None) => state.asked = waiting,
         }
         let is_due = mem::take(&mut state.unconfirmed) && state.ended.is_none() && state.ending.is_none();
-        state.confirming = is_due || !state.asked.is_empty();
-        state.confirming
+        let begins = is_due || !state.asked.is_empty();
+        state.confirming = begins;
+        drop(state);
+        self.answer(left, &Ok(Ending::Ours)); // as dropped guards
+        if let Some((waiting, ending)) = late {
+            self.answer(waiting, &Ok(ending));
+        }
+        begins
     }
 
     fn unanswered(&self) {
@@ -457,7 +467,9 @@ impl Tenure {
             resting.inheritance.confirmed(sent, self.lease, sure);
         }
         state.until = state.until.max(sent + self.lease.certain());
-        self.answer(mem::take(&mut state.asked), &Ok(Ending::Ours));
+        let asked = mem::take(&mut state.asked);
+        drop(state);
+        self.answer(asked, &Ok(Ending::Ours));
     }
 
     /// Lost, for all of them and for whoever has it now; unless it was given back meanwhile. Then that tells. If the lease may have
@@ -466,7 +478,10 @@ impl Tenure {
         let mut state = self.state();
         let asked = mem::take(&mut state.asked);
         match (state.ended, &mut state.ending) {
-            (Some(ending), _) => self.answer(asked, &Ok(ending)),
+            (Some(ending), _) => {
+                drop(state);
+                self.answer(asked, &Ok(ending));
+            }
             (None, Some(ending)) => ending.extend(asked),
             (None, None) => {
                 let release = state.give_up_rest();
@@ -510,10 +525,13 @@ impl Tenure {
         // The last hold may not have looked at what it was passed, and so may not know until when the server had it for certain.
         let ending = if ending == Ending::Unknown { state.not_found() } else { ending };
         state.ended.get_or_insert(ending);
-        self.answer(state.ending.take().unwrap_or_default(), &Ok(ending));
+        let waiting = state.ending.take().unwrap_or_default();
+        drop(state);
+        self.answer(waiting, &Ok(ending));
     }
 
-    /// Who has left is told nothing, but counted.
+    /// Who has left is told nothing, but counted. Not to be called while the state is locked: a recorder or a subscriber is code of the
+    /// program, which may ask for this lock.
     fn answer(&self, waiting: Waiting, what: &Result<Ending>) {
         let (counters, gone) = (self.counters.of(self.subject()), matches!(what, Ok(Ending::Gone)));
         let words = if gone { "found lost at its release" } else { "released" };
