@@ -67,56 +67,30 @@ impl<G: AsyncGuard> Drop for Kept<G> {
     }
 }
 
-impl AsyncGuard for engine::Guard {
-    fn names(&self) -> String {
-        self.name().to_owned()
-    }
+/// By the methods of the guard. `names` is for the log.
+macro_rules! async_guard {
+    ($guard:ty, $names:expr) => {
+        impl AsyncGuard for $guard {
+            fn names(&self) -> String {
+                let names: fn(&Self) -> String = $names;
+                names(self)
+            }
 
-    fn unlock(self) -> impl Future<Output = Result<()>> + Send {
-        engine::Guard::unlock(self)
-    }
+            fn unlock(self) -> impl Future<Output = Result<()>> + Send {
+                <$guard>::unlock(self)
+            }
 
-    fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
-        engine::Guard::watch(self)
-    }
+            fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+                <$guard>::watch(self)
+            }
 
-    fn command_timeout(&self) -> Duration {
-        engine::Guard::command_timeout(self)
-    }
+            fn command_timeout(&self) -> Duration {
+                <$guard>::command_timeout(self)
+            }
+        }
+    };
 }
 
-impl AsyncGuard for combined::QuorumGuard {
-    fn names(&self) -> String {
-        self.name().to_owned()
-    }
-
-    fn unlock(self) -> impl Future<Output = Result<()>> + Send {
-        combined::QuorumGuard::unlock(self)
-    }
-
-    fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
-        combined::QuorumGuard::watch(self)
-    }
-
-    fn command_timeout(&self) -> Duration {
-        combined::QuorumGuard::command_timeout(self)
-    }
-}
-
-impl AsyncGuard for combined::MultiGuard {
-    fn names(&self) -> String {
-        combined::MultiGuard::names(self).collect::<Vec<_>>().join(", ")
-    }
-
-    fn unlock(self) -> impl Future<Output = Result<()>> + Send {
-        combined::MultiGuard::unlock(self)
-    }
-
-    fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
-        combined::MultiGuard::watch(self)
-    }
-
-    fn command_timeout(&self) -> Duration {
-        combined::MultiGuard::command_timeout(self)
-    }
-}
+async_guard!(engine::Guard, |guard| guard.name().to_owned());
+async_guard!(combined::QuorumGuard, |guard| guard.name().to_owned());
+async_guard!(combined::MultiGuard, |guard| guard.names().collect::<Vec<_>>().join(", "));
