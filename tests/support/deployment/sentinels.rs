@@ -123,18 +123,30 @@ impl Sentinels {
 
     /// A replica takes over because a sentinel is told so, as before maintenance. What was written just before may be
     /// lost, since nobody asks the master. Says which it is, once all sentinels know.
+    ///
+    /// A sentinel gives a failover up if the replica is slow to follow. The master is well, so nobody would begin another: it
+    /// is told so again. While a failover is under way it refuses.
     pub(crate) async fn fail_over(&self) -> usize {
         let (was, sentinel) = (self.master_at(), self.running().next().expect("a sentinel that runs"));
-        let begun = || sentinel.try_ask::<String>(&["SENTINEL", "FAILOVER", SERVICE]).is_ok();
-        until("a replica that can take over", PATIENCE, begun).await;
-        self.heir_of(was).await
+        let begun_or_done = || {
+            if self.master_by(sentinel) == Some(was) {
+                let _ = sentinel.try_ask::<String>(&["SENTINEL", "FAILOVER", SERVICE]);
+            }
+            self.is_heir_of(was)
+        };
+        until("a replica to take over as told", PATIENCE, begun_or_done).await;
+        self.master_at()
     }
 
     /// Waits until another one is master instead of that one, which was killed or frozen, and all sentinels know.
     pub(crate) async fn heir_of(&self, was: usize) -> usize {
-        let known = || self.running().all(|sentinel| self.master_by(sentinel).is_some_and(|master| master != was));
-        until("another one to take over", PATIENCE, || known() && is_master(self.master())).await;
+        until("another one to take over", PATIENCE, || self.is_heir_of(was)).await;
         self.master_at()
+    }
+
+    fn is_heir_of(&self, was: usize) -> bool {
+        let known = |sentinel| self.master_by(sentinel).is_some_and(|master| master != was);
+        self.running().all(known) && is_master(self.master())
     }
 
     /// Waits until all run and the sentinels know the whole of it, as at the start.
