@@ -6,7 +6,7 @@ use leasehold::{Client, Guard, Owner};
 
 use crate::support::{
     Server, before, behind, ms,
-    proxy::{Fault, Mode, Proxy, Rule, Which, twice, wrong_nonce},
+    proxy::{Fault, Proxy, Rule, Which, twice, wrong_nonce},
     script, until, within,
 };
 
@@ -34,6 +34,17 @@ impl Scene {
 
     async fn taken(&self, name: &str) -> Guard {
         self.client.lock(name).lock().await.expect("free")
+    }
+
+    /// The results of these calls, whose requests have all reached the server before it replies to the first.
+    async fn together<T>(&self, requests: u64, calls: impl Future<Output = T>) -> T {
+        let before = self.proxy.tally().requests;
+        self.server.freeze();
+        let there = async {
+            until("all to be under way", ms(1_000), || self.proxy.tally().requests - before >= requests).await;
+            self.server.thaw();
+        };
+        soon("all answers", async { tokio::join!(calls, there) }).await.0
     }
 
     /// So many connections were replaced for that reason, and the old ones are closed.
@@ -74,15 +85,9 @@ async fn no_good_news_from_somebody_elses_reply() {
     // One reply too many: all later ones on that connection are shifted by one, so that who asks for what is taken
     // gets "granted", which was said to somebody else.
     scene.rewrite("acquire", 1, twice);
-    scene.proxy.set(Mode::Stall);
-    let (calls, owner) = (scene.client.stats().total.calls, Owner::new());
+    let owner = Owner::new();
     let (free, taken) = (scene.client.lock("free"), scene.client.lock("taken").owner(&owner));
-    let asking = async { tokio::join!(free.try_lock(), taken.try_lock()) };
-    let under_way = async {
-        until("both to be under way", ms(1_000), || scene.client.stats().total.calls - calls == 2).await;
-        scene.proxy.set(Mode::Pass);
-    };
-    let ((granted, refused), ()) = soon("both answers", async { tokio::join!(asking, under_way) }).await;
+    let (granted, refused) = scene.together(2, async { tokio::join!(free.try_lock(), taken.try_lock()) }).await;
     let granted = granted.expect("answered").expect("free");
     assert!(refused.expect("answered").is_none(), "somebody else has it");
     assert_eq!(scene.server.lock("free"), [(granted.id().to_owned(), 1)]);
@@ -96,14 +101,7 @@ async fn no_bad_news_either() {
     let (mine, other) = (scene.taken("mine").await, scene.taken("other").await);
     let _: u32 = scene.server.ask(&["DEL", "other"]);
     scene.rewrite("renew", 1, twice);
-    scene.proxy.set(Mode::Stall);
-    let calls = scene.client.stats().total.calls;
-    let asking = async { tokio::join!(other.check(), mine.check()) };
-    let under_way = async {
-        until("both to be under way", ms(1_000), || scene.client.stats().total.calls - calls == 2).await;
-        scene.proxy.set(Mode::Pass);
-    };
-    let ((gone, kept), ()) = soon("both answers", async { tokio::join!(asking, under_way) }).await;
+    let (gone, kept) = scene.together(2, async { tokio::join!(other.check(), mine.check()) }).await;
     gone.expect_err("it was deleted");
     kept.expect("the other one's loss is not ours");
     assert!(other.is_lost() && !mine.is_lost());
