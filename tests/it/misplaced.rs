@@ -36,7 +36,7 @@ impl Scene {
         self.client.lock(name).lock().await.expect("free")
     }
 
-    /// The results of these calls, whose requests have all reached the server before it replies to the first.
+    /// The results of these calls. All their requests have left the client before the server replies to the first one.
     async fn together<T>(&self, requests: u64, calls: impl Future<Output = T>) -> T {
         let before = self.proxy.tally().requests;
         self.server.freeze();

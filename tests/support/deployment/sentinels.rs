@@ -1,6 +1,11 @@
 //! A master with two replicas, and three sentinels that watch over them.
 
-use std::{collections::HashMap, fs, path::Path, time::Duration};
+use std::{
+    collections::HashMap,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use super::{addresses, follows, says_of_itself, start_all, tls::Certificates};
 use crate::support::{
@@ -14,6 +19,8 @@ const SERVICE: &str = "mymaster";
 const SILENCE: &str = "1000";
 /// How long the sentinels may take to agree on something.
 const PATIENCE: Duration = ms(45_000); // an election that fails is held again after seconds
+/// After this time a failover without a result is over: more than twice the `failover-timeout`.
+const GIVEN_UP: Duration = ms(8_000);
 
 /// Servers are named by their place. The master is 0 at first.
 pub(crate) struct Sentinels {
@@ -121,20 +128,22 @@ impl Sentinels {
         self.running().find_map(|sentinel| self.master_by(sentinel)).expect("a sentinel of ours runs")
     }
 
-    /// A replica takes over because a sentinel is told so, as before maintenance. What was written just before may be
-    /// lost, since nobody asks the master. Says which it is, once all sentinels know.
+    /// Tells a sentinel to fail over, as before maintenance. What was written just before may be lost. Returns the new master, once all
+    /// sentinels know it.
     ///
-    /// A sentinel gives a failover up if the replica is slow to follow. The master is well, so nobody would begin another: it
-    /// is told so again. While a failover is under way it refuses.
+    /// A sentinel ends a failover without a result if the replica is too slow. The old master is well, so no sentinel begins another one.
+    /// Then this tells it again, but not before [`GIVEN_UP`]: a failover that has just ended must not be followed by a second one.
     pub(crate) async fn fail_over(&self) -> usize {
         let (was, sentinel) = (self.master_at(), self.running().next().expect("a sentinel that runs"));
-        let begun_or_done = || {
-            if self.master_by(sentinel) == Some(was) {
-                let _ = sentinel.try_ask::<String>(&["SENTINEL", "FAILOVER", SERVICE]);
+        let mut told: Option<Instant> = None;
+        let done = || {
+            if told.is_none_or(|told| told.elapsed() > GIVEN_UP) && self.master_by(sentinel) == Some(was) {
+                let begins = sentinel.try_ask::<String>(&["SENTINEL", "FAILOVER", SERVICE]).is_ok();
+                told = begins.then(Instant::now).or(told);
             }
             self.is_heir_of(was)
         };
-        until("a replica to take over as told", PATIENCE, begun_or_done).await;
+        until("a replica to take over as told", PATIENCE, done).await;
         self.master_at()
     }
 
