@@ -15,10 +15,11 @@ use crate::{
     clock::Moment,
     config::{Config, Confirmed, Lease, PubSub},
     credentials::{Credentials, CredentialsProvider},
-    engine::{Engine, Hold, TaskRuntime},
+    engine::{Engine, Hold},
     error::{Error, Result},
     redis::Url,
     stats::Stats,
+    task_runtime::TaskRuntime,
     tls::TlsContext,
 };
 

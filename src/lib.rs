@@ -131,12 +131,15 @@ mod error;
 mod explore;
 #[cfg_attr(not(feature = "metrics"), path = "no_export.rs")]
 mod export;
+mod failed;
+mod kind;
 mod owner;
 mod primitives;
 mod redis;
 mod spans;
 mod stats;
 mod sync;
+mod task_runtime;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 

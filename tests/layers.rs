@@ -7,7 +7,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 8] = [
+const LAYERS: [&[&str]; 9] = [
     &[
         "sync",
         "error",
@@ -25,6 +25,7 @@ const LAYERS: [&[&str]; 8] = [
     // Without I/O, so it needs nothing of the crate.
     &["lock"],
     &["redis"],
+    &["kind", "failed", "task_runtime"],
     &["engine"],
     &["client"],
     &["primitives"],

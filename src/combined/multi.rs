@@ -11,10 +11,12 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
-    engine::{ASKING, Guard, TaskRuntime, WaitLimit},
+    engine::{Guard, WaitLimit},
     error::{Error, Lost, Result},
+    failed::ASKING,
     primitives::Lock,
     sync::tokio,
+    task_runtime::TaskRuntime,
 };
 
 /// What a round of requests gets at least that begins when the time of its call is over.

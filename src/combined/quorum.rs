@@ -15,12 +15,14 @@ use super::{
 use crate::{
     client::Client,
     clock::Moment,
-    engine::{ASKING, Guard, TaskRuntime, WaitLimit},
+    engine::{Guard, WaitLimit},
     error::{Error, Result},
+    failed::ASKING,
     owner::Owner,
     primitives::{ActsFor, Lock},
     redis::source,
     sync::tokio,
+    task_runtime::TaskRuntime,
 };
 
 /// The first pause after a vote without a majority; the next ones are longer. A release message ends a pause early.

@@ -22,10 +22,12 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    engine::{GIVING_BACK, Guard, TaskRuntime, pass},
+    engine::{Guard, pass},
     error::{Error, Lost, Result},
+    failed::GIVING_BACK,
     primitives::Lock,
     sync::tokio,
+    task_runtime::TaskRuntime,
 };
 
 /// A vote that is granted later than this after a majority counts from then on: meanwhile, another owner may have acquired the lock with

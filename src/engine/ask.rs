@@ -8,12 +8,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::{
     clock::Moment,
     config::Lease,
-    error::{Error, Result, Source},
-    redis::{Answer, Fault, Part, Persistence, Redis, Script, server_in, spread},
+    error::Result,
+    failed::{error, silent},
+    redis::{Answer, Fault, Part, Persistence, Redis, Script, spread},
     sync::{std, tokio},
+    task_runtime::TaskRuntime,
 };
 
-use super::{TaskRuntime, hold::Hold};
+use super::hold::Hold;
 
 /// If the server refuses for now, the pauses between two attempts double from the first to the last, so that thousands of callers do
 /// not keep the server busy. After an attempt without a reply there is no longer pause, because that attempt has waited already.
@@ -188,33 +190,4 @@ impl Pauses {
         self.0 = (pause * 2).min(LAST_PAUSE);
         spread(pause)
     }
-}
-
-/// The error if there was no usable reply in time. Names the server that the cause is about.
-pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Source) -> Error {
-    match server_in(&source) {
-        Some(server) => Error::silent_at(server, what, name, waited, source.clone()),
-        None => Error::silent(what, name, waited, Some(source)),
-    }
-}
-
-/// The error that the user gets for a fault.
-pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
-    match fault {
-        Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => silent(what, name, waited, source),
-        Fault::Abandoned => Error::abandoned(what, name),
-        Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
-        Fault::Conflict => Error::Conflict { name: name.to_owned() },
-        Fault::Server(source) | Fault::NoMemory(source) => Error::Server { source },
-        // Only without a cluster URL: with one, the request is sent to the right server.
-        Fault::Elsewhere(_, source) => {
-            Error::config("url", format!("the server belongs to a cluster; use redis-cluster:// ({source})"))
-        }
-        Fault::Closed => Error::Closed,
-    }
-}
-
-/// The error for a reply that no script gives.
-pub(crate) fn unexpected(answer: &Answer) -> Error {
-    Error::unexpected(&format!("{answer:?}"))
 }

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::{
-    Engine, GIVING_BACK, TaskRuntime,
-    ask::{Reply, ScriptRequest, unexpected},
+    Engine,
+    ask::{Reply, ScriptRequest},
     hold::{Ending, Grant, Hold, LeaseTerms},
     releaser::{GivenBack, ReleaseJob},
     tenure::Tenure,
@@ -17,11 +17,13 @@ use crate::{
     clock::Moment,
     config::Lease,
     error::{Error, Lost, Result},
+    failed::{CONFIRMING, GIVING_BACK, unexpected},
     owner::Owner,
     redis::{Code, Part, Script},
     spans::{self, HoldSpan},
     stats::LockCounters,
     sync::{std, tokio},
+    task_runtime::TaskRuntime,
 };
 
 /// One acquisition of a lock. [`unlock`](Guard::unlock) releases it. If you drop the guard, the client releases it in the background.
@@ -355,7 +357,7 @@ impl Guard {
         let end = self.hold.lease_ends();
         let claim = lease.map_or_else(String::new, |lease| self.hold.lengthening(lease));
         let part = self.hold.renew_part(lease, &claim, end);
-        let Reply { sent, answer, .. } = self.ask("confirming the lock", (&script.script, part), lease).await?;
+        let Reply { sent, answer, .. } = self.ask(CONFIRMING, (&script.script, part), lease).await?;
         self.hold.confirmed(sent, lease, self.hold.kind.rules.sure_after(&answer, sent, end));
         self.engine.watchdog.list(&self.hold);
         self.hold.check()

@@ -10,15 +10,12 @@ use std::{
 use tokio::{runtime::Handle, sync::Notify, task::AbortHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    kind::{Kind, KindScript, Sure, Waits},
-    queue::LineKey,
-    tenure::Tenure,
-};
+use super::{queue::LineKey, tenure::Tenure};
 use crate::{
     clock::Moment,
     config::{Lease, Name},
     error::{Error, Lost, Result},
+    kind::{Kind, KindScript, Sure, Waits},
     owner::Owner,
     redis::{Part, Recall},
     stats::{Counters, Subject},
@@ -1021,7 +1018,10 @@ impl fmt::Debug for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{engine::Rules, redis::LOCK_CHANNEL};
+    use crate::{
+        kind::{KindScript, Rules},
+        redis::LOCK_CHANNEL,
+    };
 
     static KIND: Kind = Kind {
         channel: LOCK_CHANNEL,

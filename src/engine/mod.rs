@@ -7,13 +7,11 @@ mod crowd;
 mod explore;
 mod guard;
 mod hold;
-mod kind;
 mod queue;
 mod queue_state;
 mod registry;
 mod releaser;
 mod sharing;
-mod task_runtime;
 mod tenure;
 mod wait;
 mod waiter;
@@ -36,9 +34,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use guard::{Guard, Outcome};
-pub(crate) use kind::{ExtraKey, Kind, KindScript, Rules, Waits};
-pub(crate) use task_runtime::TaskRuntime;
-pub(crate) use wait::{ASKING, AcquireRequest, WaitLimit};
+pub(crate) use wait::{AcquireRequest, WaitLimit};
 
 #[cfg(feature = "test-util")]
 use crate::redis::MemoryServer;
@@ -46,12 +42,15 @@ use crate::{
     clock::Moment,
     config::{Config, Name},
     error::{Error, Lost, Result},
+    failed::{self, GIVING_BACK, silent},
+    kind::Kind,
     owner::Owner,
     redis::{Answer, Fault, Listener, Part, Redis, Script, Subscription, Url},
     stats::Counters,
     sync::{std, tokio},
+    task_runtime::TaskRuntime,
 };
-use ask::{Pauses, ScriptRequest, silent};
+use ask::{Pauses, ScriptRequest};
 use crowd::Crowd;
 use hold::Ending;
 pub(crate) use hold::{Hold, pass};
@@ -61,7 +60,6 @@ use releaser::{ReleaseJob, Releaser};
 use tenure::Tenure;
 use watchdog::Watchdog;
 
-pub(crate) const GIVING_BACK: &str = "releasing the lock";
 const CONNECTING: &str = "connecting";
 const CLOSING_CLIENT: &str = "closing the client";
 /// The time that an attempt to connect gets at least, even if less is left.
@@ -190,7 +188,7 @@ impl Engine {
                     return Ok(Engine::build(config, redis, counters, closed));
                 }
                 Ok(Err(fault @ (Fault::Unknown(_) | Fault::NotSent(_) | Fault::NotReady(_)))) => last = fault.source(),
-                Ok(Err(fault)) => return Err(ask::error(fault, CONNECTING, since.elapsed(), "")),
+                Ok(Err(fault)) => return Err(failed::error(fault, CONNECTING, since.elapsed(), "")),
                 Err(_) => {}
             }
             let left = || config.connect_timeout.saturating_sub(since.elapsed());
@@ -387,8 +385,8 @@ impl Engine {
         TaskRuntime::around(PING)?;
         let since = Instant::now();
         match timeout(self.config.command_timeout, self.redis.ping()).await {
-            Ok(answered) => answered.map_err(|fault| ask::error(fault, PING, since.elapsed(), "")),
-            Err(_) => Err(ask::silent(PING, "", since.elapsed(), self.redis.trouble("", None))),
+            Ok(answered) => answered.map_err(|fault| failed::error(fault, PING, since.elapsed(), "")),
+            Err(_) => Err(silent(PING, "", since.elapsed(), self.redis.trouble("", None))),
         }
     }
 
@@ -409,7 +407,7 @@ impl Engine {
 
     #[cfg(feature = "bench")]
     pub(crate) async fn raw(&self, source: &str) -> Result<crate::redis::Raw> {
-        self.redis.raw(source).await.map_err(|fault| ask::error(fault, "loading a script", Duration::ZERO, ""))
+        self.redis.raw(source).await.map_err(|fault| failed::error(fault, "loading a script", Duration::ZERO, ""))
     }
 
     /// An id that Redis has never seen.

@@ -21,7 +21,6 @@ use tokio::{
 
 use super::{
     hold::{Grant, Hold},
-    kind::{Kind, Rules},
     queue_state::{Others, QueueState},
     releaser::ReleaseJob,
     sharing::{Resumed, Sharing},
@@ -33,6 +32,7 @@ use crate::{
     clock::Moment,
     config::Lease,
     error::{Error, Result},
+    kind::{Kind, Rules},
     redis::{Listener, Redis, Subscription},
     stats::Counters,
     sync::{dashmap, std, tokio},

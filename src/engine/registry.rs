@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dashmap::{DashMap, Entry};
 
-use super::{hold::Hold, kind::Kind};
-use crate::{owner::Owner, sync::dashmap};
+use super::hold::Hold;
+use crate::{kind::Kind, owner::Owner, sync::dashmap};
 
 /// The name, the kind of lock, and the owner of a hold. Locks of one name but of different kinds are independent here.
 pub(crate) type HoldKey = (Arc<str>, &'static Kind, Owner);

@@ -15,9 +15,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::{Anew, Pauses, Reply, ScriptRequest, unexpected},
+    ask::{Anew, Pauses, Reply, ScriptRequest},
     hold::{Ending, Grant, Hold},
-    kind::KindScript,
     queue::{LineKey, Queues},
     tenure::{Leaving, Tenure},
     waiter::Waiter,
@@ -25,6 +24,8 @@ use super::{
 use crate::{
     clock::Moment,
     error::{Error, Lost, Result},
+    failed::unexpected,
+    kind::KindScript,
     owner::Owner,
     redis::{Answer, Code, Part, Persistence, Redis},
     stats::Counters,

@@ -23,9 +23,8 @@ use tokio::{
 };
 
 use super::{
-    ask::{Pauses, Reply, ScriptRequest, unexpected},
+    ask::{Pauses, Reply, ScriptRequest},
     hold::{Ending, Hold, Inheritance},
-    kind::Kind,
     queue::Queues,
     releaser::{ReleaseJob, millis},
 };
@@ -33,6 +32,8 @@ use crate::{
     clock::Moment,
     config::{Lease, Name},
     error::{Error, Lost, Result},
+    failed::unexpected,
+    kind::Kind,
     redis::{Code, Redis},
     stats::{Counters, Subject},
     sync::{std, tokio},

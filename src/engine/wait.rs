@@ -15,11 +15,10 @@ use tokio::{
 };
 
 use super::{
-    Engine, TaskRuntime,
-    ask::{Pauses, ScriptRequest, silent, unexpected},
+    Engine,
+    ask::{Pauses, ScriptRequest},
     guard::Guard,
     hold::{Claim, Grant, Hold, LeaseTerms},
-    kind::{Kind, Waits},
     queue::{OngoingAttempt, QueueEntry, SharedAnswer, Signal},
     registry::HoldKey,
     releaser::Leftovers,
@@ -30,10 +29,13 @@ use crate::{
     clock::Moment,
     config::{Lease, Name, PubSub},
     error::{Error, Result},
+    failed::{ASKING, silent, unexpected},
+    kind::{Kind, Waits},
     owner::Owner,
     redis::{Answer, Code, source},
     stats::{AcquiredBy, Subject},
     sync::{std, tokio},
+    task_runtime::TaskRuntime,
 };
 
 /// The tracing target of events about locks.
@@ -816,7 +818,6 @@ impl Engine {
     }
 }
 
-pub(crate) const ASKING: &str = "acquiring the lock";
 /// The time that the attempt after the deadline gets at least.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
 /// The longest such time, however many waiters have the same deadline.

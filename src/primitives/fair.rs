@@ -6,8 +6,9 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::{ExtraKey, Guard, Kind, KindScript, Rules, Waits},
+    engine::Guard,
     error::Result,
+    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Code, LOCK_CHANNEL},
     stats::KindLabel,
 };

@@ -6,8 +6,9 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::{ExtraKey, Guard, Kind, KindScript, Rules},
+    engine::Guard,
     error::{Error, Result},
+    kind::{ExtraKey, Kind, KindScript, Rules},
     redis::{LOCK_CHANNEL, Part},
     stats::KindLabel,
 };

@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::{Guard, Kind, Rules},
+    engine::Guard,
     error::Result,
+    kind::{Kind, Rules},
     owner::Owner,
     redis::{LOCK_CHANNEL, Listener, Subscription},
 };

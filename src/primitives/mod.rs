@@ -4,7 +4,7 @@
 macro_rules! script {
     ($($file:literal),+ $(; $($key:expr),+)?) => { script!(new: $($file),+ $(; $($key),+)?) };
     ($made:ident: $($file:literal),+ $(; $($key:expr),+)?) => {
-        crate::engine::KindScript::$made(
+        crate::kind::KindScript::$made(
             concat!(include_str!("../redis/frame.lua"), $(include_str!($file)),+),
             &[$($($key),+)?],
         )

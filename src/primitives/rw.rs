@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::{ExtraKey, Guard, Kind, Rules, WaitLimit, Waits},
+    engine::{Guard, WaitLimit},
     error::{Error, Lost, Result},
+    kind::{ExtraKey, Kind, Rules, Waits},
     redis::{Answer, Code},
     stats::KindLabel,
     sync::tokio,

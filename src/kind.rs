@@ -95,7 +95,7 @@ pub(crate) enum Sure {
 impl Sure {
     /// The new end of that time, if it was `before`, and `promised` is the time until which the holder was told that it is certain. Only
     /// proof that the lease was shortened moves the end to before that.
-    pub(super) fn end(self, sent: Moment, before: Moment, promised: Moment) -> Moment {
+    pub(crate) fn end(self, sent: Moment, before: Moment, promised: Moment) -> Moment {
         match self {
             Sure::AsUsual(time) if before == Moment::FAR => sent + time,
             Sure::AsUsual(time) => before.max(sent + time),
@@ -134,12 +134,12 @@ impl Rules {
     }
 
     /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
-    pub(super) fn has_mark(&self) -> bool {
+    pub(crate) fn has_mark(&self) -> bool {
         self.shared || self.waits == Waits::Marked
     }
 
     /// The time after which the trace of a waiter on the server expires.
-    pub(super) fn trace(&self) -> Duration {
+    pub(crate) fn trace(&self) -> Duration {
         match self.waits {
             Waits::Here => Duration::ZERO, // a reader's claim does not make its holds last longer
             Waits::Marked => Duration::from_secs(3),
@@ -219,12 +219,12 @@ impl Kind {
     }
 
     /// True if `acquire` has an argument after the channel: [`Kind::beside`], or a claim, or the command that notifies the next waiter.
-    pub(super) fn has_last_word(&self) -> bool {
+    pub(crate) fn has_last_word(&self) -> bool {
         self.beside.is_some() || self.rules.waits == Waits::InLine
     }
 
     /// True if the lock can stay on the server beyond its own lease: its owner may also hold the other kind of the same name, and renew it.
-    pub(super) fn may_outlast_its_lease(&self) -> bool {
+    pub(crate) fn may_outlast_its_lease(&self) -> bool {
         self.barred_by.is_some()
     }
 
