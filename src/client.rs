@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::tls::Tls;
 use crate::{
     clock::Moment,
-    config::{Config, Confirmed, Lease, PubSub},
+    config::{Config, Confirmed, Lease, Name, PubSub},
     credentials::{Credentials, CredentialsProvider},
     engine::{Engine, Hold},
     error::{Error, Result},
@@ -204,7 +204,8 @@ impl Client {
     /// ```
     #[must_use]
     pub fn held(&self) -> Vec<Held> {
-        self.engine.holds().iter().filter_map(|hold| Held::of(hold)).collect()
+        let of_machine = self.engine.driver.held().into_iter().filter_map(Held::of_machine);
+        self.engine.holds().iter().filter_map(|hold| Held::of(hold)).chain(of_machine).collect()
     }
 
     /// A script on a bare connection of this client. Benchmarks use it to measure the cost of everything else. Not part of the
@@ -266,6 +267,13 @@ impl Held {
         let (since, holds, remaining) = hold.held()?;
         let since = Instant::now().checked_sub(Moment::now().since(since))?;
         Some(Held { name: hold.name.to_string(), id: hold.id().to_owned(), holds, since, remaining })
+    }
+}
+
+impl Held {
+    fn of_machine((name, id, since, holds, until): (Name, Box<str>, Moment, u32, Moment)) -> Option<Held> {
+        let since = Instant::now().checked_sub(Moment::now().since(since))?;
+        Some(Held { name: name.to_string(), id: id.into(), holds, since, remaining: until.left() })
     }
 }
 

@@ -78,6 +78,14 @@ impl Moment {
         self.since(Moment::now())
     }
 
+    pub(crate) fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+
+    pub(crate) fn nanos(self) -> u64 {
+        self.0
+    }
+
     /// Rounds down to a multiple of `grid`.
     pub(crate) fn floor(self, grid: Duration) -> Moment {
         Moment(self.0 - self.0 % nanos(grid).max(1))

@@ -72,6 +72,8 @@ pub(crate) struct Rules {
     /// Several owners may hold it at once.
     pub(crate) shared: bool,
     pub(crate) waits: Waits,
+    /// It runs on the state machine.
+    pub(crate) on_machine: bool,
     /// The lock may pass from hold to hold in this process without a request.
     pub(crate) passes_on: bool,
     /// The server returns a fencing token when it grants the lock or hands it over.
@@ -115,6 +117,7 @@ impl Rules {
         suffix: "",
         shared: false,
         waits: Waits::Here,
+        on_machine: false,
         passes_on: true,
         has_token: false,
         sure: None,

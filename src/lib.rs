@@ -124,6 +124,7 @@ mod clock;
 mod combined;
 mod config;
 mod credentials;
+mod driver;
 mod engine;
 mod error;
 #[cfg(leasehold_explore)]
@@ -132,10 +133,13 @@ mod explore;
 #[cfg_attr(not(feature = "metrics"), path = "no_export.rs")]
 mod export;
 mod failed;
+mod guard;
 mod kind;
+mod lock;
 mod owner;
 mod primitives;
 mod redis;
+mod request;
 mod spans;
 mod stats;
 mod sync;
@@ -151,8 +155,8 @@ pub use client::{Builder, Client, Held};
 pub use combined::{Leader, MultiGuard, MultiLock, Once, Quorum, QuorumGuard, QuorumLock};
 pub use config::PubSub;
 pub use credentials::Credentials;
-pub use engine::{Guard, Outcome};
 pub use error::{Error, Lost, Result};
+pub use guard::{Guard, Outcome};
 pub use owner::Owner;
 pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Lock, ReadGuard, RwLock, RwState, WriteGuard};
 #[cfg(feature = "test-util")]

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    hash::{Hash, Hasher},
     sync::atomic::{AtomicU64, Ordering},
     thread::ThreadId,
 };
@@ -92,6 +93,41 @@ impl Owner {
     /// Dropping the future drops `work`; nothing else happens.
     pub async fn scope<F: Future>(&self, work: F) -> F::Output {
         SCOPE.scope(self.clone(), work).await
+    }
+}
+
+impl Owner {
+    /// A number that no other owner of this process has.
+    pub(crate) fn number(&self) -> u64 {
+        match self.0 {
+            Who::Unique(number) => number << 2,
+            Who::Task(task) => number_in(task) << 2 | 1,
+            Who::Thread(thread) => number_in(thread) << 2 | 2,
+        }
+    }
+}
+
+/// The ids of tasks and threads are numbers that count up, but only their hash shows them. A test checks that this is so.
+fn number_in(id: impl Hash) -> u64 {
+    let mut number = TheNumber(0);
+    id.hash(&mut number);
+    number.finish()
+}
+
+/// Returns the number that was hashed. If there are several, it mixes them.
+struct TheNumber(u64);
+
+impl Hasher for TheNumber {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &[
         "sync",
         "error",
@@ -25,7 +25,8 @@ const LAYERS: [&[&str]; 9] = [
     // Without I/O, so it needs nothing of the crate.
     &["lock"],
     &["redis"],
-    &["kind", "failed", "task_runtime"],
+    &["kind", "request", "failed", "task_runtime"],
+    &["driver"],
     &["engine"],
     &["client"],
     &["primitives"],

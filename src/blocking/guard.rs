@@ -9,13 +9,13 @@ use super::{
     wait::{enter, wait},
 };
 use crate::{
-    engine::{self, Outcome},
     error::{Lost, Result},
+    guard::{self, Outcome},
     owner::Owner,
     primitives::{self, plain_inside, write_if_held},
 };
 
-/// A lock that is held, until [`unlock`](Guard::unlock) or drop: see [`leasehold::Guard`](engine::Guard).
+/// A lock that is held, until [`unlock`](Guard::unlock) or drop: see [`leasehold::Guard`](guard::Guard).
 ///
 /// Dropping it releases the lock before `drop` returns, unless the server does not reply: see [the module](super).
 ///
@@ -42,10 +42,10 @@ use crate::{
 /// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
-pub struct Guard(Kept<engine::Guard>);
+pub struct Guard(Kept<guard::Guard>);
 
 impl Guard {
-    pub(super) fn new(guard: engine::Guard) -> Guard {
+    pub(super) fn new(guard: guard::Guard) -> Guard {
         Guard(Kept::new(guard))
     }
 
@@ -57,7 +57,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// As [`leasehold::Guard::unlock`](engine::Guard::unlock). After an error the client continues the release in the background.
+    /// As [`leasehold::Guard::unlock`](guard::Guard::unlock). After an error the client continues the release in the background.
     pub fn unlock(self) -> Result<()> {
         self.0.unlock()
     }
@@ -70,7 +70,7 @@ impl Guard {
     }
 
     /// A token that is cancelled when the lock is lost, for other threads and tasks. See
-    /// [`leasehold::Guard::lost_token`](engine::Guard::lost_token).
+    /// [`leasehold::Guard::lost_token`](guard::Guard::lost_token).
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         enter(|_| self.0.get().lost_token())
@@ -83,7 +83,7 @@ impl Guard {
     }
 
     /// The time for which this owner certainly holds the lock. Sends no request. See
-    /// [`leasehold::Guard::remaining`](engine::Guard::remaining).
+    /// [`leasehold::Guard::remaining`](guard::Guard::remaining).
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.get().remaining()
@@ -93,7 +93,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// As [`leasehold::Guard::check`](engine::Guard::check).
+    /// As [`leasehold::Guard::check`](guard::Guard::check).
     pub fn check(&self) -> Result<()> {
         wait(self.0.get().check())
     }
@@ -102,7 +102,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// As [`leasehold::Guard::extend`](engine::Guard::extend).
+    /// As [`leasehold::Guard::extend`](guard::Guard::extend).
     pub fn extend(&self, lease: Duration) -> Result<()> {
         wait(self.0.get().extend(lease))
     }

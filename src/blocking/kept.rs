@@ -6,9 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::wait::{released, wait, when};
 use crate::{
-    combined, engine,
-    engine::Outcome,
+    combined,
     error::{Lost, Result},
+    guard::{self, Outcome},
 };
 
 /// What a thread needs of an async guard.
@@ -91,6 +91,6 @@ macro_rules! async_guard {
     };
 }
 
-async_guard!(engine::Guard, |guard| guard.name().to_owned());
+async_guard!(guard::Guard, |guard| guard.name().to_owned());
 async_guard!(combined::QuorumGuard, |guard| guard.name().to_owned());
 async_guard!(combined::MultiGuard, |guard| guard.names().collect::<Vec<_>>().join(", "));

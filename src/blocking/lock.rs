@@ -7,8 +7,8 @@ use super::{
     wait::wait,
 };
 use crate::{
-    engine::Outcome,
     error::Result,
+    guard::Outcome,
     owner::Owner,
     primitives::{self, Holder},
 };

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     combined,
-    engine::Outcome,
     error::{Lost, Result},
+    guard::Outcome,
     owner::Owner,
 };
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{
     client::Client,
-    engine::Guard,
     error::{Error, Result},
+    guard::Guard,
     primitives::Lock,
     sync::tokio,
 };

@@ -11,10 +11,11 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
-    engine::{Guard, WaitLimit},
     error::{Error, Lost, Result},
     failed::ASKING,
+    guard::Guard,
     primitives::Lock,
+    request::WaitLimit,
     sync::tokio,
     task_runtime::TaskRuntime,
 };

@@ -3,8 +3,8 @@
 use std::future::Future;
 
 use crate::{
-    engine::Outcome,
     error::{Error, Lost, Result},
+    guard::Outcome,
     sync::tokio,
 };
 

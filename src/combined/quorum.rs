@@ -15,12 +15,13 @@ use super::{
 use crate::{
     client::Client,
     clock::Moment,
-    engine::{Guard, WaitLimit},
     error::{Error, Result},
     failed::ASKING,
+    guard::Guard,
     owner::Owner,
     primitives::{ActsFor, Lock},
     redis::source,
+    request::WaitLimit,
     sync::tokio,
     task_runtime::TaskRuntime,
 };

@@ -22,9 +22,10 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    engine::{Guard, pass},
+    engine::pass,
     error::{Error, Lost, Result},
     failed::GIVING_BACK,
+    guard::Guard,
     primitives::Lock,
     sync::tokio,
     task_runtime::TaskRuntime,

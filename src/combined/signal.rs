@@ -15,10 +15,10 @@ use tokio::{
 
 use super::tally::is_majority;
 use crate::{
-    engine::WaitLimit,
     error::Result,
     primitives::Lock,
     redis::{Listener, Subscription, spread},
+    request::WaitLimit,
     sync::tokio,
 };
 

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{engine::WaitLimit, sync::tokio};
+use crate::{request::WaitLimit, sync::tokio};
 
 /// By the names of the locks.
 #[derive(Debug, Clone, Default)]

@@ -1,10 +1,9 @@
 //! The guard: one acquisition of a hold.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
 
 use super::{
     Engine,
@@ -20,100 +19,18 @@ use crate::{
     failed::{CONFIRMING, GIVING_BACK, unexpected},
     owner::Owner,
     redis::{Code, Part, Script},
-    spans::{self, HoldSpan},
-    stats::LockCounters,
+    spans::ServerLabel,
+    stats::{LockCounters, Subject},
     sync::{std, tokio},
     task_runtime::TaskRuntime,
 };
 
-/// One acquisition of a lock. [`unlock`](Guard::unlock) releases it. If you drop the guard, the client releases it in the background.
-///
-/// You may move a guard to another task or thread and release it there. That does not change the owner: until the release, the task that
-/// called [`lock`](crate::Lock::lock) can still re-enter, and the task that has the guard now cannot.
-///
-/// You may drop a guard anywhere, also outside a runtime: the client's own tasks send the release. If the process or the runtime of
-/// `#[tokio::main]` ends first, the lock stays on the server until its lease expires. To prevent that, call
-/// [`unlock`](Guard::unlock) or [`Client::close`](crate::Client::close) before the end.
-///
-/// A guard does not prove that the lock is still held, because a lease can expire. [`lost`](Guard::lost) notifies you as soon as the
-/// client learns of a loss, and at the latest when [`remaining`](Guard::remaining) is zero. [`protect`](Guard::protect) also stops the
-/// work.
-///
-/// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-/// # fn main() { run(async |client| {
-/// let guard = client.mutex("nightly-report").lock().await?;
-/// tokio::select! {
-///     lost = guard.lost() => println!("stop: {lost}"),
-///     () = write_report() => println!("done"),
-/// }
-/// guard.unlock().await?; // an error if the lock was lost before
-/// # Ok(()) }) }
-/// # async fn write_report() {}
-/// ```
-#[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
-pub struct Guard {
+/// One acquisition of a hold. Dropping it releases it.
+pub(crate) struct EngineGuard {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
     terms: LeaseTerms,
     on_server: OnServer,
-    span: HoldSpan,
-}
-
-/// The result of [protected](Guard::protect_outcome) work.
-#[derive(Debug)]
-#[must_use = "it says whether the work was completed"]
-pub enum Outcome<T> {
-    /// The work was completed, and the lock was held until its release.
-    Done(T),
-    /// The work was completed, but the release failed: the lock was lost before, or the release could not be confirmed. Another owner
-    /// may have held the lock during the last part of the work. If the work is idempotent, run it again under the lock. Else compare its
-    /// result with the present state. [`guide::faq`](crate::guide::faq#after-an-unclear-end) has more.
-    Unconfirmed {
-        /// The value that the work returned.
-        value: T,
-        /// The error of [`Guard::unlock`].
-        error: Error,
-    },
-    /// The lock was lost, and the work was dropped before it was completed.
-    Stopped(Error),
-}
-
-impl<T> Outcome<T> {
-    /// The outcome of completed work. Logs a failed release. `id` is that of the hold, if there is only one.
-    pub(crate) fn completed(value: T, (name, id): (&str, Option<&str>), released: Result<()>) -> Outcome<T> {
-        match released {
-            Ok(()) => Outcome::Done(value),
-            Err(error) => {
-                tracing::warn!(target: "leasehold::lock", name, id, %error, "the work is completed, but the release failed");
-                Outcome::Unconfirmed { value, error }
-            }
-        }
-    }
-
-    /// The value of completed work, even if the release failed.
-    ///
-    /// # Errors
-    ///
-    /// The error of [`Stopped`](Outcome::Stopped).
-    pub fn into_value(self) -> Result<T> {
-        match self {
-            Outcome::Done(value) | Outcome::Unconfirmed { value, .. } => Ok(value),
-            Outcome::Stopped(error) => Err(error),
-        }
-    }
-
-    /// The value of completed work, only if the lock was held until its release.
-    ///
-    /// # Errors
-    ///
-    /// The error of [`Stopped`](Outcome::Stopped) or [`Unconfirmed`](Outcome::Unconfirmed). The value is dropped.
-    pub fn into_confirmed(self) -> Result<T> {
-        match self {
-            Outcome::Done(value) => Ok(value),
-            Outcome::Unconfirmed { error, .. } | Outcome::Stopped(error) => Err(error),
-        }
-    }
 }
 
 /// The part of this guard's acquisition that the server may have.
@@ -129,22 +46,16 @@ enum OnServer {
     Settled,
 }
 
-impl Guard {
+impl EngineGuard {
     /// Made for an acquisition that has been claimed, before the first request for it. From here on, dropping the guard undoes the
     /// acquisition.
-    pub(crate) fn of_claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> Guard {
-        Guard {
+    pub(crate) fn of_claim(engine: &Arc<Engine>, hold: &Arc<Hold>) -> EngineGuard {
+        EngineGuard {
             engine: Arc::clone(engine),
             hold: Arc::clone(hold),
             terms: LeaseTerms::default(),
             on_server: OnServer::Nothing,
-            span: HoldSpan::default(),
         }
-    }
-
-    /// The hold is granted: its span begins, below that of the caller.
-    pub(crate) fn begin_span(&mut self) {
-        self.span = HoldSpan::new(&self.engine.config.server, self.hold.subject(), || self.hold.id());
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -176,42 +87,7 @@ impl Guard {
         }
     }
 
-    /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
-    ///
-    /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another task of
-    /// this client waits, it gets the lock at once, without a request to the server. `unlock` then asks the server whether it still had the
-    /// lock, and returns when the reply confirms it. Several `unlock` calls share such a request.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::Lost`]: the lock was lost before. That includes a fixed [`lease`](crate::Lock::lease) or a
-    ///   [`max_hold`](crate::Lock::max_hold) that was over. If the server still has the lock, the client releases it in the background.
-    /// * [`Error::Closed`]: the client was closed after this call began and before the confirmation. (If it was closed before:
-    ///   [`Error::Lost`].)
-    /// * [`Error::Unavailable`]: the server did not reply, or refused, for
-    ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
-    /// * [`Error::Unavailable`] with "could not be confirmed": you called `unlock` in time, but no request reached the server before the
-    ///   lease expired, and then it no longer had the lock. Normally this means only that the lease expired after your call. But if the
-    ///   server lost the lock earlier, or it was forced open, another owner may have acquired it before your call; the client cannot tell.
-    ///
-    /// There is one case in which `Ok` is an assumption. If the first release request gets no reply and the second finds no lock, `unlock`
-    /// assumes that the first request released it.
-    ///
-    /// # Cancel safety
-    ///
-    /// You cannot undo the release once the future was polled: if you drop it, the client completes the release in the background.
-    /// Await the future or drop it. If you keep it without polling it, the lock may stay held until its lease expires.
-    pub async fn unlock(mut self) -> Result<()> {
-        let span = self.span.release(&self.engine.config.server, self.hold.subject(), || self.hold.id());
-        let released = self.give_back().instrument(span.clone()).await;
-        if let Err(error) = &released {
-            spans::note_error(&span, error);
-            self.span.note_loss(|| error.loss());
-        }
-        released
-    }
-
-    async fn give_back(&mut self) -> Result<()> {
+    pub(crate) async fn unlock(&mut self) -> Result<()> {
         if let Some(reason) = self.hold.loss() {
             self.leave();
             return Err(Error::lost(&self.hold.name, reason));
@@ -270,89 +146,19 @@ impl Guard {
         self.engine.config.command_timeout
     }
 
-    /// Resolves when the client learns that the lock is lost, and at the latest when [`remaining`](Guard::remaining) is zero. Use it in
-    /// `select!`.
-    ///
-    /// Outside a tokio runtime this future has no timer of its own. It then depends on the runtime that the client was connected on.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing. You can call it again.
-    pub async fn lost(&self) -> Lost {
+    pub(crate) async fn lost(&self) -> Lost {
         self.hold.lost().await
     }
 
-    /// A token for other tasks. The client cancels it when [`lost`](Guard::lost) would resolve. A release does not cancel it, unless
-    /// the release finds that the lock was lost. Each call returns a new token: if you cancel it, no other token is cancelled.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-    /// # fn main() { run(async |client| {
-    /// let guard = client.mutex("nightly-report").lock().await?;
-    /// let lost = guard.lost_token();
-    /// let helper = tokio::spawn(async move { lost.run_until_cancelled(async { /* a part of the work */ }).await });
-    /// assert!(helper.await.expect("it does not panic").is_some());
-    /// guard.unlock().await?;
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// The client's watchdog cancels the token. If you call this inside a tokio runtime with a timer, a task on that runtime watches the
-    /// lease as well. So the token is cancelled when the lease is over, even if the runtime that the client was connected on has ended
-    /// before.
-    #[must_use]
-    pub fn lost_token(&self) -> CancellationToken {
+    pub(crate) fn lost_token(&self) -> CancellationToken {
         self.hold.lost_token()
     }
 
-    /// True if [`lost`](Guard::lost) would resolve now. Sends no request.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.hold.loss().is_some()
-    }
-
-    /// The time for which this owner *certainly* holds the lock, even if the server never replies again. Zero once the lock is lost. Unless
-    /// you release it, the hold can be lost sooner only if the server loses the lock, if it is forced open, or if the client is closed. A
-    /// [`max_hold`](crate::Lock::max_hold) is taken into account. See [`guide::guarantees`](crate::guide::guarantees).
-    ///
-    /// The client counts it from the moment before it sent the last confirmed request. It uses a clock that continues while the machine
-    /// sleeps (on most [platforms](crate#platforms)). It subtracts a thousandth of the lease and 1 ms, because the clocks of client and
-    /// server may differ.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
-    /// Checks now on the server that this owner still holds the lock.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::Lost`]: this owner no longer holds the lock.
-    /// * [`Error::Unavailable`]: the server did not reply. [`remaining`](Guard::remaining) still says for how long the lock is
-    ///   certainly held.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    pub async fn check(&self) -> Result<()> {
-        self.confirm(None).await
-    }
-
-    /// Extends the lease: it expires `lease` from now. Never shortens the lease.
-    ///
-    /// Use it for fixed leases. The client renews all other locks itself; for those, a longer lease only helps to survive an outage.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidConfig`] if `lease` is shorter than 1 ms or longer than one year; else as [`check`](Guard::check).
-    ///
-    /// # Cancel safety
-    ///
-    /// If you drop the future, the lease may or may not be extended. It is never shortened.
-    pub async fn extend(&self, lease: Duration) -> Result<()> {
-        self.confirm(Some(Lease::new("lease", lease)?)).await
-    }
-
-    async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
+    pub(crate) async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
         let script = &self.hold.kind.renew;
         let end = self.hold.lease_ends();
         let claim = lease.map_or_else(String::new, |lease| self.hold.lengthening(lease));
@@ -382,111 +188,33 @@ impl Guard {
         }
     }
 
-    /// Runs `work`, then releases the lock. If the lock is lost before `work` is completed, `work` is dropped at its next `await`.
-    ///
-    /// The value of completed work is never dropped: the result is `Ok`, even if the release then fails or finds that the lock was
-    /// lost. Such a failure is logged. If you need to distinguish these cases, use [`protect_outcome`](Guard::protect_outcome).
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-    /// # fn main() { run(async |client| {
-    /// let guard = client.mutex("invoice:42").lock().await?;
-    /// let total = guard.protect(async { 40 + 2 }).await?;
-    /// # assert_eq!(total, 42);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if the lock was lost before `work` was completed. Then `work` was dropped, and the client releases the lock in the
-    /// background if the server still has it.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops `work` and the guard, so the lock is released in the background.
-    pub async fn protect<T>(self, work: impl Future<Output = T>) -> Result<T> {
-        self.protect_outcome(work).await.into_value()
-    }
-
-    /// As [`protect`](Guard::protect), for work that returns a `Result`: its errors and those of the lock become one `Result`.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-    /// # fn main() { run(async |client| {
-    /// # type BoxError = Box<dyn std::error::Error + Send + Sync>;
-    /// let guard = client.mutex("invoice:42").lock().await?;
-    /// let total: Result<u32, BoxError> = guard.try_protect(async { Ok("42".parse()?) }).await;
-    /// # assert_eq!(total.unwrap(), 42);
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The error of `work`, after the lock was released; else as [`protect`](Guard::protect).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`protect`](Guard::protect).
-    pub async fn try_protect<T, E: From<Error>>(self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        self.protect(work).await?
-    }
-
-    /// As [`protect`](Guard::protect), but distinguishes three cases: the work was completed while the lock was held, the work was
-    /// completed but the release failed, or the work was stopped.
-    ///
-    /// ```
-    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
-    /// # fn main() { run(async |client| {
-    /// use leasehold::Outcome;
-    ///
-    /// let guard = client.mutex("invoice:42").lock().await?;
-    /// match guard.protect_outcome(async { 40 + 2 }).await {
-    ///     Outcome::Done(total) => println!("{total}"),
-    ///     Outcome::Unconfirmed { value, error } => println!("{value}, but check it: {error}"),
-    ///     Outcome::Stopped(error) => println!("not completed: {error}"),
-    /// }
-    /// # Ok(()) }) }
-    /// ```
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`protect`](Guard::protect).
-    pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> Outcome<T> {
-        let value = tokio::select! {
-            biased;
-            reason = self.lost() => return Outcome::Stopped(Error::lost(self.name(), reason)),
-            value = work => value,
-        };
-        let (name, id) = (self.hold.name.clone(), self.hold.id().to_owned());
-        Outcome::completed(value, (&name, Some(&id)), self.unlock().await)
-    }
-
-    /// The hold count of this owner now. Nested calls that are still waiting for a reply count too.
-    #[must_use]
-    pub fn holds(&self) -> u32 {
+    pub(crate) fn holds(&self) -> u32 {
         self.hold.hold_count()
     }
 
-    /// The id of this hold: `clientUUID:n`, or `clientUUID:n:write` for a write lock. In Redis it is the name of a field in the hash that
-    /// is the lock. The server sees one id as one holder.
-    ///
-    /// Every hold has a new id, with two exceptions. A hold that began when a task of this client passed the lock on in memory, without a
-    /// request, has the id of the hold before. And readers of this client may share one hold on the server, and its id.
-    #[must_use]
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         self.hold.id()
     }
 
-    /// The owner of this hold, which may re-enter. Known only inside this process.
-    #[must_use]
-    pub fn owner(&self) -> &Owner {
+    pub(crate) fn owner(&self) -> &Owner {
         &self.hold.owner
     }
 
-    /// The lock's name, without the client's prefix.
-    #[must_use]
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.hold.name
+    }
+
+    pub(crate) fn server(&self) -> &ServerLabel {
+        &self.engine.config.server
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        self.hold.subject()
+    }
+
+    /// As [`loss`](EngineGuard::loss), unless it was released.
+    pub(crate) fn loss_before_release(&self) -> Option<Lost> {
+        if self.on_server == OnServer::Granted { self.hold.loss() } else { None }
     }
 
     /// How it was lost, if it is.
@@ -564,11 +292,8 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for EngineGuard {
     fn drop(&mut self) {
-        if self.on_server == OnServer::Granted {
-            self.span.note_loss(|| self.hold.loss());
-        }
         let passed = (self.on_server == OnServer::Granted).then(|| self.pass_on()).flatten();
         if let Some(tenure) = passed {
             self.counters().released();
@@ -579,16 +304,5 @@ impl Drop for Guard {
         } else if self.on_server != OnServer::Settled {
             self.leave();
         }
-    }
-}
-
-impl fmt::Debug for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("name", &self.name())
-            .field("id", &self.id())
-            .field("holds", &self.holds())
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
     }
 }

@@ -33,14 +33,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use guard::{Guard, Outcome};
-pub(crate) use wait::{AcquireRequest, WaitLimit};
+pub(crate) use guard::EngineGuard;
 
 #[cfg(feature = "test-util")]
 use crate::redis::MemoryServer;
 use crate::{
     clock::Moment,
     config::{Config, Name},
+    driver::Driver,
     error::{Error, Lost, Result},
     failed::{self, GIVING_BACK, silent},
     kind::Kind,
@@ -75,6 +75,8 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) counters: Arc<Counters>,
     redis: Arc<Redis>,
+    /// The locks that run on the state machine.
+    pub(crate) driver: Arc<Driver>,
     registry: Registry,
     queues: Arc<Queues>,
     watchdog: Arc<Watchdog>,
@@ -93,6 +95,7 @@ pub(crate) struct Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        self.driver.close();
         self.closing.cancel();
     }
 }
@@ -132,6 +135,18 @@ impl Drop for QueueInspector {
             self.queues.wake_all();
         }
     }
+}
+
+/// Sends a request until it has a reply, or until the time is over.
+pub(crate) async fn ask(
+    redis: &Redis,
+    what: &'static str,
+    name: &str,
+    request: (&'static Script, Part),
+    outage_timeout: Duration,
+) -> Result<Answer> {
+    let time = (Instant::now(), Instant::now() + outage_timeout);
+    Ok(Box::pin(ScriptRequest::new(what, name, request, time).ask(redis)).await?.answer)
 }
 
 impl Engine {
@@ -228,15 +243,21 @@ impl Engine {
             abandoned: Arc::clone(&abandoned),
         };
         tokio::spawn(inspector.run());
+        let id = new_client_id();
+        let driver =
+            Driver::start(id.as_hyphenated().to_string(), config.clone(), Arc::clone(&redis), Arc::clone(&counters));
+        let machines = Arc::clone(&driver);
         let last_task = tokio::spawn(async move {
             let _ = releasing.await;
+            machines.idle().await;
             closed.cancel(); // closes the connections
         });
         let engine = Engine {
-            id: new_client_id(),
+            id,
             config,
             counters,
             redis,
+            driver,
             registry: Registry::default(),
             queues,
             watchdog,
@@ -260,7 +281,8 @@ impl Engine {
     pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
-        let given_back = timeout(grace, self.releaser.idle(|| self.registry.has_no_guards()));
+        let both = async { tokio::join!(self.releaser.idle(|| self.registry.has_no_guards()), self.driver.idle()) };
+        let given_back = timeout(grace, both);
         self.closing.run_until_cancelled(given_back).await; // or until the client is closed
         self.close().await
     }
@@ -270,6 +292,7 @@ impl Engine {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
         self.closing.cancel();
+        self.driver.close();
         for hold in self.registry.all() {
             hold.doom(&self.counters);
             self.releaser.send(ReleaseJob::for_all(&hold));
@@ -277,9 +300,11 @@ impl Engine {
         if self.is_abandoned() {
             return Err(Error::abandoned("releasing all locks", ""));
         }
-        let done = timeout(CLOSING, self.releaser.idle(|| true)).await;
+        let both = async { tokio::join!(self.releaser.idle(|| true), self.driver.idle()) };
+        let done = timeout(CLOSING, both).await;
         self.releaser.stop();
-        done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None))
+        self.driver.give_up();
+        done.map(drop).map_err(|_| Error::silent("releasing all locks", "", CLOSING, None))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -289,6 +314,7 @@ impl Engine {
     fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.stopping.cancel();
+        self.driver.stop();
         self.queues.wake_all();
     }
 
@@ -302,6 +328,9 @@ impl Engine {
     }
 
     pub(crate) fn is_held_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> bool {
+        if kind.rules.on_machine {
+            return self.driver.is_held_by(name, kind, owner);
+        }
         self.registry.granted(&(Arc::clone(name.key()), kind, owner.clone())).is_some()
     }
 
@@ -393,6 +422,7 @@ impl Engine {
     /// The lock was forced open, or may have been. From now on, callers and releasing holders in this process send a request to the server.
     pub(crate) fn forced(&self, name: &Name) {
         self.queues.forced(name.key());
+        self.driver.forced(name);
     }
 
     /// Notes the holder from the reply to a request that was sent at `sent`.

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     Engine,
     ask::{Pauses, ScriptRequest},
-    guard::Guard,
+    guard::EngineGuard,
     hold::{Claim, Grant, Hold, LeaseTerms},
     queue::{OngoingAttempt, QueueEntry, SharedAnswer, Signal},
     registry::HoldKey,
@@ -27,13 +27,13 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    config::{Lease, Name, PubSub},
+    config::{Lease, PubSub},
     error::{Error, Result},
     failed::{ASKING, silent, unexpected},
     kind::{Kind, Waits},
-    owner::Owner,
     redis::{Answer, Code, source},
-    stats::{AcquiredBy, Subject},
+    request::{AcquireRequest, WaitLimit},
+    stats::AcquiredBy,
     sync::{std, tokio},
     task_runtime::TaskRuntime,
 };
@@ -44,32 +44,11 @@ const TARGET: &str = "leasehold::lock";
 /// The longest sleep between two attempts while no message about a release can arrive.
 const UNTOLD_NAP: Duration = Duration::from_millis(200);
 
-/// A call that acquires a lock.
-#[derive(Debug)]
-pub(crate) struct AcquireRequest {
-    /// When the call began. A single attempt ends one `command_timeout` after this, whatever it waits for.
-    pub(crate) since: Instant,
-    pub(crate) name: Name,
-    pub(crate) owner: Owner,
-    pub(crate) kind: &'static Kind,
-    /// A fixed lease instead of the watchdog's.
-    pub(crate) lease: Option<Lease>,
-    pub(crate) max_hold: Option<Duration>,
-    /// The lock stays held for at least this long, even if it is released sooner.
-    pub(crate) min_hold: Option<Lease>,
-    pub(crate) wait_limit: WaitLimit,
-}
-
 impl AcquireRequest {
     /// True if this call accepts an id that another hold passes on in memory, and lets other owners share its own. A fixed lease and a
     /// `min_hold` need an id of their own: the time left on the lease of another one may be too short, and they do not end with others.
     fn may_inherit(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()
-    }
-
-    /// For statistics and spans.
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: self.kind.rules.label, name: &self.name }
     }
 
     fn hold_key(&self) -> HoldKey {
@@ -129,41 +108,6 @@ impl Asked {
 /// A waiter that was woken and still refused this many times claims the next turn: other processes are always faster.
 const BEATEN: u32 = 3;
 
-/// The time to wait while another owner holds the lock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum WaitLimit {
-    Once,
-    Until(Instant),
-    Forever,
-}
-
-impl WaitLimit {
-    /// A limit that is too long for the clock means forever.
-    pub(crate) fn of(time: Duration) -> WaitLimit {
-        Instant::now().checked_add(time).map_or(WaitLimit::Forever, WaitLimit::Until)
-    }
-
-    pub(crate) fn end(self) -> Option<Instant> {
-        match self {
-            WaitLimit::Until(end) => Some(end),
-            WaitLimit::Once | WaitLimit::Forever => None,
-        }
-    }
-
-    /// That moment, or the end of the wait if it is sooner.
-    pub(crate) fn before(self, moment: Instant) -> Instant {
-        self.end().map_or(moment, |end| end.min(moment))
-    }
-
-    pub(crate) fn is_over(self) -> bool {
-        match self {
-            WaitLimit::Once => true,
-            WaitLimit::Until(end) => Instant::now() >= end,
-            WaitLimit::Forever => false,
-        }
-    }
-}
-
 /// The number of grants in a row that may be too late to use, before the caller gets an error.
 const TOO_LATE: u32 = 3;
 
@@ -219,7 +163,7 @@ enum FinalAttempt<'a> {
 
 /// The result for the caller.
 enum Entered {
-    Ours(Guard),
+    Ours(EngineGuard),
     Taken,
     PassedOver,
 }
@@ -234,7 +178,7 @@ enum Attempt {
 
 impl Engine {
     /// Acquires the lock; `None` if another owner holds it for longer than the wait limit.
-    pub(crate) async fn take(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
+    pub(crate) async fn take(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<EngineGuard>> {
         if self.is_closed() {
             return Err(self.closed(ASKING, &request.name));
         }
@@ -244,7 +188,7 @@ impl Engine {
         if self.is_closed() { Err(self.closed(ASKING, &request.name)) } else { taken }
     }
 
-    async fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<Guard>> {
+    async fn enter(self: &Arc<Self>, request: &AcquireRequest) -> Result<Option<EngineGuard>> {
         let mut too_late = 0;
         loop {
             self.check_barred(request)?;
@@ -269,11 +213,11 @@ impl Engine {
             let claim = hold.claim();
             match claim {
                 Claim::First => {}
-                Claim::Again => return self.enter_again(Guard::of_claim(self, &hold), request).await.map(Some),
+                Claim::Again => return self.enter_again(EngineGuard::of_claim(self, &hold), request).await.map(Some),
                 Claim::Lost(reason) => return Err(Error::lost(&request.name, reason)),
                 Claim::Over => continue, // its last guard was dropped while this call waited for the turn
             }
-            let mut entering = pin!(self.enter_first(Guard::of_claim(self, &hold), request));
+            let mut entering = pin!(self.enter_first(EngineGuard::of_claim(self, &hold), request));
             match poll_fn(|cx| self.poll_unless_recalled(&hold, entering.as_mut(), cx)).await? {
                 Entered::Ours(_) if self.is_stopping() => return Err(self.closed(ASKING, &request.name)),
                 Entered::Ours(guard) => match guard.check_clock() {
@@ -319,7 +263,7 @@ impl Engine {
     }
 
     /// One more acquisition of a hold that this owner has.
-    async fn enter_again(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Guard> {
+    async fn enter_again(self: &Arc<Self>, mut guard: EngineGuard, request: &AcquireRequest) -> Result<EngineGuard> {
         match Box::pin(self.attempt(&mut guard, request, Asked::Again, (Instant::now(), self.give_up(request)))).await?
         {
             Attempt::Granted(grant) => self.granted(&mut guard, request, grant),
@@ -330,7 +274,7 @@ impl Engine {
         Ok(guard)
     }
 
-    async fn enter_first(self: &Arc<Self>, mut guard: Guard, request: &AcquireRequest) -> Result<Entered> {
+    async fn enter_first(self: &Arc<Self>, mut guard: EngineGuard, request: &AcquireRequest) -> Result<Entered> {
         let started = Instant::now();
         let hold = Arc::clone(guard.hold());
         let has_beside =
@@ -403,7 +347,7 @@ impl Engine {
     /// One attempt. If a release of the holder that the server names is under way, it waits for that as for earlier ones, and tries again.
     async fn attempt_once(
         &self,
-        guard: &mut Guard,
+        guard: &mut EngineGuard,
         request: &AcquireRequest,
         (started, half, soon): (Instant, Instant, Instant),
     ) -> Result<Attempt> {
@@ -456,7 +400,7 @@ impl Engine {
 
     async fn wait_in_queue(
         &self,
-        guard: &mut Guard,
+        guard: &mut EngineGuard,
         request: &AcquireRequest,
         started: Instant,
     ) -> Result<WaitOutcome> {
@@ -504,7 +448,7 @@ impl Engine {
     async fn wait(
         &self,
         entry: &QueueEntry<'_>,
-        guard: &mut Guard,
+        guard: &mut EngineGuard,
         request: &AcquireRequest,
         reports: &mut Reports,
     ) -> Result<WaitOutcome> {
@@ -608,7 +552,7 @@ impl Engine {
         &self,
         entry: &QueueEntry<'_>,
         (asking, until): (OngoingAttempt<'_>, Option<Instant>),
-        guard: &mut Guard,
+        guard: &mut EngineGuard,
         (request, asked): (&AcquireRequest, Asked),
     ) -> Result<Attempt> {
         let give_up = self.give_up(request).min(entry.outage_ends(self.config.outage_timeout)?);
@@ -690,7 +634,7 @@ impl Engine {
     }
 
     /// Counts the guard's acquisition as held since the request for it was sent. Its `min_hold` begins at the reply.
-    fn granted(&self, guard: &mut Guard, request: &AcquireRequest, grant: Grant) {
+    fn granted(&self, guard: &mut EngineGuard, request: &AcquireRequest, grant: Grant) {
         let sent = grant.sent;
         let terms = LeaseTerms { renewed: request.lease.is_none(), cap: request.max_hold.map(|max| sent + max) };
         // Counted from now: the server may have granted it long after the request was sent.
@@ -744,7 +688,7 @@ impl Engine {
     /// request.
     async fn attempt(
         &self,
-        guard: &mut Guard,
+        guard: &mut EngineGuard,
         request: &AcquireRequest,
         asked: Asked,
         (since, give_up): (Instant, Instant),

@@ -81,7 +81,7 @@ impl LockState {
         for at in 0..self.on_server.len() {
             let OnServer::Lost(Lost { holds, .. }) = &mut self.on_server[at] else { continue };
             let Some(hold) = holds.iter().position(|hold| hold.has(ticket)) else { continue };
-            if holds[hold].remove(ticket) {
+            if holds[hold].remove(ticket, cx) {
                 holds.swap_remove(hold);
             }
             return if self.is_empty_loss(at) {
@@ -101,7 +101,8 @@ impl LockState {
         }
     }
 
-    fn loss_of(&self, guard: Ticket) -> Loss {
+    /// Why the guard with this ticket was lost.
+    pub(crate) fn loss_of(&self, guard: Ticket) -> Loss {
         let known = self.on_server.iter().find_map(|one| match one {
             OnServer::Held(_, holders) => holders.lost_with(guard),
             OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.has(guard)).map(|hold| hold.loss),

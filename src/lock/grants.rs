@@ -8,7 +8,7 @@ use super::{
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
     state::{Life, LockState},
-    types::{Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Action, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
 /// How often in a row the lease of a grant may have ended before the caller is notified of that.
@@ -33,7 +33,7 @@ impl LockState {
 
     fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
         let Some(waiter) = self.queue.leave(ticket) else { return };
-        let mut hold = Hold::new(waiter.owner);
+        let mut hold = Hold::new(waiter.owner, sent);
         hold.add((ticket, waiter.terms), sent, &mut server, cx);
         let mut reentry = Reentry::default();
         for (branch, other) in self.branches(waiter.owner) {
@@ -152,6 +152,7 @@ impl LockState {
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
                 server.confirm_for(waiter, cx.now);
+                cx.actions.push(Action::Ended(None));
                 self.others.took_turn(cx.now);
                 self.grant(server, cx.now, cx);
             }
@@ -163,11 +164,12 @@ impl LockState {
                 self.put(OnServer::HandingOver(hand_over));
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
+                cx.actions.push(Action::Ended(None));
                 self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
             }
             _ => {
                 server.confirm_for(waiter, cx.now);
-                self.release(server, cx);
+                self.release_hold(server, cx);
             }
         }
     }
@@ -199,6 +201,12 @@ impl LockState {
     /// No owner here wants it anymore. The next waiter sends its request when this has a reply, or has failed once.
     pub(super) fn release(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
         self.put(OnServer::Releasing(PendingRelease::new(server, cx.now)));
+        self.look(cx.now);
+    }
+
+    /// The last guard of a hold has left.
+    pub(super) fn release_hold(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
+        self.put(OnServer::Releasing(PendingRelease::of_hold(server, cx.now)));
         self.look(cx.now);
     }
 

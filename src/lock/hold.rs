@@ -12,6 +12,8 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     pub(crate) owner: Owner,
+    /// The time at which the request was sent that acquired the lock.
+    since: Moment,
     acquisitions: Vec<Acquisition>,
 }
 
@@ -38,8 +40,8 @@ pub(crate) struct NestedCall {
 }
 
 impl Hold {
-    pub(crate) fn new(owner: Owner) -> Hold {
-        Hold { owner, acquisitions: Vec::with_capacity(1) }
+    pub(crate) fn new(owner: Owner, since: Moment) -> Hold {
+        Hold { owner, since, acquisitions: Vec::with_capacity(1) }
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.
@@ -91,6 +93,9 @@ impl Hold {
     /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
     fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<LostHold> {
         let is_seen = self.unseen_since().is_none();
+        if is_seen {
+            cx.actions.push(Action::Ended(Some(loss)));
+        }
         let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
         calls.extract_if(.., |call| call.owner == self.owner).for_each(|call| cx.notify(call.ticket, nested));
         for guard in self.tickets() {
@@ -121,9 +126,13 @@ impl LostHold {
     }
 
     /// Removes one guard. True if none is left.
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> bool {
+    pub(crate) fn remove(&mut self, ticket: Ticket, cx: &mut Cx<'_>) -> bool {
         self.hold.remove(ticket);
-        self.hold.acquisitions.is_empty()
+        let is_last = self.hold.acquisitions.is_empty();
+        if is_last {
+            cx.actions.push(Action::Left { since: self.hold.since });
+        }
+        is_last
     }
 }
 
@@ -208,6 +217,20 @@ impl Holders {
         }
     }
 
+    /// Each owner with a guard: since when it holds the lock, the number of its guards and nested calls, and the time until which it is
+    /// certain.
+    pub(crate) fn each<'a>(&'a self, server: &'a ServerHold) -> impl Iterator<Item = (Moment, usize, Moment)> + 'a {
+        let calls = match self {
+            Holders::One(_, reentry) => &reentry.calls,
+            Holders::Readers(readers) => &readers.calls,
+        };
+        let guarded = self.holds().iter().filter(|hold| !hold.acquisitions.is_empty());
+        guarded.map(move |hold| {
+            let nested = calls.iter().filter(|call| call.owner == hold.owner).count();
+            (hold.since, hold.acquisitions.len() + nested, hold.cap().min(server.until))
+        })
+    }
+
     /// The number of guards and nested calls.
     pub(crate) fn count(&self) -> usize {
         let calls = match self {
@@ -268,7 +291,7 @@ impl Holders {
         cx: &mut Cx<'_>,
     ) -> Removed {
         match self {
-            Holders::One(hold, reentry) => reentry.remove(hold, ticket, waiter),
+            Holders::One(hold, reentry) => reentry.remove(hold, ticket, waiter, cx),
             Holders::Readers(readers) => readers.remove(ticket, waiter, server, cx),
         }
     }
@@ -330,13 +353,14 @@ impl Reentry {
         self.calls.is_empty() && self.unlocked.is_empty() && self.counting.is_none()
     }
 
-    fn remove(&mut self, hold: &mut Hold, ticket: Ticket, waiter: Option<ConfirmWaiter>) -> Removed {
+    fn remove(&mut self, hold: &mut Hold, ticket: Ticket, waiter: Option<ConfirmWaiter>, cx: &mut Cx<'_>) -> Removed {
         let had_one = hold.acquisitions.len() == 1;
         let removed = hold.remove(ticket);
         if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
             return Removed::Nothing;
         }
         if hold.acquisitions.is_empty() && self.calls.is_empty() {
+            cx.actions.push(Action::Left { since: hold.since });
             return Removed::Last { may_pass: had_one && removed.is_some_and(|one| one.renewed) && self.is_level() };
         }
         self.unlocked.push(waiter);
@@ -449,7 +473,7 @@ impl Readers {
         server: &mut ServerHold,
         cx: &mut Cx<'_>,
     ) {
-        let mut hold = Hold::new(owner);
+        let mut hold = Hold::new(owner, sent);
         hold.add(call, sent, server, cx);
         self.holds.push(hold);
     }
@@ -485,7 +509,7 @@ impl Readers {
     ) -> Removed {
         if let Some(at) = self.ended.iter().position(|lost| lost.has(ticket)) {
             waiter.into_iter().for_each(|waiter| cx.notify(waiter.ticket, Outcome::Lost(self.ended[at].loss)));
-            if self.ended[at].remove(ticket) {
+            if self.ended[at].remove(ticket, cx) {
                 self.ended.swap_remove(at);
             }
             return Removed::Inner;
@@ -494,7 +518,7 @@ impl Readers {
         if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
             return Removed::Nothing;
         }
-        self.drop_unused();
+        self.drop_unused(cx);
         if self.holds.is_empty() {
             return Removed::Last { may_pass: removed.is_some_and(|one| one.renewed) && self.ended.is_empty() };
         }
@@ -504,9 +528,13 @@ impl Readers {
         Removed::Inner
     }
 
-    fn drop_unused(&mut self) {
+    fn drop_unused(&mut self, cx: &mut Cx<'_>) {
         let calls = &self.calls;
-        self.holds.retain(|hold| !hold.acquisitions.is_empty() || calls.iter().any(|call| call.owner == hold.owner));
+        let is_unused =
+            |hold: &mut Hold| hold.acquisitions.is_empty() && !calls.iter().any(|call| call.owner == hold.owner);
+        for left in self.holds.extract_if(.., is_unused) {
+            cx.actions.extend([Action::Left { since: left.since }, Action::Ended(None)]);
+        }
     }
 
     fn expire(&mut self, cx: &mut Cx<'_>) {
@@ -515,7 +543,7 @@ impl Readers {
             self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, cx));
         }
         expire_calls(&mut self.calls, cx);
-        self.drop_unused();
+        self.drop_unused(cx);
     }
 
     pub(crate) fn take_ended(&mut self) -> Vec<LostHold> {

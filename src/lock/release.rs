@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     requests::{ConfirmWaiters, Failure, PendingRequest},
     server_hold::ServerHold,
-    types::{Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
+    types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
 };
 
 /// A mark on the server lasts for this long.
@@ -24,6 +24,8 @@ pub(crate) struct PendingRelease {
     not_before: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
+    /// The last guard of its hold has left, and the reply shows whether the hold was lost before.
+    ends_hold: bool,
 }
 
 impl PendingRelease {
@@ -36,7 +38,13 @@ impl PendingRelease {
             not_before: server.not_before,
             request: PendingRequest::new(now),
             waiters: server.take_waiters(),
+            ends_hold: false,
         }
+    }
+
+    /// Of a hold whose last guard has just left.
+    pub(crate) fn of_hold(server: ServerHold, now: Moment) -> PendingRelease {
+        PendingRelease { ends_hold: true, ..PendingRelease::new(server, now) }
     }
 
     /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
@@ -44,7 +52,7 @@ impl PendingRelease {
         let request = PendingRequest::new(cx.now);
         let bound = cx.gone_by(lease.max(MARK));
         let (before, waiters) = ([None; 2], ConfirmWaiters::default());
-        PendingRelease { id, mode, before, bound, not_before: Moment::ZERO, request, waiters }
+        PendingRelease { id, mode, before, bound, not_before: Moment::ZERO, request, waiters, ends_hold: false }
     }
 
     /// Sends the release if it is due.
@@ -74,6 +82,13 @@ impl PendingRelease {
         // If it did not: the first try worked, or the lease had ended. Nobody can know.
         let was_held = found || self.request.is_in_doubt();
         self.waiters.notify(cx, if was_held { Outcome::Confirmed } else { Outcome::Lost(Loss::Removed) });
+        self.ends((!was_held).then_some(Loss::Removed), cx);
+    }
+
+    fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+        if self.ends_hold {
+            cx.actions.push(Action::Ended(loss));
+        }
     }
 
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
@@ -91,6 +106,7 @@ impl PendingRelease {
         let is_over = self.bound <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
         if is_over {
             self.waiters.notify(cx, Outcome::Unavailable);
+            self.ends(None, cx);
         }
         !is_over
     }
@@ -149,6 +165,7 @@ impl HandOver {
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,
+            ends_hold: id == self.from,
         };
         let from = release(self.from, self.waiters);
         let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));
@@ -161,6 +178,7 @@ impl HandOver {
         let is_over = self.bound <= cx.now && !self.request.is_under_way();
         if is_over {
             self.waiters.notify(cx, Outcome::Unavailable);
+            cx.actions.push(Action::Ended(None));
         }
         !is_over
     }

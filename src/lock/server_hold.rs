@@ -25,6 +25,8 @@ pub(crate) struct ServerHold {
     pub(crate) count: u32,
     /// The hold is certain until then.
     pub(crate) until: Moment,
+    /// The last request by which the server had it was sent then.
+    pub(crate) seen: Moment,
     /// After this time the server has nothing left of it.
     pub(crate) bound: Moment,
     /// The lock stays held until then, because of a `min_hold`.
@@ -93,6 +95,7 @@ impl ServerHold {
             token,
             count: 1,
             until: sent + cx.config.certain(lease),
+            seen: sent,
             bound: cx.gone_by(lease),
             not_before: Moment::ZERO,
             clean: !in_doubt,
@@ -166,6 +169,7 @@ impl ServerHold {
     }
 
     fn lasts(&mut self, lease: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
+        self.seen = self.seen.max(sent);
         if let Some(lease) = lease {
             self.until = self.until.max(sent + cx.config.certain(lease));
             self.bound = self.bound.max(cx.gone_by(lease));

@@ -237,6 +237,34 @@ impl LockState {
         Some((holders.count(), holders.is_level().then_some(server.count)))
     }
 
+    /// Each owner that holds the lock: since when, with how many guards, and until when it is certain.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = (HoldId, (Moment, usize, Moment))> + '_ {
+        self.held().flat_map(|(server, holders)| holders.each(server).map(|hold| (server.id, hold)))
+    }
+
+    pub(crate) fn is_held_by(&self, owner: Owner) -> bool {
+        self.held().any(|(_, holders)| holders.has_owner(owner)) || self.lost_of(owner).is_some()
+    }
+
+    /// The last request by which the server had the hold of this guard was sent then.
+    pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
+        self.held().find(|(_, holders)| holders.has(guard)).map(|(server, _)| server.seen)
+    }
+
+    pub(crate) fn releasing(&self) -> usize {
+        let is_release = |one: &&OnServer| matches!(one, OnServer::Releasing(_) | OnServer::HandingOver(_));
+        self.on_server.iter().filter(is_release).count()
+    }
+
+    pub(crate) fn numbers(&self) -> &Numbers {
+        &self.numbers
+    }
+
+    /// True while messages about releases are needed.
+    pub(crate) fn wants_messages(&self) -> bool {
+        self.listening != Listening::Off
+    }
+
     pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.queue.contains(ticket)
     }

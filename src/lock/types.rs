@@ -176,6 +176,13 @@ pub(crate) enum Action {
     Notify(Ticket, Outcome),
     /// The guard with this ticket no longer holds the lock.
     Lost(Ticket, Loss),
+    /// The last guard of an owner has left. For statistics.
+    Left {
+        /// The time at which the owner acquired the lock.
+        since: Moment,
+    },
+    /// What became of a hold is known: it was released, or lost. Once for each owner. For statistics.
+    Ended(Option<Loss>),
     Subscribe,
     Unsubscribe,
     /// Let other tasks run, then report [`Event::Yielded`].
@@ -310,6 +317,11 @@ impl Numbers {
     /// `used`: no number above this one was ever used for this name by this client.
     pub(crate) fn after(used: u64) -> Numbers {
         Numbers(used)
+    }
+
+    /// No number above this one was used.
+    pub(crate) fn used(&self) -> u64 {
+        self.0
     }
 
     fn next(&mut self) -> u64 {

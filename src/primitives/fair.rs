@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::Guard,
     error::Result,
+    guard::Guard,
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Code, LOCK_CHANNEL},
     stats::KindLabel,

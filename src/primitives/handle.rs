@@ -9,11 +9,14 @@ use crate::{
     client::Client,
     clock::Moment,
     config::{Lease, Name},
-    engine::{AcquireRequest, Engine, Guard, WaitLimit},
+    driver,
+    engine::Engine,
     error::{Error, Result},
+    guard::Guard,
     kind::{Kind, KindScript},
     owner::Owner,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
+    request::{AcquireRequest, WaitLimit},
     spans,
     stats::{KindLabel, Subject},
     sync::tokio,
@@ -154,7 +157,7 @@ impl Handle {
         let subject = Subject { kind: kind.rules.label, name: self.name() };
         let span = spans::acquire(&self.engine.config.server, subject, what);
         let mut taken = match self.request(kind, wait_limit) {
-            Ok(request) => self.engine.take(&request).instrument(span.clone()).await,
+            Ok(request) => self.acquire(&request).instrument(span.clone()).await,
             Err(invalid) => Err(invalid),
         };
         match &mut taken {
@@ -169,6 +172,14 @@ impl Handle {
             }
         }
         taken
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<Option<Guard>> {
+        Ok(if request.kind.rules.on_machine {
+            driver::acquire(&self.engine.driver, request).await?.map(Guard::of_machine)
+        } else {
+            self.engine.take(request).await?.map(Guard::of_engine)
+        })
     }
 
     /// An error if a setting is not valid.

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::Guard,
     error::Result,
+    guard::Guard,
     kind::{Kind, Rules},
     owner::Owner,
     redis::{LOCK_CHANNEL, Listener, Subscription},
@@ -25,7 +25,7 @@ static LOCK: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,
     barred_by: None,
-    rules: Rules::PLAIN,
+    rules: Rules { on_machine: true, ..Rules::PLAIN },
 };
 
 impl Client {

@@ -139,7 +139,7 @@ macro_rules! exclusive {
             /// granted the lock to such a call and you do not poll it, the lock stays held for it until you poll or drop the future, or
             /// until the lease expires.
             pub async fn lock(&self) -> crate::Result<$guard> {
-                let taken = self.0.take(&$kind, "lock", crate::engine::WaitLimit::Forever).await?;
+                let taken = self.0.take(&$kind, "lock", crate::request::WaitLimit::Forever).await?;
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))
             }
 
@@ -165,7 +165,7 @@ macro_rules! exclusive {
             ///
             /// As [`lock`](Self::lock).
             pub async fn try_lock(&self) -> crate::Result<Option<$guard>> {
-                self.take("try_lock", crate::engine::WaitLimit::Once).await
+                self.take("try_lock", crate::request::WaitLimit::Once).await
             }
 
             /// Waits until the lock is acquired, but for no longer than `limit`; `None` if another owner held it all that time. When
@@ -181,7 +181,7 @@ macro_rules! exclusive {
             ///
             /// As [`lock`](Self::lock).
             pub async fn try_lock_for(&self, limit: std::time::Duration) -> crate::Result<Option<$guard>> {
-                self.take("try_lock_for", crate::engine::WaitLimit::of(limit)).await
+                self.take("try_lock_for", crate::request::WaitLimit::of(limit)).await
             }
 
             /// As [`try_lock_for`](Self::try_lock_for), with a deadline: an `Instant` of tokio or of the standard library.
@@ -209,10 +209,10 @@ macro_rules! exclusive {
                 &self,
                 deadline: impl Into<crate::sync::tokio::time::Instant>,
             ) -> crate::Result<Option<$guard>> {
-                self.take("try_lock_until", crate::engine::WaitLimit::Until(deadline.into())).await
+                self.take("try_lock_until", crate::request::WaitLimit::Until(deadline.into())).await
             }
 
-            async fn take(&self, what: &'static str, limit: crate::engine::WaitLimit) -> crate::Result<Option<$guard>> {
+            async fn take(&self, what: &'static str, limit: crate::request::WaitLimit) -> crate::Result<Option<$guard>> {
                 self.0.take(&$kind, what, limit).await?.map($wrap).transpose()
             }
 

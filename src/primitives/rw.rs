@@ -8,10 +8,11 @@ use super::{
 };
 use crate::{
     client::Client,
-    engine::{Guard, WaitLimit},
     error::{Error, Lost, Result},
+    guard::Guard,
     kind::{ExtraKey, Kind, Rules, Waits},
     redis::{Answer, Code},
+    request::WaitLimit,
     stats::KindLabel,
     sync::tokio,
 };

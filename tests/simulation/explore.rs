@@ -252,6 +252,7 @@ impl World {
                 Action::Subscribe => client.subscribing = true,
                 Action::Unsubscribe => (client.listens, client.subscribing, client.messages) = (false, false, 0),
                 Action::Yield => client.yields = true,
+                Action::Left { .. } | Action::Ended(_) => {}
             }
         }
         if event == Event::Due && client.state.due(&config).is_some_and(|due| due <= now) {

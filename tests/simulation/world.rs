@@ -389,6 +389,7 @@ impl World {
                 let one = &mut self.clients[client];
                 (one.wants_sub, one.subscribed) = (false, false);
             }
+            Action::Left { .. } | Action::Ended(_) => {}
             Action::Yield => {
                 self.count(|| "rests".into());
                 let after = self.rng.u64(..50_000);

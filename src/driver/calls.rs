@@ -1,0 +1,109 @@
+//! The calls about one name that wait for a result.
+
+use std::{collections::BTreeMap, task::Waker};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    lock::{Moment, Outcome, Ticket},
+    redis::Fault,
+    stats::AcquiredBy,
+};
+
+/// How a caller learns its result.
+#[derive(Debug)]
+enum Caller {
+    /// It is polled. `None`: not yet.
+    Polled(Option<Waker>),
+    /// It has dropped its guard. The token of the guard is cancelled if the lock was lost before.
+    Left(CancellationToken),
+}
+
+#[derive(Debug)]
+struct Call {
+    caller: Caller,
+    since: Moment,
+    result: Option<CallResult>,
+}
+
+/// The result of a call.
+#[derive(Debug, Clone)]
+pub(super) struct CallResult {
+    pub(super) outcome: Outcome,
+    pub(super) way: Way,
+    pub(super) cause: Option<Box<Cause>>,
+}
+
+/// How a call acquired the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    First(AcquiredBy),
+    Nested,
+}
+
+/// What the server said that explains an outcome.
+#[derive(Debug, Clone)]
+pub(super) enum Cause {
+    Fault(Fault),
+    /// So many replicas confirmed a new hold.
+    Replicas(u8),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Calls(BTreeMap<Ticket, Call>);
+
+impl Calls {
+    pub(super) fn begin(&mut self, ticket: Ticket, since: Moment) {
+        self.0.insert(ticket, Call { caller: Caller::Polled(None), since, result: None });
+    }
+
+    /// The guard with this ticket was dropped. Its token is cancelled if the lock was lost before.
+    pub(super) fn begin_left(&mut self, ticket: Ticket, token: CancellationToken, since: Moment) {
+        self.0.insert(ticket, Call { caller: Caller::Left(token), since, result: None });
+    }
+
+    /// The result, if there is one. Else the waker is kept.
+    pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Option<(CallResult, Moment)> {
+        let call = self.0.get_mut(&ticket)?;
+        if call.result.is_some() {
+            let call = self.0.remove(&ticket)?;
+            return call.result.map(|result| (result, call.since));
+        }
+        match &mut call.caller {
+            Caller::Polled(Some(before)) => before.clone_from(waker),
+            other => *other = Caller::Polled(Some(waker.clone())),
+        }
+        None
+    }
+
+    pub(super) fn forget(&mut self, ticket: Ticket) {
+        self.0.remove(&ticket);
+    }
+
+    /// The call has ended. Returns its waker.
+    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Waker> {
+        let call = self.0.get_mut(&ticket)?;
+        match &mut call.caller {
+            Caller::Polled(waker) => {
+                call.result = Some(result);
+                waker.take()
+            }
+            Caller::Left(token) => {
+                if matches!(result.outcome, Outcome::Lost(_)) {
+                    token.cancel();
+                }
+                self.0.remove(&ticket);
+                None
+            }
+        }
+    }
+
+    /// All wakers: the client has ended.
+    pub(super) fn wakers(&mut self) -> Vec<Waker> {
+        let waker = |call: &mut Call| match &mut call.caller {
+            Caller::Polled(waker) => waker.take(),
+            Caller::Left(_) => None,
+        };
+        self.0.values_mut().filter_map(waker).collect()
+    }
+}

@@ -1,0 +1,287 @@
+//! One acquisition of a lock, until its release.
+
+use std::{
+    future::{Future, poll_fn},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, task::AbortHandle, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    By,
+    acquire::{Call, Ending, error},
+    calls::CallResult,
+    lost,
+    named::{NamedLock, from_machine, now},
+};
+use crate::{
+    clock::Moment,
+    config::Lease,
+    error::{Error, Lost, Result},
+    failed::{CONFIRMING, GIVING_BACK},
+    lock::{Event, HoldId, Outcome, Ticket, Token},
+    owner::Owner,
+    redis::Redis,
+    spans::ServerLabel,
+    stats::Subject,
+    sync::{std, tokio},
+    task_runtime::TaskRuntime,
+};
+
+/// A lock that this process acquired. Dropping it releases it.
+pub(crate) struct HeldLock {
+    shared: Arc<Shared>,
+    owner: Owner,
+    id: OnceLock<Box<str>>,
+    hold: HoldId,
+    fence: Option<u64>,
+    stage: Stage,
+    watch: OnceLock<Box<Watch>>,
+}
+
+/// What futures need that may outlive the guard.
+#[derive(Debug)]
+struct Shared {
+    lock: Arc<NamedLock>,
+    ticket: Ticket,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Held,
+    /// The release is done, or goes on without the guard.
+    Released,
+}
+
+/// The token that is cancelled when the lock is lost, and the task that watches the clock for it.
+#[derive(Debug, Default)]
+struct Watch {
+    token: CancellationToken,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        task.inspect(AbortHandle::abort);
+    }
+}
+
+impl Shared {
+    /// How the lock was lost, if it was. The clock is considered: a timer may be late.
+    fn loss(&self) -> Option<Lost> {
+        let (loss, _) = self.lock.with(By::Client, |inner, fed| {
+            let now = now();
+            if inner.state.certain_until(self.ticket, now).is_some() {
+                return None;
+            }
+            inner.handle(&self.lock, Event::Due, fed);
+            Some(lost(inner.state.loss_of(self.ticket)))
+        });
+        loss
+    }
+
+    fn remaining(&self) -> Duration {
+        let (inner, now) = (self.lock.inner(), now());
+        inner.state.certain_until(self.ticket, now).map_or(Duration::ZERO, |end| end.since(now))
+    }
+
+    /// Resolves when it is lost: when the client learns of it, and at the latest at the end of its time by the clock of the caller, because
+    /// the runtime of the client may have ended.
+    async fn lost(&self) -> Lost {
+        loop {
+            let notified = self.lock.lost.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if let Some(reason) = self.loss() {
+                return reason;
+            }
+            tokio::select! {
+                () = notified => {}
+                () = pass(self.remaining()) => {}
+            }
+        }
+    }
+}
+
+/// Waits for so long by the clock of the caller. Outside a runtime there is none.
+async fn pass(time: Duration) {
+    if Handle::try_current().is_err() {
+        return std::future::pending().await;
+    }
+    sleep(time).await;
+}
+
+impl HeldLock {
+    pub(super) fn new(
+        lock: Arc<NamedLock>,
+        ticket: Ticket,
+        owner: Owner,
+        hold: HoldId,
+        token: Option<Token>,
+    ) -> HeldLock {
+        let shared = Arc::new(Shared { lock, ticket });
+        let fence = token.map(|Token(token)| token);
+        HeldLock { shared, owner, id: OnceLock::new(), hold, fence, stage: Stage::Held, watch: OnceLock::new() }
+    }
+
+    fn lock(&self) -> &Arc<NamedLock> {
+        &self.shared.lock
+    }
+
+    pub(crate) fn loss(&self) -> Option<Lost> {
+        self.shared.loss()
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.shared.remaining()
+    }
+
+    pub(crate) async fn lost(&self) -> Lost {
+        self.shared.lost().await
+    }
+
+    /// As [`lost`](HeldLock::lost), without the guard. Does not resolve after a release, unless the release finds that the lock was lost.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+        let (shared, token) = (Arc::clone(&self.shared), self.lost_token());
+        async move {
+            token.cancelled().await;
+            shared.loss().unwrap_or(Lost::Removed)
+        }
+    }
+
+    /// Cancelled when it is lost. A task on the caller's runtime watches the clock.
+    pub(crate) fn lost_token(&self) -> CancellationToken {
+        let watch = self.watch.get_or_init(Box::default);
+        if self.loss().is_some() {
+            watch.token.cancel();
+        } else if let Ok(runtime) = Handle::try_current() {
+            self.watch_on(&runtime, watch);
+        } else {
+            self.watch_on(&self.lock().driver.runtime, watch);
+        }
+        watch.token.child_token() // a child: a caller that cancels it cancels no other
+    }
+
+    fn watch_on(&self, runtime: &Handle, watch: &Watch) {
+        let mut task = watch.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (shared, token) = (Arc::clone(&self.shared), watch.token.clone());
+        let watching = runtime.spawn(async move {
+            shared.lost().await;
+            token.cancel();
+        });
+        *task = Some(watching.abort_handle());
+    }
+
+    pub(crate) fn holds(&self) -> u32 {
+        let count = self.lock().inner().state.count_of(self.shared.ticket);
+        count.map_or(0, |(guards, _)| u32::try_from(guards).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.id.get_or_init(|| self.lock().field(self.hold))
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.lock().name
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        self.lock().name.key()
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        self.lock().subject()
+    }
+
+    pub(crate) fn server(&self) -> &ServerLabel {
+        &self.lock().driver.config.server
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.lock().driver.config.command_timeout
+    }
+
+    /// As [`loss`](HeldLock::loss), unless it was released.
+    pub(crate) fn loss_before_release(&self) -> Option<Lost> {
+        if self.stage == Stage::Held { self.loss() } else { None }
+    }
+
+    /// For requests that only the holder makes: the server, and the time for which they are sent again.
+    pub(crate) fn server_of_requests(&self) -> (&Redis, Duration) {
+        (&self.lock().driver.redis, self.lock().driver.config.outage_timeout)
+    }
+
+    pub(crate) fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// When the last request was sent by which the server had it.
+    pub(crate) fn last_confirmed(&self) -> Moment {
+        self.lock().inner().state.last_seen(self.shared.ticket).map_or(Moment::PAST, from_machine)
+    }
+
+    pub(crate) async fn unlock(&mut self) -> Result<()> {
+        if let Some(reason) = self.loss() {
+            self.release();
+            return Err(Error::lost(self.name(), reason));
+        }
+        TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
+        self.stage = Stage::Released;
+        let ticket = self.shared.ticket;
+        let released = self.call(GIVING_BACK, ticket, Event::Unlock(ticket)).await;
+        if released.is_err() {
+            self.watch.get().inspect(|watch| watch.token.cancel());
+        }
+        released
+    }
+
+    /// Checks on the server that the lock is held, and extends the lease.
+    pub(crate) async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
+        if let Some(reason) = self.loss() {
+            return Err(Error::lost(self.name(), reason));
+        }
+        TaskRuntime::around(CONFIRMING)?;
+        let ticket = self.lock().inner().next_ticket();
+        let check = Event::Check { guard: self.shared.ticket, ticket, lease: lease.map(|lease| *lease) };
+        self.call(CONFIRMING, ticket, check).await
+    }
+
+    async fn call(&self, what: &'static str, ticket: Ticket, event: Event) -> Result<()> {
+        let lock = self.lock();
+        let ((), slots) = lock.with(By::Caller, |inner, fed| {
+            inner.calls.begin(ticket, now());
+            inner.handle(lock, event, fed);
+        });
+        let mut call = Call { what, lock: Arc::clone(lock), ticket, slots, ending: Ending::GoesOn };
+        match poll_fn(|cx| call.poll(cx)).await? {
+            (CallResult { outcome: Outcome::Confirmed, .. }, _) => Ok(()),
+            (result, began) => Err(error(lock, what, &result, began)),
+        }
+    }
+
+    fn release(&mut self) {
+        if self.stage == Stage::Held {
+            self.stage = Stage::Released;
+            let token = self.watch.get().map(|watch| watch.token.clone());
+            self.lock().drop_guard(self.shared.ticket, token);
+        }
+    }
+}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

@@ -1,0 +1,310 @@
+//! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
+//! notifies their callers.
+//!
+//! From the bottom up: `wire`, `slot`, `calls`, `lanes`, `timers`, `named`, `acquire`, `held`.
+
+mod acquire;
+mod calls;
+mod held;
+mod lanes;
+mod named;
+mod slot;
+mod timers;
+mod wire;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use dashmap::DashMap;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+    time::sleep,
+};
+
+pub(crate) use acquire::acquire;
+pub(crate) use held::HeldLock;
+
+use crate::{
+    clock::Moment,
+    config::{Config, Name},
+    error::{Error, Lost},
+    kind::Kind,
+    lock::{self, Event, HoldId, Loss},
+    owner::Owner,
+    redis::Redis,
+    stats::Counters,
+    sync::{dashmap, std, tokio},
+};
+use lanes::Lanes;
+use named::{By, NamedLock, from_machine};
+use timers::Timers;
+
+/// The names that one client uses, and what they share.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    /// The id of the client.
+    client: Box<str>,
+    config: Config,
+    redis: Arc<Redis>,
+    counters: Arc<Counters>,
+    runtime: Handle,
+    names: DashMap<(Arc<str>, &'static Kind), Arc<NamedLock>>,
+    timers: Timers,
+    lanes: Lanes,
+    /// No name that was forgotten has used a number above this one.
+    used: AtomicU64,
+    life: AtomicU8,
+    /// The runtime of the client has ended.
+    abandoned: AtomicBool,
+    /// Notified when a name was forgotten, once the client stops.
+    forgotten: Notify,
+}
+
+/// The stages of [`Driver::life`].
+const OPEN: u8 = 0;
+const STOPPING: u8 = 1;
+const CLOSED: u8 = 2;
+
+impl Driver {
+    /// Starts the task of the timers, on the present runtime.
+    pub(crate) fn start(client: String, config: Config, redis: Arc<Redis>, counters: Arc<Counters>) -> Arc<Driver> {
+        let mut changes = redis.changes();
+        // Read here: locks can be acquired, and their server can change, before the task runs.
+        let seen = *changes.borrow_and_update();
+        let driver = Arc::new(Driver {
+            client: client.into(),
+            config,
+            redis,
+            counters,
+            runtime: Handle::current(),
+            names: DashMap::new(),
+            timers: Timers::new(),
+            lanes: Lanes::default(),
+            used: AtomicU64::new(0),
+            life: AtomicU8::new(OPEN),
+            abandoned: AtomicBool::new(false),
+            forgotten: Notify::new(),
+        });
+        let running = Running(Arc::clone(&driver));
+        tokio::spawn(async move { running.0.run(changes, seen).await });
+        driver
+    }
+
+    async fn run(&self, mut changes: watch::Receiver<u64>, mut seen: u64) {
+        let mut was_idle = false;
+        while !self.is_done() {
+            let due = self.timers.take_due();
+            due.into_iter().for_each(|(key, lock)| lock.due(key));
+            let nap = self.timers.nap(was_idle);
+            was_idle = false;
+            tokio::select! {
+                () = sleep(nap) => was_idle = true,
+                () = self.timers.woken() => {}
+                () = self.forgotten.notified() => {}
+                Ok(()) = changes.changed() => {
+                    let now = *changes.borrow_and_update();
+                    self.reconnected(seen);
+                    seen = now;
+                }
+            }
+        }
+    }
+
+    /// The locks of a server that was reconnected to or replaced may be lost.
+    fn reconnected(&self, since: u64) {
+        for lock in self.all() {
+            if self.redis.changed_since(lock.name.key(), since) {
+                lock.tell(Event::Reconnected);
+            }
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(work));
+    }
+
+    fn request_limit(&self) -> Duration {
+        self.config.command_timeout + self.config.command_timeout / 4 // the connection reports a missing reply before that
+    }
+
+    fn machine_config(&self) -> lock::Config {
+        lock::Config {
+            watchdog: *self.config.watchdog,
+            command_timeout: self.config.command_timeout,
+            outage_timeout: self.config.outage_timeout,
+            // Replicas do not confirm a hand-over. So if replicas must confirm, there are no hand-overs.
+            handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
+            round_trip: self.counters.round_trip.get(),
+        }
+    }
+
+    fn rules_of(&self, kind: &Kind) -> lock::Rules {
+        lock::Rules { passes_on: kind.rules.passes_on }
+    }
+
+    // ---- names ----
+
+    /// The lock of this name. A lock that is about to be forgotten is replaced.
+    fn named(self: &Arc<Self>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
+        let key = || (Arc::clone(name.key()), kind);
+        loop {
+            if let Some(lock) = self.names.get(&key()) {
+                return Arc::clone(&lock);
+            }
+            let mut is_new = false;
+            let lock = Arc::clone(&self.names.entry(key()).or_insert_with(|| {
+                is_new = true;
+                NamedLock::new(self, name, kind)
+            }));
+            if is_new {
+                self.tell_life(&lock); // after it is in the map: a client that stops sees it there, or this sees that the client stops
+            }
+            return lock;
+        }
+    }
+
+    fn tell_life(&self, lock: &NamedLock) {
+        match self.life.load(Ordering::SeqCst) {
+            OPEN => {}
+            STOPPING => lock.tell(Event::Stop),
+            _ => lock.tell(Event::Close),
+        }
+    }
+
+    /// Removes a lock from the map. Its numbers must not be used again.
+    fn forget(&self, lock: &NamedLock, used: u64) {
+        self.used.fetch_max(used, Ordering::SeqCst);
+        self.names.remove_if(&(Arc::clone(lock.name.key()), lock.kind), |_, other| std::ptr::eq(&**other, lock));
+        if self.is_stopping() {
+            self.forgotten.notify_waiters();
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.used.load(Ordering::SeqCst)
+    }
+
+    fn all(&self) -> Vec<Arc<NamedLock>> {
+        self.names.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// True if that owner has a hold of this lock, lost or not.
+    pub(crate) fn is_held_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> bool {
+        let lock = self.names.get(&(Arc::clone(name.key()), kind)).map(|lock| Arc::clone(&lock));
+        lock.is_some_and(|lock| lock.inner().state.is_held_by(lock::Owner(owner.number())))
+    }
+
+    /// Each held lock: its name, its id, since when it is held, its hold count, and the time until which it is certain.
+    pub(crate) fn held(&self) -> Vec<(Name, Box<str>, Moment, u32, Moment)> {
+        let of = |lock: Arc<NamedLock>| {
+            let holds: Vec<_> = lock.inner().state.holds().collect();
+            let held = |(id, (since, count, until)): (HoldId, (lock::Moment, usize, lock::Moment))| {
+                let count = u32::try_from(count).unwrap_or(u32::MAX);
+                (lock.name.clone(), lock.field(id), from_machine(since), count, from_machine(until))
+            };
+            holds.into_iter().map(held).collect::<Vec<_>>()
+        };
+        self.all().into_iter().flat_map(of).collect()
+    }
+
+    /// The lock was forced open, or may have been.
+    pub(crate) fn forced(&self, name: &Name) {
+        for lock in self.all() {
+            if lock.name.key() == name.key() {
+                lock.tell(Event::Reconnected);
+            }
+        }
+    }
+
+    // ---- the end ----
+
+    fn is_stopping(&self) -> bool {
+        self.life.load(Ordering::SeqCst) != OPEN
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    fn is_done(&self) -> bool {
+        self.life.load(Ordering::SeqCst) == CLOSED && self.names.is_empty()
+    }
+
+    /// No new holds.
+    pub(crate) fn stop(&self) {
+        self.become_at_least(STOPPING);
+    }
+
+    /// All holds end, and are released.
+    pub(crate) fn close(&self) {
+        self.become_at_least(CLOSED);
+        self.forgotten.notify_one(); // the task may be done
+    }
+
+    fn become_at_least(&self, life: u8) {
+        self.life.fetch_max(life, Ordering::SeqCst);
+        self.all().iter().for_each(|lock| self.tell_life(lock));
+    }
+
+    /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
+    pub(crate) async fn idle(&self) {
+        loop {
+            let forgotten = self.forgotten.notified();
+            tokio::pin!(forgotten);
+            forgotten.as_mut().enable();
+            if self.names.is_empty() || self.is_abandoned() {
+                return;
+            }
+            forgotten.await;
+        }
+    }
+
+    /// Ends although releases are under way.
+    pub(crate) fn give_up(&self) {
+        self.names.clear();
+        self.forgotten.notify_waiters();
+        self.forgotten.notify_one(); // for the task, which may be busy
+    }
+
+    /// The runtime has ended. Callers get an error, and nothing is sent anymore.
+    fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        for lock in self.all() {
+            let wakers = lock.inner().calls.wakers();
+            wakers.into_iter().for_each(std::task::Waker::wake);
+        }
+        self.names.clear();
+        self.forgotten.notify_waiters();
+    }
+
+    /// The error for calls after the client was closed.
+    fn closed(&self, what: &str, name: &str) -> Error {
+        if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
+    }
+}
+
+/// The task of the timers. If it is dropped before its end, its runtime has ended.
+struct Running(Arc<Driver>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.0.is_done() {
+            self.0.abandon();
+        }
+    }
+}
+
+fn lost(loss: Loss) -> Lost {
+    match loss {
+        Loss::Removed => Lost::Removed,
+        Loss::Expired => Lost::Expired,
+        Loss::MaxHold => Lost::MaxHold,
+        Loss::Closed => Lost::Closed,
+    }
+}

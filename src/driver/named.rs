@@ -1,0 +1,574 @@
+//! One name: the state of its lock behind one mutex, and what follows from each event.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::Waker,
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Driver,
+    calls::{CallResult, Calls, Cause, Way},
+    slot::{Slot, Work},
+    timers::TimerKey,
+    wire::{Replied, Sending},
+};
+use crate::{
+    clock,
+    config::Name,
+    kind::Kind,
+    lock::{
+        Action, Cx, Event, HoldId, How, LockState, Loss, Moment, Numbers, Outcome, Reply, Request, RequestId, Ticket,
+    },
+    redis::{Fault, Listener, Subscription, source},
+    stats::{AcquiredBy, LockCounters, Subject},
+    sync::{std, tokio},
+};
+
+/// A caller that does not look at the reply to its request for this long, or for up to twice as long, loses the request to a task of the
+/// client. A server may take longer to reply; then the change of tasks costs little in comparison.
+const UNPOLLED: Duration = Duration::from_millis(40);
+/// A name that nobody uses is remembered for this long if its machine wants to.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// Who drives the requests that follow from an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// The caller that reported the event, as long as it is polled.
+    Caller,
+    /// A task of the client.
+    Client,
+}
+
+/// One name of one kind of lock, in one client.
+pub(crate) struct NamedLock {
+    this: Weak<NamedLock>,
+    pub(super) driver: Arc<Driver>,
+    pub(super) name: Name,
+    pub(super) kind: &'static Kind,
+    inner: Mutex<Inner>,
+    /// Notified when a guard has lost the lock.
+    pub(super) lost: tokio::sync::Notify,
+}
+
+pub(super) struct Inner {
+    pub(super) state: LockState,
+    pub(super) calls: Calls,
+    /// The last ticket.
+    tickets: u64,
+    /// Requests that their callers poll, in the order in which they were sent.
+    slots: Vec<Arc<Slot>>,
+    timer: Option<TimerKey>,
+    messages: Messages,
+    /// The last attempt for a new hold: its id, and why it was sent.
+    attempt: Option<(HoldId, AcquiredBy)>,
+    /// The last reason for which a request has failed.
+    trouble: Option<Box<Cause>>,
+    /// The holder that the server named last.
+    holder: Option<Box<str>>,
+    gauges: Gauges,
+    /// It is no longer in the client's map, and a caller that finds it makes a new one.
+    is_forgotten: bool,
+}
+
+/// What the statistics have of this name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Gauges {
+    holds: u32,
+    waiting: u32,
+    releasing: u32,
+}
+
+/// The subscription to the channel of the name.
+enum Messages {
+    None,
+    /// One thread is about to change it.
+    Changing,
+    Subscribed(Subscription),
+}
+
+/// What is done after the mutex is unlocked.
+#[derive(Default)]
+struct Effects {
+    wakers: Vec<Waker>,
+    /// Requests that a task of the client sends.
+    sends: Vec<(RequestId, Request)>,
+    /// Requests that the caller polls.
+    slots: Vec<Arc<Slot>>,
+    has_lost: bool,
+    yields: bool,
+    subscribes: bool,
+}
+
+impl NamedLock {
+    pub(super) fn new(driver: &Arc<Driver>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
+        let inner = Inner {
+            state: LockState::new(Numbers::after(driver.used())),
+            calls: Calls::default(),
+            tickets: 0,
+            slots: Vec::new(),
+            timer: None,
+            messages: Messages::None,
+            attempt: None,
+            trouble: None,
+            holder: None,
+            gauges: Gauges::default(),
+            is_forgotten: false,
+        };
+        Arc::new_cyclic(|this| NamedLock {
+            this: Weak::clone(this),
+            driver: Arc::clone(driver),
+            name: name.clone(),
+            kind,
+            inner: Mutex::new(inner),
+            lost: tokio::sync::Notify::new(),
+        })
+    }
+
+    fn this(&self) -> Arc<NamedLock> {
+        self.this.upgrade().expect("a method of it is running")
+    }
+
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject { kind: self.kind.rules.label, name: &self.name }
+    }
+
+    fn counters(&self) -> LockCounters<'_> {
+        self.driver.counters.of(self.subject())
+    }
+
+    /// The field of a hold on the server.
+    pub(super) fn field(&self, hold: HoldId) -> Box<str> {
+        format!("{}:{}{}", self.driver.client, hold.0, self.kind.rules.suffix).into()
+    }
+
+    // ---- events ----
+
+    /// Reports an event. Returns the requests that the caller is to poll.
+    pub(super) fn feed(&self, event: Event, by: By) -> Vec<Arc<Slot>> {
+        self.with(by, |inner, fed| inner.handle(self, event, fed)).1
+    }
+
+    /// Reports an event that a task of the client caused.
+    pub(super) fn tell(&self, event: Event) {
+        self.feed(event, By::Client);
+    }
+
+    /// Does `work` under the mutex, then what follows from the events that it reports.
+    pub(super) fn with<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Vec<Arc<Slot>>) {
+        let mut effects = Effects::default();
+        let mut inner = self.inner();
+        let mut fed = Fed { by, request: None, effects: &mut effects };
+        let result = work(&mut inner, &mut fed);
+        drop(inner);
+        (result, self.carry_out(effects))
+    }
+
+    fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
+        effects.wakers.into_iter().for_each(Waker::wake);
+        if effects.has_lost {
+            self.lost.notify_waiters();
+        }
+        for (id, request) in effects.sends {
+            let lock = self.this();
+            self.driver.spawn(async move { lock.send_alone(id, request).await });
+        }
+        if effects.yields {
+            let lock = self.this();
+            self.driver.spawn(async move {
+                tokio::task::yield_now().await;
+                tokio::task::yield_now().await;
+                lock.tell(Event::Yielded);
+            });
+        }
+        if effects.subscribes {
+            self.settle_messages();
+        }
+        effects.slots
+    }
+
+    /// A request got a reply, or has failed.
+    pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied, by: By) -> Vec<Arc<Slot>> {
+        let event = match replied.event(id, request) {
+            Event::Replied(id, Reply::Released { receivers }) => {
+                Event::Replied(id, Reply::Released { receivers: self.others(receivers) })
+            }
+            event => event,
+        };
+        self.with(by, |inner, fed| {
+            inner.slots.retain(|slot| slot.id != id);
+            inner.note(replied);
+            fed.request = Some(*request);
+            inner.count_reply(self, &event, request);
+            inner.handle(self, event, fed);
+        })
+        .1
+    }
+
+    /// The number of receivers of a message that are not this client. Without messages, there may always be one.
+    fn others(&self, receivers: u32) -> u32 {
+        if self.driver.redis.publish().is_empty() {
+            return 1;
+        }
+        let hears = receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
+        receivers - u32::from(hears)
+    }
+
+    /// The time has come for which the timer was set.
+    pub(super) fn due(&self, key: TimerKey) {
+        let (unpolled, _) = self.with(By::Client, |inner, fed| {
+            inner.timer.take_if(|timer| *timer == key);
+            let unpolled = inner.take_unpolled();
+            inner.handle(self, Event::Due, fed);
+            unpolled
+        });
+        unpolled.into_iter().for_each(|slot| self.carry(&slot));
+    }
+
+    // ---- requests ----
+
+    fn sending(&self, request: Request) -> Sending<'_> {
+        let (key, client) = (self.name.key(), &*self.driver.client);
+        Sending { kind: self.kind, key, client, replicas: self.driver.config.replicas, request }
+    }
+
+    fn work(&self, request: Request) -> Work {
+        let lock = self.this();
+        Box::pin(async move { lock.sending(request).send(&lock.driver.redis).await })
+    }
+
+    /// A task of the client goes on with a request that its caller has left, or does not poll.
+    pub(super) fn carry(&self, slot: &Arc<Slot>) {
+        let Some(work) = slot.take() else { return };
+        let (lock, id, request) = (self.this(), slot.id, slot.request);
+        self.driver.spawn(async move {
+            let ends = Ends { lock: &lock, id, request: Some(request) };
+            let replied = tokio::time::timeout(lock.driver.request_limit(), work).await;
+            ends.end(replied.unwrap_or_else(|_| Replied::Failed(lock.no_reply())));
+        });
+    }
+
+    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request) {
+        let ends = Ends { lock: &self, id, request: Some(request) };
+        let limit = self.driver.request_limit();
+        let lane = self.driver.lanes.of(self.driver.redis.connection_of(self.name.key()));
+        let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
+            return ends.end(Replied::Failed(Fault::NotSent(source("too many requests wait for this server"))));
+        };
+        let sending = Box::pin(async {
+            match request {
+                Request::Renew { .. } => self.sending(request).send_gathered(&self.driver.redis).await,
+                _ => self.sending(request).send(&self.driver.redis).await,
+            }
+        });
+        let replied = tokio::time::timeout(limit, sending).await;
+        ends.end(replied.unwrap_or_else(|_| Replied::Failed(self.no_reply())));
+    }
+
+    fn no_reply(&self) -> Fault {
+        Fault::Unknown(self.driver.redis.trouble(self.name.key(), None))
+    }
+
+    // ---- messages ----
+
+    /// Subscribes or unsubscribes until that is what the state wants. One thread does it at a time.
+    fn settle_messages(&self) {
+        loop {
+            let mut inner = self.inner();
+            let wants = inner.state.wants_messages();
+            match mem::replace(&mut inner.messages, Messages::Changing) {
+                Messages::None if wants => {
+                    drop(inner);
+                    let channel = self.kind.channel(self.name.key());
+                    let subscription = self.driver.redis.listen(&channel, self.this());
+                    self.inner().messages = Messages::Subscribed(subscription);
+                    self.subscribed();
+                }
+                Messages::Subscribed(subscription) if !wants => {
+                    drop(inner);
+                    drop(subscription);
+                    let mut inner = self.inner();
+                    inner.messages = Messages::None;
+                    inner.forget_if_unused(self, now());
+                }
+                settled => {
+                    inner.messages = settled;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A request that must end, even if its task panics or its runtime ends.
+struct Ends<'a> {
+    id: RequestId,
+    request: Option<Request>,
+}
+
+impl Ends<'_> {
+    fn end(mut self, replied: Replied) {
+        if let Some(request) = self.request.take() {
+            self.lock.replied(self.id, &request, replied, By::Client);
+        }
+    }
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            let fault = Fault::unknown("the task of this request has ended");
+            self.lock.replied(self.id, &request, Replied::Failed(fault), By::Client);
+        }
+    }
+}
+
+impl Listener for NamedLock {
+    fn message(&self) {
+        self.tell(Event::Message);
+    }
+
+    fn subscribed(&self) {
+        self.with(By::Client, |inner, fed| {
+            let Messages::Subscribed(subscription) = &inner.messages else { return };
+            let is_live = subscription.is_live();
+            inner.handle(self, Event::Unsubscribed, fed);
+            if is_live {
+                inner.handle(self, Event::Subscribed, fed);
+            }
+        });
+    }
+}
+
+/// Who reports an event, and what follows from it.
+pub(super) struct Fed<'a> {
+    by: By,
+    /// The request that the event is the end of.
+    request: Option<Request>,
+    effects: &'a mut Effects,
+}
+
+impl Inner {
+    pub(super) fn next_ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.is_forgotten
+    }
+
+    pub(super) fn holder(&self) -> Option<&str> {
+        self.holder.as_deref()
+    }
+
+    /// Feeds the state machine, and does what it says as far as that belongs under the mutex.
+    pub(super) fn handle(&mut self, lock: &NamedLock, event: Event, fed: &mut Fed<'_>) {
+        let (config, mut actions) = (lock.driver.machine_config(), Vec::new());
+        let now = now();
+        let mut cx = Cx { now, config: &config, rules: &lock.driver.rules_of(lock.kind), actions: &mut actions };
+        self.state.handle(event, &mut cx);
+        for action in actions {
+            self.act(lock, action, &event, now, fed);
+        }
+        self.count(lock);
+        self.arm(lock, &config);
+        self.forget_if_unused(lock, now);
+    }
+
+    fn act(&mut self, lock: &NamedLock, action: Action, event: &Event, now: Moment, fed: &mut Fed<'_>) {
+        match action {
+            Action::Send(id, request) => self.send(lock, id, request, event, now, fed),
+            Action::Notify(ticket, outcome) => {
+                let result = self.result(outcome, event, fed.request);
+                fed.effects.wakers.extend(self.calls.end(ticket, result));
+            }
+            Action::Lost(..) => fed.effects.has_lost = true,
+            Action::Left { since } => lock.counters().held_for(now.since(since)),
+            Action::Ended(loss) => lock.ended(loss),
+            Action::Subscribe | Action::Unsubscribe => fed.effects.subscribes = true,
+            Action::Yield => fed.effects.yields = true,
+        }
+    }
+
+    fn send(
+        &mut self,
+        lock: &NamedLock,
+        id: RequestId,
+        request: Request,
+        event: &Event,
+        now: Moment,
+        fed: &mut Fed<'_>,
+    ) {
+        self.note_attempt(&request, event);
+        match fed.by {
+            By::Caller => {
+                let slot = Arc::new(Slot::new(id, request, from_machine(now), lock.work(request)));
+                self.slots.push(Arc::clone(&slot));
+                fed.effects.slots.push(slot);
+            }
+            By::Client => fed.effects.sends.push((id, request)),
+        }
+    }
+
+    fn note_attempt(&mut self, request: &Request, event: &Event) {
+        let Request::Acquire { id, how, .. } = request else { return };
+        let is_retry = self.attempt.is_some_and(|(last, _)| last == *id);
+        if *how != How::Again && !is_retry {
+            let by = match event {
+                Event::Acquire { .. } => AcquiredBy::FirstTry,
+                Event::Due => AcquiredBy::Timer,
+                _ => AcquiredBy::Woken,
+            };
+            self.attempt = Some((*id, by));
+        }
+    }
+
+    fn result(&self, outcome: Outcome, event: &Event, request: Option<Request>) -> CallResult {
+        let way = match (event, request) {
+            (Event::Replied(..), Some(Request::Acquire { how: How::Again, .. })) => Way::Nested,
+            (Event::Replied(_, Reply::Granted(_)), _) => {
+                Way::First(self.attempt.map_or(AcquiredBy::FirstTry, |(_, by)| by))
+            }
+            _ => Way::First(AcquiredBy::HandedOver),
+        };
+        let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
+        CallResult { outcome, way, cause: self.trouble.clone().filter(|_| is_explained) }
+    }
+
+    /// Keeps what explains later errors.
+    fn note(&mut self, replied: Replied) {
+        match replied {
+            Replied::Reply(Reply::Conflict, _) => self.trouble = Some(Box::new(Cause::Fault(Fault::Conflict))),
+            Replied::Reply(_, holder) => {
+                self.trouble = None;
+                if holder.is_some() {
+                    self.holder = holder;
+                }
+            }
+            Replied::TooFewReplicas(got) => self.trouble = Some(Box::new(Cause::Replicas(got))),
+            Replied::Failed(fault) => self.trouble = Some(Box::new(Cause::Fault(fault))),
+        }
+    }
+
+    // ---- statistics ----
+
+    fn count_reply(&self, lock: &NamedLock, event: &Event, request: &Request) {
+        match event {
+            Event::Replied(_, Reply::Busy { .. }) => lock.counters().refused(),
+            Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => {
+                lock.counters().renewed();
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, lock: &NamedLock) {
+        let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let now = Gauges {
+            holds: small(self.state.holds().count()),
+            waiting: small(self.state.waiting().0),
+            releasing: small(self.state.releasing()),
+        };
+        let before = mem::replace(&mut self.gauges, now);
+        if before == now {
+            return;
+        }
+        if before.holds != now.holds {
+            lock.counters().holds(before.holds, now.holds);
+        }
+        if before.waiting != now.waiting {
+            lock.counters().waiting(before.waiting, now.waiting);
+        }
+        (before.releasing..now.releasing).for_each(|_| lock.driver.counters.releasing.up());
+        (now.releasing..before.releasing).for_each(|_| lock.driver.counters.releasing.down());
+    }
+
+    // ---- time ----
+
+    fn arm(&mut self, lock: &NamedLock, config: &crate::lock::Config) {
+        let due = self.state.due(config).map(from_machine);
+        let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
+        let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
+        let Some(at) = [due, unpolled, remembered].into_iter().flatten().min() else { return };
+        if self.timer.is_some_and(|(set, _)| set <= at) {
+            return;
+        }
+        let timers = &lock.driver.timers;
+        self.timer.take().into_iter().for_each(|timer| timers.remove(timer));
+        self.timer = Some(timers.add(at, &lock.this()));
+    }
+
+    /// Removes the requests that nobody has polled for too long.
+    fn take_unpolled(&mut self) -> Vec<Arc<Slot>> {
+        let now = clock::Moment::now();
+        self.slots.extract_if(.., |slot| unpolled_at(slot.sent) <= now).collect()
+    }
+
+    fn forget_if_unused(&mut self, lock: &NamedLock, now: Moment) {
+        let is_unused = self.state.is_forgotten(now) || self.state.is_quiet() && lock.driver.is_stopping();
+        if !is_unused || self.is_forgotten || matches!(self.messages, Messages::Subscribed(_)) {
+            return;
+        }
+        self.is_forgotten = true;
+        self.timer.take().into_iter().for_each(|timer| lock.driver.timers.remove(timer));
+        lock.driver.forget(lock, self.state.numbers().used());
+    }
+}
+
+impl NamedLock {
+    /// It is known what became of a hold.
+    fn ended(&self, loss: Option<Loss>) {
+        match loss {
+            None => {
+                self.counters().released();
+                tracing::debug!(target: "leasehold::lock", name = &*self.name, "released");
+            }
+            Some(loss) => {
+                let reason = super::lost(loss);
+                self.counters().lost(reason);
+                tracing::warn!(target: "leasehold::lock", name = &*self.name, %reason, "lost");
+            }
+        }
+    }
+
+    /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.
+    pub(super) fn drop_guard(&self, guard: Ticket, token: Option<CancellationToken>) {
+        self.with(By::Client, |inner, fed| match token {
+            None => inner.handle(self, Event::Dropped(guard), fed),
+            Some(token) => {
+                inner.calls.begin_left(guard, token, now());
+                inner.handle(self, Event::Unlock(guard), fed);
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for NamedLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NamedLock")
+            .field("name", &&*self.name)
+            .field("kind", &self.kind.rules.label)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The end of the interval in which this request would have been polled.
+fn unpolled_at(sent: clock::Moment) -> clock::Moment {
+    (sent + UNPOLLED + UNPOLLED).floor(UNPOLLED)
+}
+
+pub(super) fn now() -> Moment {
+    Moment(clock::Moment::now().nanos())
+}
+
+pub(super) fn from_machine(moment: Moment) -> clock::Moment {
+    clock::Moment::from_nanos(moment.0)
+}

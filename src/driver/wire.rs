@@ -1,0 +1,148 @@
+//! The requests of the state machine as scripts, and the replies to them.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Moment,
+    kind::Kind,
+    lock::{Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
+    redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
+};
+
+/// One request of a name: all that is needed to send it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sending<'a> {
+    pub(super) kind: &'static Kind,
+    pub(super) key: &'a str,
+    /// The id of the client, the first part of the field of each hold.
+    pub(super) client: &'a str,
+    /// The number of replicas that must confirm a new hold.
+    pub(super) replicas: u8,
+    pub(super) request: Request,
+}
+
+/// A request that got a usable reply, or did not.
+#[derive(Debug)]
+pub(super) enum Replied {
+    /// The reply, and the id of the holder if another one was named.
+    Reply(Reply, Option<Box<str>>),
+    /// Granted, but only so many replicas confirmed it.
+    TooFewReplicas(u8),
+    Failed(Fault),
+}
+
+impl Replied {
+    pub(super) fn event(&self, id: RequestId, request: &Request) -> Event {
+        match self {
+            Replied::Reply(reply, _) => Event::Replied(id, *reply),
+            Replied::TooFewReplicas(_) => Event::Replied(id, Reply::TooFewReplicas),
+            Replied::Failed(fault) => failure(fault, id, request),
+        }
+    }
+}
+
+/// What became of a request that has failed: may the server have run it, and does a retry make sense?
+fn failure(fault: &Fault, id: RequestId, request: &Request) -> Event {
+    let persistence = match request {
+        Request::Release { .. } | Request::Renew { .. } => Persistence::Insistent,
+        Request::HandOver { .. } => Persistence::Modest,
+        Request::Acquire { .. } => Persistence::Usual,
+    };
+    match fault {
+        Fault::Conflict => Event::Replied(id, Reply::Conflict),
+        Fault::Unknown(_) | Fault::Abandoned | Fault::Closed => Event::Unknown(id),
+        Fault::NotSent(_) => Event::NotNow(id),
+        fault if fault.is_for_now(persistence) => Event::NotNow(id),
+        _ => Event::Refused(id),
+    }
+}
+
+impl Sending<'_> {
+    pub(super) async fn send(&self, redis: &Redis) -> Replied {
+        let (script, part) = self.part(redis.publish());
+        let is_new = matches!(self.request, Request::Acquire { how, .. } if how != How::Again);
+        let sent = match self.request {
+            Request::Acquire { .. } if is_new && self.replicas > 0 => {
+                redis.replicated(script, part, self.replicas).await
+            }
+            _ => redis.request(script, part).await.map(|answer| (answer, 0)),
+        };
+        match sent {
+            Ok((answer, got)) if is_new && answer.code == Code::Granted && got < self.replicas => {
+                Replied::TooFewReplicas(got)
+            }
+            Ok((answer, _)) => self.read(&answer),
+            Err(fault) => Replied::Failed(fault),
+        }
+    }
+
+    /// The same for a renewal that nobody waits for.
+    pub(super) async fn send_gathered(&self, redis: &Redis) -> Replied {
+        let (script, part) = self.part(redis.publish());
+        match redis.request_gathered(script, part).await {
+            Ok(answer) => self.read(&answer),
+            Err(fault) => Replied::Failed(fault),
+        }
+    }
+
+    fn part(&self, publish: &str) -> (&'static Script, Part) {
+        let kind = self.kind;
+        let id = |id: HoldId| format!("{}:{}{}", self.client, id.0, kind.rules.suffix);
+        match self.request {
+            Request::Acquire { id: hold, lease, count, how, .. } => {
+                let word = if how == How::Again { "again" } else { "first" };
+                let terms = (&*id(hold), millis(lease), count);
+                (&kind.acquire.script, kind.part(&kind.acquire, self.key, terms, word))
+            }
+            Request::Release { id: hold, count, rest, .. } => {
+                let terms = (&*id(hold), millis(rest), count);
+                (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
+            }
+            Request::Renew { id: hold, lease, .. } => {
+                let terms = (&*id(hold), lease.map_or(0, millis), 0);
+                (&kind.renew.script, kind.renew_part(self.key, terms, "", Moment::FAR))
+            }
+            Request::HandOver { id: from, to, lease } => {
+                let script = kind.hand_over.as_ref().expect("only kinds that hand over make this request");
+                (&script.script, kind.part(script, self.key, (&id(from), millis(lease), 0), &id(to)))
+            }
+        }
+    }
+
+    fn read(&self, answer: &Answer) -> Replied {
+        let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token);
+        let reply = match answer.code {
+            Code::Granted => Reply::Granted(token()),
+            Code::Lost => Reply::Lost,
+            Code::Busy => return busy(answer),
+            Code::Released => Reply::Released { receivers: answer.number().map_or(0, clamped) },
+            Code::Gone => Reply::Gone,
+            Code::Kept => Reply::Kept { admits: false },
+            Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token)),
+            Code::Deeper => Reply::Deeper,
+            _ => Reply::Conflict,
+        };
+        Replied::Reply(reply, None)
+    }
+}
+
+fn busy(answer: &Answer) -> Replied {
+    let [left, holder] = answer.words().unwrap_or_default();
+    let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
+    let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
+    Replied::Reply(Reply::Busy { left, by: Mode::Exclusive }, holder)
+}
+
+/// `handed token`, or `handed before token` if an earlier try had worked.
+fn handed_token(answer: &Answer) -> Option<u64> {
+    answer.number().or_else(|| answer.words().and_then(|[_before, token]| token.parse().ok()))
+}
+
+fn clamped(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// As Redis counts it, and no less.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).expect("a year at most")
+}
