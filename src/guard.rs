@@ -1,6 +1,6 @@
 //! The guard: a lock that is held, whichever engine acquired it.
 
-use std::{fmt, future::Future, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -9,7 +9,7 @@ use crate::{
     clock::Moment,
     config::Lease,
     driver::HeldLock,
-    engine::{EngineGuard, ask},
+    engine::{Engine, EngineGuard, ask},
     error::{Error, Lost, Result},
     failed::unexpected,
     owner::Owner,
@@ -52,7 +52,8 @@ pub struct Guard {
 
 /// Locks and fenced locks run on the state machine, the other kinds on the older engine.
 enum Held {
-    Machine(HeldLock),
+    /// The client lives as long as its guards.
+    Machine(HeldLock, Arc<Engine>),
     Engine(EngineGuard),
 }
 
@@ -60,7 +61,7 @@ enum Held {
 macro_rules! held {
     ($guard:expr, $held:ident => $call:expr) => {
         match $guard {
-            Held::Machine($held) => $call,
+            Held::Machine($held, _) => $call,
             Held::Engine($held) => $call,
         }
     };
@@ -123,8 +124,8 @@ impl<T> Outcome<T> {
 }
 
 impl Guard {
-    pub(crate) fn of_machine(held: HeldLock) -> Guard {
-        Guard { held: Held::Machine(held), span: HoldSpan::default() }
+    pub(crate) fn of_machine(held: HeldLock, engine: &Arc<Engine>) -> Guard {
+        Guard { held: Held::Machine(held, Arc::clone(engine)), span: HoldSpan::default() }
     }
 
     pub(crate) fn of_engine(held: EngineGuard) -> Guard {
@@ -188,7 +189,7 @@ impl Guard {
     pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
         use futures_util::future::Either;
         match &self.held {
-            Held::Machine(held) => Either::Left(held.watch()),
+            Held::Machine(held, _) => Either::Left(held.watch()),
             Held::Engine(held) => Either::Right(held.watch()),
         }
     }
@@ -284,7 +285,7 @@ impl Guard {
     /// Runs a script that acts only if the server still has the hold.
     pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
         match &self.held {
-            Held::Machine(held) => machine_while_held(held, what, request).await,
+            Held::Machine(held, _) => machine_while_held(held, what, request).await,
             Held::Engine(held) => held.while_held(what, request).await,
         }
     }

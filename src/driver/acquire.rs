@@ -32,7 +32,12 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
     let limit = limit_of(request.wait_limit);
     loop {
         let lock = driver.named(&request.name, request.kind);
-        let Some(mut call) = begin(&lock, request, limit) else { continue };
+        let Some(mut call) = begin(&lock, request, limit) else {
+            if driver.is_stopping() {
+                return Err(driver.closed(ASKING, &request.name));
+            }
+            continue;
+        };
         let (result, began) = poll_fn(|cx| call.poll(cx)).await?;
         match result.outcome {
             Outcome::Acquired => {

@@ -10,12 +10,24 @@ use crate::sync::{dashmap, std, tokio};
 
 /// Each request under way needs a few KiB; one that waits needs a tenth of that.
 const AT_ONCE: usize = 1024;
+/// The same for names about which the last request has failed: thousands that are refused again and again must not delay others.
+const IN_TROUBLE_AT_ONCE: usize = 128;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Lane {
+    Usual,
+    InTrouble,
+}
 
 #[derive(Debug, Default)]
-pub(super) struct Lanes(DashMap<usize, Arc<Semaphore>>);
+pub(super) struct Lanes(DashMap<(usize, Lane), Arc<Semaphore>>);
 
 impl Lanes {
-    pub(super) fn of(&self, connection: usize) -> Arc<Semaphore> {
-        Arc::clone(&self.0.entry(connection).or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))))
+    pub(super) fn of(&self, connection: usize, lane: Lane) -> Arc<Semaphore> {
+        let room = match lane {
+            Lane::Usual => AT_ONCE,
+            Lane::InTrouble => IN_TROUBLE_AT_ONCE,
+        };
+        Arc::clone(&self.0.entry((connection, lane)).or_insert_with(|| Arc::new(Semaphore::new(room))))
     }
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Driver,
     calls::{CallResult, Calls, Cause, Way},
+    lanes::Lane,
     slot::{Slot, Work},
     timers::TimerKey,
     wire::{Replied, Sending},
@@ -95,7 +96,7 @@ enum Messages {
 struct Effects {
     wakers: Vec<Waker>,
     /// Requests that a task of the client sends.
-    sends: Vec<(RequestId, Request)>,
+    sends: Vec<(RequestId, Request, Lane)>,
     /// Requests that the caller polls.
     slots: Vec<Arc<Slot>>,
     has_lost: bool,
@@ -176,9 +177,9 @@ impl NamedLock {
         if effects.has_lost {
             self.lost.notify_waiters();
         }
-        for (id, request) in effects.sends {
+        for (id, request, lane) in effects.sends {
             let lock = self.this();
-            self.driver.spawn(async move { lock.send_alone(id, request).await });
+            self.driver.spawn(async move { lock.send_alone(id, request, lane).await });
         }
         if effects.yields {
             let lock = self.this();
@@ -255,10 +256,10 @@ impl NamedLock {
         });
     }
 
-    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request) {
+    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, lane: Lane) {
         let ends = Ends { lock: &self, id, request: Some(request) };
         let limit = self.driver.request_limit();
-        let lane = self.driver.lanes.of(self.driver.redis.connection_of(self.name.key()));
+        let lane = self.driver.lanes.of(self.driver.redis.connection_of(self.name.key()), lane);
         let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
             return ends.end(Replied::Failed(Fault::NotSent(source("too many requests wait for this server"))));
         };
@@ -309,6 +310,7 @@ impl NamedLock {
 
 /// A request that must end, even if its task panics or its runtime ends.
 struct Ends<'a> {
+    lock: &'a NamedLock,
     id: RequestId,
     request: Option<Request>,
 }
@@ -414,7 +416,10 @@ impl Inner {
                 self.slots.push(Arc::clone(&slot));
                 fed.effects.slots.push(slot);
             }
-            By::Client => fed.effects.sends.push((id, request)),
+            By::Client => {
+                let lane = if self.trouble.is_some() { Lane::InTrouble } else { Lane::Usual };
+                fed.effects.sends.push((id, request, lane));
+            }
         }
     }
 

@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -223,6 +226,8 @@ struct ReleaseWorker {
     pending: Mutex<HashMap<Leftovers, usize>>,
     /// The holders among them: how many releases of each, and when the first began.
     leaving: Mutex<HashMap<Box<str>, (usize, Instant)>>,
+    /// Releases that this engine has in progress.
+    under_way: AtomicUsize,
     /// Told after each release, in the background or not.
     done: Notify,
     stop: CancellationToken,
@@ -328,14 +333,16 @@ impl Releaser {
         let (work, inbox) = mpsc::unbounded_channel();
         let (lanes, calls, pending, leaving) = (Mutex::default(), Mutex::default(), Mutex::default(), Mutex::default());
         let (done, stop) = (Notify::new(), CancellationToken::new());
-        let worker = Arc::new(ReleaseWorker { redis, queues, counters, lanes, calls, pending, leaving, done, stop });
+        let under_way = AtomicUsize::new(0);
+        let worker = ReleaseWorker { redis, queues, counters, lanes, calls, pending, leaving, under_way, done, stop };
+        let worker = Arc::new(worker);
         let run = Arc::clone(&worker).run(inbox);
         (Releaser { work, worker }, tokio::spawn(run))
     }
 
     /// To be held while an acquisition is given up on our side and until its job is under way.
     pub(crate) fn begin(&self) -> ReleaseUnderWay<'_> {
-        self.worker.counters.releasing.up();
+        self.worker.one_more();
         ReleaseUnderWay(self)
     }
 
@@ -352,7 +359,7 @@ impl Releaser {
     }
 
     fn counted(&self, mut job: ReleaseJob, is_last: bool) -> ReleaseJob {
-        self.worker.counters.releasing.up();
+        self.worker.one_more();
         let of_all = (is_last && !job.is_trace).then_some(None);
         let of_owner = is_last.then(|| Some(job.hold.owner.clone()));
         let awaited: Vec<_> = of_all.into_iter().chain(of_owner).map(|owner| (job.hold.line(), owner)).collect();
@@ -392,7 +399,7 @@ impl Releaser {
 
     /// Resolves when no release is under way, and that is true: looked at after each release.
     pub(crate) async fn idle(&self, and: impl Fn() -> bool) {
-        self.until(|_| and() && self.worker.counters.releasing.get() == 0).await; // in this order: see `begin`
+        self.until(|_| and() && self.worker.under_way.load(Ordering::SeqCst) == 0).await; // in this order: see `begin`
     }
 
     async fn until(&self, ready: impl Fn(&HashMap<Leftovers, usize>) -> bool) {
@@ -751,8 +758,14 @@ impl ReleaseWorker {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn one_more(&self) {
+        self.counters.releasing.up();
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn one_less(&self) {
         self.counters.releasing.down();
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
         self.done.notify_waiters();
     }
 

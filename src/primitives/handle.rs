@@ -176,7 +176,8 @@ impl Handle {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Option<Guard>> {
         Ok(if request.kind.rules.on_machine {
-            driver::acquire(&self.engine.driver, request).await?.map(Guard::of_machine)
+            let held = driver::acquire(&self.engine.driver, request).await?;
+            held.map(|held| Guard::of_machine(held, &self.engine))
         } else {
             self.engine.take(request).await?.map(Guard::of_engine)
         })

@@ -324,7 +324,9 @@ async fn waking(site: &Site, holder: &Client, waiting: &Client) {
 async fn handing_over(site: &Site, client: &Client) {
     let before = site.calls("hdel");
     let guard = client.lock("handed").lease(AN_HOUR).lock().await.expect("free");
-    let waiter = waiter(site, client, "handed").await;
+    let lock = client.lock("handed").owner(&Owner::new());
+    let waiter = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
     guard.unlock().await.expect("ours");
     taken(waiter).await.unlock().await.expect("ours");
     assert!(site.calls("hdel") > before, "handed over by the server");
