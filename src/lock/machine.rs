@@ -150,10 +150,29 @@ impl LockState {
             one.send(cx, &mut self.numbers);
         }
         self.send_attempt(cx);
+        self.note_shared(cx);
         self.queue.forget_if_empty();
         if self.queue.is_empty() && self.listening != Listening::Off {
             self.listening = Listening::Off;
             cx.actions.push(Action::Unsubscribe);
+        }
+    }
+
+    /// An exclusive id remains on the server for as long as a shared hold beside it, whose requests extend the lease of both. So its release
+    /// is sent again for as long.
+    fn note_shared(&mut self, cx: &Cx<'_>) {
+        let asking = match &self.attempt {
+            Attempt::Asking(asking) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
+            _ => None,
+        };
+        let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();
+        let has_exclusive = self.on_server.iter().any(|one| one.shared_bound().is_none());
+        let until = if has_exclusive { self.shared_until.max(shared.unwrap_or(Moment::ZERO)) } else { Moment::ZERO };
+        self.shared_until = until;
+        for one in &mut self.on_server {
+            if let OnServer::Releasing(release) = one {
+                release.is_kept_until(until);
+            }
         }
     }
 

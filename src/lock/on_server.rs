@@ -70,6 +70,17 @@ impl OnServer {
         }
     }
 
+    /// After this time the server has nothing left of a shared id.
+    pub(crate) fn shared_bound(&self) -> Option<Moment> {
+        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.bound);
+        match self {
+            OnServer::Held(server, _) | OnServer::Resting(server, _) => of(server),
+            OnServer::Lost(lost) => lost.server.as_ref().and_then(of),
+            OnServer::HandingOver(_) => None,
+            OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
+        }
+    }
+
     /// True if this request is about this id, and under way.
     pub(crate) fn awaits(&self, request: RequestId) -> bool {
         match self {

@@ -7,7 +7,7 @@ use super::{
     on_server::OnServer,
     release::HandOver,
     requests::Failure,
-    server_hold::{Confirmed, Granted, ServerHold},
+    server_hold::{Confirmed, Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, Listening, LockState},
     types::{Action, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
@@ -145,7 +145,7 @@ impl LockState {
     fn handed_over(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         let OnServer::HandingOver(mut hand_over) = self.on_server.swap_remove(at) else { return };
         let Some(sent) = hand_over.request().sent(request) else { return };
-        let HandOver { from, to, lease, .. } = hand_over;
+        let HandOver { from, to, lease, until, .. } = hand_over;
         let in_doubt = hand_over.request().is_in_doubt();
         let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, sent, lease, in_doubt };
         match reply {
@@ -155,7 +155,7 @@ impl LockState {
             }
             Reply::Gone => {
                 // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
-                let was_held = if in_doubt { Outcome::Confirmed } else { Outcome::Lost(Loss::Removed) };
+                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(until, cx.now) };
                 hand_over.waiters().notify(cx, was_held);
             }
             _ => {
@@ -219,6 +219,6 @@ impl LockState {
 
 fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     if server.confirmed(cx, reply) == Confirmed::Gone {
-        server.notify_waiters(cx, Outcome::Lost(Loss::Removed));
+        server.notify_waiters(cx, not_found(server.until, cx.now));
     }
 }

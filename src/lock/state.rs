@@ -26,6 +26,8 @@ pub(crate) struct LockState {
     pub(super) listening: Listening,
     pub(super) life: Life,
     pub(super) time_to_see: Duration,
+    /// While the server has an exclusive id: its shared holds may keep that id there until then.
+    pub(super) shared_until: Moment,
     pub(super) numbers: Numbers,
 }
 
@@ -91,6 +93,7 @@ impl LockState {
             listening: Listening::Off,
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
+            shared_until: Moment::ZERO,
             numbers,
         }
     }

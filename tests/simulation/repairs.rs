@@ -1,0 +1,186 @@
+//! Defects that the lock once had, each as a case with one client: events go in, requests and notifications come out.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    lock::{
+        Action, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
+        RequestId, Rules, Terms, Ticket,
+    },
+    server::Kind,
+    world::rules_of,
+};
+
+const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None };
+const READ: Terms = Terms { mode: Mode::Shared, ..KEPT };
+const A: Owner = Owner(1);
+const B: Owner = Owner(2);
+const C: Owner = Owner(3);
+const GRANTED: Reply = Reply::Granted(None);
+const KEEPS: Reply = Reply::Kept { admits: true };
+const RELEASED: Reply = Reply::Released { receivers: 0 };
+const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive };
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn t(n: u64) -> Ticket {
+    Ticket(n)
+}
+
+/// One client of one lock.
+struct Client {
+    state: LockState,
+    config: Config,
+    rules: Rules,
+    now: Moment,
+    /// Requests under way, the oldest first.
+    requests: Vec<(RequestId, Request)>,
+    sent: usize,
+    told: BTreeMap<Ticket, Outcome>,
+    lost: BTreeMap<Ticket, Loss>,
+    yields: bool,
+}
+
+impl Client {
+    fn new(kind: Kind) -> Client {
+        Client {
+            state: LockState::new(Numbers::after(0)),
+            config: Config {
+                watchdog: ms(30_000),
+                command_timeout: ms(4_000),
+                outage_timeout: ms(30_000),
+                handovers: 16,
+                round_trip: ms(1),
+            },
+            rules: rules_of(kind),
+            now: Moment(1 << 40),
+            requests: Vec::new(),
+            sent: 0,
+            told: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            yields: false,
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        let mut cx = Cx { now: self.now, config: &self.config, rules: &self.rules, actions: &mut actions };
+        self.state.handle(event, &mut cx);
+        for action in actions {
+            match action {
+                Action::Send(id, request) => {
+                    self.sent += 1;
+                    self.requests.push((id, request));
+                }
+                Action::Notify(ticket, outcome) => {
+                    self.told.insert(ticket, outcome);
+                }
+                Action::Lost(ticket, loss) => {
+                    self.lost.insert(ticket, loss);
+                }
+                Action::Yield => self.yields = true,
+                Action::Subscribe | Action::Unsubscribe => {}
+            }
+        }
+    }
+
+    fn acquire(&mut self, ticket: u64, owner: Owner, terms: Terms, limit: Limit) {
+        self.feed(Event::Acquire { ticket: t(ticket), owner, terms, limit });
+    }
+
+    /// Acquires the lock for a caller that looks at once.
+    fn hold(&mut self, ticket: u64, owner: Owner, terms: Terms) {
+        self.acquire(ticket, owner, terms, Limit::Forever);
+        self.reply(GRANTED);
+        self.assert_told(ticket, Outcome::Acquired);
+        self.feed(Event::Seen(t(ticket)));
+    }
+
+    fn unlock(&mut self, ticket: u64) {
+        self.told.remove(&t(ticket));
+        self.feed(Event::Unlock(t(ticket)));
+    }
+
+    /// The oldest request under way.
+    fn request(&self) -> Request {
+        self.requests.first().expect("a request is under way").1
+    }
+
+    /// The reply to the oldest request.
+    fn reply(&mut self, reply: Reply) {
+        let (id, _) = self.requests.remove(0);
+        self.feed(Event::Replied(id, reply));
+    }
+
+    /// The oldest request gets no reply.
+    fn no_reply(&mut self) {
+        let (id, _) = self.requests.remove(0);
+        self.feed(Event::Unknown(id));
+    }
+
+    /// Time passes. Each timer is served when it is due.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(due) = self.state.due(&self.config).filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.feed(Event::Due);
+        }
+        self.now = end;
+    }
+
+    /// Time passes. Each request under way ends like that within 100 ms.
+    fn outage(&mut self, time: Duration, end: fn(RequestId) -> Event) {
+        for _ in 0..time.as_millis() / 100 {
+            self.pass(ms(100));
+            for (id, _) in std::mem::take(&mut self.requests) {
+                self.feed(end(id));
+            }
+        }
+    }
+
+    fn told(&self, ticket: u64) -> Option<Outcome> {
+        self.told.get(&t(ticket)).copied()
+    }
+
+    #[track_caller]
+    fn assert_told(&self, ticket: u64, outcome: Outcome) {
+        assert_eq!(self.told(ticket), Some(outcome), "{:#?}", self.state);
+    }
+
+    #[track_caller]
+    fn assert_waits(&self, ticket: u64) {
+        assert_eq!(self.told(ticket), None, "{:#?}", self.state);
+    }
+}
+
+fn is_release(request: Request) -> bool {
+    matches!(request, Request::Release { count: 0, .. })
+}
+
+// ---- what unlock reports ----
+
+/// The lock was held when `unlock` was called, and the lease ended before the release reached the server.
+#[test]
+fn after_an_outage_unlock_reports_no_loss() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.pass(ms(5_000));
+    client.unlock(1);
+    assert!(is_release(client.request()));
+    client.outage(ms(26_000), Event::NotNow);
+    client.pass(ms(1_000));
+    client.reply(Reply::Gone);
+    client.assert_told(1, Outcome::Unavailable);
+}
+
+/// A hold that was gone before is lost.
+#[test]
+fn unlock_of_a_hold_that_was_removed_is_lost() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.unlock(1);
+    client.reply(Reply::Gone);
+    client.assert_told(1, Outcome::Lost(Loss::Removed));
+}
