@@ -152,6 +152,14 @@ impl LockState {
         self.look(cx.now);
     }
 
+    /// The next confirmation shows what this client still holds. Until then it passes on nothing in memory.
+    pub(super) fn forced(&mut self, cx: &mut Cx<'_>) {
+        self.forced_after = self.numbers.last();
+        self.release_all_resting(cx);
+        self.confirm_disputed(cx.now);
+        self.look(cx.now);
+    }
+
     pub(super) fn received_message(&mut self, cx: &Cx<'_>) {
         self.others.received_message(cx.now, cx.config);
         self.look(cx.now);

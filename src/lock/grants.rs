@@ -28,7 +28,21 @@ impl LockState {
             Some(ticket) if server.mode() == Mode::Exclusive => self.grant_to_one(server, ticket, sent, cx),
             Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
         }
+        self.confirm_disputed(cx.now);
         self.refuse(cx);
+    }
+
+    /// Another request must show whether the server has these ids.
+    pub(super) fn confirm_disputed(&mut self, now: Moment) {
+        let forced_after = self.forced_after;
+        for one in &mut self.on_server {
+            if let OnServer::Held(server, _) = one
+                && !server.is_found_since(forced_after)
+            {
+                server.close();
+                server.confirm_now(now);
+            }
+        }
     }
 
     fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
@@ -107,7 +121,7 @@ impl LockState {
 
     /// Waiters that wait for the next reply only need none while an owner of this client holds the lock.
     pub(super) fn refuse(&mut self, cx: &mut Cx<'_>) {
-        if !self.queue.needs_reply() {
+        if !self.queue.needs_reply() || self.held().any(|(server, _)| self.is_disputed(server)) {
             return;
         }
         match self.writer() {
@@ -147,7 +161,7 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let may_stay = self.others.permit_turn(cx.now, cx.config) && server.not_before <= cx.now && server.count == 1;
-        let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config);
+        let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config) && !self.is_disputed(&server);
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
@@ -181,7 +195,8 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let is_open = server.may_admit(cx.now) && server.has_long_lease(cx.now, cx.config);
-        let may_rest = may_pass && is_open && server.not_before <= cx.now && self.life == Life::Open;
+        let may_rest =
+            may_pass && is_open && !self.is_disputed(&server) && server.not_before <= cx.now && self.life == Life::Open;
         let is_wanted = match self.queue.first() {
             Some((_, next)) => next.mode() == Mode::Shared && next.terms.accepts_any_hold(),
             None => server.has_waiters(),

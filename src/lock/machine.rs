@@ -35,6 +35,7 @@ impl LockState {
             Event::Due => {}
             Event::Yielded => self.release_all_resting(cx),
             Event::Reconnected => self.reconnected(cx),
+            Event::Forced => self.forced(cx),
             Event::Stop => self.stop(Life::Stopping, cx),
             Event::Close => self.close(cx),
         }

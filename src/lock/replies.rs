@@ -25,7 +25,7 @@ impl LockState {
         if let Attempt::Asking(asking) = &self.attempt
             && let Some(sent) = asking.request.sent(request)
         {
-            return self.attempt_replied(sent, reply, cx);
+            return self.attempt_replied((request, sent), reply, cx);
         }
         let Some(at) = self.on_server.iter().position(|one| one.awaits(request)) else { return };
         match &mut self.on_server[at] {
@@ -43,12 +43,13 @@ impl LockState {
 
     // ---- a new hold ----
 
-    fn attempt_replied(&mut self, sent: Moment, reply: Reply, cx: &mut Cx<'_>) {
+    fn attempt_replied(&mut self, (request, sent): (RequestId, Moment), reply: Reply, cx: &mut Cx<'_>) {
         let idle = Idle::until(cx.now);
         let Attempt::Asking(asking) = std::mem::replace(&mut self.attempt, idle) else { return };
         let token = if let Reply::Granted(token) = reply { token } else { None };
-        let Asking { id, mode, lease, how, ref request, .. } = *asking;
-        let granted = Granted { id, mode, token, sent, lease, in_doubt: request.is_in_doubt() };
+        let Asking { id, mode, lease, how, .. } = *asking;
+        let in_doubt = asking.request.is_in_doubt();
+        let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
         match reply {
             Reply::Granted(_) => {
                 let mut server = ServerHold::new(granted, cx);
@@ -70,6 +71,9 @@ impl LockState {
     fn busy(&mut self, asking: &Asking, sent: Moment, (left, by): (Option<Duration>, Mode), cx: &mut Cx<'_>) {
         if asking.mode == Mode::Exclusive {
             self.others.hold_it();
+        }
+        if by == Mode::Exclusive && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
+            self.forced(cx); // a writer and a reader exclude each other
         }
         self.queue.refuse(sent, asking.mode, None, cx);
         let has_mark =
@@ -109,7 +113,10 @@ impl LockState {
         let Some(server) = self.on_server[at].server_hold() else { return };
         match server.confirmed(cx, reply) {
             Confirmed::Gone => self.lose(at, Loss::Removed, cx),
-            Confirmed::Since(sent) => self.admit_more(at, sent, cx),
+            Confirmed::Since(sent) => {
+                self.admit_more(at, sent, cx);
+                self.confirm_disputed(cx.now);
+            }
         }
     }
 
@@ -147,7 +154,7 @@ impl LockState {
         let Some(sent) = hand_over.request().sent(request) else { return };
         let HandOver { from, to, lease, until, .. } = hand_over;
         let in_doubt = hand_over.request().is_in_doubt();
-        let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, sent, lease, in_doubt };
+        let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt };
         match reply {
             Reply::Handed(token) => {
                 hand_over.waiters().notify(cx, Outcome::Confirmed);

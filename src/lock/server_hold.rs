@@ -23,6 +23,8 @@ pub(crate) struct ServerHold {
     pub(crate) token: Option<Token>,
     /// The count on the server, by its last reply.
     pub(crate) count: u32,
+    /// The last request whose reply showed that the server had it.
+    found_by: RequestId,
     /// The hold is certain until then.
     pub(crate) until: Moment,
     /// After this time the server has nothing left of it.
@@ -65,6 +67,7 @@ pub(crate) struct Granted {
     pub(crate) id: HoldId,
     pub(crate) mode: Mode,
     pub(crate) token: Option<Token>,
+    pub(crate) request: RequestId,
     pub(crate) sent: Moment,
     pub(crate) lease: Duration,
     /// An earlier try of the same request got no reply.
@@ -81,7 +84,7 @@ pub(crate) enum Confirmed {
 
 impl ServerHold {
     pub(crate) fn new(granted: Granted, cx: &Cx<'_>) -> ServerHold {
-        let Granted { id, mode, token, sent, lease, in_doubt } = granted;
+        let Granted { id, mode, token, request, sent, lease, in_doubt } = granted;
         let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(Duration::from_millis(10));
         let access = match mode {
             Mode::Exclusive => Access::Exclusive,
@@ -92,6 +95,7 @@ impl ServerHold {
             access,
             token,
             count: 1,
+            found_by: request,
             until: sent + cx.config.certain(lease),
             bound: cx.gone_by(lease),
             not_before: Moment::ZERO,
@@ -143,6 +147,11 @@ impl ServerHold {
 
     pub(crate) fn is_clean(&self) -> bool {
         self.clean
+    }
+
+    /// True if the server had it after all requests up to this one.
+    pub(crate) fn is_found_since(&self, request: RequestId) -> bool {
+        self.found_by > request
     }
 
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
@@ -227,10 +236,10 @@ impl ServerHold {
 
     /// The confirmation under way got a reply.
     pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
-        let Confirmation::UnderWay { sent, lease, waiters, .. } = &mut self.confirmation else {
+        let Confirmation::UnderWay { request, sent, lease, waiters } = &mut self.confirmation else {
             return Confirmed::Gone;
         };
-        let (sent, lease, mut waiters) = (*sent, *lease, mem::take(waiters));
+        let (request, sent, lease, mut waiters) = (*request, *sent, *lease, mem::take(waiters));
         let Reply::Kept { admits } = reply else {
             self.confirmation = Confirmation::PlannedFor(Moment::FAR);
             waiters.append(mem::take(&mut self.waiting));
@@ -238,6 +247,7 @@ impl ServerHold {
             return Confirmed::Gone;
         };
         self.lasts(lease, sent, cx);
+        self.found_by = request;
         waiters.notify(cx, Outcome::Confirmed);
         let planned = (sent + self.every).floor(self.every / 16);
         self.confirmation = Confirmation::PlannedFor(if self.waiting.is_empty() { planned } else { cx.now });

@@ -9,7 +9,7 @@ use super::{
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, Ticket, Token},
+    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -28,6 +28,8 @@ pub(crate) struct LockState {
     pub(super) time_to_see: Duration,
     /// While the server has an exclusive id: its shared holds may keep that id there until then.
     pub(super) shared_until: Moment,
+    /// The last request before the lock was forced open. What an earlier one found may be gone since.
+    pub(super) forced_after: RequestId,
     pub(super) numbers: Numbers,
 }
 
@@ -94,6 +96,7 @@ impl LockState {
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
             shared_until: Moment::ZERO,
+            forced_after: RequestId(0),
             numbers,
         }
     }
@@ -141,6 +144,11 @@ impl LockState {
             OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.owner() == owner).map(|hold| hold.loss),
             _ => None,
         })
+    }
+
+    /// True if the lock was forced open since the server confirmed this id.
+    pub(super) fn is_disputed(&self, server: &ServerHold) -> bool {
+        !server.is_found_since(self.forced_after)
     }
 
     // ---- waiters ----

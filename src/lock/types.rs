@@ -161,6 +161,8 @@ pub(crate) enum Event {
     Yielded,
     /// There is a new connection, perhaps to another server, so the server may have lost the lock.
     Reconnected,
+    /// This client forced the lock open, or learned that another client holds it. The driver reports that after the reply.
+    Forced,
     /// No new holds.
     Stop,
     /// All holds end.
@@ -319,6 +321,11 @@ impl Numbers {
 
     pub(crate) fn hold(&mut self) -> HoldId {
         HoldId(self.next())
+    }
+
+    /// The last request.
+    pub(crate) fn last(&self) -> RequestId {
+        RequestId(self.0)
     }
 
     pub(crate) fn request(&mut self) -> RequestId {

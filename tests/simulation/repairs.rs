@@ -18,7 +18,6 @@ const B: Owner = Owner(2);
 const C: Owner = Owner(3);
 const GRANTED: Reply = Reply::Granted(None);
 const KEEPS: Reply = Reply::Kept { admits: true };
-const RELEASED: Reply = Reply::Released { receivers: 0 };
 const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive };
 
 fn ms(n: u64) -> Duration {
@@ -114,12 +113,6 @@ impl Client {
         self.feed(Event::Replied(id, reply));
     }
 
-    /// The oldest request gets no reply.
-    fn no_reply(&mut self) {
-        let (id, _) = self.requests.remove(0);
-        self.feed(Event::Unknown(id));
-    }
-
     /// Time passes. Each timer is served when it is due.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
@@ -183,4 +176,84 @@ fn unlock_of_a_hold_that_was_removed_is_lost() {
     client.unlock(1);
     client.reply(Reply::Gone);
     client.assert_told(1, Outcome::Lost(Loss::Removed));
+}
+
+// ---- forced open ----
+
+/// This client has forced the lock open, so its own hold is gone.
+#[test]
+fn a_try_after_this_client_forced_the_lock_open_acquires_it() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Forced);
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.assert_waits(2);
+    client.reply(Reply::Gone);
+    assert_eq!(client.lost[&t(1)], Loss::Removed);
+    client.reply(GRANTED);
+    client.assert_told(2, Outcome::Acquired);
+}
+
+/// The same if a confirmation was under way when the lock was forced open: its reply shows nothing.
+#[test]
+fn a_confirmation_from_before_shows_nothing_after_a_forced_unlock() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Reconnected);
+    client.feed(Event::Forced);
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.reply(KEEPS);
+    client.assert_waits(2);
+    client.reply(Reply::Gone);
+    client.reply(GRANTED);
+    client.assert_told(2, Outcome::Acquired);
+}
+
+/// It was not this hold that was forced open: the try is refused as soon as the server has confirmed that.
+#[test]
+fn a_hold_that_survives_a_forced_unlock_refuses_tries_again() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Forced);
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Busy);
+    client.acquire(3, B, KEPT, Limit::Once);
+    client.assert_told(3, Outcome::Busy);
+}
+
+#[test]
+fn nothing_passes_on_in_memory_after_a_forced_unlock() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.feed(Event::Forced);
+    client.unlock(1);
+    client.assert_waits(2);
+    let last = client.requests.last().expect("a hand-over").1;
+    assert!(matches!(last, Request::HandOver { .. }), "{last:?}");
+}
+
+/// The request was sent before the lock was forced open, and its reply comes after that.
+#[test]
+fn a_grant_from_before_a_forced_unlock_is_confirmed_at_once() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.feed(Event::Forced);
+    client.reply(GRANTED);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+}
+
+/// A writer of another client was granted the lock, so this shared hold was forced open. Nobody joins it any more.
+#[test]
+fn no_reader_joins_once_another_client_writes() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.reply(BUSY);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+    client.acquire(3, C, READ, Limit::Forever);
+    client.reply(Reply::Gone);
+    assert_eq!(client.lost[&t(1)], Loss::Removed);
+    client.assert_waits(3);
 }

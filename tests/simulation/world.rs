@@ -138,6 +138,8 @@ struct Client {
     away: Vec<u64>,
     /// Requests that failed.
     unknown: u32,
+    /// Holds of its guards when it forced the lock open, and the time of that.
+    forced: BTreeMap<FieldId, u64>,
 }
 
 impl Call {
@@ -172,6 +174,7 @@ impl Client {
             calls: BTreeMap::new(),
             away: vec![0; rng.usize(1..=4)],
             unknown: 0,
+            forced: BTreeMap::new(),
         }
     }
 
@@ -490,6 +493,11 @@ impl World {
         if is_stale && (is_nested || call.mode() == Mode::Shared) {
             return Err(format!("{client} {ticket:?} joined {field:?}, which was gone before its call"));
         }
+        let forced = field.and_then(|field| self.clients[client].forced.get(&field));
+        let has_waited = self.waiting_before.contains(&ticket);
+        if has_waited && forced.is_some_and(|at| call.mode() == Mode::Exclusive || call.since > *at) {
+            return Err(format!("{client} {ticket:?} has {field:?}, which this client had forced open"));
+        }
         let has_lost = |other: &Call| matches!(other.what, What::Guard { seen: true, lost: Some(_), .. });
         if own().any(has_lost) && !call.is_nested {
             return Err(format!("{client} {ticket:?} of an owner that has lost it"));
@@ -685,9 +693,17 @@ impl World {
             _ => {
                 self.say(|| "-- forced open".into());
                 self.rob();
-                Ok(())
+                if self.rng.bool() { self.forced_by(client) } else { Ok(()) }
             }
         }
+    }
+
+    /// A client forced the lock open, and knows it.
+    fn forced_by(&mut self, client: usize) -> Check {
+        let fields: Vec<_> = self.clients[client].calls.values().filter_map(Call::field).collect();
+        let gone = fields.into_iter().filter(|field| self.robbed.contains(field)).map(|field| (field, self.t));
+        self.clients[client].forced.extend(gone);
+        self.feed(client, Event::Forced)
     }
 
     fn unsubscribe(&mut self, client: usize) -> Check {
