@@ -365,7 +365,11 @@ impl Reentry {
     }
 
     pub(crate) fn is_counted_by(&self, request: RequestId) -> bool {
-        self.counting.as_ref().is_some_and(|counting| counting.request.is(request))
+        self.sent(request).is_some()
+    }
+
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
+        self.counting.as_ref()?.request.sent(request)
     }
 
     /// The request about the count got a reply. False if the hold is gone.

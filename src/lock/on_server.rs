@@ -83,14 +83,17 @@ impl OnServer {
 
     /// True if this request is about this id, and under way.
     pub(crate) fn awaits(&self, request: RequestId) -> bool {
+        self.sent(request).is_some()
+    }
+
+    /// The time at which this request about this id was sent, if it is under way.
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
         match self {
-            OnServer::Held(server, Holders::One(_, reentry)) => {
-                server.is_confirmed_by(request) || reentry.is_counted_by(request)
-            }
-            OnServer::Held(server, _) | OnServer::Resting(server, _) => server.is_confirmed_by(request),
-            OnServer::HandingOver(hand_over) => hand_over.request().is(request),
-            OnServer::Lost(lost) => lost.server.as_ref().is_some_and(|server| server.is_confirmed_by(request)),
-            OnServer::Releasing(release) => release.is(request),
+            OnServer::Held(server, Holders::One(_, reentry)) => server.sent(request).or_else(|| reentry.sent(request)),
+            OnServer::Held(server, _) | OnServer::Resting(server, _) => server.sent(request),
+            OnServer::HandingOver(hand_over) => hand_over.request().sent(request),
+            OnServer::Lost(lost) => lost.server.as_ref()?.sent(request),
+            OnServer::Releasing(release) => release.sent(request),
         }
     }
 

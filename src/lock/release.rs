@@ -74,8 +74,8 @@ impl PendingRelease {
         }
     }
 
-    pub(crate) fn is(&self, request: RequestId) -> bool {
-        self.request.is(request)
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
+        self.request.sent(request)
     }
 
     /// No reply yet, and no failure.

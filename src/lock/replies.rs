@@ -21,6 +21,7 @@ const MARKED_NAP: Duration = Duration::from_secs(1);
 
 impl LockState {
     pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        self.unanswered_since = None;
         self.request_ended(request);
         if let Attempt::Asking(asking) = &self.attempt
             && let Some(sent) = asking.request.sent(request)
@@ -187,6 +188,7 @@ impl LockState {
     // ---- failures ----
 
     pub(super) fn failed(&mut self, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
+        self.note_silence(request, failure);
         self.request_ended(request);
         if let Attempt::Asking(asking) = &mut self.attempt
             && asking.request.is(request)
@@ -210,6 +212,18 @@ impl LockState {
             OnServer::Releasing(release) => release.failed(cx.now, failure),
             other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx.now, failure)),
         }
+    }
+
+    fn note_silence(&mut self, request: RequestId, failure: Failure) {
+        let asked = match &self.attempt {
+            Attempt::Asking(asking) => asking.request.sent(request),
+            Attempt::Idle(_) => None,
+        };
+        let sent = asked.or_else(|| self.on_server.iter().find_map(|one| one.sent(request)));
+        self.unanswered_since = match failure {
+            Failure::Refused => None,
+            Failure::Unknown | Failure::NotNow => self.unanswered_since.or(sent),
+        };
     }
 
     fn release_instead(&mut self, at: usize, cx: &mut Cx<'_>) {

@@ -230,8 +230,12 @@ impl ServerHold {
         }
     }
 
-    pub(crate) fn is_confirmed_by(&self, request: RequestId) -> bool {
-        matches!(self.confirmation, Confirmation::UnderWay { request: under_way, .. } if under_way == request)
+    /// The time at which this confirmation was sent, if it is under way.
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
+        match self.confirmation {
+            Confirmation::UnderWay { request: under_way, sent, .. } if under_way == request => Some(sent),
+            _ => None,
+        }
     }
 
     /// The confirmation under way got a reply.

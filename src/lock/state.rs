@@ -30,6 +30,8 @@ pub(crate) struct LockState {
     pub(super) shared_until: Moment,
     /// The last request before the lock was forced open. What an earlier one found may be gone since.
     pub(super) forced_after: RequestId,
+    /// The server has replied to no request about this lock that was sent since.
+    pub(super) unanswered_since: Option<Moment>,
     pub(super) numbers: Numbers,
 }
 
@@ -97,6 +99,7 @@ impl LockState {
             time_to_see: TIME_TO_SEE,
             shared_until: Moment::ZERO,
             forced_after: RequestId(0),
+            unanswered_since: None,
             numbers,
         }
     }
@@ -213,7 +216,8 @@ impl LockState {
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 
-    /// The time since which the server has not replied to the waiters.
+    /// The time since which the server has not replied to the waiters. They may wait for a hold of this client, whose confirmations it does
+    /// not reply to.
     pub(super) fn silent_since(&self) -> Option<Moment> {
         let asking = match &self.attempt {
             Attempt::Asking(asking) => asking.request.silent_since(),
@@ -225,7 +229,7 @@ impl LockState {
                 _ => None,
             })
         };
-        asking.or_else(handing_over)
+        [asking.or_else(handing_over), self.unanswered_since].into_iter().flatten().min()
     }
 
     // ---- for the driver ----

@@ -257,3 +257,17 @@ fn no_reader_joins_once_another_client_writes() {
     assert_eq!(client.lost[&t(1)], Loss::Removed);
     client.assert_waits(3);
 }
+
+// ---- outages ----
+
+/// A waiter behind a hold of this client notices an outage by its confirmations, not only after the lease.
+#[test]
+fn a_waiter_behind_its_own_client_counts_an_outage_from_its_beginning() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.outage(ms(37_000), Event::Unknown);
+    client.assert_waits(2);
+    client.outage(ms(3_000), Event::Unknown);
+    client.assert_told(2, Outcome::Unavailable);
+}
