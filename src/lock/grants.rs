@@ -11,7 +11,7 @@ use super::{
     types::{Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
-/// How often in a row the lease of a grant may have ended before the caller is notified of that.
+/// How often in a row the lease of a grant, or its `max_hold`, may have ended before the caller is notified of that.
 const TOO_LATE: u8 = 3;
 
 impl LockState {
@@ -21,8 +21,8 @@ impl LockState {
     pub(super) fn grant(&mut self, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
         match self.receiver(server.mode()) {
             None => self.release(server, cx),
-            Some(ticket) if server.until <= cx.now => {
-                self.granted_too_late(ticket, cx);
+            Some(ticket) if self.is_too_late(ticket, &server, sent, cx) => {
+                self.granted_too_late(ticket, &server, cx);
                 self.release(server, cx);
             }
             Some(ticket) if server.mode() == Mode::Exclusive => self.grant_to_one(server, ticket, sent, cx),
@@ -78,6 +78,7 @@ impl LockState {
         let may_join = |waiter: &Waiter| waiter.terms.accepts_any_hold() && waiter.joined <= sent;
         while server.is_open(sent)
             && let Some(ticket) = self.receiver(Mode::Shared)
+            && !self.is_too_late(ticket, server, sent, cx)
             && self.next_waiter().is_some_and(|(_, waiter)| may_join(waiter))
             && let Some(waiter) = self.queue.leave(ticket)
         {
@@ -110,11 +111,17 @@ impl LockState {
         std::iter::from_fn(|| self.queue.take_of(owner)).collect()
     }
 
-    fn granted_too_late(&mut self, ticket: Ticket, cx: &mut Cx<'_>) {
+    /// The lease, or the `max_hold` of this waiter, has ended before it can be notified.
+    fn is_too_late(&self, ticket: Ticket, server: &ServerHold, sent: Moment, cx: &Cx<'_>) -> bool {
+        server.until <= cx.now || self.queue.get(ticket).is_some_and(|waiter| waiter.terms.cap(sent) <= cx.now)
+    }
+
+    fn granted_too_late(&mut self, ticket: Ticket, server: &ServerHold, cx: &mut Cx<'_>) {
         let Some(mut waiter) = self.queue.leave(ticket) else { return };
         waiter.too_late += 1;
+        let loss = if server.until <= cx.now { Loss::Expired } else { Loss::MaxHold };
         match waiter.too_late {
-            TOO_LATE => cx.notify(ticket, Outcome::Lost(Loss::Expired)),
+            TOO_LATE => cx.notify(ticket, Outcome::Lost(loss)),
             _ => self.queue.put_back(ticket, waiter),
         }
     }

@@ -50,7 +50,7 @@ impl Hold {
         server: &mut ServerHold,
         cx: &mut Cx<'_>,
     ) {
-        let cap = terms.max_hold.map_or(Moment::FAR, |max| sent + max);
+        let cap = terms.cap(sent);
         let acquisition = Acquisition { ticket, renewed: terms.lease.is_none(), cap, unseen_since: Some(cx.now) };
         self.acquisitions.push(acquisition);
         server.keep_until(terms.min_hold, cx.now);

@@ -5,7 +5,7 @@ use super::{
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
     state::{Asking, Attempt, Idle, Life, Listening, LockState},
-    types::{Action, Config, Cx, Event, Mode, Moment, Request},
+    types::{Action, Config, Cx, Event, How, Mode, Moment, Request},
 };
 
 impl LockState {
@@ -214,15 +214,20 @@ impl LockState {
 
     /// A new hold that no waiter wants anymore must not remain on the server: neither a grant in doubt nor a mark.
     fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
-        let next = self.next_waiter().map(|(_, next)| next.mode());
+        let next = self.next_waiter().map(|(_, next)| next);
+        let is_wanted = match &self.attempt {
+            Attempt::Idle(_) => next.is_some_and(|next| next.mode() == Mode::Exclusive),
+            Attempt::Asking(asking) => asking.request.is_under_way() || next.is_some_and(|next| asking.serves(next)),
+        };
         match &mut self.attempt {
-            Attempt::Idle(idle) if next != Some(Mode::Exclusive) => {
+            _ if is_wanted => {}
+            Attempt::Idle(idle) => {
                 if let Some(id) = idle.mark.take() {
                     let release = PendingRelease::of_attempt(id, Mode::Exclusive, Default::default(), cx);
                     self.put(OnServer::Releasing(release));
                 }
             }
-            Attempt::Asking(asking) if next != Some(asking.mode) && !asking.request.is_under_way() => {
+            Attempt::Asking(asking) => {
                 let is_left = asking.request.is_in_doubt() || asking.has_mark;
                 let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
                 self.attempt = Idle::until(cx.now);
@@ -230,7 +235,6 @@ impl LockState {
                     self.put(OnServer::Releasing(release));
                 }
             }
-            _ => {}
         }
     }
 
@@ -240,15 +244,17 @@ impl LockState {
             return;
         }
         let Some((_, next)) = self.next_waiter() else { return };
-        let (mode, lease, how) = (next.mode(), next.terms.requested_lease(cx.config), self.how(next));
+        let (owner, mode, lease, how) =
+            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next));
         if let Attempt::Idle(idle) = &self.attempt {
             let (id, has_mark) = (idle.mark.unwrap_or_else(|| self.numbers.hold()), idle.mark.is_some());
             let request = PendingRequest::new(cx.now);
-            let asking = Asking { id, mode, lease, how, request, woken: false, has_mark };
+            let asking = Asking { id, only: None, mode, lease, how, request, woken: false, has_mark };
             self.attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = &mut self.attempt {
             (asking.lease, asking.how, asking.woken) = (lease, how, false);
+            asking.only = asking.only.or_else(|| matches!(how, How::Beside(_)).then_some(owner));
             let request = Request::Acquire { id: asking.id, mode, lease, count: 1, how };
             asking.request.send(cx, &mut self.numbers, request);
         }

@@ -129,6 +129,10 @@ impl WaitQueue {
         self.waiters.contains_key(&ticket)
     }
 
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&Waiter> {
+        self.waiters.get(&ticket)
+    }
+
     pub(crate) fn first(&self) -> Option<(Ticket, &Waiter)> {
         self.waiters.first_key_value().map(|(ticket, waiter)| (*ticket, waiter))
     }

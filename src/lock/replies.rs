@@ -54,10 +54,13 @@ impl LockState {
         match reply {
             Reply::Granted(_) => {
                 let mut server = ServerHold::new(granted, cx);
-                if !matches!(how, How::Beside(_)) {
+                if asking.only.is_none() {
                     server.admits(sent, cx.config); // beside a writer, others are not admitted
                 }
-                self.grant(server, sent, cx);
+                match self.next_waiter() {
+                    Some((_, next)) if !asking.serves(next) => self.release(server, cx),
+                    _ => self.grant(server, sent, cx),
+                }
             }
             Reply::TooFewReplicas => {
                 self.end_next(cx, Outcome::TooFewReplicas);

@@ -56,9 +56,11 @@ pub(super) struct Idle {
 pub(super) struct Asking {
     pub(super) id: HoldId,
     pub(super) mode: Mode,
-    pub(super) lease: Duration,
     /// Of the last try.
     pub(super) how: How,
+    pub(super) lease: Duration,
+    /// Only this owner may acquire it: a try asked for a hold beside its exclusive one.
+    pub(super) only: Option<Owner>,
     pub(super) request: PendingRequest,
     /// A release was published after the last try was sent.
     pub(super) woken: bool,
@@ -79,6 +81,13 @@ pub(super) enum Life {
     /// No new holds.
     Stopping,
     Closed,
+}
+
+impl Asking {
+    /// True if this waiter could acquire what was asked for.
+    pub(super) fn serves(&self, waiter: &Waiter) -> bool {
+        waiter.mode() == self.mode && self.only.is_none_or(|owner| owner == waiter.owner)
+    }
 }
 
 impl Idle {

@@ -73,6 +73,11 @@ impl Terms {
         self.lease.unwrap_or(config.watchdog).max(self.min_hold.unwrap_or_default())
     }
 
+    /// `max_hold` ends a hold then that was requested at `sent`.
+    pub(crate) fn cap(&self, sent: Moment) -> Moment {
+        self.max_hold.map_or(Moment::FAR, |max| sent + max)
+    }
+
     /// True if a hold that was acquired for another call serves as well.
     pub(crate) fn accepts_any_hold(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()

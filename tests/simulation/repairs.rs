@@ -18,6 +18,7 @@ const B: Owner = Owner(2);
 const C: Owner = Owner(3);
 const GRANTED: Reply = Reply::Granted(None);
 const KEEPS: Reply = Reply::Kept { admits: true };
+const RELEASED: Reply = Reply::Released { receivers: 0 };
 const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive };
 
 fn ms(n: u64) -> Duration {
@@ -270,4 +271,60 @@ fn a_waiter_behind_its_own_client_counts_an_outage_from_its_beginning() {
     client.assert_waits(2);
     client.outage(ms(3_000), Event::Unknown);
     client.assert_told(2, Outcome::Unavailable);
+}
+
+// ---- grants for one caller only ----
+
+/// The writer that asked to read leaves both before the reply: its read hold is no one else's.
+#[test]
+fn a_hold_beside_a_writer_is_only_for_its_owner() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.acquire(3, B, READ, Limit::Forever);
+    client.feed(Event::Dropped(t(2)));
+    client.unlock(1);
+    client.reply(GRANTED);
+    client.assert_waits(3);
+}
+
+/// The same if the reply was lost: the id of that request is not used for another owner.
+#[test]
+fn a_hold_beside_a_writer_in_doubt_is_released() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    let Request::Acquire { id, .. } = client.request() else { panic!("{:?}", client.request()) };
+    client.acquire(3, B, READ, Limit::Forever);
+    client.feed(Event::Dropped(t(2)));
+    client.unlock(1);
+    let (request, _) = client.requests.remove(0);
+    client.feed(Event::Unknown(request));
+    let is_released = |(_, request): &(_, Request)| matches!(request, Request::Release { id: of, .. } if *of == id);
+    assert!(client.requests.iter().any(is_released), "{:?}", client.requests);
+}
+
+/// `max_hold` has ended before each reply. The call ends, and does not burden the server.
+#[test]
+fn a_max_hold_shorter_than_a_reply_ends_the_call() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, Terms { max_hold: Some(ms(5)), ..KEPT }, Limit::Forever);
+    while client.told(1).is_none() && client.sent < 20 {
+        client.pass(ms(10));
+        let reply = if is_release(client.request()) { RELEASED } else { GRANTED };
+        client.reply(reply);
+    }
+    client.assert_told(1, Outcome::Lost(Loss::MaxHold));
+    assert!(client.sent <= 6, "{}", client.sent);
+}
+
+/// The same for a reader that would join a hold.
+#[test]
+fn a_max_hold_shorter_than_a_confirmation_admits_no_reader() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, Terms { max_hold: Some(ms(3)), ..READ }, Limit::Forever);
+    client.pass(ms(5));
+    client.reply(KEEPS);
+    client.assert_waits(2);
 }

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
+        Action, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
         RequestId, Rules, Terms, Ticket, Token,
     },
     server::{Kind, Server},
@@ -214,6 +214,8 @@ pub(crate) struct World {
     server: Server,
     server_ppm: i64,
     clients: Vec<Client>,
+    /// Holds that were requested beside that of a writer, and its owner.
+    beside: BTreeMap<FieldId, usize>,
     /// Taken from their holders, which are not to blame.
     robbed: BTreeSet<FieldId>,
     faulty: bool,
@@ -274,6 +276,7 @@ impl World {
             steps_ahead: BTreeMap::new(),
             server: Server::new(kind),
             clients,
+            beside: BTreeMap::new(),
             robbed: BTreeSet::new(),
             faulty,
             trouble,
@@ -401,7 +404,17 @@ impl World {
         Ok(())
     }
 
+    fn note_beside(&mut self, client: usize, request: Request) {
+        let Request::Acquire { id, mode, how: How::Beside(writer), .. } = request else { return };
+        let field = |id, mode| FieldId::new(client as u8, id, mode);
+        let writes = |call: &&Call| call.field() == Some(field(writer, Mode::Exclusive));
+        if let Some(call) = self.clients[client].calls.values().find(writes) {
+            self.beside.insert(field(id, mode), call.owner);
+        }
+    }
+
     fn send(&mut self, client: usize, id: RequestId, request: Request) {
+        self.note_beside(client, request);
         let one = &mut self.clients[client];
         if !one.connected {
             if self.rng.bool() {
@@ -497,6 +510,9 @@ impl World {
         let has_waited = self.waiting_before.contains(&ticket);
         if has_waited && forced.is_some_and(|at| call.mode() == Mode::Exclusive || call.since > *at) {
             return Err(format!("{client} {ticket:?} has {field:?}, which this client had forced open"));
+        }
+        if field.and_then(|field| self.beside.get(&field)).is_some_and(|owner| *owner != call.owner) {
+            return Err(format!("{client} {ticket:?} has {field:?}, which another owner asked for beside its own"));
         }
         let has_lost = |other: &Call| matches!(other.what, What::Guard { seen: true, lost: Some(_), .. });
         if own().any(has_lost) && !call.is_nested {
