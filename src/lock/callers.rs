@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    grants::nested,
-    hold::Removed,
+    hold::{NestedCall, Removed},
     on_server::{Lost, OnServer},
+    queue::nested_by,
     requests::ConfirmWaiter,
     state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE},
     types::{Cx, Limit, Loss, Mode, Outcome, Owner, Terms, Ticket},
@@ -35,7 +35,9 @@ impl LockState {
 
     fn reenter(&mut self, at: usize, caller: (Ticket, Owner, Terms), limit: Limit, cx: &mut Cx<'_>) {
         if let OnServer::Held(server, holders) = &mut self.on_server[at] {
-            holders.reenter(nested(caller, limit, cx), server, cx);
+            let (ticket, owner, terms) = caller;
+            let call = NestedCall { ticket, owner, terms, since: cx.now, by: nested_by(limit, cx) };
+            holders.reenter(call, server, cx);
         }
     }
 

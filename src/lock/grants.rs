@@ -8,7 +8,7 @@ use super::{
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
     state::{Life, LockState},
-    types::{Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Cx, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
 /// How often in a row the lease of a grant, or its `max_hold`, may have ended before the caller is notified of that.
@@ -52,7 +52,7 @@ impl LockState {
         let mut reentry = Reentry::default();
         for (branch, other) in self.branches(waiter.owner) {
             match other.mode() {
-                Mode::Exclusive => reentry.reenter(nested((branch, other.owner, other.terms), Limit::Forever, cx)),
+                Mode::Exclusive => reentry.reenter(nested_branch(branch, &other, cx)),
                 Mode::Shared => self.queue.put_back(branch, other), // it reads beside this hold
             }
         }
@@ -100,7 +100,7 @@ impl LockState {
             match other.mode() {
                 Mode::Exclusive => cx.notify(branch, Outcome::Upgrade),
                 Mode::Shared => {
-                    readers.reenter(nested((branch, other.owner, other.terms), Limit::Forever, cx), server, cx);
+                    readers.reenter(nested_branch(branch, &other, cx), server, cx);
                 }
             }
         }
@@ -273,10 +273,9 @@ impl LockState {
     }
 }
 
-/// A nested call waits for the server, not for other owners.
-pub(super) fn nested((ticket, owner, terms): (Ticket, Owner, Terms), limit: Limit, cx: &Cx<'_>) -> NestedCall {
-    let time = if limit == Limit::Once { cx.config.command_timeout } else { cx.config.outage_timeout };
-    NestedCall { ticket, owner, terms, since: cx.now, by: cx.now + time }
+fn nested_branch(ticket: Ticket, waiter: &Waiter, cx: &Cx<'_>) -> NestedCall {
+    let (owner, terms, by) = (waiter.owner, waiter.terms, waiter.nested_by(cx));
+    NestedCall { ticket, owner, terms, since: cx.now, by }
 }
 
 /// A hold that was requested for another waiter may have too short a lease.

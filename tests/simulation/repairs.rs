@@ -328,3 +328,23 @@ fn a_max_hold_shorter_than_a_confirmation_admits_no_reader() {
     client.reply(KEEPS);
     client.assert_waits(2);
 }
+
+// ---- branches of one owner ----
+
+/// A branch keeps its own limit when another branch of its owner acquires the lock.
+#[test]
+fn a_branch_that_tries_once_ends_in_its_time_beside_another() {
+    for terms in [KEPT, READ] {
+        let mut client = Client::new(Kind::ReadWrite);
+        client.acquire(1, A, terms, Limit::Forever);
+        client.acquire(2, A, terms, Limit::Once);
+        client.acquire(3, A, terms, Limit::Until(client.now + ms(500)));
+        client.reply(GRANTED);
+        client.assert_told(1, Outcome::Acquired);
+        client.feed(Event::Seen(t(1)));
+        client.pass(ms(600));
+        client.assert_told(3, Outcome::Unavailable);
+        client.pass(ms(3_500));
+        client.assert_told(2, Outcome::Unavailable);
+    }
+}

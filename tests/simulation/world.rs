@@ -869,8 +869,7 @@ impl World {
             2..=4 => (Limit::Until(self.clients[client].local(self.t) + wait), Some(wait + ms(25))),
             _ => (Limit::Forever, None),
         };
-        let has_others = self.clients[client].calls.values().any(|call| call.owner == owner);
-        let by = time.map(|time| if has_others { time + OUTAGE } else { time }).and_then(|time| self.by(time));
+        let by = time.and_then(|time| self.by(time));
         let call = self.new_call(owner, terms, by, What::Wait);
         let fields = self.clients[client].calls.values().filter_map(Call::field);
         let is_gone = |field: &FieldId| self.robbed.contains(field) && self.server.count(field).is_none();
