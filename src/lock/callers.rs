@@ -147,7 +147,7 @@ impl LockState {
 
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
         for one in &mut self.on_server {
-            if let OnServer::Held(server, _) | OnServer::Resting(server, _) = one {
+            if let OnServer::Held(server, _) | OnServer::Resting(server, ..) = one {
                 server.confirm_now(cx.now);
             }
         }

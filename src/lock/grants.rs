@@ -2,13 +2,13 @@
 
 use super::{
     hold::{Hold, Holders, NestedCall, Readers, Reentry},
-    on_server::{Lost, OnServer},
+    on_server::{Lost, OnServer, Rest},
     queue::Waiter,
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
     state::{Life, LockState},
-    types::{Cx, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Action, Cx, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
 /// How often in a row the lease of a grant, or its `max_hold`, may have ended before the caller is notified of that.
@@ -184,7 +184,7 @@ impl LockState {
                 self.put(OnServer::HandingOver(hand_over));
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
-                self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
+                self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
             }
             _ => {
                 server.confirm_for(waiter, cx.now);
@@ -209,7 +209,7 @@ impl LockState {
             None => server.has_waiters(),
         };
         if may_rest && is_wanted {
-            return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
+            return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
         }
         server.confirm_for(waiter, cx.now);
         match readers.take_ended() {
@@ -227,12 +227,34 @@ impl LockState {
     /// An id that rests is released.
     pub(super) fn release_resting(&mut self, at: usize, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
-            OnServer::Resting(mut server, waiters) => {
-                server.confirm_for_all(waiters, cx.now);
-                self.release(server, cx);
-            }
+            OnServer::Resting(server, waiters, _) => self.release_rested(server, waiters, cx),
             other => self.put(other),
         }
+    }
+
+    /// The other tasks have run, and none of them acquired the ids that rest: one more confirmation, and then they are released.
+    pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
+        for one in &mut self.on_server {
+            if let OnServer::Resting(server, _, rest @ Rest::Yielding) = one {
+                *rest = Rest::Again;
+                server.confirm_now(cx.now);
+            }
+        }
+    }
+
+    /// The server has confirmed an id that rests.
+    pub(super) fn rested(&mut self, server: ServerHold, waiters: ConfirmWaiters, rest: Rest, cx: &mut Cx<'_>) {
+        match rest {
+            Rest::Confirming => cx.actions.push(Action::Yield),
+            Rest::Yielding => {}
+            Rest::Again => return self.release_rested(server, waiters, cx),
+        }
+        self.put(OnServer::Resting(server, waiters, Rest::Yielding));
+    }
+
+    fn release_rested(&mut self, mut server: ServerHold, waiters: ConfirmWaiters, cx: &mut Cx<'_>) {
+        server.confirm_for_all(waiters, cx.now);
+        self.release(server, cx);
     }
 
     pub(super) fn release_all_resting(&mut self, cx: &mut Cx<'_>) {
@@ -249,7 +271,7 @@ impl LockState {
     pub(super) fn lose(&mut self, at: usize, loss: Loss, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
             OnServer::Held(server, holders) => self.lose_held(server, holders, loss, cx),
-            OnServer::Resting(mut server, mut waiters) => {
+            OnServer::Resting(mut server, mut waiters, _) => {
                 waiters.notify(cx, Outcome::Lost(loss));
                 server.notify_waiters(cx, Outcome::Lost(loss));
                 self.release(server, cx);

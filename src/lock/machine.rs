@@ -33,7 +33,7 @@ impl LockState {
             Event::Subscribed => self.subscribed(cx),
             Event::Unsubscribed => self.unsubscribed(cx),
             Event::Due => {}
-            Event::Yielded => self.release_all_resting(cx),
+            Event::Yielded => self.yielded(cx),
             Event::Reconnected => self.reconnected(cx),
             Event::Forced => self.forced(cx),
             Event::Stop => self.stop(Life::Stopping, cx),
@@ -62,7 +62,7 @@ impl LockState {
                 (end, loss) if end <= cx.now => self.lose(at, loss, cx),
                 _ => holders.expire(server, cx),
             },
-            OnServer::Resting(server, waiters) => {
+            OnServer::Resting(server, waiters, _) => {
                 waiters.expire(cx);
                 server.expire_waiters(cx);
                 if server.until <= cx.now {
@@ -193,7 +193,7 @@ impl LockState {
         }
         let accepts = next.mode() == Mode::Exclusive && next.terms.accepts_any_hold();
         match self.on_server.swap_remove(at) {
-            OnServer::Resting(mut server, waiters) if accepts && server.mode() == Mode::Exclusive => {
+            OnServer::Resting(mut server, waiters, _) if accepts && server.mode() == Mode::Exclusive => {
                 server.confirm_for_all(waiters, cx.now);
                 self.grant(server, cx.now, cx);
             }

@@ -132,22 +132,17 @@ impl LockState {
                 self.admit(&mut server, &mut readers, sent, cx);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
-            OnServer::Resting(mut server, waiters) if server.mode() == Mode::Shared => {
+            OnServer::Resting(mut server, waiters, rest) if server.mode() == Mode::Shared => {
                 let mut readers = Holders::readers();
                 self.admit(&mut server, &mut readers, sent, cx);
                 if readers.is_empty() {
-                    cx.actions.push(Action::Yield);
-                    return self.put(OnServer::Resting(server, waiters));
+                    return self.rested(server, waiters, rest, cx);
                 }
                 server.confirm_for_all(waiters, cx.now);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
-            other => {
-                if matches!(other, OnServer::Resting(..)) {
-                    cx.actions.push(Action::Yield);
-                }
-                self.put(other);
-            }
+            OnServer::Resting(server, waiters, rest) => self.rested(server, waiters, rest, cx),
+            other => self.put(other),
         }
     }
 

@@ -348,3 +348,50 @@ fn a_branch_that_tries_once_ends_in_its_time_beside_another() {
         client.assert_told(2, Outcome::Unavailable);
     }
 }
+
+// ---- holds that rest ----
+
+/// Two callers pass the lock to and fro, and a worker without other tasks yields before the first one calls again.
+#[test]
+fn a_caller_that_comes_back_after_the_yield_finds_the_lock() {
+    let mut client = resting();
+    client.feed(Event::Yielded);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+    client.acquire(3, A, KEPT, Limit::Forever);
+    client.assert_told(3, Outcome::Acquired);
+    client.reply(KEEPS);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+}
+
+/// Nobody comes back: the second confirmation releases it.
+#[test]
+fn a_hold_that_rests_in_vain_is_released() {
+    let mut client = resting();
+    client.feed(Event::Yielded);
+    client.reply(KEEPS);
+    assert!(is_release(client.request()));
+    client.reply(RELEASED);
+    client.assert_told(2, Outcome::Confirmed);
+    assert!(client.state.is_quiet());
+}
+
+/// The first of two callers that released it in a row has been notified, and the hold rests.
+fn resting() -> Client {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, C, KEPT);
+    client.unlock(1);
+    client.reply(RELEASED);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.unlock(1);
+    client.assert_told(2, Outcome::Acquired);
+    client.feed(Event::Seen(t(2)));
+    client.unlock(2);
+    client.reply(KEEPS);
+    client.assert_told(1, Outcome::Confirmed);
+    assert!(client.yields);
+    client.assert_waits(2);
+    client
+}
