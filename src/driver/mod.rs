@@ -217,7 +217,7 @@ impl Driver {
     pub(crate) fn forced(&self, name: &Name) {
         for lock in self.all() {
             if lock.name.key() == name.key() {
-                lock.tell(Event::Reconnected);
+                lock.tell(Event::Forced);
             }
         }
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    grants::nested,
-    hold::Removed,
+    hold::{NestedCall, Removed},
     on_server::{Lost, OnServer},
+    queue::nested_by,
     requests::ConfirmWaiter,
     state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE},
     types::{Cx, Limit, Loss, Mode, Outcome, Owner, Terms, Ticket},
@@ -35,7 +35,9 @@ impl LockState {
 
     fn reenter(&mut self, at: usize, caller: (Ticket, Owner, Terms), limit: Limit, cx: &mut Cx<'_>) {
         if let OnServer::Held(server, holders) = &mut self.on_server[at] {
-            holders.reenter(nested(caller, limit, cx), server, cx);
+            let (ticket, owner, terms) = caller;
+            let call = NestedCall { ticket, owner, terms, since: cx.now, by: nested_by(limit, cx) };
+            holders.reenter(call, server, cx);
         }
     }
 
@@ -146,10 +148,18 @@ impl LockState {
 
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
         for one in &mut self.on_server {
-            if let OnServer::Held(server, _) | OnServer::Resting(server, _) = one {
+            if let OnServer::Held(server, _) | OnServer::Resting(server, ..) = one {
                 server.confirm_now(cx.now);
             }
         }
+        self.look(cx.now);
+    }
+
+    /// The next confirmation shows what this client still holds. Until then it passes on nothing in memory.
+    pub(super) fn forced(&mut self, cx: &mut Cx<'_>) {
+        self.forced_after = self.numbers.last();
+        self.release_all_resting(cx);
+        self.confirm_disputed(cx.now);
         self.look(cx.now);
     }
 

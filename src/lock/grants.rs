@@ -2,16 +2,16 @@
 
 use super::{
     hold::{Hold, Holders, NestedCall, Readers, Reentry},
-    on_server::{Lost, OnServer},
+    on_server::{Lost, OnServer, Rest},
     queue::Waiter,
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
     state::{Life, LockState},
-    types::{Action, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Action, Cx, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
-/// How often in a row the lease of a grant may have ended before the caller is notified of that.
+/// How often in a row the lease of a grant, or its `max_hold`, may have ended before the caller is notified of that.
 const TOO_LATE: u8 = 3;
 
 impl LockState {
@@ -21,14 +21,28 @@ impl LockState {
     pub(super) fn grant(&mut self, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
         match self.receiver(server.mode()) {
             None => self.release(server, cx),
-            Some(ticket) if server.until <= cx.now => {
-                self.granted_too_late(ticket, cx);
+            Some(ticket) if self.is_too_late(ticket, &server, sent, cx) => {
+                self.granted_too_late(ticket, &server, cx);
                 self.release(server, cx);
             }
             Some(ticket) if server.mode() == Mode::Exclusive => self.grant_to_one(server, ticket, sent, cx),
             Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
         }
+        self.confirm_disputed(cx.now);
         self.refuse(cx);
+    }
+
+    /// Another request must show whether the server has these ids.
+    pub(super) fn confirm_disputed(&mut self, now: Moment) {
+        let forced_after = self.forced_after;
+        for one in &mut self.on_server {
+            if let OnServer::Held(server, _) = one
+                && !server.is_found_since(forced_after)
+            {
+                server.close();
+                server.confirm_now(now);
+            }
+        }
     }
 
     fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
@@ -38,7 +52,7 @@ impl LockState {
         let mut reentry = Reentry::default();
         for (branch, other) in self.branches(waiter.owner) {
             match other.mode() {
-                Mode::Exclusive => reentry.reenter(nested((branch, other.owner, other.terms), Limit::Forever, cx)),
+                Mode::Exclusive => reentry.reenter(nested_branch(branch, &other, cx)),
                 Mode::Shared => self.queue.put_back(branch, other), // it reads beside this hold
             }
         }
@@ -64,6 +78,7 @@ impl LockState {
         let may_join = |waiter: &Waiter| waiter.terms.accepts_any_hold() && waiter.joined <= sent;
         while server.is_open(sent)
             && let Some(ticket) = self.receiver(Mode::Shared)
+            && !self.is_too_late(ticket, server, sent, cx)
             && self.next_waiter().is_some_and(|(_, waiter)| may_join(waiter))
             && let Some(waiter) = self.queue.leave(ticket)
         {
@@ -85,7 +100,7 @@ impl LockState {
             match other.mode() {
                 Mode::Exclusive => cx.notify(branch, Outcome::Upgrade),
                 Mode::Shared => {
-                    readers.reenter(nested((branch, other.owner, other.terms), Limit::Forever, cx), server, cx);
+                    readers.reenter(nested_branch(branch, &other, cx), server, cx);
                 }
             }
         }
@@ -96,18 +111,24 @@ impl LockState {
         std::iter::from_fn(|| self.queue.take_of(owner)).collect()
     }
 
-    fn granted_too_late(&mut self, ticket: Ticket, cx: &mut Cx<'_>) {
+    /// The lease, or the `max_hold` of this waiter, has ended before it can be notified.
+    fn is_too_late(&self, ticket: Ticket, server: &ServerHold, sent: Moment, cx: &Cx<'_>) -> bool {
+        server.until <= cx.now || self.queue.get(ticket).is_some_and(|waiter| waiter.terms.cap(sent) <= cx.now)
+    }
+
+    fn granted_too_late(&mut self, ticket: Ticket, server: &ServerHold, cx: &mut Cx<'_>) {
         let Some(mut waiter) = self.queue.leave(ticket) else { return };
         waiter.too_late += 1;
+        let loss = if server.until <= cx.now { Loss::Expired } else { Loss::MaxHold };
         match waiter.too_late {
-            TOO_LATE => cx.notify(ticket, Outcome::Lost(Loss::Expired)),
+            TOO_LATE => cx.notify(ticket, Outcome::Lost(loss)),
             _ => self.queue.put_back(ticket, waiter),
         }
     }
 
     /// Waiters that wait for the next reply only need none while an owner of this client holds the lock.
     pub(super) fn refuse(&mut self, cx: &mut Cx<'_>) {
-        if !self.queue.needs_reply() {
+        if !self.queue.needs_reply() || self.held().any(|(server, _)| self.is_disputed(server)) {
             return;
         }
         match self.writer() {
@@ -147,7 +168,7 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let may_stay = self.others.permit_turn(cx.now, cx.config) && server.not_before <= cx.now && server.count == 1;
-        let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config);
+        let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config) && !self.is_disputed(&server);
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
@@ -165,7 +186,7 @@ impl LockState {
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
                 cx.actions.push(Action::Ended(None));
-                self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
+                self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
             }
             _ => {
                 server.confirm_for(waiter, cx.now);
@@ -183,13 +204,14 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let is_open = server.may_admit(cx.now) && server.has_long_lease(cx.now, cx.config);
-        let may_rest = may_pass && is_open && server.not_before <= cx.now && self.life == Life::Open;
+        let may_rest =
+            may_pass && is_open && !self.is_disputed(&server) && server.not_before <= cx.now && self.life == Life::Open;
         let is_wanted = match self.queue.first() {
             Some((_, next)) => next.mode() == Mode::Shared && next.terms.accepts_any_hold(),
             None => server.has_waiters(),
         };
         if may_rest && is_wanted {
-            return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter)));
+            return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
         }
         server.confirm_for(waiter, cx.now);
         match readers.take_ended() {
@@ -213,12 +235,34 @@ impl LockState {
     /// An id that rests is released.
     pub(super) fn release_resting(&mut self, at: usize, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
-            OnServer::Resting(mut server, waiters) => {
-                server.confirm_for_all(waiters, cx.now);
-                self.release(server, cx);
-            }
+            OnServer::Resting(server, waiters, _) => self.release_rested(server, waiters, cx),
             other => self.put(other),
         }
+    }
+
+    /// The other tasks have run, and none of them acquired the ids that rest: one more confirmation, and then they are released.
+    pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
+        for one in &mut self.on_server {
+            if let OnServer::Resting(server, _, rest @ Rest::Yielding) = one {
+                *rest = Rest::Again;
+                server.confirm_now(cx.now);
+            }
+        }
+    }
+
+    /// The server has confirmed an id that rests.
+    pub(super) fn rested(&mut self, server: ServerHold, waiters: ConfirmWaiters, rest: Rest, cx: &mut Cx<'_>) {
+        match rest {
+            Rest::Confirming => cx.actions.push(Action::Yield),
+            Rest::Yielding => {}
+            Rest::Again => return self.release_rested(server, waiters, cx),
+        }
+        self.put(OnServer::Resting(server, waiters, Rest::Yielding));
+    }
+
+    fn release_rested(&mut self, mut server: ServerHold, waiters: ConfirmWaiters, cx: &mut Cx<'_>) {
+        server.confirm_for_all(waiters, cx.now);
+        self.release(server, cx);
     }
 
     pub(super) fn release_all_resting(&mut self, cx: &mut Cx<'_>) {
@@ -235,7 +279,7 @@ impl LockState {
     pub(super) fn lose(&mut self, at: usize, loss: Loss, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
             OnServer::Held(server, holders) => self.lose_held(server, holders, loss, cx),
-            OnServer::Resting(mut server, mut waiters) => {
+            OnServer::Resting(mut server, mut waiters, _) => {
                 waiters.notify(cx, Outcome::Lost(loss));
                 server.notify_waiters(cx, Outcome::Lost(loss));
                 self.release(server, cx);
@@ -259,10 +303,9 @@ impl LockState {
     }
 }
 
-/// A nested call waits for the server, not for other owners.
-pub(super) fn nested((ticket, owner, terms): (Ticket, Owner, Terms), limit: Limit, cx: &Cx<'_>) -> NestedCall {
-    let time = if limit == Limit::Once { cx.config.command_timeout } else { cx.config.outage_timeout };
-    NestedCall { ticket, owner, terms, since: cx.now, by: cx.now + time }
+fn nested_branch(ticket: Ticket, waiter: &Waiter, cx: &Cx<'_>) -> NestedCall {
+    let (owner, terms, by) = (waiter.owner, waiter.terms, waiter.nested_by(cx));
+    NestedCall { ticket, owner, terms, since: cx.now, by }
 }
 
 /// A hold that was requested for another waiter may have too short a lease.

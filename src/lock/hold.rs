@@ -52,7 +52,7 @@ impl Hold {
         server: &mut ServerHold,
         cx: &mut Cx<'_>,
     ) {
-        let cap = terms.max_hold.map_or(Moment::FAR, |max| sent + max);
+        let cap = terms.cap(sent);
         let acquisition = Acquisition { ticket, renewed: terms.lease.is_none(), cap, unseen_since: Some(cx.now) };
         self.acquisitions.push(acquisition);
         server.keep_until(terms.min_hold, cx.now);
@@ -389,7 +389,11 @@ impl Reentry {
     }
 
     pub(crate) fn is_counted_by(&self, request: RequestId) -> bool {
-        self.counting.as_ref().is_some_and(|counting| counting.request.is(request))
+        self.sent(request).is_some()
+    }
+
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
+        self.counting.as_ref()?.request.sent(request)
     }
 
     /// The request about the count got a reply. False if the hold is gone.

@@ -5,7 +5,7 @@ use super::{
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
     state::{Asking, Attempt, Idle, Life, Listening, LockState},
-    types::{Action, Config, Cx, Event, Mode, Moment, Request},
+    types::{Action, Config, Cx, Event, How, Mode, Moment, Request},
 };
 
 impl LockState {
@@ -33,8 +33,9 @@ impl LockState {
             Event::Subscribed => self.subscribed(cx),
             Event::Unsubscribed => self.unsubscribed(cx),
             Event::Due => {}
-            Event::Yielded => self.release_all_resting(cx),
+            Event::Yielded => self.yielded(cx),
             Event::Reconnected => self.reconnected(cx),
+            Event::Forced => self.forced(cx),
             Event::Stop => self.stop(Life::Stopping, cx),
             Event::Close => self.close(cx),
         }
@@ -61,7 +62,7 @@ impl LockState {
                 (end, loss) if end <= cx.now => self.lose(at, loss, cx),
                 _ => holders.expire(server, cx),
             },
-            OnServer::Resting(server, waiters) => {
+            OnServer::Resting(server, waiters, _) => {
                 waiters.expire(cx);
                 server.expire_waiters(cx);
                 if server.until <= cx.now {
@@ -150,10 +151,29 @@ impl LockState {
             one.send(cx, &mut self.numbers);
         }
         self.send_attempt(cx);
+        self.note_shared(cx);
         self.queue.forget_if_empty();
         if self.queue.is_empty() && self.listening != Listening::Off {
             self.listening = Listening::Off;
             cx.actions.push(Action::Unsubscribe);
+        }
+    }
+
+    /// An exclusive id remains on the server for as long as a shared hold beside it, whose requests extend the lease of both. So its release
+    /// is sent again for as long.
+    fn note_shared(&mut self, cx: &Cx<'_>) {
+        let asking = match &self.attempt {
+            Attempt::Asking(asking) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
+            _ => None,
+        };
+        let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();
+        let has_exclusive = self.on_server.iter().any(|one| one.shared_bound().is_none());
+        let until = if has_exclusive { self.shared_until.max(shared.unwrap_or(Moment::ZERO)) } else { Moment::ZERO };
+        self.shared_until = until;
+        for one in &mut self.on_server {
+            if let OnServer::Releasing(release) = one {
+                release.is_kept_until(until);
+            }
         }
     }
 
@@ -173,7 +193,7 @@ impl LockState {
         }
         let accepts = next.mode() == Mode::Exclusive && next.terms.accepts_any_hold();
         match self.on_server.swap_remove(at) {
-            OnServer::Resting(mut server, waiters) if accepts && server.mode() == Mode::Exclusive => {
+            OnServer::Resting(mut server, waiters, _) if accepts && server.mode() == Mode::Exclusive => {
                 server.confirm_for_all(waiters, cx.now);
                 self.grant(server, cx.now, cx);
             }
@@ -194,15 +214,20 @@ impl LockState {
 
     /// A new hold that no waiter wants anymore must not remain on the server: neither a grant in doubt nor a mark.
     fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
-        let next = self.next_waiter().map(|(_, next)| next.mode());
+        let next = self.next_waiter().map(|(_, next)| next);
+        let is_wanted = match &self.attempt {
+            Attempt::Idle(_) => next.is_some_and(|next| next.mode() == Mode::Exclusive),
+            Attempt::Asking(asking) => asking.request.is_under_way() || next.is_some_and(|next| asking.serves(next)),
+        };
         match &mut self.attempt {
-            Attempt::Idle(idle) if next != Some(Mode::Exclusive) => {
+            _ if is_wanted => {}
+            Attempt::Idle(idle) => {
                 if let Some(id) = idle.mark.take() {
                     let release = PendingRelease::of_attempt(id, Mode::Exclusive, Default::default(), cx);
                     self.put(OnServer::Releasing(release));
                 }
             }
-            Attempt::Asking(asking) if next != Some(asking.mode) && !asking.request.is_under_way() => {
+            Attempt::Asking(asking) => {
                 let is_left = asking.request.is_in_doubt() || asking.has_mark;
                 let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
                 self.attempt = Idle::until(cx.now);
@@ -210,7 +235,6 @@ impl LockState {
                     self.put(OnServer::Releasing(release));
                 }
             }
-            _ => {}
         }
     }
 
@@ -220,15 +244,17 @@ impl LockState {
             return;
         }
         let Some((_, next)) = self.next_waiter() else { return };
-        let (mode, lease, how) = (next.mode(), next.terms.requested_lease(cx.config), self.how(next));
+        let (owner, mode, lease, how) =
+            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next));
         if let Attempt::Idle(idle) = &self.attempt {
             let (id, has_mark) = (idle.mark.unwrap_or_else(|| self.numbers.hold()), idle.mark.is_some());
             let request = PendingRequest::new(cx.now);
-            let asking = Asking { id, mode, lease, how, request, woken: false, has_mark };
+            let asking = Asking { id, only: None, mode, lease, how, request, woken: false, has_mark };
             self.attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = &mut self.attempt {
             (asking.lease, asking.how, asking.woken) = (lease, how, false);
+            asking.only = asking.only.or_else(|| matches!(how, How::Beside(_)).then_some(owner));
             let request = Request::Acquire { id: asking.id, mode, lease, count: 1, how };
             asking.request.send(cx, &mut self.numbers, request);
         }

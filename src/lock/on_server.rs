@@ -17,13 +17,25 @@ pub(crate) enum OnServer {
     Held(ServerHold, Holders),
     /// No owner holds it for the moment: callers that are about to be notified may want it again. The callers that released it last are
     /// notified once it is acquired again, or released for all.
-    Resting(ServerHold, ConfirmWaiters),
+    Resting(ServerHold, ConfirmWaiters, Rest),
     /// It moves to a new id, for the next waiter of this client.
     HandingOver(HandOver),
     /// It is lost, and its guards still exist.
     Lost(Lost),
     /// No owner wants it anymore.
     Releasing(PendingRelease),
+}
+
+/// How far a rest has come. The callers that the first confirmation notified may not have called again when the other tasks have run, because
+/// a worker without other tasks continues at once. A second confirmation gives them the time of a round trip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Rest {
+    /// Until a confirmation has notified callers.
+    Confirming,
+    /// Until the other tasks have run.
+    Yielding,
+    /// Until the second confirmation has a reply.
+    Again,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,7 +50,7 @@ impl OnServer {
     pub(crate) fn keeps_out(&self, waiter: &Waiter) -> bool {
         match self {
             OnServer::Held(server, holders) => server.mode() == Mode::Exclusive && !holders.has_owner(waiter.owner),
-            OnServer::Resting(server, _) => server.mode() == Mode::Exclusive,
+            OnServer::Resting(server, ..) => server.mode() == Mode::Exclusive,
             OnServer::HandingOver(_) => true,
             OnServer::Lost(_) | OnServer::Releasing(_) => false,
         }
@@ -47,7 +59,7 @@ impl OnServer {
     /// True if the next reply to a confirmation may admit this waiter.
     pub(crate) fn may_admit(&self, waiter: &Waiter, now: Moment) -> bool {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, _) => {
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) => {
                 waiter.mode() == Mode::Shared && waiter.terms.accepts_any_hold() && server.may_admit(now)
             }
             OnServer::HandingOver(_) | OnServer::Lost(_) | OnServer::Releasing(_) => false,
@@ -56,7 +68,7 @@ impl OnServer {
 
     pub(crate) fn server_hold(&mut self) -> Option<&mut ServerHold> {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, _) => Some(server),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) => Some(server),
             OnServer::Lost(lost) => lost.server.as_mut(),
             OnServer::HandingOver(_) | OnServer::Releasing(_) => None,
         }
@@ -64,22 +76,36 @@ impl OnServer {
 
     pub(crate) fn into_server_hold(self) -> Option<ServerHold> {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, _) => Some(server),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) => Some(server),
             OnServer::Lost(lost) => lost.server,
             OnServer::HandingOver(_) | OnServer::Releasing(_) => None,
         }
     }
 
+    /// After this time the server has nothing left of a shared id.
+    pub(crate) fn shared_bound(&self) -> Option<Moment> {
+        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.bound);
+        match self {
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) => of(server),
+            OnServer::Lost(lost) => lost.server.as_ref().and_then(of),
+            OnServer::HandingOver(_) => None,
+            OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
+        }
+    }
+
     /// True if this request is about this id, and under way.
     pub(crate) fn awaits(&self, request: RequestId) -> bool {
+        self.sent(request).is_some()
+    }
+
+    /// The time at which this request about this id was sent, if it is under way.
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
         match self {
-            OnServer::Held(server, Holders::One(_, reentry)) => {
-                server.is_confirmed_by(request) || reentry.is_counted_by(request)
-            }
-            OnServer::Held(server, _) | OnServer::Resting(server, _) => server.is_confirmed_by(request),
-            OnServer::HandingOver(hand_over) => hand_over.request().is(request),
-            OnServer::Lost(lost) => lost.server.as_ref().is_some_and(|server| server.is_confirmed_by(request)),
-            OnServer::Releasing(release) => release.is(request),
+            OnServer::Held(server, Holders::One(_, reentry)) => server.sent(request).or_else(|| reentry.sent(request)),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) => server.sent(request),
+            OnServer::HandingOver(hand_over) => hand_over.request().sent(request),
+            OnServer::Lost(lost) => lost.server.as_ref()?.sent(request),
+            OnServer::Releasing(release) => release.sent(request),
         }
     }
 
@@ -101,7 +127,7 @@ impl OnServer {
                 let lease = holders.is_renewed().then_some(cx.config.watchdog);
                 server.send_confirmation(cx, numbers, lease);
             }
-            OnServer::Resting(server, _) => server.send_confirmation(cx, numbers, Some(cx.config.watchdog)),
+            OnServer::Resting(server, ..) => server.send_confirmation(cx, numbers, Some(cx.config.watchdog)),
             OnServer::HandingOver(hand_over) => hand_over.send(cx, numbers),
             OnServer::Lost(Lost { server: Some(server), .. }) => server.send_confirmation_of_lost(cx, numbers),
             OnServer::Lost(_) => {}
@@ -114,7 +140,7 @@ impl OnServer {
             OnServer::Held(server, holders) => {
                 [server.due(), holders.due(time_to_see), Some(server.until)].into_iter().flatten().min()
             }
-            OnServer::Resting(server, waiters) => {
+            OnServer::Resting(server, waiters, _) => {
                 [server.due(), waiters.due(), Some(server.until)].into_iter().flatten().min()
             }
             OnServer::HandingOver(hand_over) => hand_over.due(),

@@ -28,7 +28,37 @@ enum WaitLimit {
     },
 }
 
+impl WaitLimit {
+    fn of(limit: Limit, cx: &Cx<'_>) -> WaitLimit {
+        match limit {
+            Limit::Forever => WaitLimit::Forever,
+            Limit::Until(end) => WaitLimit::Until(end),
+            Limit::Once => WaitLimit::ForReply { by: cx.now + cx.config.command_timeout.min(cx.config.outage_timeout) },
+        }
+    }
+
+    /// The time until which a call waits for the server alone.
+    fn server_by(self, cx: &Cx<'_>) -> Moment {
+        let outage = cx.now + cx.config.outage_timeout;
+        match self {
+            WaitLimit::Forever => outage,
+            WaitLimit::Until(end) => (end.max(cx.now) + cx.config.last_reply()).min(outage),
+            WaitLimit::ForReply { by } => by.min(outage),
+        }
+    }
+}
+
+/// The time until which a nested call waits: for the server, not for other owners.
+pub(crate) fn nested_by(limit: Limit, cx: &Cx<'_>) -> Moment {
+    WaitLimit::of(limit, cx).server_by(cx)
+}
+
 impl Waiter {
+    /// The same for a waiter whose owner has acquired the lock by another call.
+    pub(crate) fn nested_by(&self, cx: &Cx<'_>) -> Moment {
+        self.limit.server_by(cx)
+    }
+
     /// True unless the next reply ends its wait.
     pub(crate) fn keeps_waiting(&self) -> bool {
         !matches!(self.limit, WaitLimit::ForReply { .. })
@@ -83,11 +113,7 @@ impl DerefMut for RareQueue {
 
 impl WaitQueue {
     pub(crate) fn join(&mut self, ticket: Ticket, (owner, terms, limit): (Owner, Terms, Limit), cx: &Cx<'_>) {
-        let limit = match limit {
-            Limit::Forever => WaitLimit::Forever,
-            Limit::Until(end) => WaitLimit::Until(end),
-            Limit::Once => WaitLimit::ForReply { by: cx.now + cx.config.command_timeout.min(cx.config.outage_timeout) },
-        };
+        let limit = WaitLimit::of(limit, cx);
         self.put_back(ticket, Waiter { owner, terms, joined: cx.now, limit, too_late: 0 });
     }
 
@@ -127,6 +153,10 @@ impl WaitQueue {
 
     pub(crate) fn contains(&self, ticket: Ticket) -> bool {
         self.waiters.contains_key(&ticket)
+    }
+
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&Waiter> {
+        self.waiters.get(&ticket)
     }
 
     pub(crate) fn first(&self) -> Option<(Ticket, &Waiter)> {

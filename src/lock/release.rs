@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     requests::{ConfirmWaiters, Failure, PendingRequest},
-    server_hold::ServerHold,
+    server_hold::{ServerHold, not_found},
     types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
 };
 
@@ -18,6 +18,8 @@ pub(crate) struct PendingRelease {
     mode: Mode,
     /// The server must run these requests before the release.
     before: [Option<RequestId>; 2],
+    /// It was certain until then.
+    until: Moment,
     /// After this time the server has nothing left of it.
     bound: Moment,
     /// The lock stays held until then.
@@ -34,6 +36,7 @@ impl PendingRelease {
             id: server.id,
             mode: server.mode(),
             before: server.before_release(server.not_before > now),
+            until: server.until,
             bound: server.bound,
             not_before: server.not_before,
             request: PendingRequest::new(now),
@@ -52,7 +55,17 @@ impl PendingRelease {
         let request = PendingRequest::new(cx.now);
         let bound = cx.gone_by(lease.max(MARK));
         let (before, waiters) = ([None; 2], ConfirmWaiters::default());
-        PendingRelease { id, mode, before, bound, not_before: Moment::ZERO, request, waiters, ends_hold: false }
+        PendingRelease {
+            id,
+            mode,
+            before,
+            until: Moment::ZERO,
+            bound,
+            not_before: Moment::ZERO,
+            request,
+            waiters,
+            ends_hold: false,
+        }
     }
 
     /// Sends the release if it is due.
@@ -68,8 +81,19 @@ impl PendingRelease {
         self.mode
     }
 
-    pub(crate) fn is(&self, request: RequestId) -> bool {
-        self.request.is(request)
+    pub(crate) fn bound(&self) -> Moment {
+        self.bound
+    }
+
+    /// A request for a shared hold may keep an exclusive one of the same client on the server until then.
+    pub(crate) fn is_kept_until(&mut self, bound: Moment) {
+        if self.mode == Mode::Exclusive {
+            self.bound = self.bound.max(bound);
+        }
+    }
+
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
+        self.request.sent(request)
     }
 
     /// No reply yet, and no failure.
@@ -79,10 +103,11 @@ impl PendingRelease {
 
     /// The server replied. `found`: it had the id.
     pub(crate) fn ended(mut self, found: bool, cx: &mut Cx<'_>) {
-        // If it did not: the first try worked, or the lease had ended. Nobody can know.
+        // If it did not after a try without a reply: that try worked, or the lease had ended. Nobody can know.
         let was_held = found || self.request.is_in_doubt();
-        self.waiters.notify(cx, if was_held { Outcome::Confirmed } else { Outcome::Lost(Loss::Removed) });
-        self.ends((!was_held).then_some(Loss::Removed), cx);
+        let outcome = if was_held { Outcome::Confirmed } else { not_found(self.until, cx.now) };
+        self.waiters.notify(cx, outcome);
+        self.ends(if let Outcome::Lost(loss) = outcome { Some(loss) } else { None }, cx);
     }
 
     fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
@@ -123,6 +148,8 @@ pub(crate) struct HandOver {
     pub(crate) from: HoldId,
     pub(crate) to: HoldId,
     pub(crate) lease: Duration,
+    /// `from` was certain until then.
+    pub(crate) until: Moment,
     bound: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
@@ -131,8 +158,8 @@ pub(crate) struct HandOver {
 impl HandOver {
     pub(crate) fn new(mut server: ServerHold, to: HoldId, lease: Duration, cx: &Cx<'_>) -> HandOver {
         let bound = server.bound.max(cx.gone_by(lease));
-        let waiters = server.take_waiters();
-        HandOver { from: server.id, to, lease, bound, request: PendingRequest::new(cx.now), waiters }
+        let (waiters, until) = (server.take_waiters(), server.until);
+        HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters }
     }
 
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
@@ -161,6 +188,7 @@ impl HandOver {
             id,
             mode: Mode::Exclusive,
             before: [None; 2],
+            until: self.until,
             bound: self.bound,
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),

@@ -7,7 +7,7 @@ use super::{
     on_server::OnServer,
     release::HandOver,
     requests::Failure,
-    server_hold::{Confirmed, Granted, ServerHold},
+    server_hold::{Confirmed, Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, Listening, LockState},
     types::{Action, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
@@ -21,11 +21,12 @@ const MARKED_NAP: Duration = Duration::from_secs(1);
 
 impl LockState {
     pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        self.unanswered_since = None;
         self.request_ended(request);
         if let Attempt::Asking(asking) = &self.attempt
             && let Some(sent) = asking.request.sent(request)
         {
-            return self.attempt_replied(sent, reply, cx);
+            return self.attempt_replied((request, sent), reply, cx);
         }
         let Some(at) = self.on_server.iter().position(|one| one.awaits(request)) else { return };
         match &mut self.on_server[at] {
@@ -43,19 +44,23 @@ impl LockState {
 
     // ---- a new hold ----
 
-    fn attempt_replied(&mut self, sent: Moment, reply: Reply, cx: &mut Cx<'_>) {
+    fn attempt_replied(&mut self, (request, sent): (RequestId, Moment), reply: Reply, cx: &mut Cx<'_>) {
         let idle = Idle::until(cx.now);
         let Attempt::Asking(asking) = std::mem::replace(&mut self.attempt, idle) else { return };
         let token = if let Reply::Granted(token) = reply { token } else { None };
-        let Asking { id, mode, lease, how, ref request, .. } = *asking;
-        let granted = Granted { id, mode, token, sent, lease, in_doubt: request.is_in_doubt() };
+        let Asking { id, mode, lease, how, .. } = *asking;
+        let in_doubt = asking.request.is_in_doubt();
+        let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
         match reply {
             Reply::Granted(_) => {
                 let mut server = ServerHold::new(granted, cx);
-                if !matches!(how, How::Beside(_)) {
+                if asking.only.is_none() {
                     server.admits(sent, cx.config); // beside a writer, others are not admitted
                 }
-                self.grant(server, sent, cx);
+                match self.next_waiter() {
+                    Some((_, next)) if !asking.serves(next) => self.release(server, cx),
+                    _ => self.grant(server, sent, cx),
+                }
             }
             Reply::TooFewReplicas => {
                 self.end_next(cx, Outcome::TooFewReplicas);
@@ -70,6 +75,9 @@ impl LockState {
     fn busy(&mut self, asking: &Asking, sent: Moment, (left, by): (Option<Duration>, Mode), cx: &mut Cx<'_>) {
         if asking.mode == Mode::Exclusive {
             self.others.hold_it();
+        }
+        if by == Mode::Exclusive && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
+            self.forced(cx); // a writer and a reader exclude each other
         }
         self.queue.refuse(sent, asking.mode, None, cx);
         let has_mark =
@@ -109,7 +117,10 @@ impl LockState {
         let Some(server) = self.on_server[at].server_hold() else { return };
         match server.confirmed(cx, reply) {
             Confirmed::Gone => self.lose(at, Loss::Removed, cx),
-            Confirmed::Since(sent) => self.admit_more(at, sent, cx),
+            Confirmed::Since(sent) => {
+                self.admit_more(at, sent, cx);
+                self.confirm_disputed(cx.now);
+            }
         }
     }
 
@@ -121,22 +132,17 @@ impl LockState {
                 self.admit(&mut server, &mut readers, sent, cx);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
-            OnServer::Resting(mut server, waiters) if server.mode() == Mode::Shared => {
+            OnServer::Resting(mut server, waiters, rest) if server.mode() == Mode::Shared => {
                 let mut readers = Holders::readers();
                 self.admit(&mut server, &mut readers, sent, cx);
                 if readers.is_empty() {
-                    cx.actions.push(Action::Yield);
-                    return self.put(OnServer::Resting(server, waiters));
+                    return self.rested(server, waiters, rest, cx);
                 }
                 server.confirm_for_all(waiters, cx.now);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
-            other => {
-                if matches!(other, OnServer::Resting(..)) {
-                    cx.actions.push(Action::Yield);
-                }
-                self.put(other);
-            }
+            OnServer::Resting(server, waiters, rest) => self.rested(server, waiters, rest, cx),
+            other => self.put(other),
         }
     }
 
@@ -145,9 +151,9 @@ impl LockState {
     fn handed_over(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         let OnServer::HandingOver(mut hand_over) = self.on_server.swap_remove(at) else { return };
         let Some(sent) = hand_over.request().sent(request) else { return };
-        let HandOver { from, to, lease, .. } = hand_over;
+        let HandOver { from, to, lease, until, .. } = hand_over;
         let in_doubt = hand_over.request().is_in_doubt();
-        let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, sent, lease, in_doubt };
+        let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt };
         match reply {
             Reply::Handed(token) => {
                 hand_over.waiters().notify(cx, Outcome::Confirmed);
@@ -156,7 +162,7 @@ impl LockState {
             }
             Reply::Gone => {
                 // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
-                let was_held = if in_doubt { Outcome::Confirmed } else { Outcome::Lost(Loss::Removed) };
+                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(until, cx.now) };
                 hand_over.waiters().notify(cx, was_held);
                 cx.actions.push(Action::Ended((!in_doubt).then_some(Loss::Removed)));
             }
@@ -182,6 +188,7 @@ impl LockState {
     // ---- failures ----
 
     pub(super) fn failed(&mut self, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
+        self.note_silence(request, failure);
         self.request_ended(request);
         if let Attempt::Asking(asking) = &mut self.attempt
             && asking.request.is(request)
@@ -207,6 +214,18 @@ impl LockState {
         }
     }
 
+    fn note_silence(&mut self, request: RequestId, failure: Failure) {
+        let asked = match &self.attempt {
+            Attempt::Asking(asking) => asking.request.sent(request),
+            Attempt::Idle(_) => None,
+        };
+        let sent = asked.or_else(|| self.on_server.iter().find_map(|one| one.sent(request)));
+        self.unanswered_since = match failure {
+            Failure::Refused => None,
+            Failure::Unknown | Failure::NotNow => self.unanswered_since.or(sent),
+        };
+    }
+
     fn release_instead(&mut self, at: usize, cx: &mut Cx<'_>) {
         if let OnServer::HandingOver(hand_over) = self.on_server.swap_remove(at) {
             hand_over.releases(cx).for_each(|release| self.put(OnServer::Releasing(release)));
@@ -221,6 +240,6 @@ impl LockState {
 
 fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     if server.confirmed(cx, reply) == Confirmed::Gone {
-        server.notify_waiters(cx, Outcome::Lost(Loss::Removed));
+        server.notify_waiters(cx, not_found(server.until, cx.now));
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct ServerHold {
     pub(crate) token: Option<Token>,
     /// The count on the server, by its last reply.
     pub(crate) count: u32,
+    /// The last request whose reply showed that the server had it.
+    found_by: RequestId,
     /// The hold is certain until then.
     pub(crate) until: Moment,
     /// The last request by which the server had it was sent then.
@@ -67,6 +69,7 @@ pub(crate) struct Granted {
     pub(crate) id: HoldId,
     pub(crate) mode: Mode,
     pub(crate) token: Option<Token>,
+    pub(crate) request: RequestId,
     pub(crate) sent: Moment,
     pub(crate) lease: Duration,
     /// An earlier try of the same request got no reply.
@@ -83,7 +86,7 @@ pub(crate) enum Confirmed {
 
 impl ServerHold {
     pub(crate) fn new(granted: Granted, cx: &Cx<'_>) -> ServerHold {
-        let Granted { id, mode, token, sent, lease, in_doubt } = granted;
+        let Granted { id, mode, token, request, sent, lease, in_doubt } = granted;
         let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(Duration::from_millis(10));
         let access = match mode {
             Mode::Exclusive => Access::Exclusive,
@@ -94,6 +97,7 @@ impl ServerHold {
             access,
             token,
             count: 1,
+            found_by: request,
             until: sent + cx.config.certain(lease),
             seen: sent,
             bound: cx.gone_by(lease),
@@ -146,6 +150,11 @@ impl ServerHold {
 
     pub(crate) fn is_clean(&self) -> bool {
         self.clean
+    }
+
+    /// True if the server had it after all requests up to this one.
+    pub(crate) fn is_found_since(&self, request: RequestId) -> bool {
+        self.found_by > request
     }
 
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
@@ -225,16 +234,20 @@ impl ServerHold {
         }
     }
 
-    pub(crate) fn is_confirmed_by(&self, request: RequestId) -> bool {
-        matches!(self.confirmation, Confirmation::UnderWay { request: under_way, .. } if under_way == request)
+    /// The time at which this confirmation was sent, if it is under way.
+    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
+        match self.confirmation {
+            Confirmation::UnderWay { request: under_way, sent, .. } if under_way == request => Some(sent),
+            _ => None,
+        }
     }
 
     /// The confirmation under way got a reply.
     pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
-        let Confirmation::UnderWay { sent, lease, waiters, .. } = &mut self.confirmation else {
+        let Confirmation::UnderWay { request, sent, lease, waiters } = &mut self.confirmation else {
             return Confirmed::Gone;
         };
-        let (sent, lease, mut waiters) = (*sent, *lease, mem::take(waiters));
+        let (request, sent, lease, mut waiters) = (*request, *sent, *lease, mem::take(waiters));
         let Reply::Kept { admits } = reply else {
             self.confirmation = Confirmation::PlannedFor(Moment::FAR);
             waiters.append(mem::take(&mut self.waiting));
@@ -242,6 +255,7 @@ impl ServerHold {
             return Confirmed::Gone;
         };
         self.lasts(lease, sent, cx);
+        self.found_by = request;
         waiters.notify(cx, Outcome::Confirmed);
         let planned = (sent + self.every).floor(self.every / 16);
         self.confirmation = Confirmation::PlannedFor(if self.waiting.is_empty() { planned } else { cx.now });
@@ -335,6 +349,12 @@ impl ServerHold {
     pub(crate) fn request_ended(&mut self, request: RequestId) {
         self.counting = self.counting.filter(|under_way| *under_way != request);
     }
+}
+
+/// What callers learn if the server does not have an id that was certain until `until` when they called. After that time the lease may have
+/// expired between their call and the request, so nobody can know.
+pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
+    if until <= now { Outcome::Unavailable } else { Outcome::Lost(Loss::Removed) }
 }
 
 fn open(config: &Config) -> Duration {

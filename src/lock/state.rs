@@ -9,7 +9,7 @@ use super::{
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, Ticket, Token},
+    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -26,6 +26,12 @@ pub(crate) struct LockState {
     pub(super) listening: Listening,
     pub(super) life: Life,
     pub(super) time_to_see: Duration,
+    /// While the server has an exclusive id: its shared holds may keep that id there until then.
+    pub(super) shared_until: Moment,
+    /// The last request before the lock was forced open. What an earlier one found may be gone since.
+    pub(super) forced_after: RequestId,
+    /// The server has replied to no request about this lock that was sent since.
+    pub(super) unanswered_since: Option<Moment>,
     pub(super) numbers: Numbers,
 }
 
@@ -50,9 +56,11 @@ pub(super) struct Idle {
 pub(super) struct Asking {
     pub(super) id: HoldId,
     pub(super) mode: Mode,
-    pub(super) lease: Duration,
     /// Of the last try.
     pub(super) how: How,
+    pub(super) lease: Duration,
+    /// Only this owner may acquire it: a try asked for a hold beside its exclusive one.
+    pub(super) only: Option<Owner>,
     pub(super) request: PendingRequest,
     /// A release was published after the last try was sent.
     pub(super) woken: bool,
@@ -75,6 +83,13 @@ pub(super) enum Life {
     Closed,
 }
 
+impl Asking {
+    /// True if this waiter could acquire what was asked for.
+    pub(super) fn serves(&self, waiter: &Waiter) -> bool {
+        waiter.mode() == self.mode && self.only.is_none_or(|owner| owner == waiter.owner)
+    }
+}
+
 impl Idle {
     pub(super) fn until(look_at: Moment) -> Attempt {
         Attempt::Idle(Idle { look_at, refused: Mode::Shared, mark: None })
@@ -91,6 +106,9 @@ impl LockState {
             listening: Listening::Off,
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
+            shared_until: Moment::ZERO,
+            forced_after: RequestId(0),
+            unanswered_since: None,
             numbers,
         }
     }
@@ -138,6 +156,11 @@ impl LockState {
             OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.owner() == owner).map(|hold| hold.loss),
             _ => None,
         })
+    }
+
+    /// True if the lock was forced open since the server confirmed this id.
+    pub(super) fn is_disputed(&self, server: &ServerHold) -> bool {
+        !server.is_found_since(self.forced_after)
     }
 
     // ---- waiters ----
@@ -202,7 +225,8 @@ impl LockState {
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 
-    /// The time since which the server has not replied to the waiters.
+    /// The time since which the server has not replied to the waiters. They may wait for a hold of this client, whose confirmations it does
+    /// not reply to.
     pub(super) fn silent_since(&self) -> Option<Moment> {
         let asking = match &self.attempt {
             Attempt::Asking(asking) => asking.request.silent_since(),
@@ -214,7 +238,7 @@ impl LockState {
                 _ => None,
             })
         };
-        asking.or_else(handing_over)
+        [asking.or_else(handing_over), self.unanswered_since].into_iter().flatten().min()
     }
 
     // ---- for the driver ----

@@ -73,6 +73,11 @@ impl Terms {
         self.lease.unwrap_or(config.watchdog).max(self.min_hold.unwrap_or_default())
     }
 
+    /// `max_hold` ends a hold then that was requested at `sent`.
+    pub(crate) fn cap(&self, sent: Moment) -> Moment {
+        self.max_hold.map_or(Moment::FAR, |max| sent + max)
+    }
+
     /// True if a hold that was acquired for another call serves as well.
     pub(crate) fn accepts_any_hold(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()
@@ -161,6 +166,8 @@ pub(crate) enum Event {
     Yielded,
     /// There is a new connection, perhaps to another server, so the server may have lost the lock.
     Reconnected,
+    /// This client forced the lock open, or learned that another client holds it. The driver reports that after the reply.
+    Forced,
     /// No new holds.
     Stop,
     /// All holds end.
@@ -331,6 +338,11 @@ impl Numbers {
 
     pub(crate) fn hold(&mut self) -> HoldId {
         HoldId(self.next())
+    }
+
+    /// The last request.
+    pub(crate) fn last(&self) -> RequestId {
+        RequestId(self.0)
     }
 
     pub(crate) fn request(&mut self) -> RequestId {

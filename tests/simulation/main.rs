@@ -31,6 +31,7 @@ mod family;
 #[allow(dead_code)]
 #[path = "../../src/lock/mod.rs"]
 mod lock;
+mod repairs;
 #[allow(dead_code)]
 #[path = "../model/rules.rs"]
 mod rules;

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
+        Action, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
         RequestId, Rules, Terms, Ticket, Token,
     },
     server::{Kind, Server},
@@ -99,9 +99,9 @@ enum What {
         since: u64,
         lost: Option<LostAt>,
     },
-    /// `there`: the server had the hold, and it was certain. `unknown`: how many requests had failed by then.
+    /// `there`: the hold that was certain and that the server had. `unknown`: how many requests had failed by then.
     Unlock {
-        there: bool,
+        there: Option<FieldId>,
         unknown: u32,
     },
     Check,
@@ -138,6 +138,8 @@ struct Client {
     away: Vec<u64>,
     /// Requests that failed.
     unknown: u32,
+    /// Holds of its guards when it forced the lock open, and the time of that.
+    forced: BTreeMap<FieldId, u64>,
 }
 
 impl Call {
@@ -172,6 +174,7 @@ impl Client {
             calls: BTreeMap::new(),
             away: vec![0; rng.usize(1..=4)],
             unknown: 0,
+            forced: BTreeMap::new(),
         }
     }
 
@@ -211,6 +214,8 @@ pub(crate) struct World {
     server: Server,
     server_ppm: i64,
     clients: Vec<Client>,
+    /// Holds that were requested beside that of a writer, and its owner.
+    beside: BTreeMap<FieldId, usize>,
     /// Taken from their holders, which are not to blame.
     robbed: BTreeSet<FieldId>,
     faulty: bool,
@@ -271,6 +276,7 @@ impl World {
             steps_ahead: BTreeMap::new(),
             server: Server::new(kind),
             clients,
+            beside: BTreeMap::new(),
             robbed: BTreeSet::new(),
             faulty,
             trouble,
@@ -399,7 +405,17 @@ impl World {
         Ok(())
     }
 
+    fn note_beside(&mut self, client: usize, request: Request) {
+        let Request::Acquire { id, mode, how: How::Beside(writer), .. } = request else { return };
+        let field = |id, mode| FieldId::new(client as u8, id, mode);
+        let writes = |call: &&Call| call.field() == Some(field(writer, Mode::Exclusive));
+        if let Some(call) = self.clients[client].calls.values().find(writes) {
+            self.beside.insert(field(id, mode), call.owner);
+        }
+    }
+
     fn send(&mut self, client: usize, id: RequestId, request: Request) {
+        self.note_beside(client, request);
         let one = &mut self.clients[client];
         if !one.connected {
             if self.rng.bool() {
@@ -442,11 +458,12 @@ impl World {
             (What::Guard { .. }, Outcome::StartAgain) | (What::Wait | What::Check, _) => {}
             (What::Unlock { there, unknown }, Outcome::Confirmed) => {
                 self.confirmed += 1;
-                if !there && self.clients[client].unknown == unknown {
+                // A late request of a connection that was cut may bring back an id that was forced open.
+                if there.is_none() && self.clients[client].unknown == unknown && !self.overtaking {
                     return Err(format!("{client} {ticket:?}: unlock confirmed a lock that was gone"));
                 }
             }
-            (What::Unlock { there: true, .. }, Outcome::Lost(loss)) if !self.faulty => {
+            (What::Unlock { there: Some(field), .. }, Outcome::Lost(loss)) if !self.robbed.contains(&field) => {
                 return Err(format!("{client} {ticket:?}: a false alarm, {loss:?}"));
             }
             (What::Unlock { .. }, _) => {}
@@ -489,6 +506,14 @@ impl World {
         let is_stale = field.is_some_and(|field| call.stale.contains(&field));
         if is_stale && (is_nested || call.mode() == Mode::Shared) {
             return Err(format!("{client} {ticket:?} joined {field:?}, which was gone before its call"));
+        }
+        let forced = field.and_then(|field| self.clients[client].forced.get(&field));
+        let has_waited = self.waiting_before.contains(&ticket);
+        if has_waited && forced.is_some_and(|at| call.mode() == Mode::Exclusive || call.since > *at) {
+            return Err(format!("{client} {ticket:?} has {field:?}, which this client had forced open"));
+        }
+        if field.and_then(|field| self.beside.get(&field)).is_some_and(|owner| *owner != call.owner) {
+            return Err(format!("{client} {ticket:?} has {field:?}, which another owner asked for beside its own"));
         }
         let has_lost = |other: &Call| matches!(other.what, What::Guard { seen: true, lost: Some(_), .. });
         if own().any(has_lost) && !call.is_nested {
@@ -685,9 +710,17 @@ impl World {
             _ => {
                 self.say(|| "-- forced open".into());
                 self.rob();
-                Ok(())
+                if self.rng.bool() { self.forced_by(client) } else { Ok(()) }
             }
         }
+    }
+
+    /// A client forced the lock open, and knows it.
+    fn forced_by(&mut self, client: usize) -> Check {
+        let fields: Vec<_> = self.clients[client].calls.values().filter_map(Call::field).collect();
+        let gone = fields.into_iter().filter(|field| self.robbed.contains(field)).map(|field| (field, self.t));
+        self.clients[client].forced.extend(gone);
+        self.feed(client, Event::Forced)
     }
 
     fn unsubscribe(&mut self, client: usize) -> Check {
@@ -837,8 +870,7 @@ impl World {
             2..=4 => (Limit::Until(self.clients[client].local(self.t) + wait), Some(wait + ms(25))),
             _ => (Limit::Forever, None),
         };
-        let has_others = self.clients[client].calls.values().any(|call| call.owner == owner);
-        let by = time.map(|time| if has_others { time + OUTAGE } else { time }).and_then(|time| self.by(time));
+        let by = time.and_then(|time| self.by(time));
         let call = self.new_call(owner, terms, by, What::Wait);
         let fields = self.clients[client].calls.values().filter_map(Call::field);
         let is_gone = |field: &FieldId| self.robbed.contains(field) && self.server.count(field).is_none();
@@ -871,7 +903,7 @@ impl World {
         let one = &self.clients[client];
         let field = one.state.hold_of(guard).map(|(id, mode, _)| FieldId::new(client as u8, id, mode));
         let is_certain = one.state.certain_until(guard, one.local(self.t)).is_some();
-        let there = is_certain && field.is_some_and(|field| self.server.count(&field).is_some());
+        let there = field.filter(|field| is_certain && self.server.count(field).is_some());
         let what = What::Unlock { there, unknown: one.unknown };
         let by = self.by(OUTAGE);
         self.clients[client].calls.insert(guard, Call { by, what, ..call });

@@ -1,0 +1,397 @@
+//! Defects that the lock once had, each as a case with one client: events go in, requests and notifications come out.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    lock::{
+        Action, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
+        RequestId, Rules, Terms, Ticket,
+    },
+    server::Kind,
+    world::rules_of,
+};
+
+const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None };
+const READ: Terms = Terms { mode: Mode::Shared, ..KEPT };
+const A: Owner = Owner(1);
+const B: Owner = Owner(2);
+const C: Owner = Owner(3);
+const GRANTED: Reply = Reply::Granted(None);
+const KEEPS: Reply = Reply::Kept { admits: true };
+const RELEASED: Reply = Reply::Released { receivers: 0 };
+const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive };
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn t(n: u64) -> Ticket {
+    Ticket(n)
+}
+
+/// One client of one lock.
+struct Client {
+    state: LockState,
+    config: Config,
+    rules: Rules,
+    now: Moment,
+    /// Requests under way, the oldest first.
+    requests: Vec<(RequestId, Request)>,
+    sent: usize,
+    told: BTreeMap<Ticket, Outcome>,
+    lost: BTreeMap<Ticket, Loss>,
+    yields: bool,
+}
+
+impl Client {
+    fn new(kind: Kind) -> Client {
+        Client {
+            state: LockState::new(Numbers::after(0)),
+            config: Config {
+                watchdog: ms(30_000),
+                command_timeout: ms(4_000),
+                outage_timeout: ms(30_000),
+                handovers: 16,
+                round_trip: ms(1),
+            },
+            rules: rules_of(kind),
+            now: Moment(1 << 40),
+            requests: Vec::new(),
+            sent: 0,
+            told: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            yields: false,
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        let mut cx = Cx { now: self.now, config: &self.config, rules: &self.rules, actions: &mut actions };
+        self.state.handle(event, &mut cx);
+        for action in actions {
+            match action {
+                Action::Send(id, request) => {
+                    self.sent += 1;
+                    self.requests.push((id, request));
+                }
+                Action::Notify(ticket, outcome) => {
+                    self.told.insert(ticket, outcome);
+                }
+                Action::Lost(ticket, loss) => {
+                    self.lost.insert(ticket, loss);
+                }
+                Action::Yield => self.yields = true,
+                Action::Subscribe | Action::Unsubscribe => {}
+            }
+        }
+    }
+
+    fn acquire(&mut self, ticket: u64, owner: Owner, terms: Terms, limit: Limit) {
+        self.feed(Event::Acquire { ticket: t(ticket), owner, terms, limit });
+    }
+
+    /// Acquires the lock for a caller that looks at once.
+    fn hold(&mut self, ticket: u64, owner: Owner, terms: Terms) {
+        self.acquire(ticket, owner, terms, Limit::Forever);
+        self.reply(GRANTED);
+        self.assert_told(ticket, Outcome::Acquired);
+        self.feed(Event::Seen(t(ticket)));
+    }
+
+    fn unlock(&mut self, ticket: u64) {
+        self.told.remove(&t(ticket));
+        self.feed(Event::Unlock(t(ticket)));
+    }
+
+    /// The oldest request under way.
+    fn request(&self) -> Request {
+        self.requests.first().expect("a request is under way").1
+    }
+
+    /// The reply to the oldest request.
+    fn reply(&mut self, reply: Reply) {
+        let (id, _) = self.requests.remove(0);
+        self.feed(Event::Replied(id, reply));
+    }
+
+    /// Time passes. Each timer is served when it is due.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(due) = self.state.due(&self.config).filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.feed(Event::Due);
+        }
+        self.now = end;
+    }
+
+    /// Time passes. Each request under way ends like that within 100 ms.
+    fn outage(&mut self, time: Duration, end: fn(RequestId) -> Event) {
+        for _ in 0..time.as_millis() / 100 {
+            self.pass(ms(100));
+            for (id, _) in std::mem::take(&mut self.requests) {
+                self.feed(end(id));
+            }
+        }
+    }
+
+    fn told(&self, ticket: u64) -> Option<Outcome> {
+        self.told.get(&t(ticket)).copied()
+    }
+
+    #[track_caller]
+    fn assert_told(&self, ticket: u64, outcome: Outcome) {
+        assert_eq!(self.told(ticket), Some(outcome), "{:#?}", self.state);
+    }
+
+    #[track_caller]
+    fn assert_waits(&self, ticket: u64) {
+        assert_eq!(self.told(ticket), None, "{:#?}", self.state);
+    }
+}
+
+fn is_release(request: Request) -> bool {
+    matches!(request, Request::Release { count: 0, .. })
+}
+
+// ---- what unlock reports ----
+
+/// The lock was held when `unlock` was called, and the lease ended before the release reached the server.
+#[test]
+fn after_an_outage_unlock_reports_no_loss() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.pass(ms(5_000));
+    client.unlock(1);
+    assert!(is_release(client.request()));
+    client.outage(ms(26_000), Event::NotNow);
+    client.pass(ms(1_000));
+    client.reply(Reply::Gone);
+    client.assert_told(1, Outcome::Unavailable);
+}
+
+/// A hold that was gone before is lost.
+#[test]
+fn unlock_of_a_hold_that_was_removed_is_lost() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.unlock(1);
+    client.reply(Reply::Gone);
+    client.assert_told(1, Outcome::Lost(Loss::Removed));
+}
+
+// ---- forced open ----
+
+/// This client has forced the lock open, so its own hold is gone.
+#[test]
+fn a_try_after_this_client_forced_the_lock_open_acquires_it() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Forced);
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.assert_waits(2);
+    client.reply(Reply::Gone);
+    assert_eq!(client.lost[&t(1)], Loss::Removed);
+    client.reply(GRANTED);
+    client.assert_told(2, Outcome::Acquired);
+}
+
+/// The same if a confirmation was under way when the lock was forced open: its reply shows nothing.
+#[test]
+fn a_confirmation_from_before_shows_nothing_after_a_forced_unlock() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Reconnected);
+    client.feed(Event::Forced);
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.reply(KEEPS);
+    client.assert_waits(2);
+    client.reply(Reply::Gone);
+    client.reply(GRANTED);
+    client.assert_told(2, Outcome::Acquired);
+}
+
+/// It was not this hold that was forced open: the try is refused as soon as the server has confirmed that.
+#[test]
+fn a_hold_that_survives_a_forced_unlock_refuses_tries_again() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Forced);
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Busy);
+    client.acquire(3, B, KEPT, Limit::Once);
+    client.assert_told(3, Outcome::Busy);
+}
+
+#[test]
+fn nothing_passes_on_in_memory_after_a_forced_unlock() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.feed(Event::Forced);
+    client.unlock(1);
+    client.assert_waits(2);
+    let last = client.requests.last().expect("a hand-over").1;
+    assert!(matches!(last, Request::HandOver { .. }), "{last:?}");
+}
+
+/// The request was sent before the lock was forced open, and its reply comes after that.
+#[test]
+fn a_grant_from_before_a_forced_unlock_is_confirmed_at_once() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.feed(Event::Forced);
+    client.reply(GRANTED);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+}
+
+/// A writer of another client was granted the lock, so this shared hold was forced open. Nobody joins it any more.
+#[test]
+fn no_reader_joins_once_another_client_writes() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.reply(BUSY);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+    client.acquire(3, C, READ, Limit::Forever);
+    client.reply(Reply::Gone);
+    assert_eq!(client.lost[&t(1)], Loss::Removed);
+    client.assert_waits(3);
+}
+
+// ---- outages ----
+
+/// A waiter behind a hold of this client notices an outage by its confirmations, not only after the lease.
+#[test]
+fn a_waiter_behind_its_own_client_counts_an_outage_from_its_beginning() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.outage(ms(37_000), Event::Unknown);
+    client.assert_waits(2);
+    client.outage(ms(3_000), Event::Unknown);
+    client.assert_told(2, Outcome::Unavailable);
+}
+
+// ---- grants for one caller only ----
+
+/// The writer that asked to read leaves both before the reply: its read hold is no one else's.
+#[test]
+fn a_hold_beside_a_writer_is_only_for_its_owner() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.acquire(3, B, READ, Limit::Forever);
+    client.feed(Event::Dropped(t(2)));
+    client.unlock(1);
+    client.reply(GRANTED);
+    client.assert_waits(3);
+}
+
+/// The same if the reply was lost: the id of that request is not used for another owner.
+#[test]
+fn a_hold_beside_a_writer_in_doubt_is_released() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    let Request::Acquire { id, .. } = client.request() else { panic!("{:?}", client.request()) };
+    client.acquire(3, B, READ, Limit::Forever);
+    client.feed(Event::Dropped(t(2)));
+    client.unlock(1);
+    let (request, _) = client.requests.remove(0);
+    client.feed(Event::Unknown(request));
+    let is_released = |(_, request): &(_, Request)| matches!(request, Request::Release { id: of, .. } if *of == id);
+    assert!(client.requests.iter().any(is_released), "{:?}", client.requests);
+}
+
+/// `max_hold` has ended before each reply. The call ends, and does not burden the server.
+#[test]
+fn a_max_hold_shorter_than_a_reply_ends_the_call() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, Terms { max_hold: Some(ms(5)), ..KEPT }, Limit::Forever);
+    while client.told(1).is_none() && client.sent < 20 {
+        client.pass(ms(10));
+        let reply = if is_release(client.request()) { RELEASED } else { GRANTED };
+        client.reply(reply);
+    }
+    client.assert_told(1, Outcome::Lost(Loss::MaxHold));
+    assert!(client.sent <= 6, "{}", client.sent);
+}
+
+/// The same for a reader that would join a hold.
+#[test]
+fn a_max_hold_shorter_than_a_confirmation_admits_no_reader() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, Terms { max_hold: Some(ms(3)), ..READ }, Limit::Forever);
+    client.pass(ms(5));
+    client.reply(KEEPS);
+    client.assert_waits(2);
+}
+
+// ---- branches of one owner ----
+
+/// A branch keeps its own limit when another branch of its owner acquires the lock.
+#[test]
+fn a_branch_that_tries_once_ends_in_its_time_beside_another() {
+    for terms in [KEPT, READ] {
+        let mut client = Client::new(Kind::ReadWrite);
+        client.acquire(1, A, terms, Limit::Forever);
+        client.acquire(2, A, terms, Limit::Once);
+        client.acquire(3, A, terms, Limit::Until(client.now + ms(500)));
+        client.reply(GRANTED);
+        client.assert_told(1, Outcome::Acquired);
+        client.feed(Event::Seen(t(1)));
+        client.pass(ms(600));
+        client.assert_told(3, Outcome::Unavailable);
+        client.pass(ms(3_500));
+        client.assert_told(2, Outcome::Unavailable);
+    }
+}
+
+// ---- holds that rest ----
+
+/// Two callers pass the lock to and fro, and a worker without other tasks yields before the first one calls again.
+#[test]
+fn a_caller_that_comes_back_after_the_yield_finds_the_lock() {
+    let mut client = resting();
+    client.feed(Event::Yielded);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+    client.acquire(3, A, KEPT, Limit::Forever);
+    client.assert_told(3, Outcome::Acquired);
+    client.reply(KEEPS);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+}
+
+/// Nobody comes back: the second confirmation releases it.
+#[test]
+fn a_hold_that_rests_in_vain_is_released() {
+    let mut client = resting();
+    client.feed(Event::Yielded);
+    client.reply(KEEPS);
+    assert!(is_release(client.request()));
+    client.reply(RELEASED);
+    client.assert_told(2, Outcome::Confirmed);
+    assert!(client.state.is_quiet());
+}
+
+/// The first of two callers that released it in a row has been notified, and the hold rests.
+fn resting() -> Client {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, C, KEPT);
+    client.unlock(1);
+    client.reply(RELEASED);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.unlock(1);
+    client.assert_told(2, Outcome::Acquired);
+    client.feed(Event::Seen(t(2)));
+    client.unlock(2);
+    client.reply(KEEPS);
+    client.assert_told(1, Outcome::Confirmed);
+    assert!(client.yields);
+    client.assert_waits(2);
+    client
+}
