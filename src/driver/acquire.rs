@@ -193,8 +193,9 @@ pub(super) fn leave(lock: &NamedLock, slots: Vec<Arc<Slot>>) {
 pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Moment) -> Error {
     let (name, waited) = (&*lock.name, now().since(began));
     let fault = match result.cause.as_deref() {
+        Some(Cause::NotFound) => return Error::unconfirmed(name),
         Some(Cause::Fault(fault)) => Some(fault.clone()),
-        _ => None,
+        Some(Cause::Replicas(_)) | None => None,
     };
     match (result.outcome, fault) {
         (Outcome::Lost(loss), _) => Error::lost(name, lost(loss)),

@@ -445,7 +445,11 @@ impl Inner {
             _ => Way::First(AcquiredBy::HandedOver),
         };
         let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
-        CallResult { outcome, way, cause: self.trouble.clone().filter(|_| is_explained) }
+        let cause = match event {
+            Event::Replied(..) if outcome == Outcome::Unavailable => Some(Box::new(Cause::NotFound)),
+            _ => self.trouble.clone().filter(|_| is_explained),
+        };
+        CallResult { outcome, way, cause }
     }
 
     /// Keeps what explains later errors.
