@@ -157,8 +157,14 @@ impl ServerHold {
         self.found_by > request
     }
 
+    /// True if the lease is long enough for the next holder, and neither longer nor about to be made longer.
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
-        (config.watchdog / 2..=config.watchdog).contains(&self.until.since(now))
+        let requested = match self.confirmation {
+            Confirmation::UnderWay { lease, .. } => lease.max(self.extension),
+            Confirmation::PlannedFor(_) => self.extension,
+        };
+        let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
+        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.until.since(now))
     }
 
     pub(crate) fn keep_until(&mut self, min_hold: Option<Duration>, now: Moment) {
