@@ -200,9 +200,9 @@ pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Mo
     match (result.outcome, fault) {
         (Outcome::Lost(loss), _) => Error::lost(name, lost(loss)),
         (Outcome::Upgrade, _) => Error::Upgrade { name: name.to_owned() },
-        (Outcome::TooFewReplicas, _) => too_few_replicas(lock, result),
+        (Outcome::TooFewReplicas, None) => too_few_replicas(lock, result),
         (Outcome::Closed, _) => lock.driver.closed(what, name),
-        (Outcome::Refused, Some(fault)) => failed::error(fault, what, waited, name),
+        (Outcome::Refused | Outcome::TooFewReplicas, Some(fault)) => failed::error(fault, what, waited, name),
         (_, fault) => {
             let last = fault.and_then(Fault::source);
             silent(what, name, waited, lock.driver.redis.trouble(lock.name.key(), last))

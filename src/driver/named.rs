@@ -197,7 +197,7 @@ impl NamedLock {
 
     /// A request got a reply, or has failed.
     pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied, by: By) -> Vec<Arc<Slot>> {
-        let event = match replied.event(id, request) {
+        let event = match replied.event(id, request, self.driver.config.replicas) {
             Event::Replied(id, Reply::Released { receivers }) => {
                 Event::Replied(id, Reply::Released { receivers: self.others(receivers) })
             }
@@ -215,9 +215,6 @@ impl NamedLock {
 
     /// The number of receivers of a message that are not this client. Without messages, there may always be one.
     fn others(&self, receivers: u32) -> u32 {
-        if self.driver.redis.publish().is_empty() {
-            return 1;
-        }
         let hears = receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
         receivers - u32::from(hears)
     }
@@ -480,6 +477,9 @@ impl Inner {
     }
 
     fn count(&mut self, lock: &NamedLock) {
+        if self.is_forgotten {
+            return;
+        }
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let now = Gauges {
             holds: small(self.state.holds().count()),
@@ -546,6 +546,16 @@ impl NamedLock {
                 tracing::warn!(target: "leasehold::lock", name = &*self.name, %reason, "lost");
             }
         }
+    }
+
+    /// The client ends. The gauges of this name go down.
+    pub(super) fn end(&self) {
+        let mut inner = self.inner();
+        let before = mem::take(&mut inner.gauges);
+        self.counters().holds(before.holds, 0);
+        self.counters().waiting(before.waiting, 0);
+        (0..before.releasing).for_each(|_| self.driver.counters.releasing.down());
+        inner.is_forgotten = true;
     }
 
     /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.

@@ -32,11 +32,16 @@ pub(super) enum Replied {
 }
 
 impl Replied {
-    pub(super) fn event(&self, id: RequestId, request: &Request) -> Event {
+    pub(super) fn event(&self, id: RequestId, request: &Request, replicas: u8) -> Event {
+        let is_new = matches!(request, Request::Acquire { how, .. } if *how != How::Again);
         match self {
             Replied::Reply(reply, _) => Event::Replied(id, *reply),
             Replied::TooFewReplicas(_) => Event::Replied(id, Reply::TooFewReplicas),
-            Replied::Failed(fault) => failure(fault, id, request),
+            Replied::Failed(fault) => match failure(fault, id, request) {
+                // Perhaps it was granted, and the server refused to wait for replicas.
+                Event::Refused(id) if is_new && replicas > 0 => Event::Replied(id, Reply::TooFewReplicas),
+                event => event,
+            },
         }
     }
 }
@@ -44,9 +49,9 @@ impl Replied {
 /// What became of a request that has failed: may the server have run it, and does a retry make sense?
 fn failure(fault: &Fault, id: RequestId, request: &Request) -> Event {
     let persistence = match request {
-        Request::Release { .. } | Request::Renew { .. } => Persistence::Insistent,
+        Request::Release { .. } => Persistence::Insistent,
         Request::HandOver { .. } => Persistence::Modest,
-        Request::Acquire { .. } => Persistence::Usual,
+        Request::Acquire { .. } | Request::Renew { .. } => Persistence::Usual,
     };
     match fault {
         Fault::Conflict => Event::Replied(id, Reply::Conflict),
@@ -114,7 +119,7 @@ impl Sending<'_> {
         let reply = match answer.code {
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
-            Code::Busy => return busy(answer),
+            Code::Busy => return busy(answer, self.client, self.kind.rules.suffix),
             Code::Released => Reply::Released { receivers: answer.number().map_or(0, clamped) },
             Code::Gone => Reply::Gone,
             Code::Kept => Reply::Kept { admits: false },
@@ -126,11 +131,18 @@ impl Sending<'_> {
     }
 }
 
-fn busy(answer: &Answer) -> Replied {
+/// The number of a hold, if this id is of this client. A hold that was released, and rests, has another one.
+fn own(client: &str, suffix: &str, id: &str) -> Option<HoldId> {
+    let number = id.strip_prefix(client)?.strip_prefix(':')?.strip_suffix(suffix)?;
+    number.parse().ok().map(HoldId)
+}
+
+fn busy(answer: &Answer, client: &str, suffix: &str) -> Replied {
     let [left, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
+    let own = own(client, suffix, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
-    Replied::Reply(Reply::Busy { left, by: Mode::Exclusive }, holder)
+    Replied::Reply(Reply::Busy { left, by: Mode::Exclusive, own }, holder)
 }
 
 /// `handed token`, or `handed before token` if an earlier try had worked.

@@ -50,7 +50,11 @@ impl LockState {
         self.pass_over_absent(cx);
         if !self.queue.is_empty() {
             let silent_since = self.silent_since();
-            self.queue.expire(cx, silent_since);
+            if self.queue.expire(cx, silent_since)
+                && let Attempt::Asking(asking) = &mut self.attempt
+            {
+                asking.request.hurry(cx.now); // the last chance of these waiters
+            }
             self.refuse(cx);
         }
     }
@@ -126,7 +130,7 @@ impl LockState {
     // ---- messages ----
 
     fn subscribed(&mut self, cx: &Cx<'_>) {
-        if self.listening == Listening::Requested {
+        if matches!(self.listening, Listening::Requested(_)) {
             self.listening = Listening::On;
             self.look(cx.now); // a release may have been published before
         }
@@ -134,7 +138,7 @@ impl LockState {
 
     fn unsubscribed(&mut self, cx: &Cx<'_>) {
         if self.listening == Listening::On {
-            self.listening = Listening::Requested;
+            self.listening = Listening::Requested(0);
             self.look(cx.now);
         }
     }

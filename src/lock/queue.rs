@@ -42,7 +42,7 @@ impl WaitLimit {
         let outage = cx.now + cx.config.outage_timeout;
         match self {
             WaitLimit::Forever => outage,
-            WaitLimit::Until(end) => (end.max(cx.now) + cx.config.last_reply()).min(outage),
+            WaitLimit::Until(end) => (end.max(cx.now) + cx.config.last_reply(0)).min(outage),
             WaitLimit::ForReply { by } => by.min(outage),
         }
     }
@@ -218,10 +218,14 @@ impl WaitQueue {
     }
 
     /// Waiters whose limit has ended now wait for one reply only. Waiters that waited long enough for a reply get `Unavailable`.
-    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) {
+    /// True if the limit of a waiter has ended.
+    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) -> bool {
+        let last_reply = cx.config.last_reply(self.waiters.len());
+        let mut has_ended = false;
         while let Some((end, ticket)) = self.limits.first().copied().filter(|(end, _)| *end <= cx.now) {
             self.limits.remove(&(end, ticket));
-            let by = cx.now + cx.config.last_reply();
+            has_ended = true;
+            let by = cx.now + last_reply;
             self.for_reply.insert((by, ticket));
             self.waiters.get_mut(&ticket).expect("it is in the queue").limit = WaitLimit::ForReply { by };
         }
@@ -231,6 +235,7 @@ impl WaitQueue {
         while self.outage_ends(silent_since, cx.config.outage_timeout).is_some_and(|end| end <= cx.now) {
             self.end_first(cx, Outcome::Unavailable);
         }
+        has_ended
     }
 
     /// The time at which the first waiter stops waiting for a server that does not reply. Later waiters stop later.

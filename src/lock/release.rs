@@ -116,8 +116,16 @@ impl PendingRelease {
         }
     }
 
-    pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
-        self.request.failed(now, failure);
+    /// The callers learn of a refusal. The release is tried again.
+    pub(crate) fn failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
+        self.request.failed(cx.now, failure);
+        if failure == Failure::Refused {
+            self.waiters.notify(cx, Outcome::Refused);
+        }
+    }
+
+    pub(crate) fn id(&self) -> HoldId {
+        self.id
     }
 
     /// This request ended, whatever its result.

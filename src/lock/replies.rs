@@ -8,14 +8,16 @@ use super::{
     release::HandOver,
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
-    state::{Asking, Attempt, Idle, Listening, LockState},
-    types::{Action, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+    state::{Asking, Attempt, Idle, Listening, LockState, Refusal},
+    types::{Action, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
 const LONGEST_NAP: Duration = Duration::from_secs(5);
 /// The same while no message can arrive.
 const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
+/// The first such sleep if no message is ever published. Each is twice as long as the one before.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// The same with a mark on the server, which must not expire.
 const MARKED_NAP: Duration = Duration::from_secs(1);
 
@@ -66,7 +68,8 @@ impl LockState {
                 self.end_next(cx, Outcome::TooFewReplicas);
                 self.release(ServerHold::new(granted, cx), cx);
             }
-            Reply::Busy { left, by } => self.busy(&asking, sent, (left, by), cx),
+            Reply::Busy { own: Some(id), .. } if self.is_releasing(id) => self.busy_by_own_release(&asking, cx),
+            Reply::Busy { left, by, .. } => self.busy(&asking, sent, (left, by), cx),
             Reply::Lost => self.writer_lost(how, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
@@ -85,16 +88,34 @@ impl LockState {
         let longest = match self.listening {
             Listening::On if has_mark => MARKED_NAP,
             Listening::On => LONGEST_NAP,
-            Listening::Off | Listening::Requested => NAP_WITHOUT_MESSAGES,
+            Listening::Off | Listening::Requested(_) if cx.config.publishes => NAP_WITHOUT_MESSAGES,
+            Listening::Off => FIRST_LOOK,
+            Listening::Requested(looks) => (FIRST_LOOK * (1 << looks.min(8))).min(NAP_WITHOUT_MESSAGES),
         };
         // The server deletes a key only after the millisecond in which it expires.
         let nap = left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest));
         let look_at = if asking.woken { cx.now } else { cx.now + nap };
-        self.attempt = Attempt::Idle(Idle { look_at, refused: asking.mode, mark: has_mark.then_some(asking.id) });
-        if self.listening == Listening::Off && !self.queue.is_empty() {
-            self.listening = Listening::Requested;
-            cx.actions.push(Action::Subscribe);
+        self.attempt =
+            Attempt::Idle(Idle { look_at, refused: Refusal::Of(asking.mode), mark: has_mark.then_some(asking.id) });
+        match &mut self.listening {
+            Listening::Requested(looks) => *looks = looks.saturating_add(1),
+            Listening::Off if !self.queue.is_empty() => {
+                self.listening = Listening::Requested(1);
+                cx.actions.push(Action::Subscribe);
+            }
+            Listening::Off | Listening::On => {}
         }
+    }
+
+    /// Waiters learn nothing from that: another client may acquire the lock before them when the release arrives. If that takes too long,
+    /// their calls end without a result.
+    fn busy_by_own_release(&mut self, asking: &Asking, cx: &Cx<'_>) {
+        let mark = asking.has_mark.then_some(asking.id);
+        self.attempt = Attempt::Idle(Idle { look_at: cx.now + FIRST_LOOK, refused: Refusal::ByOwnRelease, mark });
+    }
+
+    fn is_releasing(&self, id: HoldId) -> bool {
+        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.id() == id))
     }
 
     /// The server does not have the hold beside which an owner wanted to read.
@@ -209,8 +230,8 @@ impl LockState {
                     self.release_instead(at, cx); // a server without memory, for example, refuses a hand-over, but not a release
                 }
             }
-            OnServer::Releasing(release) => release.failed(cx.now, failure),
-            other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx.now, failure)),
+            OnServer::Releasing(release) => release.failed(cx, failure),
+            other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx, failure)),
         }
     }
 

@@ -79,6 +79,13 @@ impl PendingRequest {
         self.sent(request).is_some()
     }
 
+    /// The next try is sent no later than this.
+    pub(crate) fn hurry(&mut self, to: Moment) {
+        if let Try::DueAt(at) = &mut self.state {
+            *at = to.min(*at);
+        }
+    }
+
     /// The try under way failed.
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
         self.in_doubt |= failure == Failure::Unknown;

@@ -274,12 +274,21 @@ impl ServerHold {
     }
 
     /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
-    pub(crate) fn confirmation_failed(&mut self, now: Moment, failure: Failure) {
+    pub(crate) fn confirmation_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
         self.close();
+        if let Confirmation::UnderWay { lease, waiters, .. } = &self.confirmation
+            && !waiters.is_empty()
+        {
+            self.extension = self.extension.max(*lease); // a caller has requested it
+        }
         self.recall_waiters();
+        if failure == Failure::Refused {
+            self.waiting.notify(cx, Outcome::Refused);
+            self.extension = None;
+        }
         let is_urgent = failure == Failure::Unknown && !self.waiting.is_empty();
         let pause = if is_urgent { Duration::from_millis(10) } else { self.every / 10 };
-        self.confirmation = Confirmation::PlannedFor(now + pause);
+        self.confirmation = Confirmation::PlannedFor(cx.now + pause);
     }
 
     /// The next request notifies the callers that waited for the one under way, too.

@@ -46,10 +46,19 @@ pub(super) enum Attempt {
 pub(super) struct Idle {
     /// The time of the next request.
     pub(super) look_at: Moment,
-    /// That time is right for requests that are refused if this one is: a reader may enter where a writer may not.
-    pub(super) refused: Mode,
+    pub(super) refused: Refusal,
     /// The server may keep a mark with this id.
     pub(super) mark: Option<HoldId>,
+}
+
+/// Why the last request was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Refusal {
+    /// Another client holds the lock. The time of the next request is right for requests that are refused if this one is: a reader may
+    /// enter where a writer may not.
+    Of(Mode),
+    /// The server has not run a release of this client yet. Whether the lock is free is unknown until then.
+    ByOwnRelease,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -71,7 +80,8 @@ pub(super) struct Asking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Listening {
     Off,
-    Requested,
+    /// No message can arrive yet, and this many requests have found the lock held.
+    Requested(u8),
     On,
 }
 
@@ -92,7 +102,7 @@ impl Asking {
 
 impl Idle {
     pub(super) fn until(look_at: Moment) -> Attempt {
-        Attempt::Idle(Idle { look_at, refused: Mode::Shared, mark: None })
+        Attempt::Idle(Idle { look_at, refused: Refusal::Of(Mode::Shared), mark: None })
     }
 }
 
@@ -218,8 +228,10 @@ impl LockState {
 
     /// After a release for all, others go first. But a caller that needs a reply now gets it.
     fn looks_at(&self, idle: &Idle, mode: Mode) -> Moment {
-        if self.queue.needs_reply() || idle.refused < mode {
-            return Moment::ZERO;
+        match idle.refused {
+            Refusal::ByOwnRelease => return idle.look_at,
+            Refusal::Of(refused) if self.queue.needs_reply() || refused < mode => return Moment::ZERO,
+            Refusal::Of(_) => {}
         }
         let others = self.others.first_until().filter(|_| mode == Mode::Exclusive);
         others.map_or(idle.look_at, |until| idle.look_at.max(until))

@@ -106,6 +106,7 @@ fn config(size: &Size) -> Config {
         outage_timeout: ms(600),
         handovers: size.handovers,
         round_trip: ms(1),
+        publishes: true,
     }
 }
 

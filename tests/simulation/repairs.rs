@@ -19,7 +19,7 @@ const C: Owner = Owner(3);
 const GRANTED: Reply = Reply::Granted(None);
 const KEEPS: Reply = Reply::Kept { admits: true };
 const RELEASED: Reply = Reply::Released { receivers: 0 };
-const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive };
+const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive, own: None };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -53,6 +53,7 @@ impl Client {
                 outage_timeout: ms(30_000),
                 handovers: 16,
                 round_trip: ms(1),
+                publishes: true,
             },
             rules: rules_of(kind),
             now: Moment(1 << 40),
@@ -468,12 +469,12 @@ fn unlock_is_lost_if_the_hand_over_was_refused_and_the_hold_is_gone() {
 fn a_writer_renews_its_mark_for_as_long_as_it_waits() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
-    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     client.feed(Event::Subscribed);
     for _ in 0..200 {
         client.pass(ms(1_001));
         assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
-        client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
+        client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     }
 }
 
@@ -535,7 +536,7 @@ fn a_branch_that_waits_to_write_ends_when_its_owner_reads() {
 fn a_mark_is_released_before_the_next_reader_asks() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
-    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     client.feed(Event::Dropped(t(1)));
     client.acquire(2, A, READ, Limit::Once);
     assert_eq!(client.requests.len(), 1);
@@ -549,9 +550,9 @@ fn a_mark_is_released_before_the_next_reader_asks() {
 fn a_reader_behind_a_writer_that_left_asks_at_once() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
-    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     client.feed(Event::Subscribed);
-    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     client.acquire(2, B, READ, Limit::Forever);
     client.feed(Event::Dropped(t(1)));
     client.reply(Reply::Gone);

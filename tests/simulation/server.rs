@@ -176,7 +176,9 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
     let reply = match after.reply {
         rules::Reply::Granted(_) => Reply::Granted(None),
         rules::Reply::Lost => Reply::Lost,
-        rules::Reply::Busy(left, _) => Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive },
+        rules::Reply::Busy(left, by) => {
+            Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive, own: by.own(client) }
+        }
         rules::Reply::Kept(_) => Reply::Kept { admits: true },
         rules::Reply::Released => Reply::Released { receivers: if after.published { told } else { 0 } },
         rules::Reply::Handed | rules::Reply::HandedBefore => Reply::Handed(None),
@@ -204,7 +206,7 @@ fn fenced(name: &mut Fenced, client: u8, request: Request, told: u32) -> (Reply,
             return answer;
         }
     };
-    (reply(answer, told, true), false)
+    (reply(answer, client, told, true), false)
 }
 
 fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> (Reply, bool) {
@@ -234,7 +236,7 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
             (name.write_hand_over(&exclusive(client, id), nanos(lease), &exclusive(client, to)), 0)
         }
     };
-    (reply(answer, if published > 0 { told } else { 0 }, false), published > 0)
+    (reply(answer, client, if published > 0 { told } else { 0 }, false), published > 0)
 }
 
 fn asked(how: How) -> hash::How {
@@ -245,12 +247,15 @@ fn asked(how: How) -> hash::How {
     }
 }
 
-fn reply(answer: Answer, told: u32, has_token: bool) -> Reply {
+fn reply(answer: Answer, client: u8, told: u32, has_token: bool) -> Reply {
     match answer {
         Answer::Granted(token) => Reply::Granted(has_token.then_some(Token(token))),
         Answer::Lost => Reply::Lost,
         Answer::Conflict => Reply::Conflict,
-        Answer::Busy(left, by) => Reply::Busy { left: u64::try_from(left).ok().map(Duration::from_nanos), by: by.mode },
+        Answer::Busy(left, by) => {
+            let left = u64::try_from(left).ok().map(Duration::from_nanos);
+            Reply::Busy { left, by: by.mode, own: by.own(client) }
+        }
         Answer::Released | Answer::Forced => Reply::Released { receivers: told },
         Answer::Gone | Answer::Free | Answer::Held(_) => Reply::Gone,
         Answer::Kept(_, admits) => Reply::Kept { admits },

@@ -27,6 +27,13 @@ impl FieldId {
     }
 }
 
+impl FieldId {
+    /// Its number, if this client holds it.
+    pub(crate) fn own(self, client: u8) -> Option<HoldId> {
+        (self.client == client && !self.rests).then_some(self.id)
+    }
+}
+
 impl fmt::Display for FieldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")

@@ -251,6 +251,7 @@ fn any_config(rng: &mut fastrand::Rng) -> Config {
         outage_timeout: [ms(500), OUTAGE][rng.usize(..2)],
         command_timeout: COMMAND,
         round_trip: ms(1),
+        publishes: true,
     }
 }
 
