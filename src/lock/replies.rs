@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::{
     hold::Holders,
     on_server::OnServer,
+    places::Listening,
     release::HandOver,
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
-    state::{Asking, Attempt, Idle, Listening, LockState},
-    types::{Action, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+    state::{Asking, Attempt, Idle, LockState, Wanted},
+    types::{Action, Channel, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
@@ -23,7 +24,10 @@ impl LockState {
     pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         self.unanswered_since = None;
         self.request_ended(request);
-        if let Attempt::Asking(asking) = &self.attempt
+        if let Some(place) = self.place_awaiting(request) {
+            return self.place_replied(place, request, reply, cx);
+        }
+        if let Wanted::One(Attempt::Asking(asking)) = &self.wanted
             && let Some(sent) = asking.request.sent(request)
         {
             return self.attempt_replied((request, sent), reply, cx);
@@ -45,8 +49,8 @@ impl LockState {
     // ---- a new hold ----
 
     fn attempt_replied(&mut self, (request, sent): (RequestId, Moment), reply: Reply, cx: &mut Cx<'_>) {
-        let idle = Idle::until(cx.now);
-        let Attempt::Asking(asking) = std::mem::replace(&mut self.attempt, idle) else { return };
+        let idle = Wanted::One(Idle::until(cx.now));
+        let Wanted::One(Attempt::Asking(asking)) = std::mem::replace(&mut self.wanted, idle) else { return };
         let token = if let Reply::Granted(token) = reply { token } else { None };
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
@@ -90,10 +94,11 @@ impl LockState {
         // The server deletes a key only after the millisecond in which it expires.
         let nap = left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest));
         let look_at = if asking.woken { cx.now } else { cx.now + nap };
-        self.attempt = Attempt::Idle(Idle { look_at, refused: asking.mode, mark: has_mark.then_some(asking.id) });
+        let idle = Idle { look_at, refused: asking.mode, mark: has_mark.then_some(asking.id) };
+        self.wanted = Wanted::One(Attempt::Idle(idle));
         if self.listening == Listening::Off && !self.queue.is_empty() {
             self.listening = Listening::Requested;
-            cx.actions.push(Action::Subscribe);
+            cx.actions.push(Action::Subscribe(Channel::Name));
         }
     }
 
@@ -174,12 +179,14 @@ impl LockState {
 
     fn released(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
         let OnServer::Releasing(release) = self.on_server.swap_remove(at) else { return };
-        if let Reply::Released { receivers } = reply
-            && release.mode() == Mode::Exclusive
-        {
-            self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
+        match (reply, &self.wanted) {
+            (Reply::Released { receivers }, Wanted::One(_)) if release.mode() == Mode::Exclusive => {
+                self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
+            }
+            (Reply::Unheard { grace, .. }, Wanted::Places(_)) => self.call_again(release.id(), grace, cx),
+            _ => {}
         }
-        release.ended(matches!(reply, Reply::Released { .. }), cx);
+        release.ended(matches!(reply, Reply::Released { .. } | Reply::Unheard { found: true, .. }), cx);
         self.look(cx.now);
     }
 
@@ -188,7 +195,10 @@ impl LockState {
     pub(super) fn failed(&mut self, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
         self.note_silence(request, failure);
         self.request_ended(request);
-        if let Attempt::Asking(asking) = &mut self.attempt
+        if let Some(place) = self.place_awaiting(request) {
+            return self.place_failed(place, request, failure, cx);
+        }
+        if let Wanted::One(Attempt::Asking(asking)) = &mut self.wanted
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
@@ -213,9 +223,9 @@ impl LockState {
     }
 
     fn note_silence(&mut self, request: RequestId, failure: Failure) {
-        let asked = match &self.attempt {
-            Attempt::Asking(asking) => asking.request.sent(request),
-            Attempt::Idle(_) => None,
+        let asked = match &self.wanted {
+            Wanted::One(Attempt::Asking(asking)) => asking.request.sent(request),
+            Wanted::One(Attempt::Idle(_)) | Wanted::Places(_) => None,
         };
         let sent = asked.or_else(|| self.on_server.iter().find_map(|one| one.sent(request)));
         self.unanswered_since = match failure {
