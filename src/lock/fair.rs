@@ -141,14 +141,16 @@ impl LockState {
         }
     }
 
-    /// The place has become a hold. Its owner acquires it, and no other owner here can have the lock any longer.
+    /// The place has become a hold. Its owner acquires it. If that is certain, the server has no hold of another owner.
     fn place_granted(&mut self, id: HoldId, (owner, asked): (Owner, Asked), reply: Reply, cx: &mut Cx<'_>) {
-        while let Some(at) = self.find_held(|_, _| true) {
-            self.lose(at, Loss::Removed, cx);
-        }
         let token = if let Reply::Granted(token) = reply { token } else { None };
         let Asked { request, sent, lease, in_doubt } = asked;
         let server = ServerHold::new(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt }, cx);
+        while server.until > cx.now
+            && let Some(at) = self.find_held(|_, _| true)
+        {
+            self.lose(at, Loss::Removed, cx);
+        }
         if reply == Reply::TooFewReplicas {
             self.end_first_of(owner, Outcome::TooFewReplicas, cx);
             return self.release(server, cx);

@@ -5,6 +5,7 @@
 //!   server that restarts or loses its data, callers that are cancelled or not polled. It checks the rules below after every step. Settings:
 //!   `SEEDS=n` or `SIMULATION_SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
 //!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write` or `fair`, `FIRST=1` stops at the first finding.
+//! * `crowd` lets thousands of waiters for a fair lock leave at once, and counts requests.
 //! * `exclusive_orders`, `read_write_orders` and `fair_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.
 //!
@@ -24,6 +25,7 @@
 //!
 //! `scripts/simulation-mutants` adds the defects in `mutants/` one at a time and prints what finds them.
 
+mod crowd;
 mod explore;
 // Ids are copied here; in tests/model they are text.
 #[allow(dead_code, clippy::clone_on_copy, clippy::redundant_closure)]
