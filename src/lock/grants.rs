@@ -303,7 +303,7 @@ impl LockState {
             true => self.release(server, cx),
             false => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
         }
-        self.look(cx.now);
+        self.look_for_next(cx.now);
     }
 }
 

@@ -373,6 +373,13 @@ impl Places {
         self.calling.into_iter().for_each(|id| self.remove(id, cx));
     }
 
+    /// The place that joined first.
+    pub(crate) fn look_first(&mut self, at: Moment) {
+        let mut waiting = self.places.iter().filter(|(_, place)| matches!(place, Place::Waiting(_)));
+        let first = waiting.next().map(|(id, _)| *id);
+        first.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.look(at)));
+    }
+
     pub(crate) fn look_all(&mut self, now: Moment) {
         let mut waiting: Vec<_> = self.owners.values().copied().collect();
         waiting.sort();

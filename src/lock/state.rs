@@ -141,6 +141,14 @@ impl LockState {
         }
     }
 
+    /// The same. No message arrives, because the server notifies nobody when a lease ends.
+    pub(super) fn look_for_next(&mut self, at: Moment) {
+        match &mut self.wanted {
+            Wanted::One(_) => self.look(at),
+            Wanted::Places(places) => places.look_first(at),
+        }
+    }
+
     // ---- holders ----
 
     pub(super) fn held(&self) -> impl Iterator<Item = (&ServerHold, &Holders)> {

@@ -656,10 +656,11 @@ impl World {
             format!("{} => {}", name(format!("{request:?}")), name(format!("{reply:?}")))
         });
         self.handed += u64::from(matches!(reply, Reply::Handed(_)));
-        self.freed = match (&published, self.kind) {
-            (Published::To(ids), _) => !ids.is_empty() || self.freed,
-            (published, _) => *published == Published::ToAll,
-        };
+        let is_notified = !matches!(&published, Published::Nothing) && published != Published::To(Vec::new());
+        if self.kind == Kind::Fair && is_notified && !self.freed {
+            self.free_since = None; // a late release notifies the next waiter of a lock whose lease has ended
+        }
+        self.freed = is_notified || self.kind == Kind::Fair && self.freed;
         self.publish(published);
         self.check_passed_over(&before, request)?;
         let after = self.delay();
