@@ -1,4 +1,4 @@
-//! Thousands of waiters for a fair lock in one client: what they cost when they leave at one moment.
+//! Waiters for a fair lock in one client, step by step: what they send, and what thousands of them cost when they leave at one moment.
 
 use std::time::{Duration, Instant};
 
@@ -150,6 +150,54 @@ fn one_attempt_takes_no_place() {
     let actions = crowd.replied(requests[0].0, Reply::Busy { left: None, by: Default::default() });
     assert_eq!(actions, [Action::Notify(Ticket(1), Outcome::Busy)]);
     assert!(crowd.state.is_quiet());
+}
+
+/// The waiter that was notified did not hear that. One release at a time is sent again after the grace, and not without end.
+#[test]
+fn releases_that_nobody_heard() {
+    let mut crowd = Crowd::new();
+    let requests = crowd.calls(2, Limit::Forever);
+    let grace = ms(5_000);
+    let unheard = Reply::Unheard { found: false, grace };
+    crowd.queued(&requests);
+    let first = sent(&crowd.feed(Event::Dropped(Ticket(1))));
+    let second = sent(&crowd.feed(Event::Dropped(Ticket(2))));
+    assert_eq!(sent(&crowd.replied(first[0].0, unheard)), []);
+    assert_eq!(sent(&crowd.replied(second[0].0, unheard)), []);
+    let mut again = 0;
+    while let Some(due) = crowd.state.due(&crowd.config) {
+        assert_eq!(due, crowd.now + grace);
+        crowd.now = due;
+        let requests = sent(&crowd.feed(Event::Due));
+        assert!(matches!(requests[..], [(_, Request::Release { id, .. })] if id == id_of(first[0].1)));
+        crowd.replied(requests[0].0, unheard);
+        again += 1;
+    }
+    assert_eq!((again, crowd.state.is_quiet()), (12, true));
+}
+
+/// The server does not reply. A branch that called later waits for longer.
+#[test]
+fn an_outage_ends_the_wait_of_each() {
+    let mut crowd = Crowd::new();
+    let began = crowd.now;
+    let acquire =
+        |n| Event::Acquire { ticket: Ticket(n), owner: Owner(1), terms: Terms::default(), limit: Limit::Forever };
+    let mut under_way = sent(&crowd.feed(acquire(1)));
+    let mut ended = Vec::new();
+    while crowd.now < began + ms(70_000) {
+        if crowd.now >= began + ms(10_000) && ended.is_empty() && !crowd.state.is_waiting(Ticket(2)) {
+            under_way.extend(sent(&crowd.feed(acquire(2))));
+        }
+        let mut actions: Vec<_> =
+            under_way.drain(..).flat_map(|(request, _)| crowd.feed(Event::Unknown(request))).collect();
+        crowd.now = crowd.now + ms(100);
+        actions.extend(crowd.feed(Event::Due));
+        under_way = sent(&actions);
+        let is_end = |action: &&Action| matches!(action, Action::Notify(_, Outcome::Unavailable));
+        ended.extend(actions.iter().filter(is_end).map(|_| crowd.now.since(began)));
+    }
+    assert_eq!(ended, [ms(30_000), ms(40_000)]);
 }
 
 /// Joins, leaves by their limits, and gets all replies.

@@ -328,7 +328,7 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
             let kept = own.map(|lock| lock.lasts(lease.map_or(0, nanos)));
             return (kept.map_or(Reply::Gone, |()| Reply::Kept { admits: false }), Vec::new());
         }
-        Request::HandOver { .. } => unreachable!("a fair lock is not handed over"),
+        Request::HandOver { .. } => return (Reply::Conflict, Vec::new()), // there is no script for that
     };
     (fair_reply(answer), notified)
 }

@@ -648,6 +648,9 @@ impl World {
             self.after(MS / 2, Step::Back { client, epoch, id, event });
             return Ok(());
         }
+        if self.kind == Kind::Fair && matches!(request, Request::HandOver { .. }) {
+            return Err(format!("{client} hands over a fair lock"));
+        }
         let (listeners, before) = (self.listeners(client), self.server.queue());
         let (reply, published) = self.server.run(self.server_time(), client as u8, request, listeners);
         self.say(|| format!("server: {client} {request:?} -> {reply:?}  {:?}", self.server));
@@ -995,6 +998,7 @@ impl World {
         self.mark = mark.map(|mark| self.mark.filter(|(known, _)| *known == mark).unwrap_or((mark, self.t)));
         let mut certain = Vec::new();
         for at in 0..self.clients.len() {
+            self.check_one_holder(at)?;
             for (ticket, call) in &self.clients[at].calls {
                 match call.what {
                     What::Guard { seen, since, lost, field } => {
@@ -1017,6 +1021,19 @@ impl World {
             return Err(format!("two certain holders: {certain:?}"));
         }
         self.check_free()
+    }
+
+    /// A client knows that two of its owners cannot hold a lock, also if it was taken from one of them.
+    fn check_one_holder(&self, at: usize) -> Check {
+        let one = &self.clients[at];
+        let is_certain = |ticket: &Ticket| one.state.certain_until(*ticket, one.local(self.t)).is_some();
+        let is_guard = |call: &Call| call.field().is_some_and(|field| field.mode == Mode::Exclusive);
+        let certain = one.calls.iter().filter(|(ticket, call)| is_guard(call) && is_certain(ticket));
+        let owners: BTreeSet<_> = certain.map(|(_, call)| call.owner).collect();
+        match owners.len() {
+            0 | 1 => Ok(()),
+            _ => Err(format!("{at} has two certain owners: {owners:?}")),
+        }
     }
 
     /// A certain holder has the lock on the server, and the counts agree.
