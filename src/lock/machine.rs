@@ -151,8 +151,8 @@ impl LockState {
     /// An exclusive id remains on the server for as long as a shared hold beside it, whose requests extend the lease of both. So its release
     /// is sent again for as long.
     fn note_shared(&mut self, cx: &Cx<'_>) {
-        let asking = match &self.attempt {
-            Attempt::Asking(asking) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
+        let asking = match &self.wanted {
+            Wanted::One(Attempt::Asking(asking)) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
             _ => None,
         };
         let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();

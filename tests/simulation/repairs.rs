@@ -81,7 +81,7 @@ impl Client {
                     self.lost.insert(ticket, loss);
                 }
                 Action::Yield => self.yields = true,
-                Action::Subscribe | Action::Unsubscribe => {}
+                Action::Subscribe(_) | Action::Unsubscribe(_) => {}
             }
         }
     }
