@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{
+    on_server::OnServer,
     places::{Asked, Listening, Place, Waiting},
     requests::Failure,
     server_hold::{Granted, ServerHold},
@@ -84,7 +85,18 @@ impl LockState {
                 let waits = self.queue.of(first.owner).any(|(_, waiter)| waiter.keeps_waiting());
                 (first.terms.requested_lease(cx.config), waits)
             });
-            places.send(id, terms, cx, &mut self.numbers);
+            let release = terms.filter(|(_, waits)| !waits).and_then(|_| own_release(&self.on_server));
+            let waits_for = |release| places.change_waiting(id, |waiting| waiting.waits_for(release));
+            if release.and_then(waits_for) != Some(true) {
+                places.send(id, terms, cx, &mut self.numbers);
+            }
+        }
+    }
+
+    /// Places that wait for the end of this request go on.
+    pub(super) fn release_ended(&mut self, request: RequestId, now: Moment) {
+        if let Wanted::Places(places) = &mut self.wanted {
+            places.release_ended(request, now);
         }
     }
 
@@ -184,6 +196,14 @@ impl LockState {
             places.call_again(id, grace, cx);
         }
     }
+}
+
+/// The release of a hold of this client that is under way for the first time.
+fn own_release(on_server: &[OnServer]) -> Option<RequestId> {
+    on_server.iter().find_map(|one| match one {
+        OnServer::Releasing(release) if release.is_at_first_try() => release.awaited(),
+        _ => None,
+    })
 }
 
 /// The time until the next request of a waiter. The server deletes a key only after the millisecond in which it expires.

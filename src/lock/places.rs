@@ -31,6 +31,8 @@ pub(crate) struct Places {
     owners: BTreeMap<Owner, HoldId>,
     /// The place that waits for this request.
     requests: BTreeMap<RequestId, HoldId>,
+    /// Single attempts that wait for the end of this request.
+    after: BTreeSet<(RequestId, HoldId)>,
     /// By the time of the next request.
     due: BTreeSet<(Moment, HoldId)>,
     /// By the time since which the server has not replied.
@@ -61,6 +63,8 @@ pub(crate) struct Waiting {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Next {
     LookAt(Moment),
+    /// The next request is sent after the end of this one, which releases a hold of this client.
+    After(RequestId),
     Asking(Box<Asking>),
 }
 
@@ -98,7 +102,7 @@ impl Waiting {
 
     fn request(&self) -> Option<&PendingRequest> {
         match &self.next {
-            Next::LookAt(_) => None,
+            Next::LookAt(_) | Next::After(_) => None,
             Next::Asking(asking) => Some(&asking.request),
         }
     }
@@ -106,6 +110,7 @@ impl Waiting {
     fn due(&self) -> Option<Moment> {
         match &self.next {
             Next::LookAt(at) => Some(*at),
+            Next::After(_) => None,
             Next::Asking(asking) => asking.request.due(),
         }
     }
@@ -120,6 +125,7 @@ impl Waiting {
     pub(crate) fn look(&mut self, at: Moment) {
         match &mut self.next {
             Next::LookAt(look_at) => *look_at = at.min(*look_at),
+            Next::After(_) => {}
             Next::Asking(asking) => asking.woken = true,
         }
     }
@@ -142,6 +148,21 @@ impl Waiting {
         if self.listening == Listening::On {
             self.listening = Listening::Requested;
             self.look(now);
+        }
+    }
+
+    /// A single attempt must not find a hold of this client that is about to be released. True if it now waits for that release.
+    pub(crate) fn waits_for(&mut self, release: RequestId) -> bool {
+        let is_first = matches!(self.next, Next::LookAt(_)) && !self.queued;
+        if is_first {
+            self.next = Next::After(release);
+        }
+        is_first
+    }
+
+    fn release_ended(&mut self, now: Moment) {
+        if let Next::After(_) = self.next {
+            self.next = Next::LookAt(now);
         }
     }
 
@@ -205,7 +226,7 @@ impl Waiting {
     /// Its owner waits no longer. What the server may have of it is released, after a request under way that could create a place.
     fn leave(&self, id: HoldId, cx: &Cx<'_>) -> Option<PendingRelease> {
         let (before, in_doubt, lease) = match &self.next {
-            Next::LookAt(_) => (None, false, Duration::ZERO),
+            Next::LookAt(_) | Next::After(_) => (None, false, Duration::ZERO),
             Next::Asking(asking) => {
                 let before = asking.request.under_way().filter(|_| asking.how != How::Stay);
                 (before, asking.request.is_in_doubt(), asking.lease)
@@ -222,6 +243,14 @@ impl Place {
         match self {
             Place::Waiting(waiting) => waiting.request().and_then(PendingRequest::under_way),
             Place::Left(release) | Place::Calling(release, _) => release.awaited(),
+        }
+    }
+
+    /// The release of another hold that this place waits for.
+    fn after(&self) -> Option<RequestId> {
+        match self {
+            Place::Waiting(Waiting { next: Next::After(request), .. }) => Some(*request),
+            _ => None,
         }
     }
 
@@ -257,6 +286,7 @@ impl Places {
             Place::Calling(..) => self.calling = Some(id),
             Place::Left(_) => {}
         }
+        self.after.extend(place.after().map(|request| (request, id)));
         self.requests.extend(place.awaited().map(|request| (request, id)));
         self.due.extend(place.due().map(|at| (at, id)));
         self.silent.extend(place.silent_since().map(|since| (since, id)));
@@ -269,6 +299,7 @@ impl Places {
             Place::Calling(..) => self.calling = None,
             Place::Left(_) => {}
         }
+        place.after().map(|request| self.after.remove(&(request, id)));
         place.awaited().map(|request| self.requests.remove(&request));
         place.due().map(|at| self.due.remove(&(at, id)));
         place.silent_since().map(|since| self.silent.remove(&(since, id)));
@@ -371,6 +402,13 @@ impl Places {
 
     pub(crate) fn stop_calling(&mut self, cx: &mut Cx<'_>) {
         self.calling.into_iter().for_each(|id| self.remove(id, cx));
+    }
+
+    /// The release of a hold ended, whatever its result.
+    pub(crate) fn release_ended(&mut self, request: RequestId, now: Moment) {
+        while let Some((_, id)) = self.after.range((request, HoldId(0))..=(request, HoldId(u64::MAX))).next().copied() {
+            self.change_waiting(id, |waiting| waiting.release_ended(now));
+        }
     }
 
     /// The place that joined first.

@@ -23,7 +23,7 @@ const MARKED_NAP: Duration = Duration::from_secs(1);
 impl LockState {
     pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         self.unanswered_since = None;
-        self.request_ended(request);
+        self.request_ended(request, cx);
         if let Some(place) = self.place_awaiting(request) {
             return self.place_replied(place, request, reply, cx);
         }
@@ -194,7 +194,7 @@ impl LockState {
 
     pub(super) fn failed(&mut self, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
         self.note_silence(request, failure);
-        self.request_ended(request);
+        self.request_ended(request, cx);
         if let Some(place) = self.place_awaiting(request) {
             return self.place_failed(place, request, failure, cx);
         }
@@ -241,8 +241,9 @@ impl LockState {
     }
 
     /// What waits for the end of this request goes on, whatever its result.
-    fn request_ended(&mut self, request: RequestId) {
+    fn request_ended(&mut self, request: RequestId, cx: &Cx<'_>) {
         self.on_server.iter_mut().for_each(|one| one.request_ended(request));
+        self.release_ended(request, cx.now);
     }
 }
 

@@ -200,6 +200,22 @@ fn an_outage_ends_the_wait_of_each() {
     assert_eq!(ended, [ms(30_000), ms(40_000)]);
 }
 
+/// A single attempt does not find a hold of this client that is about to be released. It does not wait for a second try of that release.
+#[test]
+fn one_attempt_after_a_release_of_this_client() {
+    for ends_well in [true, false] {
+        let mut crowd = Crowd::new();
+        let requests = crowd.call(1, Limit::Forever);
+        crowd.replied(requests[0].0, Reply::Granted(None));
+        crowd.feed(Event::Seen(Ticket(1)));
+        let release = sent(&crowd.feed(Event::Dropped(Ticket(1))))[0].0;
+        assert_eq!(crowd.call(2, Limit::Once), []);
+        let end =
+            if ends_well { Event::Replied(release, Reply::Released { receivers: 0 }) } else { Event::Unknown(release) };
+        assert!(matches!(sent(&crowd.feed(end))[..], [(_, Request::Acquire { how: How::Try, .. })]));
+    }
+}
+
 /// Joins, leaves by their limits, and gets all replies.
 fn time_of(count: u64) -> Duration {
     let mut crowd = Crowd::new();
