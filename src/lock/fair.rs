@@ -111,7 +111,7 @@ impl LockState {
                 let asked = waiting.asked(request).map(|asked| (waiting.owner(), waiting.listening(), asked));
                 asked.into_iter().for_each(|asked| self.waiter_replied(id, asked, reply, cx));
             }
-            Some(Place::Left(release) | Place::Calling(release, _)) if release.is(request) => match reply {
+            Some(Place::Left(release) | Place::Calling(release, _)) if release.sent(request).is_some() => match reply {
                 Reply::Unheard { grace, .. } if self.life == Life::Open => places.call_again(id, grace, cx),
                 _ => places.remove(id, cx),
             },
@@ -175,7 +175,9 @@ impl LockState {
         let Wanted::Places(places) = &mut self.wanted else { return };
         places.change(id, |place| match place {
             Place::Waiting(waiting) => waiting.failed(cx.now, failure),
-            Place::Left(release) | Place::Calling(release, _) if release.is(request) => release.failed(cx.now, failure),
+            Place::Left(release) | Place::Calling(release, _) if release.sent(request).is_some() => {
+                release.failed(cx.now, failure)
+            }
             Place::Left(release) | Place::Calling(release, _) => release.request_ended(request),
         });
         let owner = places.waiting(id).map(Waiting::owner).filter(|_| failure == Failure::Refused);
