@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Moment, Outcome, Owner, Reply, Request,
-        RequestId, Rules, Terms, Ticket,
+        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Moment, Outcome, Owner, Reply,
+        Request, RequestId, Rules, Terms, Ticket,
     },
     server::Kind,
     world::state_of,
@@ -198,6 +198,20 @@ fn an_outage_ends_the_wait_of_each() {
         ended.extend(actions.iter().filter(is_end).map(|_| crowd.now.since(began)));
     }
     assert_eq!(ended, [ms(30_000), ms(40_000)]);
+}
+
+/// The server grants the lock to another owner of this client: it no longer has the earlier hold, which was forced open.
+#[test]
+fn a_grant_beside_a_hold_of_this_client() {
+    let mut crowd = Crowd::new();
+    let requests = crowd.calls(2, Limit::Forever);
+    crowd.replied(requests[0].0, Reply::Granted(None));
+    crowd.feed(Event::Seen(Ticket(1)));
+    let actions = crowd.replied(requests[1].0, Reply::Granted(None));
+    assert!(actions.contains(&Action::Lost(Ticket(1), Loss::Removed)));
+    assert!(actions.contains(&Action::Notify(Ticket(2), Outcome::Acquired)));
+    let is_certain = |n| crowd.state.certain_until(Ticket(n), crowd.now).is_some();
+    assert_eq!((is_certain(1), is_certain(2)), (false, true));
 }
 
 /// A single attempt does not find a hold of this client that is about to be released. It does not wait for a second try of that release.
