@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
-        RequestId, Rules, Terms, Ticket, Token,
+        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply,
+        Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -469,7 +469,7 @@ fn a_writer_renews_its_mark_for_as_long_as_it_waits() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
     client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
-    client.feed(Event::Subscribed);
+    client.feed(Event::Subscribed(Channel::Name));
     for _ in 0..200 {
         client.pass(ms(1_001));
         assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
@@ -550,7 +550,7 @@ fn a_reader_behind_a_writer_that_left_asks_at_once() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
     client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
-    client.feed(Event::Subscribed);
+    client.feed(Event::Subscribed(Channel::Name));
     client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared });
     client.acquire(2, B, READ, Limit::Forever);
     client.feed(Event::Dropped(t(1)));
