@@ -22,7 +22,8 @@ use crate::{
     config::Name,
     kind::Kind,
     lock::{
-        Action, Cx, Event, HoldId, How, LockState, Loss, Moment, Numbers, Outcome, Reply, Request, RequestId, Ticket,
+        Action, Channel, Cx, Event, HoldId, How, LockState, Loss, Moment, Numbers, Outcome, Reply, Request, RequestId,
+        Ticket,
     },
     redis::{Fault, Listener, Subscription, source},
     stats::{AcquiredBy, LockCounters, Subject},
@@ -331,16 +332,16 @@ impl Drop for Ends<'_> {
 
 impl Listener for NamedLock {
     fn message(&self) {
-        self.tell(Event::Message);
+        self.tell(Event::Message(Channel::Name));
     }
 
     fn subscribed(&self) {
         self.with(By::Client, |inner, fed| {
             let Messages::Subscribed(subscription) = &inner.messages else { return };
             let is_live = subscription.is_live();
-            inner.handle(self, Event::Unsubscribed, fed);
+            inner.handle(self, Event::Unsubscribed(Channel::Name), fed);
             if is_live {
-                inner.handle(self, Event::Subscribed, fed);
+                inner.handle(self, Event::Subscribed(Channel::Name), fed);
             }
         });
     }
@@ -392,7 +393,7 @@ impl Inner {
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { since } => lock.counters().held_for(now.since(since)),
             Action::Ended(loss) => lock.ended(loss),
-            Action::Subscribe | Action::Unsubscribe => fed.effects.subscribes = true,
+            Action::Subscribe(_) | Action::Unsubscribe(_) => fed.effects.subscribes = true,
             Action::Yield => fed.effects.yields = true,
         }
     }

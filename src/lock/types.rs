@@ -56,6 +56,15 @@ pub(crate) enum Mode {
     Shared,
 }
 
+/// Where a message about a release arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Channel {
+    /// For all waiters.
+    Name,
+    /// For the waiter with this place in the queue on the server.
+    Place(HoldId),
+}
+
 /// The settings of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Terms {
@@ -164,11 +173,11 @@ pub(crate) enum Event {
     /// The server did not run the request, and will not run a retry.
     Refused(RequestId),
     /// A release was published.
-    Message,
+    Message(Channel),
     /// The subscription began.
-    Subscribed,
+    Subscribed(Channel),
     /// The subscription ended. The driver restores it.
-    Unsubscribed,
+    Unsubscribed(Channel),
     /// The time that [`LockState::due`](super::LockState::due) returned has come.
     Due,
     /// The other tasks have run, see [`Action::Yield`].
@@ -199,8 +208,8 @@ pub(crate) enum Action {
     },
     /// What became of a hold is known: it was released, or lost. Once for each owner. For statistics.
     Ended(Option<Loss>),
-    Subscribe,
-    Unsubscribe,
+    Subscribe(Channel),
+    Unsubscribe(Channel),
     /// Let other tasks run, then report [`Event::Yielded`].
     Yield,
 }
@@ -240,8 +249,11 @@ pub(crate) enum Request {
 pub(crate) enum How {
     /// A new hold.
     Try,
-    /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out.
+    /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out. A waiter for a fair lock joins the
+    /// queue on the server.
     Wait,
+    /// A new hold, for a waiter with a place in the queue on the server. It keeps that place and creates none, so a late run does no harm.
+    Stay,
     /// A new shared hold beside this exclusive one of the same owner.
     Beside(HoldId),
     /// Only if the hold exists.
@@ -260,9 +272,22 @@ pub(crate) enum Reply {
         /// The id of the holder, if it is of this client.
         own: Option<HoldId>,
     },
+    /// The waiter has a place in the queue on the server, 1 for the next. `left`: as of `Busy`.
+    Queued {
+        left: Option<Duration>,
+        place: u64,
+    },
+    /// `Stay`, and the waiter has no place.
+    Out,
     /// `receivers`: this many other clients received the message.
     Released {
         receivers: u32,
+    },
+    /// The next waiter in the queue on the server was notified, and no client received the message. The same release, sent after `grace`,
+    /// notifies the waiter behind it. `found`: the server had the hold.
+    Unheard {
+        found: bool,
+        grace: Duration,
     },
     Gone,
     /// `admits`: the lock would be granted to further readers.

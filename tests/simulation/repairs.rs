@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
-        RequestId, Rules, Terms, Ticket, Token,
+        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply,
+        Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -82,7 +82,7 @@ impl Client {
                     self.lost.insert(ticket, loss);
                 }
                 Action::Yield => self.yields = true,
-                Action::Subscribe | Action::Unsubscribe => {}
+                Action::Subscribe(_) | Action::Unsubscribe(_) | Action::Left { .. } | Action::Ended(_) => {}
             }
         }
     }
@@ -470,7 +470,7 @@ fn a_writer_renews_its_mark_for_as_long_as_it_waits() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
     client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
-    client.feed(Event::Subscribed);
+    client.feed(Event::Subscribed(Channel::Name));
     for _ in 0..200 {
         client.pass(ms(1_001));
         assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
@@ -551,7 +551,7 @@ fn a_reader_behind_a_writer_that_left_asks_at_once() {
     let mut client = Client::new(Kind::ReadWrite);
     client.acquire(1, A, KEPT, Limit::Forever);
     client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
-    client.feed(Event::Subscribed);
+    client.feed(Event::Subscribed(Channel::Name));
     client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     client.acquire(2, B, READ, Limit::Forever);
     client.feed(Event::Dropped(t(1)));
