@@ -15,7 +15,7 @@ use super::{
     lanes::Lane,
     slot::{Slot, Work},
     timers::TimerKey,
-    wire::{Replied, Sending},
+    wire::{Replied, Sending, field},
 };
 use crate::{
     clock,
@@ -148,7 +148,7 @@ impl NamedLock {
 
     /// The field of a hold on the server.
     pub(super) fn field(&self, hold: HoldId) -> Box<str> {
-        format!("{}:{}{}", self.driver.client, hold.0, self.kind.rules.suffix).into()
+        field(&self.driver.client, self.kind, hold).into()
     }
 
     // ---- events ----
@@ -443,8 +443,10 @@ impl Inner {
             _ => Way::First(AcquiredBy::HandedOver),
         };
         let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
-        let cause = match event {
-            Event::Replied(..) if outcome == Outcome::Unavailable => Some(Box::new(Cause::NotFound)),
+        let cause = match () {
+            _ if outcome == Outcome::Unavailable && self.state.is_behind_own_release() => {
+                Some(Box::new(Cause::OwnRelease))
+            }
             _ => self.trouble.clone().filter(|_| is_explained),
         };
         CallResult { outcome, way, cause }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Moment,
-    kind::Kind,
+    kind::{Kind, NUMBERINGS},
     lock::{Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
 };
@@ -92,7 +92,7 @@ impl Sending<'_> {
 
     fn part(&self, publish: &str) -> (&'static Script, Part) {
         let kind = self.kind;
-        let id = |id: HoldId| format!("{}:{}{}", self.client, id.0, kind.rules.suffix);
+        let id = |id| field(self.client, kind, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
                 let word = if how == How::Again { "again" } else { "first" };
@@ -119,7 +119,7 @@ impl Sending<'_> {
         let reply = match answer.code {
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
-            Code::Busy => return busy(answer, self.client, self.kind.rules.suffix),
+            Code::Busy => return busy(answer, self.client, self.kind),
             Code::Released => Reply::Released { receivers: answer.number().map_or(0, clamped) },
             Code::Gone => Reply::Gone,
             Code::Kept => Reply::Kept { admits: false },
@@ -132,15 +132,21 @@ impl Sending<'_> {
 }
 
 /// The number of a hold, if this id is of this client. A hold that was released, and rests, has another one.
-fn own(client: &str, suffix: &str, id: &str) -> Option<HoldId> {
-    let number = id.strip_prefix(client)?.strip_prefix(':')?.strip_suffix(suffix)?;
-    number.parse().ok().map(HoldId)
+fn own(client: &str, kind: &Kind, id: &str) -> Option<HoldId> {
+    let number = id.strip_prefix(client)?.strip_prefix(':')?.strip_suffix(kind.rules.suffix)?;
+    let hold = HoldId(number.parse::<u64>().ok()? / NUMBERINGS);
+    (field(client, kind, hold) == id).then_some(hold)
 }
 
-fn busy(answer: &Answer, client: &str, suffix: &str) -> Replied {
+/// The field of a hold on the server.
+pub(super) fn field(client: &str, kind: &Kind, hold: HoldId) -> String {
+    format!("{client}:{}{}", kind.rules.numbering.number(hold.0), kind.rules.suffix)
+}
+
+fn busy(answer: &Answer, client: &str, kind: &Kind) -> Replied {
     let [left, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
-    let own = own(client, suffix, holder);
+    let own = own(client, kind, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
     Replied::Reply(Reply::Busy { left, by: Mode::Exclusive, own }, holder)
 }

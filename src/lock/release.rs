@@ -157,7 +157,7 @@ impl PendingRelease {
         self.waiters.expire(cx);
         let is_over = self.bound <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
         if is_over {
-            self.waiters.notify(cx, Outcome::Unavailable);
+            self.waiters.notify(cx, Outcome::Unconfirmed);
             self.ends(None, cx);
         }
         !is_over
@@ -232,7 +232,7 @@ impl HandOver {
         self.waiters.expire(cx);
         let is_over = self.bound <= cx.now && !self.request.is_under_way();
         if is_over {
-            self.waiters.notify(cx, Outcome::Unavailable);
+            self.waiters.notify(cx, Outcome::Unconfirmed);
             cx.actions.push(Action::Ended(None));
         }
         !is_over

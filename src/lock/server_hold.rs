@@ -369,7 +369,7 @@ impl ServerHold {
 /// What callers learn if the server does not have an id that was certain until `until` when they called. After that time the lease may have
 /// expired between their call and the request, so nobody can know.
 pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
-    if until <= now { Outcome::Unavailable } else { Outcome::Lost(Loss::Removed) }
+    if until <= now { Outcome::Unconfirmed } else { Outcome::Lost(Loss::Removed) }
 }
 
 fn open(config: &Config) -> Duration {

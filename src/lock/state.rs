@@ -308,13 +308,20 @@ impl LockState {
         self.held().find(|(_, holders)| holders.has(guard)).map(|(server, _)| server.seen)
     }
 
+    /// Releases under way, and requests for new holds that no waiter wants anymore.
     pub(crate) fn releasing(&self) -> usize {
         let is_release = |one: &&OnServer| matches!(one, OnServer::Releasing(_) | OnServer::HandingOver(_));
-        self.on_server.iter().filter(is_release).count()
+        let unwanted = matches!(&self.wanted, Wanted::One(Attempt::Asking(_)) if self.queue.is_empty());
+        self.on_server.iter().filter(is_release).count() + usize::from(unwanted)
     }
 
     pub(crate) fn numbers(&self) -> &Numbers {
         &self.numbers
+    }
+
+    /// The server has not run a release of this client yet, so the last request for the lock was refused.
+    pub(crate) fn is_behind_own_release(&self) -> bool {
+        matches!(&self.wanted, Wanted::One(Attempt::Idle(Idle { refused: Refusal::ByOwnRelease, .. })))
     }
 
     /// True while messages about releases are needed.

@@ -316,6 +316,9 @@ pub(crate) enum Outcome {
     Lost(Loss),
     /// The owner reads, and cannot acquire the write lock.
     Upgrade,
+    /// Of an unlock or a check: the lease had expired, or may have, before the server was reached. Whether the lock was held until the call
+    /// is unknown.
+    Unconfirmed,
     /// The server does not reply.
     Unavailable,
     Refused,

@@ -464,6 +464,8 @@ impl World {
     // ---- notifications ----
 
     fn notified(&mut self, client: usize, ticket: Ticket, outcome: Outcome) -> Check {
+        // What callers cannot know has one name here.
+        let outcome = if outcome == Outcome::Unconfirmed { Outcome::Unavailable } else { outcome };
         let Some(call) = self.clients[client].calls.get(&ticket).cloned() else {
             return Ok(()); // its caller has gone
         };
