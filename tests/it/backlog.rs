@@ -49,7 +49,7 @@ async fn a_frozen_master_does_not_delay_the_releases_of_another() {
     let passed_on = client.lock(&format!("{well}-row")).lock().await.expect("free");
     let waiter = client.lock(&format!("{well}-row")).owner(&Owner::new());
     let waiting = tokio::spawn(async move { waiter.lock().await });
-    until("it to wait", SOON, || client.stats().total.refused >= 2).await;
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
     let guards = holding(&client, &frozen, UNANSWERED).await;
     cluster.nodes()[0].freeze();
     dropped(&client, guards).await;

@@ -186,7 +186,7 @@ pub(crate) async fn hand_over(kind: Kind) {
         let held = kind.lock(&scene.client, "x").await;
         let (client, how) = (scene.client.clone(), How { owner: Some(Owner::new()), ..How::lease(ms(60_000)) });
         let waiting = tokio::spawn(async move { kind.take(&client, "x", how).await.expect("answered") });
-        until("it to sleep", SOON, || scene.client.stats().total.refused >= 2).await;
+        until("it to sleep", SOON, || kind.sleeps_behind_own(&scene.client)).await;
         scene.cut();
         soon("the release", held.unlock()).await.expect("ours to the end");
         let next = soon("the hand-over", waiting).await.expect("no panic").expect("its turn");

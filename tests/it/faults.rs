@@ -66,8 +66,7 @@ impl Scene {
     async fn waiter(&self) -> JoinHandle<Guard> {
         let lock = self.lock().owner(&Owner::new()).lease(ms(60_000)); // or it would be passed on in memory
         let waiting = tokio::spawn(async move { lock.lock().await.expect("sooner or later") });
-        // It asks first, and once more when its subscription stands; then it has no reason to ask by itself.
-        until("it to sleep", SOON, || self.client.stats().total.refused == 2).await;
+        until("it to sleep", SOON, || self.client.stats().now.waiting == 1).await;
         waiting
     }
 }

@@ -99,7 +99,7 @@ async fn the_next_in_a_row_is_not_the_one_who_was_seen() {
     let held = one.lock("x").lock().await.expect("free");
     let lock = one.lock("x").owner(&Owner::new());
     let waiting = tokio::spawn(async move { lock.lock().await });
-    until("it to wait", ms(2_000), || one.stats().total.refused >= 2).await;
+    until("it to wait", ms(2_000), || one.stats().now.waiting == 1).await;
     proxy.rule(Rule::new(which, Fault::Delay(Way::There, ms(400))));
     let lock = forcing.lock("x");
     let forced = tokio::spawn(async move { lock.force_unlock().await });
@@ -142,7 +142,7 @@ async fn after_a_call_that_was_cancelled_the_lock_is_not_passed_on_in_memory() {
         let lock = lock();
         async move { lock.lock().await }
     });
-    until("it to sleep for long", ms(2_000), || one.stats().total.refused >= 5).await;
+    until("it to wait", ms(2_000), || one.stats().now.waiting == 1).await;
     proxy.rule(Rule::new(which, Fault::Delay(Way::Back, ms(500))));
     let other = {
         let lock = lock();

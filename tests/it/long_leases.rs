@@ -110,7 +110,7 @@ async fn an_extension_that_was_cancelled_does_not_stay_with_the_next_holder() {
         let lock = client.mutex("x");
         async move { lock.lock().await.expect("in the end") }
     });
-    until("it to wait", SOON, || client.stats().total.refused >= 1).await;
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
     proxy.rule(Rule::new(renew, Fault::Delay(Way::There, ms(300))));
     {
         let mut extending = Box::pin(guard.extend(HOUR));

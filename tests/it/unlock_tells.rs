@@ -100,7 +100,7 @@ async fn a_lock_that_was_gone_is_lost_although_a_hand_over_was_refused_before() 
         let lock = client.mutex("x").lease(ms(60_000)); // so it is not passed on in memory
         async move { lock.lock().await.expect("in the end") }
     });
-    until("it to wait", SOON, || client.stats().total.refused >= 1).await;
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
     proxy.rule(Rule::new(release, Fault::Delay(Way::There, ms(300))));
     let unlocking = tokio::spawn(guard.unlock());
     until("the release to be under way", SOON, || proxy.tally().delayed == 1).await;
