@@ -63,7 +63,15 @@ fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResu
         CallResult { outcome: Outcome::Acquired, way: Way::First(way), .. } => Some(*way),
         _ => None,
     };
-    lock.inner().report_end(lock, (ticket, began), slow, way);
+    let inner = lock.inner();
+    let (has_reported, (holder, by_this_client)) = (inner.has_reported(ticket), inner.holder_now(lock));
+    drop(inner);
+    let (name, waited) = (&*lock.name, now().since(began));
+    if has_reported {
+        tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, ?way, "slow wait ended");
+    } else {
+        tracing::debug!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, ?way, "slow wait ended");
+    }
 }
 
 /// `None` if the lock is about to be forgotten.

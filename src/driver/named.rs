@@ -13,6 +13,7 @@ use super::{
     Driver,
     calls::{CallResult, Calls, Cause, Way},
     lanes::Lane,
+    notes::{Gauges, Note},
     reports::Reporter,
     slot::{Slot, Work},
     timers::TimerKey,
@@ -23,11 +24,10 @@ use crate::{
     config::Name,
     kind::Kind,
     lock::{
-        Action, Channel, Cx, Event, HoldId, How, LockState, Loss, Moment, Numbers, Outcome, Reply, Request, RequestId,
-        Ticket,
+        Action, Channel, Cx, Event, HoldId, How, LockState, Moment, Numbers, Outcome, Reply, Request, RequestId, Ticket,
     },
     redis::{Fault, Listener, Subscription, source},
-    stats::{AcquiredBy, LockCounters, Subject},
+    stats::{AcquiredBy, Subject},
     sync::{std, tokio},
 };
 
@@ -73,17 +73,11 @@ pub(super) struct Inner {
     /// The holder that the server named last.
     holder: Option<Box<str>>,
     pub(super) reporter: Option<Reporter>,
+    /// A warning was last logged about this waiter.
+    pub(super) reported: Option<Ticket>,
     gauges: Gauges,
     /// It is no longer in the client's map, and a caller that finds it makes a new one.
     is_forgotten: bool,
-}
-
-/// What the statistics have of this name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Gauges {
-    holds: u32,
-    waiting: u32,
-    releasing: u32,
 }
 
 /// The subscription to the channel of the name.
@@ -102,6 +96,7 @@ struct Effects {
     sends: Vec<(RequestId, Request, Lane)>,
     /// Requests that the caller polls.
     slots: Vec<Arc<Slot>>,
+    notes: Vec<Note>,
     has_lost: bool,
     yields: bool,
     subscribes: bool,
@@ -120,6 +115,7 @@ impl NamedLock {
             trouble: None,
             holder: None,
             reporter: None,
+            reported: None,
             gauges: Gauges::default(),
             is_forgotten: false,
         };
@@ -143,10 +139,6 @@ impl NamedLock {
 
     pub(super) fn subject(&self) -> Subject<'_> {
         Subject { kind: self.kind.rules.label, name: &self.name }
-    }
-
-    fn counters(&self) -> LockCounters<'_> {
-        self.driver.counters.of(self.subject())
     }
 
     /// The field of a hold on the server.
@@ -181,6 +173,7 @@ impl NamedLock {
         if effects.has_lost {
             self.lost.notify_waiters();
         }
+        effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
         for (id, request, lane) in effects.sends {
             let lock = self.this();
             self.driver.spawn(async move { lock.send_alone(id, request, lane).await });
@@ -211,7 +204,7 @@ impl NamedLock {
             inner.slots.retain(|slot| slot.id != id);
             inner.note(replied);
             fed.request = Some(*request);
-            inner.count_reply(self, &event, request);
+            fed.effects.notes.extend(reply_note(&event, request));
             inner.handle(self, event, fed);
         })
         .1
@@ -381,8 +374,8 @@ impl Inner {
         for action in actions {
             self.act(lock, action, &event, now, fed);
         }
-        self.count(lock);
-        self.report(lock, now, lock.driver.config.slow_wait);
+        self.count(fed);
+        fed.effects.notes.extend(self.report(lock, now));
         self.arm(lock, &config);
         self.forget_if_unused(lock, now);
     }
@@ -395,8 +388,8 @@ impl Inner {
                 fed.effects.wakers.extend(self.calls.end(ticket, result));
             }
             Action::Lost(..) => fed.effects.has_lost = true,
-            Action::Left { since } => lock.counters().held_for(now.since(since)),
-            Action::Ended(loss) => lock.ended(loss),
+            Action::Left { since } => fed.effects.notes.push(Note::HeldFor(now.since(since))),
+            Action::Ended(loss) => fed.effects.notes.push(Note::Ended(loss.map(super::lost))),
             Action::Subscribe(_) | Action::Unsubscribe(_) => fed.effects.subscribes = true,
             Action::Yield => fed.effects.yields = true,
         }
@@ -456,11 +449,6 @@ impl Inner {
         CallResult { outcome, way, cause }
     }
 
-    /// The first waiter, and when its call began.
-    pub(super) fn first_waiter(&self) -> Option<(Ticket, Moment)> {
-        self.state.first_waiter()
-    }
-
     /// Keeps what explains later errors.
     fn note(&mut self, replied: Replied) {
         match replied {
@@ -478,38 +466,20 @@ impl Inner {
 
     // ---- statistics ----
 
-    fn count_reply(&self, lock: &NamedLock, event: &Event, request: &Request) {
-        match event {
-            Event::Replied(_, Reply::Busy { .. }) => lock.counters().refused(),
-            Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => {
-                lock.counters().renewed();
-            }
-            _ => {}
-        }
-    }
-
-    fn count(&mut self, lock: &NamedLock) {
+    fn count(&mut self, fed: &mut Fed<'_>) {
         if self.is_forgotten {
             return;
         }
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let now = Gauges {
-            holds: small(self.state.holds().count()),
+            holds: small(self.state.guarded()),
             waiting: small(self.state.waiting().0),
             releasing: small(self.state.releasing()),
         };
         let before = mem::replace(&mut self.gauges, now);
-        if before == now {
-            return;
+        if before != now {
+            fed.effects.notes.push(Note::Gauges { before, now });
         }
-        if before.holds != now.holds {
-            lock.counters().holds(before.holds, now.holds);
-        }
-        if before.waiting != now.waiting {
-            lock.counters().waiting(before.waiting, now.waiting);
-        }
-        (before.releasing..now.releasing).for_each(|_| lock.driver.counters.releasing.up());
-        (now.releasing..before.releasing).for_each(|_| lock.driver.counters.releasing.down());
     }
 
     // ---- time ----
@@ -546,29 +516,13 @@ impl Inner {
 }
 
 impl NamedLock {
-    /// It is known what became of a hold.
-    fn ended(&self, loss: Option<Loss>) {
-        match loss {
-            None => {
-                self.counters().released();
-                tracing::debug!(target: "leasehold::lock", name = &*self.name, "released");
-            }
-            Some(loss) => {
-                let reason = super::lost(loss);
-                self.counters().lost(reason);
-                tracing::warn!(target: "leasehold::lock", name = &*self.name, %reason, "lost");
-            }
-        }
-    }
-
     /// The client ends. The gauges of this name go down.
     pub(super) fn end(&self) {
         let mut inner = self.inner();
         let before = mem::take(&mut inner.gauges);
-        self.counters().holds(before.holds, 0);
-        self.counters().waiting(before.waiting, 0);
-        (0..before.releasing).for_each(|_| self.driver.counters.releasing.down());
         inner.is_forgotten = true;
+        drop(inner);
+        Note::Gauges { before, now: Gauges::default() }.say(self.subject(), &self.driver.counters);
     }
 
     /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.
@@ -603,4 +557,13 @@ pub(super) fn now() -> Moment {
 
 pub(super) fn from_machine(moment: Moment) -> clock::Moment {
     clock::Moment::from_nanos(moment.0)
+}
+
+/// What the statistics count of a reply.
+fn reply_note(event: &Event, request: &Request) -> Option<Note> {
+    match event {
+        Event::Replied(_, Reply::Busy { .. }) => Some(Note::Refused),
+        Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => Some(Note::Renewed),
+        _ => None,
+    }
 }

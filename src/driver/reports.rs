@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use super::named::{Inner, NamedLock};
+use super::{
+    named::{Inner, NamedLock},
+    notes::Note,
+};
 use crate::{
     lock::{Moment, Ticket},
-    stats::AcquiredBy,
     sync::std,
 };
 
@@ -15,12 +17,11 @@ pub(super) struct Reporter {
     ticket: Ticket,
     started: Moment,
     due: Moment,
-    has_spoken: bool,
 }
 
 impl Reporter {
     fn new(ticket: Ticket, started: Moment, slow: Duration) -> Reporter {
-        Reporter { ticket, started, due: started + slow, has_spoken: false }
+        Reporter { ticket, started, due: started + slow }
     }
 
     pub(super) fn due(&self) -> Moment {
@@ -28,43 +29,34 @@ impl Reporter {
     }
 
     fn put_off(&mut self, now: Moment) {
-        self.has_spoken = true;
         let waited = now.since(self.started).max(Duration::from_millis(10));
         self.due = self.started + waited * 2;
     }
 }
 
 impl Inner {
-    /// Logs if it is time. Returns the reporter of the present first waiter.
-    pub(super) fn report(&mut self, lock: &NamedLock, now: Moment, slow: Duration) {
-        let first = self.first_waiter();
+    /// What is to be logged now about the first waiter.
+    pub(super) fn report(&mut self, lock: &NamedLock, now: Moment) -> Option<Note> {
+        let first = self.state.first_waiter();
         if self.reporter.map(|reporter| reporter.ticket) != first.map(|(ticket, _)| ticket) {
+            let slow = lock.driver.config.slow_wait;
             self.reporter = first.map(|(ticket, started)| Reporter::new(ticket, started, slow));
         }
-        let Some(reporter) = self.reporter.as_mut().filter(|reporter| reporter.due <= now) else { return };
+        let reporter = self.reporter.as_mut().filter(|reporter| reporter.due <= now)?;
         reporter.put_off(now);
+        self.reported = Some(reporter.ticket);
         let waited = now.since(reporter.started);
         let (holder, by_this_client) = self.holder_now(lock);
-        tracing::warn!(target: "leasehold::lock", name = &*lock.name, ?waited, ?holder, by_this_client, "still waiting");
+        Some(Note::StillWaiting { waited, holder, by_this_client })
     }
 
-    /// Logs the end of a wait, if it was slow.
-    pub(super) fn report_end(&self, lock: &NamedLock, call: (Ticket, Moment), slow: Duration, way: Option<AcquiredBy>) {
-        let ((ticket, started), now) = (call, super::named::now());
-        let waited = now.since(started);
-        if waited < slow {
-            return;
-        }
-        let (name, (holder, by_this_client)) = (&*lock.name, self.holder_now(lock));
-        if self.reporter.is_some_and(|reporter| reporter.ticket == ticket && reporter.has_spoken) {
-            tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, ?way, "slow wait ended");
-        } else {
-            tracing::debug!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, ?way, "slow wait ended");
-        }
+    /// True if a warning about this waiter was logged.
+    pub(super) fn has_reported(&self, ticket: Ticket) -> bool {
+        self.reported == Some(ticket)
     }
 
-    /// The holder: of this client, or the one that the server named last.
-    fn holder_now(&self, lock: &NamedLock) -> (Option<Box<str>>, bool) {
+    /// The holder, and whether it is of this client: else the server has named it last.
+    pub(super) fn holder_now(&self, lock: &NamedLock) -> (Option<Box<str>>, bool) {
         match self.state.holds().next() {
             Some((hold, _)) => (Some(lock.field(hold)), true),
             None => (self.holder().map(Box::from), false),

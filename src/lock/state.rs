@@ -299,6 +299,16 @@ impl LockState {
         self.held().flat_map(|(server, holders)| holders.each(server).map(|hold| (server.id, hold)))
     }
 
+    /// The number of owners with guards, also of those that have lost the lock.
+    pub(crate) fn guarded(&self) -> usize {
+        let of = |one: &OnServer| match one {
+            OnServer::Held(server, holders) => holders.each(server).count() + holders.lost_count(),
+            OnServer::Lost(lost) => lost.holds.len(),
+            _ => 0,
+        };
+        self.on_server.iter().map(of).sum()
+    }
+
     pub(crate) fn is_held_by(&self, owner: Owner) -> bool {
         self.held().any(|(_, holders)| holders.has_owner(owner)) || self.lost_of(owner).is_some()
     }
@@ -345,9 +355,9 @@ impl LockState {
         self.queue.contains(ticket)
     }
 
-    /// The first waiter, and when it joined.
+    /// The first waiter, unless its next reply ends its wait; and when it joined.
     pub(crate) fn first_waiter(&self) -> Option<(Ticket, Moment)> {
-        self.queue.first().map(|(ticket, first)| (ticket, first.joined))
+        self.queue.first().filter(|(_, first)| first.keeps_waiting()).map(|(ticket, first)| (ticket, first.joined))
     }
 
     /// The number of waiters, and the mode of the first one.
