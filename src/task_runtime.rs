@@ -83,6 +83,42 @@ impl TaskRuntime {
     }
 }
 
+/// The runtime of a client's tasks, for code that runs elsewhere.
+#[derive(Debug)]
+pub(crate) struct Spawner(#[cfg(not(leasehold_explore))] Handle);
+
+#[cfg(not(leasehold_explore))]
+impl Spawner {
+    /// The present runtime.
+    pub(crate) fn here() -> Spawner {
+        Spawner(Handle::current())
+    }
+
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.0.spawn(work));
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        Some(&self.0)
+    }
+}
+
+/// The exploration runs the older engine only.
+#[cfg(leasehold_explore)]
+impl Spawner {
+    pub(crate) fn here() -> Spawner {
+        Spawner()
+    }
+
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(work);
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        None
+    }
+}
+
 fn is_threaded(runtime: &Handle) -> bool {
     runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
 }

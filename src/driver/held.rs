@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -101,14 +102,13 @@ impl Shared {
     /// the runtime of the client may have ended.
     async fn lost(&self) -> Lost {
         loop {
-            let notified = self.lock.lost.notified();
-            tokio::pin!(notified);
+            let mut notified = pin!(self.lock.lost.notified());
             notified.as_mut().enable();
             if let Some(reason) = self.loss() {
                 return reason;
             }
             tokio::select! {
-                () = notified => {}
+                () = notified.as_mut() => {}
                 () = pass(self.remaining()) => {}
             }
         }
@@ -170,8 +170,8 @@ impl HeldLock {
             watch.cancel(reason);
         } else if let Ok(runtime) = Handle::try_current() {
             self.watch_on(&runtime, watch);
-        } else {
-            self.watch_on(&self.lock().driver.runtime, watch);
+        } else if let Some(runtime) = self.lock().driver.runtime.handle() {
+            self.watch_on(runtime, watch);
         }
         watch.token.child_token() // a child: a caller that cancels it cancels no other
     }

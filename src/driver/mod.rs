@@ -15,6 +15,8 @@ mod timers;
 mod wire;
 
 use std::{
+    future::Future,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -24,7 +26,6 @@ use std::{
 
 use dashmap::DashMap;
 use tokio::{
-    runtime::Handle,
     sync::{Notify, watch},
     time::sleep,
 };
@@ -42,6 +43,7 @@ use crate::{
     redis::Redis,
     stats::Counters,
     sync::{dashmap, std, tokio},
+    task_runtime::Spawner,
 };
 use lanes::Lanes;
 use named::{By, NamedLock, from_machine};
@@ -55,7 +57,7 @@ pub(crate) struct Driver {
     config: Config,
     redis: Arc<Redis>,
     counters: Arc<Counters>,
-    runtime: Handle,
+    runtime: Spawner,
     names: DashMap<(Arc<str>, &'static Kind), Arc<NamedLock>>,
     timers: Timers,
     lanes: Lanes,
@@ -84,7 +86,7 @@ impl Driver {
             config,
             redis,
             counters,
-            runtime: Handle::current(),
+            runtime: Spawner::here(),
             names: DashMap::new(),
             timers: Timers::new(),
             lanes: Lanes::default(),
@@ -94,7 +96,7 @@ impl Driver {
             forgotten: Notify::new(),
         });
         let running = Running(Arc::clone(&driver));
-        tokio::spawn(async move { running.0.run(changes, seen).await });
+        driver.spawn(async move { running.0.run(changes, seen).await });
         driver
     }
 
@@ -128,7 +130,7 @@ impl Driver {
     }
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.spawn(work));
+        self.runtime.spawn(work);
     }
 
     fn request_limit(&self) -> Duration {
@@ -194,7 +196,7 @@ impl Driver {
     }
 
     fn all(&self) -> Vec<Arc<NamedLock>> {
-        self.names.iter().map(|entry| Arc::clone(entry.value())).collect()
+        self.names.iter().map(|entry| Arc::clone(&entry)).collect()
     }
 
     /// True if that owner has a hold of this lock, lost or not.
@@ -261,8 +263,7 @@ impl Driver {
     /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
     pub(crate) async fn idle(&self) {
         loop {
-            let forgotten = self.forgotten.notified();
-            tokio::pin!(forgotten);
+            let mut forgotten = pin!(self.forgotten.notified());
             forgotten.as_mut().enable();
             if self.names.is_empty() || self.is_abandoned() {
                 return;
@@ -274,7 +275,7 @@ impl Driver {
     /// Ends although releases are under way.
     pub(crate) fn give_up(&self) {
         self.all().iter().for_each(|lock| lock.end());
-        self.names.clear();
+        self.names.retain(|_, _| false);
         self.forgotten.notify_waiters();
         self.forgotten.notify_one(); // for the task, which may be busy
     }

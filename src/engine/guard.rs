@@ -1,6 +1,6 @@
 //! The guard: one acquisition of a hold.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -304,5 +304,11 @@ impl Drop for EngineGuard {
         } else if self.on_server != OnServer::Settled {
             self.leave();
         }
+    }
+}
+
+impl fmt::Debug for EngineGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineGuard").field("name", &self.name()).field("id", &self.id()).finish_non_exhaustive()
     }
 }

@@ -26,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, sleep_until, timeout},
@@ -281,7 +282,7 @@ impl Engine {
     pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.stop();
-        let both = async { tokio::join!(self.releaser.idle(|| self.registry.has_no_guards()), self.driver.idle()) };
+        let both = join(self.releaser.idle(|| self.registry.has_no_guards()), self.driver.idle());
         let given_back = timeout(grace, both);
         self.closing.run_until_cancelled(given_back).await; // or until the client is closed
         self.close().await
@@ -300,7 +301,7 @@ impl Engine {
         if self.is_abandoned() {
             return Err(Error::abandoned("releasing all locks", ""));
         }
-        let both = async { tokio::join!(self.releaser.idle(|| true), self.driver.idle()) };
+        let both = join(self.releaser.idle(|| true), self.driver.idle());
         let done = timeout(CLOSING, both).await;
         self.releaser.stop();
         self.driver.give_up();

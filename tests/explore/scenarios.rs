@@ -11,12 +11,14 @@ use std::{
 
 use futures_util::FutureExt;
 
-use super::{AcquireRequest, Config, Engine, Guard, Kind, KindScript, Result, Rules, WaitLimit, hold::Hold};
+use super::{Config, Engine, EngineGuard as Guard, Result, hold::Hold};
 use crate::{
     config::{Lease, Name},
     explore::{explore, server, tokio, world},
+    kind::{Kind, KindScript, Rules},
     owner::Owner,
     redis::{LOCK_CHANNEL, Url},
+    request::{AcquireRequest, WaitLimit},
 };
 use tokio::{
     spawn,
@@ -116,7 +118,7 @@ impl Held {
     async fn give_back(self) {
         self.look();
         world::tell(|| format!("release {:?}", self.guard));
-        let Held { guard, _watch } = self;
+        let Held { mut guard, _watch } = self;
         drop(_watch);
         match world::below(3) {
             0 => drop(guard),
@@ -385,7 +387,7 @@ async fn losing() {
                     if world::once_in(3) {
                         sleep(SOON * 2).await;
                     }
-                    let checked = held.guard.check().await;
+                    let checked = held.guard.confirm(None).await;
                     world::tell(|| format!("check -> {checked:?}"));
                     held.give_back().await;
                 }
