@@ -53,7 +53,7 @@ pub struct Guard {
 /// Locks and fenced locks run on the state machine, the other kinds on the older engine.
 enum Held {
     /// The client lives as long as its guards.
-    Machine(HeldLock, Arc<Engine>),
+    Machine(HeldLock, #[expect(dead_code, reason = "it is only kept")] Arc<Engine>),
     Engine(EngineGuard),
 }
 

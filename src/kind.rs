@@ -62,6 +62,24 @@ pub(crate) enum Waits {
     InLine,
 }
 
+/// Kinds that share keys on the server must not share numbers of holds: one would take a hold of the other for its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Numbering {
+    Lock,
+    Fenced,
+    Engine,
+}
+
+/// The numbers of one numbering are this far apart.
+pub(crate) const NUMBERINGS: u64 = 4;
+
+impl Numbering {
+    /// The number of the `n`-th hold.
+    pub(crate) fn number(self, n: u64) -> u64 {
+        n * NUMBERINGS + self as u64
+    }
+}
+
 /// Rules in which the kinds differ.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
@@ -72,6 +90,8 @@ pub(crate) struct Rules {
     /// Several owners may hold it at once.
     pub(crate) shared: bool,
     pub(crate) waits: Waits,
+    /// The numbers of its holds.
+    pub(crate) numbering: Numbering,
     /// It runs on the state machine.
     pub(crate) on_machine: bool,
     /// The lock may pass from hold to hold in this process without a request.
@@ -117,6 +137,7 @@ impl Rules {
         suffix: "",
         shared: false,
         waits: Waits::Here,
+        numbering: Numbering::Engine,
         on_machine: false,
         passes_on: true,
         has_token: false,

@@ -193,16 +193,17 @@ pub(super) fn leave(lock: &NamedLock, slots: Vec<Arc<Slot>>) {
 pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Moment) -> Error {
     let (name, waited) = (&*lock.name, now().since(began));
     let fault = match result.cause.as_deref() {
-        Some(Cause::NotFound) => return Error::unconfirmed(name),
         Some(Cause::Fault(fault)) => Some(fault.clone()),
+        Some(Cause::OwnRelease) => Some(Fault::unknown("an earlier release by this client has no reply yet")),
         Some(Cause::Replicas(_)) | None => None,
     };
     match (result.outcome, fault) {
         (Outcome::Lost(loss), _) => Error::lost(name, lost(loss)),
         (Outcome::Upgrade, _) => Error::Upgrade { name: name.to_owned() },
-        (Outcome::TooFewReplicas, _) => too_few_replicas(lock, result),
+        (Outcome::TooFewReplicas, None) => too_few_replicas(lock, result),
+        (Outcome::Unconfirmed, _) => Error::unconfirmed(name),
         (Outcome::Closed, _) => lock.driver.closed(what, name),
-        (Outcome::Refused, Some(fault)) => failed::error(fault, what, waited, name),
+        (Outcome::Refused | Outcome::TooFewReplicas, Some(fault)) => failed::error(fault, what, waited, name),
         (_, fault) => {
             let last = fault.and_then(Fault::source);
             silent(what, name, waited, lock.driver.redis.trouble(lock.name.key(), last))

@@ -47,8 +47,8 @@ pub(super) enum Cause {
     Fault(Fault),
     /// So many replicas confirmed a new hold.
     Replicas(u8),
-    /// The server does not have the hold, whose lease may have expired before it was asked.
-    NotFound,
+    /// The server has not run an earlier release of this client.
+    OwnRelease,
 }
 
 #[derive(Debug, Default)]

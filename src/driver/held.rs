@@ -59,7 +59,16 @@ enum Stage {
 #[derive(Debug, Default)]
 struct Watch {
     token: CancellationToken,
+    /// Why it was cancelled.
+    reason: Arc<OnceLock<Lost>>,
     task: Mutex<Option<AbortHandle>>,
+}
+
+impl Watch {
+    fn cancel(&self, reason: Lost) {
+        self.reason.get_or_init(|| reason);
+        self.token.cancel();
+    }
 }
 
 impl Drop for Watch {
@@ -146,18 +155,19 @@ impl HeldLock {
     /// As [`lost`](HeldLock::lost), without the guard. Does not resolve after a release, unless the release finds that the lock was lost.
     #[cfg(feature = "blocking")]
     pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
-        let (shared, token) = (Arc::clone(&self.shared), self.lost_token());
+        let token = self.lost_token();
+        let reason = Arc::clone(&self.watch.get_or_init(Box::default).reason);
         async move {
             token.cancelled().await;
-            shared.loss().unwrap_or(Lost::Removed)
+            reason.get().copied().unwrap_or(Lost::Removed) // a release whose result is unknown cancels it, too
         }
     }
 
     /// Cancelled when it is lost. A task on the caller's runtime watches the clock.
     pub(crate) fn lost_token(&self) -> CancellationToken {
         let watch = self.watch.get_or_init(Box::default);
-        if self.loss().is_some() {
-            watch.token.cancel();
+        if let Some(reason) = self.loss() {
+            watch.cancel(reason);
         } else if let Ok(runtime) = Handle::try_current() {
             self.watch_on(&runtime, watch);
         } else {
@@ -171,9 +181,10 @@ impl HeldLock {
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (shared, token) = (Arc::clone(&self.shared), watch.token.clone());
+        let (shared, token, reason) = (Arc::clone(&self.shared), watch.token.clone(), Arc::clone(&watch.reason));
         let watching = runtime.spawn(async move {
-            shared.lost().await;
+            let lost = shared.lost().await;
+            reason.get_or_init(|| lost);
             token.cancel();
         });
         *task = Some(watching.abort_handle());
@@ -234,15 +245,17 @@ impl HeldLock {
 
     pub(crate) async fn unlock(&mut self) -> Result<()> {
         if let Some(reason) = self.loss() {
+            self.watch.get().inspect(|watch| watch.cancel(reason));
             self.release();
             return Err(Error::lost(self.name(), reason));
         }
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         self.stage = Stage::Released;
+        self.stop_watching();
         let ticket = self.shared.ticket;
         let released = self.call(GIVING_BACK, ticket, Event::Unlock(ticket)).await;
-        if released.is_err() {
-            self.watch.get().inspect(|watch| watch.token.cancel());
+        if let Err(error) = &released {
+            self.watch.get().inspect(|watch| watch.cancel(error.loss().unwrap_or(Lost::Removed)));
         }
         released
     }
@@ -271,9 +284,16 @@ impl HeldLock {
         }
     }
 
+    /// After its release the lock is not lost, unless the release finds that it was.
+    fn stop_watching(&self) {
+        let task = self.watch.get().and_then(|watch| watch.task.lock().unwrap_or_else(PoisonError::into_inner).take());
+        task.inspect(AbortHandle::abort);
+    }
+
     fn release(&mut self) {
         if self.stage == Stage::Held {
             self.stage = Stage::Released;
+            self.stop_watching();
             let token = self.watch.get().map(|watch| watch.token.clone());
             self.lock().drop_guard(self.shared.ticket, token);
         }

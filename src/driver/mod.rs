@@ -141,6 +141,7 @@ impl Driver {
             // Replicas do not confirm a hand-over. So if replicas must confirm, there are no hand-overs.
             handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
             round_trip: self.counters.round_trip.get(),
+            publishes: !self.redis.publish().is_empty(),
         }
     }
 
@@ -245,6 +246,9 @@ impl Driver {
     pub(crate) fn close(&self) {
         self.become_at_least(CLOSED);
         self.forgotten.notify_one(); // the task may be done
+        if self.is_abandoned() {
+            self.give_up();
+        }
     }
 
     fn become_at_least(&self, life: u8) {
@@ -267,6 +271,7 @@ impl Driver {
 
     /// Ends although releases are under way.
     pub(crate) fn give_up(&self) {
+        self.all().iter().for_each(|lock| lock.end());
         self.names.clear();
         self.forgotten.notify_waiters();
         self.forgotten.notify_one(); // for the task, which may be busy
@@ -279,7 +284,6 @@ impl Driver {
             let wakers = lock.inner().calls.wakers();
             wakers.into_iter().for_each(std::task::Waker::wake);
         }
-        self.names.clear();
         self.forgotten.notify_waiters();
     }
 

@@ -15,14 +15,15 @@ use super::{
     lanes::Lane,
     slot::{Slot, Work},
     timers::TimerKey,
-    wire::{Replied, Sending},
+    wire::{Replied, Sending, field},
 };
 use crate::{
     clock,
     config::Name,
     kind::Kind,
     lock::{
-        Action, Cx, Event, HoldId, How, LockState, Loss, Moment, Numbers, Outcome, Reply, Request, RequestId, Ticket,
+        Action, Channel, Cx, Event, HoldId, How, LockState, Loss, Moment, Numbers, Outcome, Reply, Request, RequestId,
+        Ticket,
     },
     redis::{Fault, Listener, Subscription, source},
     stats::{AcquiredBy, LockCounters, Subject},
@@ -147,7 +148,7 @@ impl NamedLock {
 
     /// The field of a hold on the server.
     pub(super) fn field(&self, hold: HoldId) -> Box<str> {
-        format!("{}:{}{}", self.driver.client, hold.0, self.kind.rules.suffix).into()
+        field(&self.driver.client, self.kind, hold).into()
     }
 
     // ---- events ----
@@ -197,7 +198,7 @@ impl NamedLock {
 
     /// A request got a reply, or has failed.
     pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied, by: By) -> Vec<Arc<Slot>> {
-        let event = match replied.event(id, request) {
+        let event = match replied.event(id, request, self.driver.config.replicas) {
             Event::Replied(id, Reply::Released { receivers }) => {
                 Event::Replied(id, Reply::Released { receivers: self.others(receivers) })
             }
@@ -215,9 +216,6 @@ impl NamedLock {
 
     /// The number of receivers of a message that are not this client. Without messages, there may always be one.
     fn others(&self, receivers: u32) -> u32 {
-        if self.driver.redis.publish().is_empty() {
-            return 1;
-        }
         let hears = receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
         receivers - u32::from(hears)
     }
@@ -334,16 +332,16 @@ impl Drop for Ends<'_> {
 
 impl Listener for NamedLock {
     fn message(&self) {
-        self.tell(Event::Message);
+        self.tell(Event::Message(Channel::Name));
     }
 
     fn subscribed(&self) {
         self.with(By::Client, |inner, fed| {
             let Messages::Subscribed(subscription) = &inner.messages else { return };
             let is_live = subscription.is_live();
-            inner.handle(self, Event::Unsubscribed, fed);
+            inner.handle(self, Event::Unsubscribed(Channel::Name), fed);
             if is_live {
-                inner.handle(self, Event::Subscribed, fed);
+                inner.handle(self, Event::Subscribed(Channel::Name), fed);
             }
         });
     }
@@ -395,7 +393,7 @@ impl Inner {
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { since } => lock.counters().held_for(now.since(since)),
             Action::Ended(loss) => lock.ended(loss),
-            Action::Subscribe | Action::Unsubscribe => fed.effects.subscribes = true,
+            Action::Subscribe(_) | Action::Unsubscribe(_) => fed.effects.subscribes = true,
             Action::Yield => fed.effects.yields = true,
         }
     }
@@ -445,8 +443,10 @@ impl Inner {
             _ => Way::First(AcquiredBy::HandedOver),
         };
         let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
-        let cause = match event {
-            Event::Replied(..) if outcome == Outcome::Unavailable => Some(Box::new(Cause::NotFound)),
+        let cause = match () {
+            _ if outcome == Outcome::Unavailable && self.state.is_behind_own_release() => {
+                Some(Box::new(Cause::OwnRelease))
+            }
             _ => self.trouble.clone().filter(|_| is_explained),
         };
         CallResult { outcome, way, cause }
@@ -480,6 +480,9 @@ impl Inner {
     }
 
     fn count(&mut self, lock: &NamedLock) {
+        if self.is_forgotten {
+            return;
+        }
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let now = Gauges {
             holds: small(self.state.holds().count()),
@@ -546,6 +549,16 @@ impl NamedLock {
                 tracing::warn!(target: "leasehold::lock", name = &*self.name, %reason, "lost");
             }
         }
+    }
+
+    /// The client ends. The gauges of this name go down.
+    pub(super) fn end(&self) {
+        let mut inner = self.inner();
+        let before = mem::take(&mut inner.gauges);
+        self.counters().holds(before.holds, 0);
+        self.counters().waiting(before.waiting, 0);
+        (0..before.releasing).for_each(|_| self.driver.counters.releasing.down());
+        inner.is_forgotten = true;
     }
 
     /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.

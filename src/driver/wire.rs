@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Moment,
-    kind::Kind,
+    kind::{Kind, NUMBERINGS},
     lock::{Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
 };
@@ -32,11 +32,16 @@ pub(super) enum Replied {
 }
 
 impl Replied {
-    pub(super) fn event(&self, id: RequestId, request: &Request) -> Event {
+    pub(super) fn event(&self, id: RequestId, request: &Request, replicas: u8) -> Event {
+        let is_new = matches!(request, Request::Acquire { how, .. } if *how != How::Again);
         match self {
             Replied::Reply(reply, _) => Event::Replied(id, *reply),
             Replied::TooFewReplicas(_) => Event::Replied(id, Reply::TooFewReplicas),
-            Replied::Failed(fault) => failure(fault, id, request),
+            Replied::Failed(fault) => match failure(fault, id, request) {
+                // Perhaps it was granted, and the server refused to wait for replicas.
+                Event::Refused(id) if is_new && replicas > 0 => Event::Replied(id, Reply::TooFewReplicas),
+                event => event,
+            },
         }
     }
 }
@@ -44,9 +49,9 @@ impl Replied {
 /// What became of a request that has failed: may the server have run it, and does a retry make sense?
 fn failure(fault: &Fault, id: RequestId, request: &Request) -> Event {
     let persistence = match request {
-        Request::Release { .. } | Request::Renew { .. } => Persistence::Insistent,
+        Request::Release { .. } => Persistence::Insistent,
         Request::HandOver { .. } => Persistence::Modest,
-        Request::Acquire { .. } => Persistence::Usual,
+        Request::Acquire { .. } | Request::Renew { .. } => Persistence::Usual,
     };
     match fault {
         Fault::Conflict => Event::Replied(id, Reply::Conflict),
@@ -87,7 +92,7 @@ impl Sending<'_> {
 
     fn part(&self, publish: &str) -> (&'static Script, Part) {
         let kind = self.kind;
-        let id = |id: HoldId| format!("{}:{}{}", self.client, id.0, kind.rules.suffix);
+        let id = |id| field(self.client, kind, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
                 let word = if how == How::Again { "again" } else { "first" };
@@ -114,7 +119,7 @@ impl Sending<'_> {
         let reply = match answer.code {
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
-            Code::Busy => return busy(answer),
+            Code::Busy => return busy(answer, self.client, self.kind),
             Code::Released => Reply::Released { receivers: answer.number().map_or(0, clamped) },
             Code::Gone => Reply::Gone,
             Code::Kept => Reply::Kept { admits: false },
@@ -126,11 +131,24 @@ impl Sending<'_> {
     }
 }
 
-fn busy(answer: &Answer) -> Replied {
+/// The number of a hold, if this id is of this client. A hold that was released, and rests, has another one.
+fn own(client: &str, kind: &Kind, id: &str) -> Option<HoldId> {
+    let number = id.strip_prefix(client)?.strip_prefix(':')?.strip_suffix(kind.rules.suffix)?;
+    let hold = HoldId(number.parse::<u64>().ok()? / NUMBERINGS);
+    (field(client, kind, hold) == id).then_some(hold)
+}
+
+/// The field of a hold on the server.
+pub(super) fn field(client: &str, kind: &Kind, hold: HoldId) -> String {
+    format!("{client}:{}{}", kind.rules.numbering.number(hold.0), kind.rules.suffix)
+}
+
+fn busy(answer: &Answer, client: &str, kind: &Kind) -> Replied {
     let [left, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
+    let own = own(client, kind, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
-    Replied::Reply(Reply::Busy { left, by: Mode::Exclusive }, holder)
+    Replied::Reply(Reply::Busy { left, by: Mode::Exclusive, own }, holder)
 }
 
 /// `handed token`, or `handed before token` if an earlier try had worked.

@@ -443,6 +443,7 @@ impl Engine {
     /// An id that Redis has never seen.
     fn new_id(&self, kind: &Kind) -> (u64, Box<str>) {
         let number = self.next_hold.fetch_add(1, Ordering::Relaxed);
-        (number, format!("{}:{number}{}", self.id.as_hyphenated(), kind.rules.suffix).into())
+        let shown = kind.rules.numbering.number(number);
+        (number, format!("{}:{shown}{}", self.id.as_hyphenated(), kind.rules.suffix).into())
     }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::{
     hold::{NestedCall, Removed},
     on_server::{Lost, OnServer},
+    places::Listening,
     queue::nested_by,
     requests::ConfirmWaiter,
-    state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE},
-    types::{Cx, Limit, Loss, Mode, Outcome, Owner, Terms, Ticket},
+    state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Wanted},
+    types::{Channel, Cx, Limit, Loss, Mode, Outcome, Owner, Terms, Ticket},
 };
 
 impl LockState {
@@ -128,6 +129,9 @@ impl LockState {
     pub(super) fn stop(&mut self, life: Life, cx: &mut Cx<'_>) {
         self.life = self.life.max(life);
         self.queue.end_all(cx, Outcome::Closed);
+        if let Wanted::Places(places) = &mut self.wanted {
+            places.stop_calling(cx);
+        }
         self.release_all_resting(cx);
     }
 
@@ -152,7 +156,10 @@ impl LockState {
                 server.confirm_now(cx.now);
             }
         }
-        self.look(cx.now);
+        match &mut self.wanted {
+            Wanted::One(_) => self.look(cx.now),
+            Wanted::Places(places) => places.look_all(cx.now),
+        }
     }
 
     /// The next confirmation shows what this client still holds. Until then it passes on nothing in memory.
@@ -163,8 +170,41 @@ impl LockState {
         self.look(cx.now);
     }
 
-    pub(super) fn received_message(&mut self, cx: &Cx<'_>) {
-        self.others.received_message(cx.now, cx.config);
-        self.look(cx.now);
+    pub(super) fn received_message(&mut self, channel: Channel, cx: &Cx<'_>) {
+        match (channel, &mut self.wanted) {
+            (Channel::Place(id), Wanted::Places(places)) => {
+                places.change_waiting(id, |waiting| waiting.look(cx.now));
+            }
+            _ => {
+                self.others.received_message(cx.now, cx.config);
+                self.look(cx.now);
+            }
+        }
+    }
+
+    pub(super) fn subscribed(&mut self, channel: Channel, cx: &Cx<'_>) {
+        match (channel, &mut self.wanted) {
+            (Channel::Place(id), Wanted::Places(places)) => {
+                places.change_waiting(id, |waiting| waiting.subscribed(cx.now));
+            }
+            _ if matches!(self.listening, Listening::Requested(_)) => {
+                self.listening = Listening::On;
+                self.look(cx.now); // a release may have been published before
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn unsubscribed(&mut self, channel: Channel, cx: &Cx<'_>) {
+        match (channel, &mut self.wanted) {
+            (Channel::Place(id), Wanted::Places(places)) => {
+                places.change_waiting(id, |waiting| waiting.unsubscribed(cx.now));
+            }
+            _ if self.listening == Listening::On => {
+                self.listening = Listening::Requested(0);
+                self.look(cx.now);
+            }
+            _ => {}
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
-    state::{Life, LockState},
+    state::{Life, LockState, Wanted},
     types::{Action, Cx, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
@@ -19,7 +19,13 @@ impl LockState {
 
     /// The next waiter acquires this id, by a request that was sent at `sent`. Without a waiter the id is released.
     pub(super) fn grant(&mut self, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
-        match self.receiver(server.mode()) {
+        let receiver = self.receiver(server.mode());
+        self.grant_to(receiver, server, sent, cx);
+    }
+
+    /// The same for this waiter.
+    pub(super) fn grant_to(&mut self, receiver: Option<Ticket>, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
+        match receiver {
             None => self.release(server, cx),
             Some(ticket) if self.is_too_late(ticket, &server, sent, cx) => {
                 self.granted_too_late(ticket, &server, cx);
@@ -151,7 +157,10 @@ impl LockState {
         match self.on_server.swap_remove(at) {
             OnServer::Held(mut server, Holders::One(_, mut reentry)) => {
                 server.confirm_for_all(reentry.take_waiters(), cx.now);
-                self.pass_or_release_exclusive(server, may_pass, waiter, cx);
+                match self.wanted {
+                    Wanted::One(_) => self.pass_or_release_exclusive(server, may_pass, waiter, cx),
+                    Wanted::Places(_) => self.release_for(waiter, server, cx), // the server decides which waiter is next
+                }
             }
             OnServer::Held(server, Holders::Readers(readers)) => {
                 self.rest_or_release_shared(server, readers, may_pass, waiter, cx);
@@ -188,11 +197,14 @@ impl LockState {
                 cx.actions.push(Action::Ended(None));
                 self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
             }
-            _ => {
-                server.confirm_for(waiter, cx.now);
-                self.release_hold(server, cx);
-            }
+            _ => self.release_for(waiter, server, cx),
         }
+    }
+
+    /// The same as `release`. Its reply notifies this caller.
+    fn release_for(&mut self, waiter: Option<ConfirmWaiter>, mut server: ServerHold, cx: &mut Cx<'_>) {
+        server.confirm_for(waiter, cx.now);
+        self.release_hold(server, cx);
     }
 
     fn rest_or_release_shared(
@@ -299,7 +311,7 @@ impl LockState {
             true => self.release(server, cx),
             false => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
         }
-        self.look(cx.now);
+        self.look_for_next(cx.now);
     }
 }
 

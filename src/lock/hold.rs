@@ -425,6 +425,7 @@ impl Reentry {
         if failure == Failure::Refused {
             let refused = self.calls.extract_if(.., |call| call.ticket <= counting.last);
             refused.for_each(|call| cx.notify(call.ticket, Outcome::Refused));
+            counting.waiters.notify(cx, Outcome::Refused);
         }
         counting.request.failed(cx.now, failure);
     }

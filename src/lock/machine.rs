@@ -2,10 +2,11 @@
 
 use super::{
     on_server::{Lost, OnServer},
+    places::Listening,
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
-    state::{Asking, Attempt, Idle, Life, Listening, LockState},
-    types::{Action, Config, Cx, Event, How, Mode, Moment, Request},
+    state::{Asking, Attempt, Idle, Life, LockState, Wanted},
+    types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request},
 };
 
 impl LockState {
@@ -29,9 +30,9 @@ impl LockState {
             Event::Unknown(request) => self.failed(request, Failure::Unknown, cx),
             Event::NotNow(request) => self.failed(request, Failure::NotNow, cx),
             Event::Refused(request) => self.failed(request, Failure::Refused, cx),
-            Event::Message => self.received_message(cx),
-            Event::Subscribed => self.subscribed(cx),
-            Event::Unsubscribed => self.unsubscribed(cx),
+            Event::Message(channel) => self.received_message(channel, cx),
+            Event::Subscribed(channel) => self.subscribed(channel, cx),
+            Event::Unsubscribed(channel) => self.unsubscribed(channel, cx),
             Event::Due => {}
             Event::Yielded => self.yielded(cx),
             Event::Reconnected => self.reconnected(cx),
@@ -50,7 +51,12 @@ impl LockState {
         self.pass_over_absent(cx);
         if !self.queue.is_empty() {
             let silent_since = self.silent_since();
-            self.queue.expire(cx, silent_since);
+            if self.queue.expire(cx, silent_since)
+                && let Wanted::One(Attempt::Asking(asking)) = &mut self.wanted
+            {
+                asking.request.hurry(cx.now); // the last chance of these waiters
+            }
+            self.expire_places(cx);
             self.refuse(cx);
         }
     }
@@ -111,7 +117,8 @@ impl LockState {
     pub(crate) fn due(&self, config: &Config) -> Option<Moment> {
         let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).min();
         let queue = self.queue.due(self.silent_since(), config.outage_timeout);
-        [on_server, self.spent_due(), self.attempt_due(Moment::FAR), queue].into_iter().flatten().min()
+        let places = self.places_due(config);
+        [on_server, self.spent_due(), self.attempt_due(Moment::FAR), places, queue].into_iter().flatten().min()
     }
 
     fn spent_due(&self) -> Option<Moment> {
@@ -123,22 +130,6 @@ impl LockState {
         self.on_server.iter().filter_map(bound).min()
     }
 
-    // ---- messages ----
-
-    fn subscribed(&mut self, cx: &Cx<'_>) {
-        if self.listening == Listening::Requested {
-            self.listening = Listening::On;
-            self.look(cx.now); // a release may have been published before
-        }
-    }
-
-    fn unsubscribed(&mut self, cx: &Cx<'_>) {
-        if self.listening == Listening::On {
-            self.listening = Listening::Requested;
-            self.look(cx.now);
-        }
-    }
-
     // ---- next actions ----
 
     /// Whether a request is due is not remembered. It follows from the facts.
@@ -146,24 +137,26 @@ impl LockState {
         self.release_empty(cx);
         self.use_resting(cx);
         self.drop_attempt(cx);
+        self.settle_places(cx);
         self.confirm_for_next(cx);
         for one in &mut self.on_server {
             one.send(cx, &mut self.numbers);
         }
         self.send_attempt(cx);
         self.note_shared(cx);
+        self.send_places(cx);
         self.queue.forget_if_empty();
         if self.queue.is_empty() && self.listening != Listening::Off {
             self.listening = Listening::Off;
-            cx.actions.push(Action::Unsubscribe);
+            cx.actions.push(Action::Unsubscribe(Channel::Name));
         }
     }
 
     /// An exclusive id remains on the server for as long as a shared hold beside it, whose requests extend the lease of both. So its release
     /// is sent again for as long.
     fn note_shared(&mut self, cx: &Cx<'_>) {
-        let asking = match &self.attempt {
-            Attempt::Asking(asking) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
+        let asking = match &self.wanted {
+            Wanted::One(Attempt::Asking(asking)) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
             _ => None,
         };
         let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();
@@ -215,11 +208,15 @@ impl LockState {
     /// A new hold that no waiter wants anymore must not remain on the server: neither a grant in doubt nor a mark.
     fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
         let next = self.next_waiter().map(|(_, next)| next);
-        let is_wanted = match &self.attempt {
-            Attempt::Idle(_) => next.is_some_and(|next| next.mode() == Mode::Exclusive),
-            Attempt::Asking(asking) => asking.request.is_under_way() || next.is_some_and(|next| asking.serves(next)),
+        let is_wanted = match &self.wanted {
+            Wanted::One(Attempt::Idle(_)) => next.is_some_and(|next| next.mode() == Mode::Exclusive),
+            Wanted::One(Attempt::Asking(asking)) => {
+                asking.request.is_under_way() || next.is_some_and(|next| asking.serves(next))
+            }
+            Wanted::Places(_) => true,
         };
-        match &mut self.attempt {
+        let Wanted::One(attempt) = &mut self.wanted else { return };
+        match attempt {
             _ if is_wanted => {}
             Attempt::Idle(idle) => {
                 if let Some(id) = idle.mark.take() {
@@ -230,7 +227,7 @@ impl LockState {
             Attempt::Asking(asking) => {
                 let is_left = asking.request.is_in_doubt() || asking.has_mark;
                 let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
-                self.attempt = Idle::until(cx.now);
+                *attempt = Idle::until(cx.now);
                 if is_left {
                     self.put(OnServer::Releasing(release));
                 }
@@ -246,13 +243,14 @@ impl LockState {
         let Some((_, next)) = self.next_waiter() else { return };
         let (owner, mode, lease, how) =
             (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next));
-        if let Attempt::Idle(idle) = &self.attempt {
+        let Wanted::One(attempt) = &mut self.wanted else { return };
+        if let Attempt::Idle(idle) = attempt {
             let (id, has_mark) = (idle.mark.unwrap_or_else(|| self.numbers.hold()), idle.mark.is_some());
             let request = PendingRequest::new(cx.now);
             let asking = Asking { id, only: None, mode, lease, how, request, woken: false, has_mark };
-            self.attempt = Attempt::Asking(Box::new(asking));
+            *attempt = Attempt::Asking(Box::new(asking));
         }
-        if let Attempt::Asking(asking) = &mut self.attempt {
+        if let Attempt::Asking(asking) = attempt {
             (asking.lease, asking.how, asking.woken) = (lease, how, false);
             asking.only = asking.only.or_else(|| matches!(how, How::Beside(_)).then_some(owner));
             let request = Request::Acquire { id: asking.id, mode, lease, count: 1, how };

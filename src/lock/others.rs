@@ -15,6 +15,9 @@ const IN_VAIN: u32 = 8;
 const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
 const LONGEST_ROW: Duration = Duration::from_millis(10);
+/// If no message is published, the lock stays free after several turns in a row: for this part of their time, but for at most this long.
+const PART_OF_ROW: u32 = 4;
+const LONGEST_FREE: Duration = Duration::from_millis(50);
 /// After this time without a release the state is forgotten.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
@@ -69,7 +72,13 @@ impl OtherClients {
 
     /// A release was published, and so many other clients received it. `subscribed`: this client receives it, too.
     pub(crate) fn released(&mut self, receivers: u32, subscribed: bool, now: Moment, config: &Config) {
-        (self.row, self.may_wait, self.last) = (None, receivers > 0, now);
+        let row = self.row.take();
+        (self.may_wait, self.last) = (receivers > 0 || !config.publishes, now);
+        if !config.publishes {
+            let free = row.map_or(Duration::ZERO, |row| now.since(row.since) / PART_OF_ROW).min(LONGEST_FREE);
+            self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free });
+            return;
+        }
         if receivers == 0 {
             return;
         }
@@ -103,7 +112,8 @@ impl OtherClients {
     }
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
-        now.since(self.last) > REMEMBERED || *self == OtherClients::new()
+        let is_new = self.debt.is_none() && (self.in_vain, self.releases) == (0, 0);
+        now.since(self.last) > REMEMBERED || is_new
     }
 }
 

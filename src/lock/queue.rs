@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     ops::{Deref, DerefMut},
     time::Duration,
 };
@@ -42,7 +43,7 @@ impl WaitLimit {
         let outage = cx.now + cx.config.outage_timeout;
         match self {
             WaitLimit::Forever => outage,
-            WaitLimit::Until(end) => (end.max(cx.now) + cx.config.last_reply()).min(outage),
+            WaitLimit::Until(end) => (end.max(cx.now) + cx.config.last_reply(0)).min(outage),
             WaitLimit::ForReply { by } => by.min(outage),
         }
     }
@@ -78,6 +79,8 @@ pub(crate) struct WaitQueue {
     limits: BTreeSet<(Moment, Ticket)>,
     /// Waiters that wait for the next reply only.
     for_reply: BTreeSet<(Moment, Ticket)>,
+    /// Owners with waiters that have joined, left, or reached their limit since this was last taken.
+    changed: Vec<Owner>,
 }
 
 /// A queue that needs no memory while it is empty, as that of most locks.
@@ -89,11 +92,17 @@ static EMPTY: WaitQueue = WaitQueue {
     owners: BTreeSet::new(),
     limits: BTreeSet::new(),
     for_reply: BTreeSet::new(),
+    changed: Vec::new(),
 };
 
 impl RareQueue {
     pub(crate) fn forget_if_empty(&mut self) {
         self.0.take_if(|queue| queue.is_empty());
+    }
+
+    /// Owners whose waiters are not the same as before, in the order of these changes.
+    pub(crate) fn take_changed(&mut self) -> Vec<Owner> {
+        self.0.as_mut().map(|queue| mem::take(&mut queue.changed)).unwrap_or_default()
     }
 }
 
@@ -123,6 +132,7 @@ impl WaitQueue {
             set.insert((at, ticket));
         }
         self.owners.insert((waiter.owner, ticket));
+        self.changed.push(waiter.owner);
         self.waiters.insert(ticket, waiter);
     }
 
@@ -132,6 +142,7 @@ impl WaitQueue {
             set.remove(&(at, ticket));
         }
         self.owners.remove(&(waiter.owner, ticket));
+        self.changed.push(waiter.owner);
         Some(waiter)
     }
 
@@ -163,10 +174,15 @@ impl WaitQueue {
         self.waiters.first_key_value().map(|(ticket, waiter)| (*ticket, waiter))
     }
 
+    /// The waiters of one owner.
+    pub(crate) fn of(&self, owner: Owner) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        let own = self.owners.range((owner, Ticket(0))..=(owner, Ticket(u64::MAX)));
+        own.map(|(_, ticket)| (*ticket, &self.waiters[ticket]))
+    }
+
     /// The first waiter of one owner.
     pub(crate) fn first_of(&self, owner: Owner) -> Option<(Ticket, &Waiter)> {
-        let (_, ticket) = *self.owners.range((owner, Ticket(0))..=(owner, Ticket(u64::MAX))).next()?;
-        Some((ticket, &self.waiters[&ticket]))
+        self.of(owner).next()
     }
 
     pub(crate) fn take_of(&mut self, owner: Owner) -> Option<(Ticket, Waiter)> {
@@ -200,6 +216,23 @@ impl WaitQueue {
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }
 
+    /// The same for one owner.
+    pub(crate) fn refuse_owner(&mut self, owner: Owner, sent: Moment, cx: &mut Cx<'_>) {
+        let is_refused = |waiter: &Waiter| !waiter.keeps_waiting() && waiter.joined <= sent;
+        let own = self.of(owner).filter(|(_, waiter)| is_refused(waiter));
+        let refused: Vec<_> = own.map(|(ticket, _)| ticket).collect();
+        refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
+    }
+
+    /// The server has not replied to this owner since then. Its waiters that waited long enough get `Unavailable`. Returns the time since
+    /// which the first of the others has waited.
+    pub(crate) fn end_outage(&mut self, owner: Owner, since: Moment, cx: &mut Cx<'_>) -> Option<Moment> {
+        let latest = |waiter: &Waiter| waiter.joined.max(since) + cx.config.outage_timeout <= cx.now;
+        let ended: Vec<_> = self.of(owner).filter(|(_, one)| latest(one)).map(|(ticket, _)| ticket).collect();
+        ended.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Unavailable));
+        self.first_of(owner).map(|(_, first)| first.joined)
+    }
+
     pub(crate) fn end(&mut self, ticket: Ticket, cx: &mut Cx<'_>, outcome: Outcome) {
         self.leave(ticket);
         cx.notify(ticket, outcome);
@@ -218,12 +251,18 @@ impl WaitQueue {
     }
 
     /// Waiters whose limit has ended now wait for one reply only. Waiters that waited long enough for a reply get `Unavailable`.
-    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) {
+    /// True if the limit of a waiter has ended.
+    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) -> bool {
+        let last_reply = cx.config.last_reply(self.waiters.len());
+        let mut has_ended = false;
         while let Some((end, ticket)) = self.limits.first().copied().filter(|(end, _)| *end <= cx.now) {
             self.limits.remove(&(end, ticket));
-            let by = cx.now + cx.config.last_reply();
+            has_ended = true;
+            let by = cx.now + last_reply;
             self.for_reply.insert((by, ticket));
-            self.waiters.get_mut(&ticket).expect("it is in the queue").limit = WaitLimit::ForReply { by };
+            let waiter = self.waiters.get_mut(&ticket).expect("it is in the queue");
+            waiter.limit = WaitLimit::ForReply { by };
+            self.changed.push(waiter.owner);
         }
         while let Some((_, ticket)) = self.for_reply.first().copied().filter(|(by, _)| *by <= cx.now) {
             self.end(ticket, cx, Outcome::Unavailable);
@@ -231,6 +270,7 @@ impl WaitQueue {
         while self.outage_ends(silent_since, cx.config.outage_timeout).is_some_and(|end| end <= cx.now) {
             self.end_first(cx, Outcome::Unavailable);
         }
+        has_ended
     }
 
     /// The time at which the first waiter stops waiting for a server that does not reply. Later waiters stop later.

@@ -10,6 +10,8 @@ use super::{
 
 /// A mark on the server lasts for this long.
 const MARK: Duration = Duration::from_secs(3);
+/// A place in a queue on the server lasts for this long. A dead one beside JVMs lasts longer.
+const PLACE: Duration = Duration::from_secs(30);
 
 /// An id that no owner here holds, until the server has nothing left of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -68,6 +70,23 @@ impl PendingRelease {
         }
     }
 
+    /// Of a place in a queue on the server, and of the hold that it may have become. `before`: the server must run this request first,
+    /// because it could create the place again.
+    pub(crate) fn of_place(id: HoldId, lease: Duration, before: Option<RequestId>, cx: &Cx<'_>) -> PendingRelease {
+        let release = PendingRelease::of_attempt(id, Mode::Exclusive, lease.max(PLACE), cx);
+        PendingRelease { before: [before, None], ..release }
+    }
+
+    /// Of an id that the server no longer has: this notifies the waiter behind one that did not come.
+    pub(crate) fn again(id: HoldId, at: Moment, cx: &Cx<'_>) -> PendingRelease {
+        PendingRelease { request: PendingRequest::new(at), ..PendingRelease::of_place(id, PLACE, None, cx) }
+    }
+
+    /// The request that this waits for.
+    pub(crate) fn awaited(&self) -> Option<RequestId> {
+        self.before[0].or(self.request.under_way())
+    }
+
     /// Sends the release if it is due.
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         if self.before == [None; 2] && self.request.is_due(cx.now) {
@@ -75,6 +94,10 @@ impl PendingRelease {
             let request = Request::Release { id: self.id, mode: self.mode, count: 0, rest };
             self.request.send(cx, numbers, request);
         }
+    }
+
+    pub(crate) fn id(&self) -> HoldId {
+        self.id
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -116,8 +139,12 @@ impl PendingRelease {
         }
     }
 
-    pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
-        self.request.failed(now, failure);
+    /// The callers learn of a refusal. The release is tried again.
+    pub(crate) fn failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
+        self.request.failed(cx.now, failure);
+        if failure == Failure::Refused {
+            self.waiters.notify(cx, Outcome::Refused);
+        }
     }
 
     /// This request ended, whatever its result.
@@ -130,7 +157,7 @@ impl PendingRelease {
         self.waiters.expire(cx);
         let is_over = self.bound <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
         if is_over {
-            self.waiters.notify(cx, Outcome::Unavailable);
+            self.waiters.notify(cx, Outcome::Unconfirmed);
             self.ends(None, cx);
         }
         !is_over
@@ -205,7 +232,7 @@ impl HandOver {
         self.waiters.expire(cx);
         let is_over = self.bound <= cx.now && !self.request.is_under_way();
         if is_over {
-            self.waiters.notify(cx, Outcome::Unavailable);
+            self.waiters.notify(cx, Outcome::Unconfirmed);
             cx.actions.push(Action::Ended(None));
         }
         !is_over

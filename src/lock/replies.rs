@@ -5,25 +5,31 @@ use std::time::Duration;
 use super::{
     hold::Holders,
     on_server::OnServer,
+    places::Listening,
     release::HandOver,
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
-    state::{Asking, Attempt, Idle, Listening, LockState},
-    types::{Action, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+    state::{Asking, Attempt, Idle, LockState, Refusal, Wanted},
+    types::{Action, Channel, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
 const LONGEST_NAP: Duration = Duration::from_secs(5);
 /// The same while no message can arrive.
 const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
+/// The first such sleep if no message is ever published. Each is twice as long as the one before.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
 /// The same with a mark on the server, which must not expire.
 const MARKED_NAP: Duration = Duration::from_secs(1);
 
 impl LockState {
     pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         self.unanswered_since = None;
-        self.request_ended(request);
-        if let Attempt::Asking(asking) = &self.attempt
+        self.request_ended(request, cx);
+        if let Some(place) = self.place_awaiting(request) {
+            return self.place_replied(place, request, reply, cx);
+        }
+        if let Wanted::One(Attempt::Asking(asking)) = &self.wanted
             && let Some(sent) = asking.request.sent(request)
         {
             return self.attempt_replied((request, sent), reply, cx);
@@ -45,8 +51,8 @@ impl LockState {
     // ---- a new hold ----
 
     fn attempt_replied(&mut self, (request, sent): (RequestId, Moment), reply: Reply, cx: &mut Cx<'_>) {
-        let idle = Idle::until(cx.now);
-        let Attempt::Asking(asking) = std::mem::replace(&mut self.attempt, idle) else { return };
+        let idle = Wanted::One(Idle::until(cx.now));
+        let Wanted::One(Attempt::Asking(asking)) = std::mem::replace(&mut self.wanted, idle) else { return };
         let token = if let Reply::Granted(token) = reply { token } else { None };
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
@@ -66,7 +72,10 @@ impl LockState {
                 self.end_next(cx, Outcome::TooFewReplicas);
                 self.release(ServerHold::new(granted, cx), cx);
             }
-            Reply::Busy { left, by } => self.busy(&asking, sent, (left, by), cx),
+            Reply::Busy { own: Some(id), by, .. } if self.is_releasing(id) => {
+                self.busy_by_own_release(&asking, by, cx);
+            }
+            Reply::Busy { left, by, .. } => self.busy(&asking, sent, (left, by), cx),
             Reply::Lost => self.writer_lost(how, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
@@ -80,21 +89,39 @@ impl LockState {
             self.forced(cx); // a writer and a reader exclude each other
         }
         self.queue.refuse(sent, asking.mode, None, cx);
-        let has_mark =
-            asking.has_mark || asking.mode == Mode::Exclusive && asking.how == How::Wait && by == Mode::Shared;
+        let has_mark = leaves_mark(asking, by);
         let longest = match self.listening {
             Listening::On if has_mark => MARKED_NAP,
             Listening::On => LONGEST_NAP,
-            Listening::Off | Listening::Requested => NAP_WITHOUT_MESSAGES,
+            Listening::Off | Listening::Requested(_) if cx.config.publishes => NAP_WITHOUT_MESSAGES,
+            Listening::Off => FIRST_LOOK,
+            Listening::Requested(looks) => (FIRST_LOOK * (1 << looks.min(8))).min(NAP_WITHOUT_MESSAGES),
         };
         // The server deletes a key only after the millisecond in which it expires.
         let nap = left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest));
         let look_at = if asking.woken { cx.now } else { cx.now + nap };
-        self.attempt = Attempt::Idle(Idle { look_at, refused: asking.mode, mark: has_mark.then_some(asking.id) });
-        if self.listening == Listening::Off && !self.queue.is_empty() {
-            self.listening = Listening::Requested;
-            cx.actions.push(Action::Subscribe);
+        let idle = Idle { look_at, refused: Refusal::Of(asking.mode), mark: has_mark.then_some(asking.id) };
+        self.wanted = Wanted::One(Attempt::Idle(idle));
+        match &mut self.listening {
+            Listening::Requested(looks) => *looks = looks.saturating_add(1),
+            Listening::Off if !self.queue.is_empty() => {
+                self.listening = Listening::Requested(1);
+                cx.actions.push(Action::Subscribe(Channel::Name));
+            }
+            Listening::Off | Listening::On => {}
         }
+    }
+
+    /// Waiters learn nothing from that: another client may acquire the lock before them when the release arrives. If that takes too long,
+    /// their calls end without a result.
+    fn busy_by_own_release(&mut self, asking: &Asking, by: Mode, cx: &Cx<'_>) {
+        let mark = leaves_mark(asking, by).then_some(asking.id);
+        let idle = Idle { look_at: cx.now + FIRST_LOOK, refused: Refusal::ByOwnRelease, mark };
+        self.wanted = Wanted::One(Attempt::Idle(idle));
+    }
+
+    fn is_releasing(&self, id: HoldId) -> bool {
+        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.id() == id))
     }
 
     /// The server does not have the hold beside which an owner wanted to read.
@@ -176,12 +203,14 @@ impl LockState {
 
     fn released(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
         let OnServer::Releasing(release) = self.on_server.swap_remove(at) else { return };
-        if let Reply::Released { receivers } = reply
-            && release.mode() == Mode::Exclusive
-        {
-            self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
+        match (reply, &self.wanted) {
+            (Reply::Released { receivers }, Wanted::One(_)) if release.mode() == Mode::Exclusive => {
+                self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
+            }
+            (Reply::Unheard { grace, .. }, Wanted::Places(_)) => self.call_again(release.id(), grace, cx),
+            _ => {}
         }
-        release.ended(matches!(reply, Reply::Released { .. }), cx);
+        release.ended(matches!(reply, Reply::Released { .. } | Reply::Unheard { found: true, .. }), cx);
         self.look(cx.now);
     }
 
@@ -189,8 +218,11 @@ impl LockState {
 
     pub(super) fn failed(&mut self, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
         self.note_silence(request, failure);
-        self.request_ended(request);
-        if let Attempt::Asking(asking) = &mut self.attempt
+        self.request_ended(request, cx);
+        if let Some(place) = self.place_awaiting(request) {
+            return self.place_failed(place, request, failure, cx);
+        }
+        if let Wanted::One(Attempt::Asking(asking)) = &mut self.wanted
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
@@ -209,15 +241,15 @@ impl LockState {
                     self.release_instead(at, cx); // a server without memory, for example, refuses a hand-over, but not a release
                 }
             }
-            OnServer::Releasing(release) => release.failed(cx.now, failure),
-            other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx.now, failure)),
+            OnServer::Releasing(release) => release.failed(cx, failure),
+            other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx, failure)),
         }
     }
 
     fn note_silence(&mut self, request: RequestId, failure: Failure) {
-        let asked = match &self.attempt {
-            Attempt::Asking(asking) => asking.request.sent(request),
-            Attempt::Idle(_) => None,
+        let asked = match &self.wanted {
+            Wanted::One(Attempt::Asking(asking)) => asking.request.sent(request),
+            Wanted::One(Attempt::Idle(_)) | Wanted::Places(_) => None,
         };
         let sent = asked.or_else(|| self.on_server.iter().find_map(|one| one.sent(request)));
         self.unanswered_since = match failure {
@@ -233,8 +265,9 @@ impl LockState {
     }
 
     /// What waits for the end of this request goes on, whatever its result.
-    fn request_ended(&mut self, request: RequestId) {
+    fn request_ended(&mut self, request: RequestId, cx: &Cx<'_>) {
         self.on_server.iter_mut().for_each(|one| one.request_ended(request));
+        self.release_ended(request, cx.now);
     }
 }
 
@@ -242,4 +275,9 @@ fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     if server.confirmed(cx, reply) == Confirmed::Gone {
         server.notify_waiters(cx, not_found(server.until, cx.now));
     }
+}
+
+/// A writer that waits behind readers leaves a mark on the server.
+fn leaves_mark(asking: &Asking, by: Mode) -> bool {
+    asking.has_mark || asking.mode == Mode::Exclusive && asking.how == How::Wait && by == Mode::Shared
 }

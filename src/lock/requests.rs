@@ -50,6 +50,14 @@ impl PendingRequest {
         self.due().is_none()
     }
 
+    /// The try that is under way.
+    pub(crate) fn under_way(&self) -> Option<RequestId> {
+        match self.state {
+            Try::UnderWay(id, _) => Some(id),
+            Try::DueAt(_) => None,
+        }
+    }
+
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
@@ -57,6 +65,11 @@ impl PendingRequest {
     /// The time since which the server has not replied, if a try has failed.
     pub(crate) fn silent_since(&self) -> Option<Moment> {
         self.since.filter(|_| self.pause > FIRST_PAUSE)
+    }
+
+    /// Callers that joined before have stopped waiting for it. The others have waited since then.
+    pub(crate) fn waited_for_since(&mut self, since: Moment) {
+        self.since = Some(since);
     }
 
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers, request: Request) -> RequestId {
@@ -77,6 +90,13 @@ impl PendingRequest {
 
     pub(crate) fn is(&self, request: RequestId) -> bool {
         self.sent(request).is_some()
+    }
+
+    /// The next try is sent no later than this.
+    pub(crate) fn hurry(&mut self, to: Moment) {
+        if let Try::DueAt(at) = &mut self.state {
+            *at = to.min(*at);
+        }
     }
 
     /// The try under way failed.

@@ -157,8 +157,14 @@ impl ServerHold {
         self.found_by > request
     }
 
+    /// True if the lease is long enough for the next holder, and neither longer nor about to be made longer.
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
-        (config.watchdog / 2..=config.watchdog).contains(&self.until.since(now))
+        let requested = match self.confirmation {
+            Confirmation::UnderWay { lease, .. } => lease.max(self.extension),
+            Confirmation::PlannedFor(_) => self.extension,
+        };
+        let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
+        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.until.since(now))
     }
 
     pub(crate) fn keep_until(&mut self, min_hold: Option<Duration>, now: Moment) {
@@ -268,12 +274,21 @@ impl ServerHold {
     }
 
     /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
-    pub(crate) fn confirmation_failed(&mut self, now: Moment, failure: Failure) {
+    pub(crate) fn confirmation_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
         self.close();
+        if let Confirmation::UnderWay { lease, waiters, .. } = &self.confirmation
+            && !waiters.is_empty()
+        {
+            self.extension = self.extension.max(*lease); // a caller has requested it
+        }
         self.recall_waiters();
+        if failure == Failure::Refused {
+            self.waiting.notify(cx, Outcome::Refused);
+            self.extension = None;
+        }
         let is_urgent = failure == Failure::Unknown && !self.waiting.is_empty();
         let pause = if is_urgent { Duration::from_millis(10) } else { self.every / 10 };
-        self.confirmation = Confirmation::PlannedFor(now + pause);
+        self.confirmation = Confirmation::PlannedFor(cx.now + pause);
     }
 
     /// The next request notifies the callers that waited for the one under way, too.
@@ -354,7 +369,7 @@ impl ServerHold {
 /// What callers learn if the server does not have an id that was certain until `until` when they called. After that time the lease may have
 /// expired between their call and the request, so nobody can know.
 pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
-    if until <= now { Outcome::Unavailable } else { Outcome::Lost(Loss::Removed) }
+    if until <= now { Outcome::Unconfirmed } else { Outcome::Lost(Loss::Removed) }
 }
 
 fn open(config: &Config) -> Duration {

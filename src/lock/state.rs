@@ -6,6 +6,7 @@ use super::{
     hold::Holders,
     on_server::OnServer,
     others::OtherClients,
+    places::{Listening, Places},
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
@@ -19,7 +20,7 @@ pub(crate) const LEAST_TIME_TO_SEE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LockState {
-    pub(super) attempt: Attempt,
+    pub(super) wanted: Wanted,
     pub(super) on_server: Vec<OnServer>,
     pub(super) queue: RareQueue,
     pub(super) others: OtherClients,
@@ -35,6 +36,15 @@ pub(crate) struct LockState {
     pub(super) numbers: Numbers,
 }
 
+/// How this client gets new holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Wanted {
+    /// By one request at a time, for the first waiter.
+    One(Attempt),
+    /// From a queue on the server. Each owner that waits has a place there, and the server decides which one is next.
+    Places(Box<Places>),
+}
+
 /// The request for a new hold. The waiter that is next when the reply comes acquires it, so a waiter that leaves takes nothing along.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Attempt {
@@ -46,10 +56,19 @@ pub(super) enum Attempt {
 pub(super) struct Idle {
     /// The time of the next request.
     pub(super) look_at: Moment,
-    /// That time is right for requests that are refused if this one is: a reader may enter where a writer may not.
-    pub(super) refused: Mode,
+    pub(super) refused: Refusal,
     /// The server may keep a mark with this id.
     pub(super) mark: Option<HoldId>,
+}
+
+/// Why the last request was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Refusal {
+    /// Another client holds the lock. The time of the next request is right for requests that are refused if this one is: a reader may
+    /// enter where a writer may not.
+    Of(Mode),
+    /// The server has not run a release of this client yet. Whether the lock is free is unknown until then.
+    ByOwnRelease,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -66,13 +85,6 @@ pub(super) struct Asking {
     pub(super) woken: bool,
     /// The server may keep a mark with this id.
     pub(super) has_mark: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Listening {
-    Off,
-    Requested,
-    On,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,14 +104,23 @@ impl Asking {
 
 impl Idle {
     pub(super) fn until(look_at: Moment) -> Attempt {
-        Attempt::Idle(Idle { look_at, refused: Mode::Shared, mark: None })
+        Attempt::Idle(Idle { look_at, refused: Refusal::Of(Mode::Shared), mark: None })
     }
 }
 
 impl LockState {
     pub(crate) fn new(numbers: Numbers) -> LockState {
+        LockState::wanted(Wanted::One(Idle::until(Moment::ZERO)), numbers)
+    }
+
+    /// A lock whose waiters are in a queue on the server.
+    pub(crate) fn fair(numbers: Numbers) -> LockState {
+        LockState::wanted(Wanted::Places(Box::default()), numbers)
+    }
+
+    fn wanted(wanted: Wanted, numbers: Numbers) -> LockState {
         LockState {
-            attempt: Idle::until(Moment::ZERO),
+            wanted,
             on_server: Vec::new(),
             queue: RareQueue::default(),
             others: OtherClients::new(),
@@ -120,11 +141,20 @@ impl LockState {
         self.on_server.push(on_server);
     }
 
-    /// The next request is sent no later than that.
+    /// The next request is sent no later than that. Each place in a queue on the server has a message or a timer of its own.
     pub(super) fn look(&mut self, at: Moment) {
-        match &mut self.attempt {
-            Attempt::Idle(idle) => idle.look_at = at.min(idle.look_at),
-            Attempt::Asking(asking) => asking.woken = true,
+        match &mut self.wanted {
+            Wanted::One(Attempt::Idle(idle)) => idle.look_at = at.min(idle.look_at),
+            Wanted::One(Attempt::Asking(asking)) => asking.woken = true,
+            Wanted::Places(_) => {}
+        }
+    }
+
+    /// The same. No message arrives, because the server notifies nobody when a lease ends.
+    pub(super) fn look_for_next(&mut self, at: Moment) {
+        match &mut self.wanted {
+            Wanted::One(_) => self.look(at),
+            Wanted::Places(places) => places.look_first(at),
         }
     }
 
@@ -207,9 +237,10 @@ impl LockState {
 
     /// The time of the next try for a new hold. `now` is far when only requests under way count.
     pub(super) fn attempt_due(&self, now: Moment) -> Option<Moment> {
-        let idle = match &self.attempt {
-            Attempt::Asking(asking) => return asking.request.due(),
-            Attempt::Idle(idle) => idle,
+        let idle = match &self.wanted {
+            Wanted::One(Attempt::Idle(idle)) => idle,
+            Wanted::One(Attempt::Asking(asking)) => return asking.request.due(),
+            Wanted::Places(_) => return None,
         };
         let (_, next) = self.next_waiter()?;
         let is_pointless = self.waits_for_release() || self.is_kept_out(next) || self.admitting(next, now).is_some();
@@ -218,8 +249,10 @@ impl LockState {
 
     /// After a release for all, others go first. But a caller that needs a reply now gets it.
     fn looks_at(&self, idle: &Idle, mode: Mode) -> Moment {
-        if self.queue.needs_reply() || idle.refused < mode {
-            return Moment::ZERO;
+        match idle.refused {
+            Refusal::ByOwnRelease => return idle.look_at,
+            Refusal::Of(refused) if self.queue.needs_reply() || refused < mode => return Moment::ZERO,
+            Refusal::Of(_) => {}
         }
         let others = self.others.first_until().filter(|_| mode == Mode::Exclusive);
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
@@ -228,9 +261,9 @@ impl LockState {
     /// The time since which the server has not replied to the waiters. They may wait for a hold of this client, whose confirmations it does
     /// not reply to.
     pub(super) fn silent_since(&self) -> Option<Moment> {
-        let asking = match &self.attempt {
-            Attempt::Asking(asking) => asking.request.silent_since(),
-            Attempt::Idle(_) => None,
+        let asking = match &self.wanted {
+            Wanted::One(Attempt::Asking(asking)) => asking.request.silent_since(),
+            Wanted::One(Attempt::Idle(_)) | Wanted::Places(_) => None,
         };
         let handing_over = || {
             self.on_server.iter().find_map(|one| match one {
@@ -275,18 +308,31 @@ impl LockState {
         self.held().find(|(_, holders)| holders.has(guard)).map(|(server, _)| server.seen)
     }
 
+    /// Releases under way, and requests for new holds that no waiter wants anymore.
     pub(crate) fn releasing(&self) -> usize {
         let is_release = |one: &&OnServer| matches!(one, OnServer::Releasing(_) | OnServer::HandingOver(_));
-        self.on_server.iter().filter(is_release).count()
+        let unwanted = matches!(&self.wanted, Wanted::One(Attempt::Asking(_)) if self.queue.is_empty());
+        self.on_server.iter().filter(is_release).count() + usize::from(unwanted)
     }
 
     pub(crate) fn numbers(&self) -> &Numbers {
         &self.numbers
     }
 
+    /// The server has not run a release of this client yet, so the last request for the lock was refused.
+    pub(crate) fn is_behind_own_release(&self) -> bool {
+        matches!(&self.wanted, Wanted::One(Attempt::Idle(Idle { refused: Refusal::ByOwnRelease, .. })))
+    }
+
     /// True while messages about releases are needed.
     pub(crate) fn wants_messages(&self) -> bool {
         self.listening != Listening::Off
+    }
+
+    /// The places in the queue on the server of owners that wait.
+    pub(crate) fn places(&self) -> impl Iterator<Item = HoldId> {
+        let places = if let Wanted::Places(places) = &self.wanted { Some(places.waiting_ids()) } else { None };
+        places.into_iter().flatten()
     }
 
     pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
@@ -300,7 +346,11 @@ impl LockState {
 
     /// Nothing is held, wanted or under way.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_idle = matches!(&self.attempt, Attempt::Idle(idle) if idle.mark.is_none());
+        let is_idle = match &self.wanted {
+            Wanted::One(Attempt::Idle(idle)) => idle.mark.is_none(),
+            Wanted::One(Attempt::Asking(_)) => false,
+            Wanted::Places(places) => places.is_empty(),
+        };
         is_idle && self.on_server.is_empty() && self.queue.is_empty()
     }
 

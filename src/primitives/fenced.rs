@@ -8,7 +8,7 @@ use crate::{
     client::Client,
     error::{Error, Result},
     guard::Guard,
-    kind::{ExtraKey, Kind, KindScript, Rules},
+    kind::{ExtraKey, Kind, KindScript, Numbering, Rules},
     redis::{LOCK_CHANNEL, Part},
     stats::KindLabel,
 };
@@ -26,7 +26,14 @@ static FENCED: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,
     barred_by: None,
-    rules: Rules { label: KindLabel::Fenced, on_machine: true, passes_on: false, has_token: true, ..Rules::PLAIN },
+    rules: Rules {
+        label: KindLabel::Fenced,
+        numbering: Numbering::Fenced,
+        on_machine: true,
+        passes_on: false,
+        has_token: true,
+        ..Rules::PLAIN
+    },
 };
 
 static WRITE: KindScript = script!("fenced/write.lua");

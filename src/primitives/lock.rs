@@ -10,7 +10,7 @@ use crate::{
     client::Client,
     error::Result,
     guard::Guard,
-    kind::{Kind, Rules},
+    kind::{Kind, Numbering, Rules},
     owner::Owner,
     redis::{LOCK_CHANNEL, Listener, Subscription},
 };
@@ -25,7 +25,7 @@ static LOCK: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,
     barred_by: None,
-    rules: Rules { on_machine: true, ..Rules::PLAIN },
+    rules: Rules { numbering: Numbering::Lock, on_machine: true, ..Rules::PLAIN },
 };
 
 impl Client {

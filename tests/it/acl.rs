@@ -280,6 +280,14 @@ async fn waiter(site: &Site, client: &Client, name: &str) -> JoinHandle<leasehol
     waiting
 }
 
+/// A task that waits for a lock of its own client. It sends no request.
+async fn own_waiter(client: &Client, name: &str) -> JoinHandle<leasehold::Result<Guard>> {
+    let lock = client.lock(name).owner(&Owner::new());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
+    waiting
+}
+
 async fn taken(waiting: JoinHandle<leasehold::Result<Guard>>) -> Guard {
     let (taken, _) = within("the lock", SOON, waiting).await;
     taken.expect("no panic").expect("granted")
@@ -324,9 +332,7 @@ async fn waking(site: &Site, holder: &Client, waiting: &Client) {
 async fn handing_over(site: &Site, client: &Client) {
     let before = site.calls("hdel");
     let guard = client.lock("handed").lease(AN_HOUR).lock().await.expect("free");
-    let lock = client.lock("handed").owner(&Owner::new());
-    let waiter = tokio::spawn(async move { lock.lock().await });
-    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
+    let waiter = own_waiter(client, "handed").await;
     guard.unlock().await.expect("ours");
     taken(waiter).await.unlock().await.expect("ours");
     assert!(site.calls("hdel") > before, "handed over by the server");
@@ -410,7 +416,7 @@ impl Scene<'_> {
         let handed = ours.lock("handed").lease(AN_HOUR).lock().await.expect("free");
         let forced = other.lock("forced").lease(AN_HOUR).lock().await.expect("free");
         let waiters = vec![waiter(site, &other, "nested").await];
-        let our_waiter = waiter(site, &ours, "handed").await;
+        let our_waiter = own_waiter(&ours, "handed").await;
         (Scene { site, ours, other, forced, waiters, our_waiter }, [outer, inner, handed])
     }
 

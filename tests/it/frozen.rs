@@ -65,7 +65,8 @@ async fn work(client: Client, name: usize, watch: Arc<Watch>) {
         let guard = Arc::try_unwrap(guard).expect("nobody else has it now");
         match guard.unlock().await {
             Ok(()) => {}
-            Err(Error::Lost { .. }) => _ = watch.lost.fetch_add(1, Ordering::Relaxed),
+            // The lease may have expired before the release reached the server.
+            Err(Error::Lost { .. } | Error::Unavailable { .. }) => _ = watch.lost.fetch_add(1, Ordering::Relaxed),
             Err(error) => panic!("{error}"),
         }
     }

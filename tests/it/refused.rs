@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::support::{
     Server, before, behind, chain, client, ms, plain,
-    proxy::{Fault, Proxy, Rule, Way, Which},
+    proxy::{Fault, Proxy, Rule, Which},
     script,
     server::version,
     stall::{LAST_ATTEMPT, unless_stalled},
@@ -102,27 +102,6 @@ async fn own_release_of_another_kind_is_refused() {
     is_unclear(&fair.try_lock_for(later).await.expect_err("nobody knows"));
     is_unclear(&rw.try_write_for(later).await.expect_err("nobody knows"));
     is_unclear(&rw.try_read_for(later).await.expect_err("nobody knows"));
-}
-
-/// A release that begins while a single attempt is on its way is waited for, as an earlier one is.
-#[tokio::test]
-async fn a_single_attempt_waits_for_an_own_release_that_begins_meanwhile() {
-    let server = Server::start();
-    let acquire = script(&server, "acquire");
-    let proxy = before(&server);
-    let client = behind(&proxy, |builder| builder.handovers(0)).await;
-    let guard = client.mutex("x").lock().await.expect("free");
-    proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(200))));
-    let trying = tokio::spawn({
-        let lock = client.mutex("x");
-        async move { lock.try_lock().await }
-    });
-    until("the attempt to be on its way", AGAIN, || proxy.tally().delayed == 1).await;
-    let _: String = server.ask(&["ACL", "SETUSER", "default", "-del"]);
-    drop(guard);
-    until("the attempt to be refused", AGAIN, || client.stats().total.refused == 1).await;
-    let _: String = server.ask(&["ACL", "SETUSER", "default", "+del"]);
-    trying.await.expect("no panic").expect("answered").expect("it was released").unlock().await.expect("ours");
 }
 
 /// While this client tries to release what it no longer has, the server names another holder.

@@ -20,6 +20,17 @@ pub(crate) const MARKED: i64 = 1;
 /// A tenth of a second, after which a writer looks again if a reader has the mark.
 pub(crate) const SOON: i64 = 0;
 
+/// The time that a place in the queue of a fair lock lasts, the time that a notified waiter has, and the time that a JVM subtracts. Of a
+/// waiter that never had a place.
+pub(crate) const PLACE: i64 = 12;
+pub(crate) const GRACE: i64 = 2;
+pub(crate) const JVM: i64 = 120;
+pub(crate) const NEVER: i64 = -1_000_000;
+
+pub(crate) fn is_of_one_client(one: &str, other: &str) -> bool {
+    one.rsplit_once(':').map(|id| id.0) == other.rsplit_once(':').map(|id| id.0)
+}
+
 /// A client of ours has a UUID of version 8, Redisson's are of version 4.
 pub(crate) fn ours(id: &str) -> bool {
     id[14..].starts_with('8')

@@ -1,19 +1,19 @@
 //! Every order of events that there is, for small sizes: breadth first, of the same [`LockState`].
 
 use std::{
-    collections::{HashMap, hash_map::DefaultHasher, hash_map::Entry},
+    collections::{BTreeSet, HashMap, hash_map::DefaultHasher, hash_map::Entry},
     hash::{Hash, Hasher},
     time::{Duration, Instant},
 };
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
+        Action, Channel, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Outcome, Owner, Reply, Request,
         RequestId, Terms, Ticket,
     },
-    server::{Kind, Server},
+    server::{Kind, Listeners, Published, Server},
     units::FieldId,
-    world::rules_of,
+    world::{rules_of, state_of},
 };
 
 fn ms(n: u64) -> Duration {
@@ -65,9 +65,9 @@ struct Client {
     /// When each of these was sent, which is to be ended within the command timeout.
     sent: Vec<Moment>,
     late: Vec<Request>,
-    listens: bool,
-    subscribing: bool,
-    messages: u8,
+    listens: BTreeSet<Channel>,
+    subscribing: BTreeSet<Channel>,
+    messages: Vec<Channel>,
     yields: bool,
 }
 
@@ -106,6 +106,7 @@ fn config(size: &Size) -> Config {
         outage_timeout: ms(600),
         handovers: size.handovers,
         round_trip: ms(1),
+        publishes: true,
     }
 }
 
@@ -114,19 +115,25 @@ fn ticket(caller: usize) -> Ticket {
 }
 
 impl Client {
-    fn new(callers: usize) -> Client {
+    fn new(kind: Kind, callers: usize) -> Client {
         Client {
-            state: LockState::new(Numbers::after(0)),
+            state: state_of(kind),
             callers: vec![Caller::NotYet; callers],
             requests: Vec::new(),
             replies: Vec::new(),
             sent: Vec::new(),
             late: Vec::new(),
-            listens: false,
-            subscribing: false,
-            messages: 0,
+            listens: BTreeSet::new(),
+            subscribing: BTreeSet::new(),
+            messages: Vec::new(),
             yields: false,
         }
+    }
+
+    fn unsubscribe(&mut self, channel: Channel) {
+        self.listens.remove(&channel);
+        self.subscribing.remove(&channel);
+        self.messages.retain(|message| *message != channel);
     }
 
     fn is_still(&self) -> bool {
@@ -160,7 +167,7 @@ impl World {
         let now = Moment(1 << 40);
         let mut server = Server::new(size.kind);
         server.pass_to(now);
-        let clients = size.callers.iter().map(|callers| Client::new(callers.len())).collect();
+        let clients = size.callers.iter().map(|callers| Client::new(size.kind, callers.len())).collect();
         World { now, server, clients, cuts: size.cuts, ticks: size.ticks, forced: size.forced, robbed: Vec::new() }
     }
 
@@ -212,8 +219,8 @@ impl World {
         let more = [
             (!client.late.is_empty(), Step::RunLate(at)),
             (can_cut, Step::Cut(at)),
-            (client.messages > 0, Step::Message(at)),
-            (client.subscribing, Step::Subscribed(at)),
+            (!client.messages.is_empty(), Step::Message(at)),
+            (!client.subscribing.is_empty(), Step::Subscribed(at)),
             (client.yields, Step::Yielded(at)),
         ];
         steps.extend(more.into_iter().filter(|(can, _)| *can).map(|(_, step)| step));
@@ -249,8 +256,8 @@ impl World {
                         *lost = Some(loss);
                     }
                 }
-                Action::Subscribe => client.subscribing = true,
-                Action::Unsubscribe => (client.listens, client.subscribing, client.messages) = (false, false, 0),
+                Action::Subscribe(channel) => _ = client.subscribing.insert(channel),
+                Action::Unsubscribe(channel) => client.unsubscribe(channel),
                 Action::Yield => client.yields = true,
                 Action::Left { .. } | Action::Ended(_) => {}
             }
@@ -262,12 +269,35 @@ impl World {
     }
 
     fn run(&mut self, at: usize, request: Request) -> Reply {
-        let others = (0..self.clients.len()).filter(|other| *other != at && self.clients[*other].listens).count();
-        let (reply, published) = self.server.run(self.now, at as u8, request, others as u32);
-        if published {
-            self.clients.iter_mut().filter(|client| client.listens).for_each(|client| client.messages += 1);
-        }
+        let listeners = self.listeners(at);
+        let (reply, published) = self.server.run(self.now, at as u8, request, listeners);
+        self.publish(published);
         reply
+    }
+
+    /// The subscribers other than this client, and all waiters that listen.
+    fn listeners(&self, at: usize) -> Listeners {
+        let has_name = |other: &usize| *other != at && self.clients[*other].listens.contains(&Channel::Name);
+        let others = (0..self.clients.len()).filter(has_name).count() as u32;
+        let mut places = Vec::new();
+        for (at, client) in self.clients.iter().enumerate() {
+            let id = |channel: &Channel| if let Channel::Place(id) = channel { Some(*id) } else { None };
+            places.extend(client.listens.iter().filter_map(id).map(|id| FieldId::new(at as u8, id, Mode::Exclusive)));
+        }
+        Listeners { others, places }
+    }
+
+    fn publish(&mut self, published: Published) {
+        let receivers: Vec<_> = match published {
+            Published::Nothing => Vec::new(),
+            Published::ToAll => (0..self.clients.len()).map(|at| (at, Channel::Name)).collect(),
+            Published::To(ids) => ids.iter().map(|id| (usize::from(id.client), Channel::Place(id.id))).collect(),
+        };
+        for (at, channel) in receivers {
+            if let Some(client) = self.clients.get_mut(at).filter(|client| client.listens.contains(&channel)) {
+                client.messages.push(channel);
+            }
+        }
     }
 
     fn step(&self, size: &Size, step: Step) -> Result<World, String> {
@@ -322,17 +352,19 @@ impl World {
             Step::Cut(at) => self.cut(size, at),
             Step::Force => {
                 self.forced -= 1;
-                let gone = self.server.lose_all();
+                let (gone, published) = self.server.force(self.listeners(usize::MAX));
                 self.robbed.extend(gone);
+                self.publish(published);
                 Ok(())
             }
             Step::Message(at) => {
-                self.clients[at].messages -= 1;
-                self.feed(size, at, Event::Message)
+                let channel = self.clients[at].messages.remove(0);
+                self.feed(size, at, Event::Message(channel))
             }
             Step::Subscribed(at) => {
-                (self.clients[at].subscribing, self.clients[at].listens) = (false, true);
-                self.feed(size, at, Event::Subscribed)
+                let channel = self.clients[at].subscribing.pop_first().expect("it was just found");
+                self.clients[at].listens.insert(channel);
+                self.feed(size, at, Event::Subscribed(channel))
             }
             Step::Yielded(at) => {
                 self.clients[at].yields = false;
@@ -446,8 +478,9 @@ impl World {
             return Err("nothing goes on, and not all were notified".into());
         }
         // The server is still and nothing is due for long: nobody may sleep beside a lock that it could have.
-        let is_moving =
-            |client: &Client| !client.is_still() || client.messages > 0 || client.subscribing || client.yields;
+        let is_moving = |client: &Client| {
+            !client.is_still() || !client.messages.is_empty() || !client.subscribing.is_empty() || client.yields
+        };
         let sleeps = self.next_due(size).is_none_or(|due| due > self.now + ms(300));
         let has_guard = |client: &Client| client.callers.iter().any(|caller| matches!(caller, Caller::Guard { .. }));
         let could_have = |client: &Client| client.state.waiting().1.is_some_and(|mode| self.server.admits(mode));
@@ -619,6 +652,32 @@ fn read_write_sizes() -> Vec<Size> {
     ]
 }
 
+fn fair_sizes() -> Vec<Size> {
+    let fair = |name, callers: &[&[(u64, Terms)]], budget| size(name, Kind::Fair, callers, budget);
+    let two: &[_] = &[(1, KEPT), (2, KEPT)];
+    let mixed: &[_] = &[(1, KEPT), (2, FIXED)];
+    let twins: &[_] = &[(1, KEPT), (1, KEPT)];
+    let stays = |size| Size { leave: false, ..size };
+    let plain = |size| Size { free: false, ..size };
+    vec![
+        fair("fair, 2 x 1, two cuts, 2 ticks", &[&[(1, KEPT)], &[(1, KEPT)]], (2, 2)),
+        fair("fair, 1 x 2, a cut, 2 ticks", &[two], (1, 2)),
+        fair("fair, 1 x 2 mixed leases, a cut, 1 tick", &[mixed], (1, 1)),
+        fair("fair, 1 x twins, a cut, 2 ticks", &[twins], (1, 2)),
+        fair("fair, 1 x capped and another, a cut, 2 ticks", &[&[(1, CAPPED), (2, KEPT)]], (1, 2)),
+        Size { forced: 1, ..fair("fair, 1 x 2, forced, a cut, 1 tick", &[two], (1, 1)) },
+        Size { forced: 1, ..fair("fair, 2 x 1, forced, a cut, 1 tick", &[&[(1, KEPT)], &[(1, KEPT)]], (1, 1)) },
+        Size { overtaking: true, ..fair("fair, 1 x 2, overtaking, a cut, 1 tick", &[two], (1, 1)) },
+        Size { unordered: true, ..fair("fair, 1 x 2, any order, a cut, 1 tick", &[two], (1, 1)) },
+        Size {
+            unordered: true,
+            ..fair("fair, 2 x 1, any order, a cut, 1 tick", &[&[(1, KEPT)], &[(1, KEPT)]], (1, 1))
+        },
+        plain(stays(fair("fair, 2 x 2, a cut", &[two, two], (1, 0)))),
+        fair("fair, 2 x 1 and a pair, that may leave", &[two, &[(1, KEPT)]], (0, 0)),
+    ]
+}
+
 /// Minutes each.
 fn large_sizes() -> Vec<Size> {
     let two: &[_] = &[(1, KEPT), (2, KEPT)];
@@ -678,6 +737,12 @@ fn exclusive_orders() {
 #[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
 fn read_write_orders() {
     explore_all(read_write_sizes());
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
+fn fair_orders() {
+    explore_all(fair_sizes());
 }
 
 #[test]

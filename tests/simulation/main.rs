@@ -4,8 +4,9 @@
 //! * `seeds` runs clients, a network and a server from a seed: clocks of different speed, lost and late requests, closed connections, a
 //!   server that restarts or loses its data, callers that are cancelled or not polled. It checks the rules below after every step. Settings:
 //!   `SEEDS=n` or `SIMULATION_SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
-//!   `STEPS=n` (800), `KIND=plain`, `fenced` or `read-write`, `FIRST=1` stops at the first finding.
-//! * `exclusive_orders` and `read_write_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
+//!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write` or `fair`, `FIRST=1` stops at the first finding.
+//! * `crowd` lets thousands of waiters for a fair lock leave at once, and counts requests.
+//! * `exclusive_orders`, `read_write_orders` and `fair_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.
 //!
 //! These rules hold after every step:
@@ -16,12 +17,15 @@
 //! * Each call ends by its limit. An unlock returns success only if the lock was held, and reports no loss that did not happen.
 //! * Waiters acquire the lock in the order of their calls. An owner that writes may read before them. An owner that reads never waits to
 //!   write. No reader acquires the lock half a second after a writer has left a mark.
+//! * Waiters for a fair lock acquire it in the order of the queue on the server. The server passes over no waiter that is alive.
 //! * A reader that joins, and a nested call, acquire only what the server confirmed after the call. Tokens grow.
-//! * No lock is free for longer than 60 ms after a release, while a waiter could acquire it. A caller that does not look is passed over.
+//! * No lock is free for longer than 60 ms after a release, while a waiter could acquire it. Behind a waiter that was killed it
+//!   may be free for five seconds longer. A caller that does not look is passed over.
 //! * A timer that was served is not due again at once. In the end nothing is left, on the server or in the clients.
 //!
 //! `scripts/simulation-mutants` adds the defects in `mutants/` one at a time and prints what finds them.
 
+mod crowd;
 mod explore;
 // Ids are copied here; in tests/model they are text.
 #[allow(dead_code, clippy::clone_on_copy, clippy::redundant_closure)]

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
-        RequestId, Rules, Terms, Ticket,
+        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply,
+        Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -19,7 +19,7 @@ const C: Owner = Owner(3);
 const GRANTED: Reply = Reply::Granted(None);
 const KEEPS: Reply = Reply::Kept { admits: true };
 const RELEASED: Reply = Reply::Released { receivers: 0 };
-const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive };
+const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive, own: None };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -53,6 +53,7 @@ impl Client {
                 outage_timeout: ms(30_000),
                 handovers: 16,
                 round_trip: ms(1),
+                publishes: true,
             },
             rules: rules_of(kind),
             now: Moment(1 << 40),
@@ -81,7 +82,7 @@ impl Client {
                     self.lost.insert(ticket, loss);
                 }
                 Action::Yield => self.yields = true,
-                Action::Subscribe | Action::Unsubscribe => {}
+                Action::Subscribe(_) | Action::Unsubscribe(_) | Action::Left { .. } | Action::Ended(_) => {}
             }
         }
     }
@@ -394,4 +395,180 @@ fn resting() -> Client {
     assert!(client.yields);
     client.assert_waits(2);
     client
+}
+
+// ---- one case for each promise ----
+
+/// The reply to a hand-over was lost, and the lease of the next holder ended. Its guard shows the token of its own attempt.
+#[test]
+fn a_guard_shows_the_token_of_its_grant_after_a_lost_hand_over() {
+    let mut client = Client::new(Kind::Fenced);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.reply(Reply::Granted(Some(Token(1))));
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.unlock(1);
+    assert!(matches!(client.request(), Request::HandOver { .. }));
+    client.outage(ms(100), Event::Unknown);
+    client.pass(ms(50));
+    client.reply(Reply::Gone);
+    client.reply(Reply::Granted(Some(Token(4))));
+    client.assert_told(2, Outcome::Acquired);
+    assert_eq!(client.state.hold_of(t(2)).and_then(|(_, _, token)| token), Some(Token(4)));
+}
+
+/// The lock stays held for `min_hold` if its holder dies.
+#[test]
+fn the_lease_covers_min_hold() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, Terms { lease: Some(ms(1_000)), min_hold: Some(ms(8_000)), ..KEPT }, Limit::Forever);
+    assert!(matches!(client.request(), Request::Acquire { lease, .. } if lease == ms(8_000)));
+}
+
+/// A renewal that runs after the release would renew what rests.
+#[test]
+fn a_release_within_min_hold_waits_for_the_renewal_under_way() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, Terms { min_hold: Some(ms(8_000)), ..KEPT });
+    client.feed(Event::Reconnected);
+    client.unlock(1);
+    assert_eq!(client.requests.len(), 1, "{:?}", client.requests);
+    client.reply(KEEPS);
+    assert!(is_release(client.request()));
+}
+
+/// A retry of the release leaves only what is left of `min_hold`.
+#[test]
+fn a_lost_reply_does_not_prolong_min_hold() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, Terms { min_hold: Some(ms(4_000)), ..KEPT });
+    client.unlock(1);
+    client.outage(ms(3_000), Event::Unknown);
+    client.pass(ms(1_500));
+    assert!(matches!(client.request(), Request::Release { rest, .. } if rest < ms(1_100)), "{:?}", client.requests);
+}
+
+/// A server without memory refuses the hand-over, and the release then finds nothing.
+#[test]
+fn unlock_is_lost_if_the_hand_over_was_refused_and_the_hold_is_gone() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.unlock(1);
+    if !matches!(client.request(), Request::HandOver { .. }) {
+        panic!("{:?}", client.requests);
+    }
+    let (id, _) = client.requests.remove(0);
+    client.feed(Event::Refused(id));
+    assert!(is_release(client.request()));
+    client.reply(Reply::Gone);
+    client.assert_told(1, Outcome::Lost(Loss::Removed));
+}
+
+/// However long it waits, a writer asks for its mark again before the mark expires.
+#[test]
+fn a_writer_renews_its_mark_for_as_long_as_it_waits() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
+    client.feed(Event::Subscribed(Channel::Name));
+    for _ in 0..200 {
+        client.pass(ms(1_001));
+        assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
+        client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
+    }
+}
+
+/// After a release that others received, they go first.
+#[test]
+fn other_clients_go_first_after_a_release() {
+    let mut client = Client::new(Kind::Plain);
+    client.config.handovers = 0;
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.unlock(1);
+    client.reply(Reply::Released { receivers: 1 });
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+    client.pass(ms(6));
+    assert_eq!(client.requests.len(), 1);
+}
+
+/// A longer lease, and a request for one, end with their holder.
+#[test]
+fn a_longer_lease_does_not_pass_to_the_next_holder() {
+    let hour = ms(3_600_000);
+    for is_late in [false, true] {
+        let mut client = Client::new(Kind::Plain);
+        client.hold(1, A, KEPT);
+        client.acquire(2, B, KEPT, Limit::Forever);
+        if is_late {
+            client.feed(Event::Reconnected); // the next confirmation would extend the lease
+        }
+        client.feed(Event::Check { guard: t(1), ticket: t(3), lease: Some(hour) });
+        client.unlock(1);
+        while let Some((_, request)) = client.requests.first().copied() {
+            client.assert_waits(2);
+            match request {
+                Request::HandOver { lease, .. } => {
+                    assert_eq!(lease, ms(30_000));
+                    client.reply(Reply::Handed(None));
+                }
+                _ => client.reply(KEEPS),
+            }
+        }
+        client.assert_told(2, Outcome::Acquired);
+    }
+}
+
+/// An owner never waits for itself.
+#[test]
+fn a_branch_that_waits_to_write_ends_when_its_owner_reads() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, READ, Limit::Forever);
+    client.acquire(2, A, KEPT, Limit::Forever);
+    client.reply(GRANTED);
+    client.assert_told(2, Outcome::Upgrade);
+    client.acquire(3, A, KEPT, Limit::Forever);
+    client.assert_told(3, Outcome::Upgrade);
+}
+
+/// The mark of a writer that gave up would keep out the readers of its own client.
+#[test]
+fn a_mark_is_released_before_the_next_reader_asks() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
+    client.feed(Event::Dropped(t(1)));
+    client.acquire(2, A, READ, Limit::Once);
+    assert_eq!(client.requests.len(), 1);
+    assert!(is_release(client.request()), "{:?}", client.requests);
+    client.reply(RELEASED);
+    assert!(matches!(client.request(), Request::Acquire { mode: Mode::Shared, .. }));
+}
+
+/// A reader that is next after a writer left asks at once: it may enter beside readers.
+#[test]
+fn a_reader_behind_a_writer_that_left_asks_at_once() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
+    client.feed(Event::Subscribed(Channel::Name));
+    client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
+    client.acquire(2, B, READ, Limit::Forever);
+    client.feed(Event::Dropped(t(1)));
+    client.reply(Reply::Gone);
+    assert!(matches!(client.request(), Request::Acquire { mode: Mode::Shared, .. }));
+}
+
+/// A request whose reply was lost may run later, so the hold does not pass on in memory.
+#[test]
+fn a_grant_in_doubt_does_not_pass_on_in_memory() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.outage(ms(100), Event::Unknown);
+    client.pass(ms(50));
+    client.reply(GRANTED);
+    client.unlock(1);
+    client.assert_waits(2);
+    assert!(matches!(client.request(), Request::HandOver { .. }));
 }

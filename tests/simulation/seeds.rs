@@ -7,7 +7,7 @@ use std::{
 
 use crate::{server::Kind, world::World};
 
-const KINDS: [Kind; 3] = [Kind::Plain, Kind::Fenced, Kind::ReadWrite];
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::ReadWrite, Kind::Fair];
 
 fn var(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -19,6 +19,7 @@ fn kinds() -> Vec<Kind> {
         "plain" => vec![Kind::Plain],
         "fenced" => vec![Kind::Fenced],
         "read-write" => vec![Kind::ReadWrite],
+        "fair" => vec![Kind::Fair],
         _ => KINDS.to_vec(),
     }
 }

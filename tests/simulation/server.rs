@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::{
     family::{
+        fair::{Fair, FairAnswer, Told},
         fenced::Fenced,
         hash::{self, Answer, Hash, NO_CLAIM},
         rw::{self, ReadWrite, life},
     },
     lock::{HoldId, How, Mode, Moment, Reply, Request, Token},
     rules::{self, Lock, What, pass},
-    units::{FieldId, is_rest, writes},
+    units::{FieldId, GRACE, PLACE, is_rest, writes},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +19,24 @@ pub(crate) enum Kind {
     Plain,
     Fenced,
     ReadWrite,
+    Fair,
+}
+
+/// The subscribers at the time of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listeners {
+    /// The number of other clients that listen on the channel of the name.
+    pub(crate) others: u32,
+    /// Waiters that listen on channels of their own.
+    pub(crate) places: Vec<FieldId>,
+}
+
+/// The receivers of messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Published {
+    Nothing,
+    ToAll,
+    To(Vec<FieldId>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +50,7 @@ enum Name {
     Plain(Option<Lock>),
     Fenced(Fenced),
     ReadWrite(ReadWrite),
+    Fair(Fair),
 }
 
 fn nanos(time: Duration) -> i64 {
@@ -43,6 +63,7 @@ impl Server {
             Kind::Plain => Name::Plain(None),
             Kind::Fenced => Name::Fenced(Fenced::default()),
             Kind::ReadWrite => Name::ReadWrite(ReadWrite::default()),
+            Kind::Fair => Name::Fair(Fair::default()),
         };
         Server { now: Moment::ZERO, name }
     }
@@ -58,6 +79,7 @@ impl Server {
             Name::Plain(lock) => *lock = pass(*lock, time as u64),
             Name::Fenced(fenced) => fenced.lock = fenced.lock.take().and_then(|lock| lock.later(time)),
             Name::ReadWrite(rw) => rw.pass(time),
+            Name::Fair(fair) => fair.pass(time),
         }
     }
 
@@ -69,6 +91,10 @@ impl Server {
             Name::ReadWrite(rw) => {
                 let lives = rw.lives.values().map(|life| life.0);
                 lives.chain(rw.lock.as_ref().map(|lock| lock.left)).chain(rw.mark.map(|(_, left)| left)).min()
+            }
+            Name::Fair(fair) => {
+                let turns = fair.places.values().flat_map(|till| [*till, till - GRACE]).filter(|left| *left > 0);
+                turns.chain(fair.lock.as_ref().map(|lock| lock.left)).min()
             }
         };
         left.map(|left| self.now + Duration::from_nanos(left as u64))
@@ -83,6 +109,7 @@ impl Server {
                 let is_there = writes(field) || rw.lives.contains_key(&life(field));
                 rw.count(field).filter(|_| is_there)
             }
+            Name::Fair(fair) => fair.count(field),
         }
     }
 
@@ -91,7 +118,7 @@ impl Server {
         self.count(field)?;
         let left = match &self.name {
             Name::Plain(lock) => return lock.and_then(|lock| lock.left),
-            Name::Fenced(fenced) => fenced.lock.as_ref()?.left,
+            Name::Fenced(Fenced { lock, .. }) | Name::Fair(Fair { lock, .. }) => lock.as_ref()?.left,
             Name::ReadWrite(rw) if writes(field) => rw.lock.as_ref()?.left,
             Name::ReadWrite(rw) => rw.lives.get(&life(field))?.0,
         };
@@ -101,7 +128,9 @@ impl Server {
     pub(crate) fn fields(&self) -> Vec<FieldId> {
         match &self.name {
             Name::Plain(lock) => lock.iter().map(|lock| lock.id).collect(),
-            Name::Fenced(Fenced { lock, .. }) | Name::ReadWrite(ReadWrite { lock, .. }) => {
+            Name::Fenced(Fenced { lock, .. })
+            | Name::ReadWrite(ReadWrite { lock, .. })
+            | Name::Fair(Fair { lock, .. }) => {
                 lock.iter().flat_map(|lock| lock.fields.iter().map(|(id, _)| *id)).collect()
             }
         }
@@ -109,13 +138,36 @@ impl Server {
 
     /// Nothing at all is left, but what rests.
     pub(crate) fn is_empty(&self) -> bool {
-        self.fields().iter().all(is_rest) && self.mark().is_none()
+        self.fields().iter().all(is_rest) && self.mark().is_none() && self.queue().iter().all(|id| self.is_dead(id))
+    }
+
+    /// The waiters in the queue of a fair lock, the next one first. A place without a waiter is one, too.
+    pub(crate) fn queue(&self) -> Vec<FieldId> {
+        let Name::Fair(fair) = &self.name else { return Vec::new() };
+        let alone = fair.places.keys().filter(|id| !fair.line.contains(id));
+        fair.line.iter().chain(alone).copied().collect()
+    }
+
+    /// A waiter whose process was killed.
+    pub(crate) fn is_dead(&self, id: &FieldId) -> bool {
+        id.client == DEAD
+    }
+
+    pub(crate) fn has_dead(&self) -> bool {
+        self.queue().iter().any(|id| self.is_dead(id))
+    }
+
+    /// A process joins the queue and is killed.
+    pub(crate) fn add_dead(&mut self, id: HoldId) {
+        if let Name::Fair(fair) = &mut self.name {
+            fair.stands_in_line(&exclusive(DEAD, id), Some(PLACE));
+        }
     }
 
     pub(crate) fn mark(&self) -> Option<FieldId> {
         match &self.name {
             Name::ReadWrite(rw) => rw.mark.map(|(id, _)| id),
-            Name::Plain(_) | Name::Fenced(_) => None,
+            Name::Plain(_) | Name::Fenced(_) | Name::Fair(_) => None,
         }
     }
 
@@ -123,7 +175,7 @@ impl Server {
     pub(crate) fn admits(&self, mode: Mode) -> bool {
         match &self.name {
             Name::Plain(lock) => lock.is_none(),
-            Name::Fenced(fenced) => fenced.lock.is_none(),
+            Name::Fenced(Fenced { lock, .. }) | Name::Fair(Fair { lock, .. }) => lock.is_none(),
             Name::ReadWrite(rw) => match rw.mode() {
                 rw::Mode::Free => mode == Mode::Exclusive || !rw.mark.is_some_and(|(id, _)| writes(&id)),
                 rw::Mode::Read => mode == Mode::Shared && !rw.mark.is_some_and(|(id, _)| writes(&id)),
@@ -139,20 +191,47 @@ impl Server {
             Name::Plain(lock) => *lock = None,
             Name::Fenced(fenced) => fenced.lock = None,
             Name::ReadWrite(rw) => *rw = ReadWrite::default(),
+            Name::Fair(fair) => *fair = Fair::default(),
         }
         gone
     }
 
-    /// The reply, and whether something was published. `told`: how many others hear that.
-    pub(crate) fn run(&mut self, now: Moment, client: u8, request: Request, told: u32) -> (Reply, bool) {
+    /// All holds end. The waiter that is next is notified if it has a place on the server, and otherwise nobody.
+    pub(crate) fn force(&mut self, listeners: Listeners) -> (Vec<FieldId>, Published) {
+        let gone = self.fields();
+        let Name::Fair(fair) = &mut self.name else { return (self.lose_all(), Published::Nothing) };
+        fair.listening = listeners.places;
+        let notified = gone.iter().flat_map(|id| fair.force_unlock(id).1).collect();
+        fair.listening.clear();
+        (gone, Published::To(notified))
+    }
+
+    /// The reply, and what was published.
+    pub(crate) fn run(
+        &mut self,
+        now: Moment,
+        client: u8,
+        request: Request,
+        listeners: Listeners,
+    ) -> (Reply, Published) {
         self.pass_to(now);
-        match &mut self.name {
+        let told = listeners.others;
+        let (reply, published) = match &mut self.name {
             Name::Plain(lock) => plain(lock, client, request, told),
             Name::Fenced(name) => fenced(name, client, request, told),
             Name::ReadWrite(name) => read_write(name, client, request, told),
-        }
+            Name::Fair(name) => {
+                name.listening = listeners.places;
+                let (reply, notified) = fair(name, client, request);
+                name.listening.clear();
+                return (reply, Published::To(notified));
+            }
+        };
+        (reply, if published { Published::ToAll } else { Published::Nothing })
     }
 }
+
+const DEAD: u8 = u8::MAX;
 
 fn exclusive(client: u8, id: HoldId) -> FieldId {
     FieldId::new(client, id, Mode::Exclusive)
@@ -176,7 +255,9 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
     let reply = match after.reply {
         rules::Reply::Granted(_) => Reply::Granted(None),
         rules::Reply::Lost => Reply::Lost,
-        rules::Reply::Busy(left, _) => Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive },
+        rules::Reply::Busy(left, by) => {
+            Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive, own: by.own(client) }
+        }
         rules::Reply::Kept(_) => Reply::Kept { admits: true },
         rules::Reply::Released => Reply::Released { receivers: if after.published { told } else { 0 } },
         rules::Reply::Handed | rules::Reply::HandedBefore => Reply::Handed(None),
@@ -204,7 +285,7 @@ fn fenced(name: &mut Fenced, client: u8, request: Request, told: u32) -> (Reply,
             return answer;
         }
     };
-    (reply(answer, told, true), false)
+    (reply(answer, client, told, true), false)
 }
 
 fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> (Reply, bool) {
@@ -234,23 +315,61 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
             (name.write_hand_over(&exclusive(client, id), nanos(lease), &exclusive(client, to)), 0)
         }
     };
-    (reply(answer, if published > 0 { told } else { 0 }, false), published > 0)
+    (reply(answer, client, if published > 0 { told } else { 0 }, false), published > 0)
+}
+
+/// Its own scripts acquire and release; the lease is that of the plain lock.
+fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) {
+    let (answer, notified) = match request {
+        Request::Acquire { id, lease, count, how, .. } => {
+            name.acquire(&exclusive(client, id), nanos(lease), u64::from(count), asked(how))
+        }
+        Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),
+        Request::Renew { id, lease, .. } => {
+            let own = name.lock.as_mut().filter(|lock| lock.count(&exclusive(client, id)).is_some());
+            let kept = own.map(|lock| lock.lasts(lease.map_or(0, nanos)));
+            return (kept.map_or(Reply::Gone, |()| Reply::Kept { admits: false }), Vec::new());
+        }
+        Request::HandOver { .. } => return (Reply::Conflict, Vec::new()), // there is no script for that
+    };
+    (fair_reply(answer), notified)
+}
+
+fn fair_reply(answer: FairAnswer) -> Reply {
+    let time = |left: i64| u64::try_from(left).ok().map(Duration::from_nanos);
+    let unheard = |told: Told, found| Reply::Unheard { found, grace: time(told.till).unwrap_or_default() };
+    match answer {
+        FairAnswer::Granted(_) => Reply::Granted(None),
+        FairAnswer::Lost => Reply::Lost,
+        FairAnswer::Conflict => Reply::Conflict,
+        FairAnswer::Out => Reply::Out,
+        FairAnswer::Queued(left, place, _) => Reply::Queued { left: time(left), place: place as u64 },
+        FairAnswer::Busy(left, _) => Reply::Busy { left: time(left), by: Mode::Exclusive, own: None },
+        FairAnswer::Released(told) if told.heard == 0 && told.till > 0 => unheard(told, true),
+        FairAnswer::Gone(told) if told.heard == 0 && told.till > 0 => unheard(told, false),
+        FairAnswer::Released(told) => Reply::Released { receivers: told.heard as u32 },
+        FairAnswer::Gone(_) => Reply::Gone,
+    }
 }
 
 fn asked(how: How) -> hash::How {
     match how {
         How::Try | How::Beside(_) => hash::How::First,
         How::Wait => hash::How::Wait,
+        How::Stay => hash::How::Stay,
         How::Again => hash::How::Again,
     }
 }
 
-fn reply(answer: Answer, told: u32, has_token: bool) -> Reply {
+fn reply(answer: Answer, client: u8, told: u32, has_token: bool) -> Reply {
     match answer {
         Answer::Granted(token) => Reply::Granted(has_token.then_some(Token(token))),
         Answer::Lost => Reply::Lost,
         Answer::Conflict => Reply::Conflict,
-        Answer::Busy(left, by) => Reply::Busy { left: u64::try_from(left).ok().map(Duration::from_nanos), by: by.mode },
+        Answer::Busy(left, by) => {
+            let left = u64::try_from(left).ok().map(Duration::from_nanos);
+            Reply::Busy { left, by: by.mode, own: by.own(client) }
+        }
         Answer::Released | Answer::Forced => Reply::Released { receivers: told },
         Answer::Gone | Answer::Free | Answer::Held(_) => Reply::Gone,
         Answer::Kept(_, admits) => Reply::Kept { admits },

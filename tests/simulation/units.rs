@@ -20,10 +20,23 @@ pub(crate) type Ticks = u64;
 
 pub(crate) const MARKED: i64 = 3_000_000_000;
 pub(crate) const SOON: i64 = 100_000_000;
+pub(crate) const PLACE: i64 = 30_000_000_000;
+pub(crate) const GRACE: i64 = 5_000_000_000;
+/// There are no JVMs here.
+pub(crate) const JVM: i64 = 0;
+/// Of a waiter that never had a place.
+pub(crate) const NEVER: i64 = -1_000_000_000_000_000;
 
 impl FieldId {
     pub(crate) fn new(client: u8, id: HoldId, mode: Mode) -> FieldId {
         FieldId { client, id, mode, rests: false }
+    }
+}
+
+impl FieldId {
+    /// Its number, if this client holds it.
+    pub(crate) fn own(self, client: u8) -> Option<HoldId> {
+        (self.client == client && !self.rests).then_some(self.id)
     }
 }
 
@@ -43,6 +56,10 @@ pub(crate) fn rest_of(id: &FieldId) -> FieldId {
 
 pub(crate) fn is_rest(id: &FieldId) -> bool {
     id.rests
+}
+
+pub(crate) fn is_of_one_client(one: &FieldId, other: &FieldId) -> bool {
+    one.client == other.client
 }
 
 pub(crate) fn writes(id: &FieldId) -> bool {

@@ -8,10 +8,10 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request,
-        RequestId, Rules, Terms, Ticket, Token,
+        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
+        Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
-    server::{Kind, Server},
+    server::{Kind, Listeners, Published, Server},
     units::FieldId,
 };
 
@@ -22,6 +22,13 @@ const OUTAGE: Duration = Duration::from_millis(1500);
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
+}
+
+pub(crate) fn state_of(kind: Kind) -> LockState {
+    match kind {
+        Kind::Plain | Kind::Fenced | Kind::ReadWrite => LockState::new(Numbers::after(0)),
+        Kind::Fair => LockState::fair(Numbers::after(0)),
+    }
 }
 
 /// The rules of a kind.
@@ -54,10 +61,12 @@ enum Step {
     },
     Message {
         client: usize,
+        channel: Channel,
         sub: u32,
     },
     Subscribed {
         client: usize,
+        channel: Channel,
         sub: u32,
     },
     Reconnect {
@@ -69,6 +78,8 @@ enum Step {
         epoch: u32,
     },
     Fault,
+    /// A process joins the queue on the server and is killed.
+    Killed,
     Caller {
         client: usize,
         owner: usize,
@@ -128,9 +139,9 @@ struct Client {
     last_back: u64,
     under_way: BTreeSet<RequestId>,
     backlog: Vec<(RequestId, Request)>,
-    sub: u32,
-    subscribed: bool,
-    wants_sub: bool,
+    subs: u32,
+    /// The number of each subscription, and whether it has begun.
+    channels: BTreeMap<Channel, (u32, bool)>,
     timer: u64,
     tickets: u64,
     calls: BTreeMap<Ticket, Call>,
@@ -153,9 +164,9 @@ impl Call {
 }
 
 impl Client {
-    fn new(rng: &mut fastrand::Rng, config: Config) -> Client {
+    fn new(rng: &mut fastrand::Rng, kind: Kind, config: Config) -> Client {
         Client {
-            state: LockState::new(Numbers::after(0)),
+            state: state_of(kind),
             config,
             ppm: rng.i64(-500..=500),
             offset: rng.u64(..10) * 1000 * MS,
@@ -166,9 +177,8 @@ impl Client {
             last_back: 0,
             under_way: BTreeSet::new(),
             backlog: Vec::new(),
-            sub: 0,
-            subscribed: false,
-            wants_sub: false,
+            subs: 0,
+            channels: BTreeMap::new(),
             timer: u64::MAX,
             tickets: 0,
             calls: BTreeMap::new(),
@@ -186,6 +196,10 @@ impl Client {
     fn true_time(&self, local: Moment) -> u64 {
         let since = local.0.saturating_sub(self.offset) as i128;
         (since * 1_000_000 / (1_000_000 + self.ppm as i128) + 2) as u64
+    }
+
+    fn listens(&self, channel: Channel) -> Option<u32> {
+        self.channels.get(&channel).filter(|(_, on)| *on).map(|(sub, _)| *sub)
     }
 
     fn is_waiting(&self) -> bool {
@@ -230,6 +244,8 @@ pub(crate) struct World {
     ending: bool,
     /// The last request released the lock, and said so.
     freed: bool,
+    /// A waiter that was killed was in the queue since the lock is free.
+    behind_dead: bool,
     last_token: Option<(Token, FieldId)>,
     /// The mark of a writer, and since when it is there.
     mark: Option<(FieldId, u64)>,
@@ -251,6 +267,7 @@ fn any_config(rng: &mut fastrand::Rng) -> Config {
         outage_timeout: [ms(500), OUTAGE][rng.usize(..2)],
         command_timeout: COMMAND,
         round_trip: ms(1),
+        publishes: true,
     }
 }
 
@@ -263,7 +280,7 @@ impl World {
         let (faulty, overtaking) = (rng.u8(..4) > 0, rng.u8(..3) == 0);
         let config = any_config(&mut rng);
         let trouble = [30, 300, 3000][rng.usize(..3)];
-        let clients = (0..rng.usize(1..=3)).map(|_| Client::new(&mut rng, config.clone())).collect();
+        let clients = (0..rng.usize(1..=3)).map(|_| Client::new(&mut rng, kind, config.clone())).collect();
         let mut world = World {
             kind,
             rules: rules_of(kind),
@@ -285,6 +302,7 @@ impl World {
             free_since: None,
             ending: false,
             freed: false,
+            behind_dead: false,
             last_token: None,
             mark: None,
             aloud,
@@ -310,6 +328,9 @@ impl World {
         }
         if self.faulty {
             self.after(50 * MS, Step::Fault);
+        }
+        if self.kind == Kind::Fair && self.rng.u8(..4) == 0 {
+            self.after(50 * MS, Step::Killed);
         }
     }
 
@@ -385,17 +406,12 @@ impl World {
                 self.count(|| format!("lost: {loss:?}"));
                 return self.lost(client, ticket, loss);
             }
-            Action::Subscribe => {
-                let one = &mut self.clients[client];
-                (one.wants_sub, one.sub) = (true, one.sub + 1);
-                let (sub, after) = (one.sub, self.delay());
-                self.after(after, Step::Subscribed { client, sub });
-            }
-            Action::Unsubscribe => {
-                let one = &mut self.clients[client];
-                (one.wants_sub, one.subscribed) = (false, false);
+            Action::Subscribe(channel) => {
+                let after = self.delay();
+                self.subscribe(client, channel, after);
             }
             Action::Left { .. } | Action::Ended(_) => {}
+            Action::Unsubscribe(channel) => _ = self.clients[client].channels.remove(&channel),
             Action::Yield => {
                 self.count(|| "rests".into());
                 let after = self.rng.u64(..50_000);
@@ -412,6 +428,14 @@ impl World {
         if let Some(call) = self.clients[client].calls.values().find(writes) {
             self.beside.insert(field(id, mode), call.owner);
         }
+    }
+
+    fn subscribe(&mut self, client: usize, channel: Channel, after: u64) {
+        let one = &mut self.clients[client];
+        one.subs += 1;
+        one.channels.insert(channel, (one.subs, false));
+        let sub = one.subs;
+        self.after(after, Step::Subscribed { client, channel, sub });
     }
 
     fn send(&mut self, client: usize, id: RequestId, request: Request) {
@@ -440,6 +464,8 @@ impl World {
     // ---- notifications ----
 
     fn notified(&mut self, client: usize, ticket: Ticket, outcome: Outcome) -> Check {
+        // What callers cannot know has one name here.
+        let outcome = if outcome == Outcome::Unconfirmed { Outcome::Unavailable } else { outcome };
         let Some(call) = self.clients[client].calls.get(&ticket).cloned() else {
             return Ok(()); // its caller has gone
         };
@@ -483,7 +509,8 @@ impl World {
                 && one.state.is_waiting(*other)
         };
         let is_beside = call.mode() == Mode::Shared && one.writes(call.owner);
-        if self.waiting_before.contains(&ticket) && !is_beside && one.calls.iter().any(was_first) {
+        let is_in_order = self.kind == Kind::Fair || !self.waiting_before.contains(&ticket); // the server has the order
+        if !is_in_order && !is_beside && one.calls.iter().any(was_first) {
             return Err(format!("{client} {ticket:?} overtook another"));
         }
         self.check_token(client, ticket)?;
@@ -578,7 +605,7 @@ impl World {
         self.t = t;
         self.steps += 1;
         match self.steps_ahead.remove(&seq).expect("it was queued") {
-            Step::Arrive { client, epoch, id, request } => self.arrive(client, epoch, id, request),
+            Step::Arrive { client, epoch, id, request } => self.arrive(client, epoch, id, request)?,
             Step::Back { client, epoch, id, event } => {
                 let one = &mut self.clients[client];
                 if one.epoch == epoch && one.under_way.remove(&id) {
@@ -591,22 +618,23 @@ impl World {
                 self.feed(client, Event::Due)?;
             }
             Step::Timer { .. } => {}
-            Step::Message { client, sub } => {
-                if self.clients[client].subscribed && self.clients[client].sub == sub {
-                    self.feed(client, Event::Message)?;
+            Step::Message { client, channel, sub } => {
+                if self.clients[client].listens(channel) == Some(sub) {
+                    self.feed(client, Event::Message(channel))?;
                 }
             }
-            Step::Subscribed { client, sub } => {
-                let one = &mut self.clients[client];
-                if one.wants_sub && one.sub == sub {
-                    one.subscribed = true;
-                    self.feed(client, Event::Subscribed)?;
+            Step::Subscribed { client, channel, sub } => {
+                let known = self.clients[client].channels.get_mut(&channel).filter(|(known, _)| *known == sub);
+                if let Some((_, on)) = known {
+                    *on = true;
+                    self.feed(client, Event::Subscribed(channel))?;
                 }
             }
             Step::Reconnect { client, epoch } => self.reconnect(client, epoch)?,
             Step::GiveUp { client, epoch } if self.clients[client].epoch == epoch => self.cut(client)?,
             Step::GiveUp { .. } => {}
             Step::Fault => self.fault()?,
+            Step::Killed => self.killed(),
             Step::Caller { client, owner } => self.caller(client, owner)?,
         }
         self.look()?;
@@ -614,28 +642,34 @@ impl World {
     }
 
     /// A request comes to the server.
-    fn arrive(&mut self, client: usize, epoch: u32, id: RequestId, request: Request) {
+    fn arrive(&mut self, client: usize, epoch: u32, id: RequestId, request: Request) -> Check {
         if self.clients[client].epoch != epoch && !self.overtaking {
-            return; // closed before the next connection
+            return Ok(()); // closed before the next connection
         }
         if self.faulty && self.rng.u8(..100) == 0 {
             let event = if self.rng.bool() { Event::Refused(id) } else { Event::NotNow(id) };
             (self.last_fault, self.clients[client].unknown) = (self.t, self.clients[client].unknown + 1);
-            return self.after(MS / 2, Step::Back { client, epoch, id, event });
+            self.after(MS / 2, Step::Back { client, epoch, id, event });
+            return Ok(());
         }
-        let others =
-            (0..self.clients.len()).filter(|other| *other != client && self.clients[*other].subscribed).count();
-        let (reply, published) = self.server.run(self.server_time(), client as u8, request, others as u32);
+        if self.kind == Kind::Fair && matches!(request, Request::HandOver { .. }) {
+            return Err(format!("{client} hands over a fair lock"));
+        }
+        let (listeners, before) = (self.listeners(client), self.server.queue());
+        let (reply, published) = self.server.run(self.server_time(), client as u8, request, listeners);
         self.say(|| format!("server: {client} {request:?} -> {reply:?}  {:?}", self.server));
         self.count(|| {
             let name = |text: String| text.split([' ', '(']).next().unwrap_or_default().to_owned();
             format!("{} => {}", name(format!("{request:?}")), name(format!("{reply:?}")))
         });
         self.handed += u64::from(matches!(reply, Reply::Handed(_)));
-        self.freed = published;
-        if published {
-            self.publish();
+        let is_notified = !matches!(&published, Published::Nothing) && published != Published::To(Vec::new());
+        if self.kind == Kind::Fair && is_notified && !self.freed {
+            self.free_since = None; // a late release notifies the next waiter of a lock whose lease has ended
         }
+        self.freed = is_notified || self.kind == Kind::Fair && self.freed;
+        self.publish(published);
+        self.check_passed_over(&before, request)?;
         let after = self.delay();
         let one = &mut self.clients[client];
         let back = (self.t + after).max(one.last_back + 1);
@@ -643,14 +677,50 @@ impl World {
         if !(one.frozen && self.rng.bool()) {
             self.after(back - self.t, Step::Back { client, epoch, id, event: Event::Replied(id, reply) });
         }
+        Ok(())
     }
 
-    fn publish(&mut self) {
-        for client in 0..self.clients.len() {
-            if self.clients[client].subscribed {
-                let (sub, after) = (self.clients[client].sub, self.delay());
-                self.after(after, Step::Message { client, sub });
-            }
+    /// The subscribers other than this client, and all waiters that listen.
+    fn listeners(&self, client: usize) -> Listeners {
+        let others = (0..self.clients.len()).filter(|other| *other != client);
+        let others = others.filter(|other| self.clients[*other].listens(Channel::Name).is_some()).count() as u32;
+        let mut places = Vec::new();
+        for (at, one) in self.clients.iter().enumerate() {
+            let on = one.channels.iter().filter(|(_, (_, on))| *on).map(|(channel, _)| *channel);
+            let ids = on.filter_map(|channel| if let Channel::Place(id) = channel { Some(id) } else { None });
+            places.extend(ids.map(|id| FieldId::new(at as u8, id, Mode::Exclusive)));
+        }
+        Listeners { others, places }
+    }
+
+    fn publish(&mut self, published: Published) {
+        let receivers: Vec<_> = match published {
+            Published::Nothing => Vec::new(),
+            Published::ToAll => (0..self.clients.len()).map(|client| (client, Channel::Name)).collect(),
+            Published::To(ids) => ids.iter().map(|id| (usize::from(id.client), Channel::Place(id.id))).collect(),
+        };
+        for (client, channel) in receivers {
+            let Some(sub) = self.clients.get(client).and_then(|one| one.listens(channel)) else { continue };
+            let after = self.delay();
+            self.after(after, Step::Message { client, channel, sub });
+        }
+    }
+
+    /// The server passes over a waiter only if the waiter does not come.
+    fn check_passed_over(&self, before: &[FieldId], request: Request) -> Check {
+        let queue = self.server.queue();
+        let own = match request {
+            Request::Acquire { id, .. } | Request::Release { id, .. } => Some(id),
+            Request::Renew { .. } | Request::HandOver { .. } => None,
+        };
+        let waits = |id: &&FieldId| {
+            let client = self.clients.get(usize::from(id.client));
+            client.is_some_and(|one| one.state.places().any(|place| place == id.id))
+        };
+        let gone = before.iter().filter(|id| !queue.contains(id) && Some(id.id) != own);
+        match gone.filter(waits).next() {
+            Some(id) if !self.is_troubled() => Err(format!("{id} was passed over")),
+            _ => Ok(()),
         }
     }
 
@@ -709,7 +779,10 @@ impl World {
             }
             _ => {
                 self.say(|| "-- forced open".into());
-                self.rob();
+                self.server.pass_to(self.server_time());
+                let (gone, published) = self.server.force(self.listeners(usize::MAX));
+                self.robbed.extend(gone);
+                self.publish(published);
                 if self.rng.bool() { self.forced_by(client) } else { Ok(()) }
             }
         }
@@ -723,17 +796,28 @@ impl World {
         self.feed(client, Event::Forced)
     }
 
+    fn killed(&mut self) {
+        if !self.ending {
+            self.say(|| "-- a waiter was killed".into());
+            self.server.pass_to(self.server_time());
+            self.server.add_dead(HoldId(self.seq));
+            let next = self.rng.u64(1..6_000) * MS;
+            self.after(next, Step::Killed);
+        }
+    }
+
     fn unsubscribe(&mut self, client: usize) -> Check {
         self.say(|| format!("-- subscription of {client} ends"));
-        if !self.clients[client].subscribed {
-            return Ok(());
+        let channels: Vec<_> =
+            self.clients[client].channels.iter().filter(|(_, (_, on))| *on).map(|(c, _)| *c).collect();
+        for channel in channels {
+            if self.clients[client].listens(channel).is_some() {
+                let after = self.rng.u64(..500) * MS;
+                self.subscribe(client, channel, after);
+                self.feed(client, Event::Unsubscribed(channel))?;
+            }
         }
-        let after = self.rng.u64(..500) * MS;
-        let one = &mut self.clients[client];
-        (one.subscribed, one.sub) = (false, one.sub + 1);
-        let sub = one.sub;
-        self.after(after, Step::Subscribed { client, sub });
-        self.feed(client, Event::Unsubscribed)
+        Ok(())
     }
 
     fn rob(&mut self) {
@@ -918,6 +1002,7 @@ impl World {
         self.mark = mark.map(|mark| self.mark.filter(|(known, _)| *known == mark).unwrap_or((mark, self.t)));
         let mut certain = Vec::new();
         for at in 0..self.clients.len() {
+            self.check_one_holder(at)?;
             for (ticket, call) in &self.clients[at].calls {
                 match call.what {
                     What::Guard { seen, since, lost, field } => {
@@ -940,6 +1025,19 @@ impl World {
             return Err(format!("two certain holders: {certain:?}"));
         }
         self.check_free()
+    }
+
+    /// A client knows that two of its owners cannot hold a lock, also if it was taken from one of them.
+    fn check_one_holder(&self, at: usize) -> Check {
+        let one = &self.clients[at];
+        let is_certain = |ticket: &Ticket| one.state.certain_until(*ticket, one.local(self.t)).is_some();
+        let is_guard = |call: &Call| call.field().is_some_and(|field| field.mode == Mode::Exclusive);
+        let certain = one.calls.iter().filter(|(ticket, call)| is_guard(call) && is_certain(ticket));
+        let owners: BTreeSet<_> = certain.map(|(_, call)| call.owner).collect();
+        match owners.len() {
+            0 | 1 => Ok(()),
+            _ => Err(format!("{at} has two certain owners: {owners:?}")),
+        }
     }
 
     /// A certain holder has the lock on the server, and the counts agree.
@@ -1009,14 +1107,17 @@ impl World {
         let could_have = |one: &Client| one.state.waiting().1.is_some_and(|mode| self.server.admits(mode));
         let is_left = self.clients.iter().any(|one| one.is_waiting() && could_have(one));
         self.free_since = if is_left { self.free_since.or(Some(self.t)) } else { None };
+        if self.free_since.is_none() {
+            self.freed &= self.kind != Kind::Fair; // the next release counts
+        }
+        self.behind_dead = self.free_since.is_some() && (self.behind_dead || self.server.has_dead());
         // Where a lease ends nobody is told, and others sleep as long as they were told that it lasts.
-        let bound = if self.is_troubled() {
-            8_000
-        } else if self.freed {
-            60
-        } else {
-            5_100
+        let bound = match (self.is_troubled(), self.freed) {
+            (true, _) => 8_000,
+            (false, true) => 60,
+            (false, false) => 5_100,
         };
+        let bound = if self.behind_dead { bound + 5_050 } else { bound };
         match self.free_since {
             Some(since) if self.t > since + bound * MS => {
                 Err(format!("could be had, and waited for since {} ms", (self.t - since) / MS))

@@ -1,223 +1,28 @@
 //! The fair lock and its line.
 
-use std::collections::BTreeMap;
-
 use redis::Pipeline;
 
-use super::{Hash, IDS, Real, Request, Rules, TICK, assert_seen, one_of, ours, sources, walk};
+use super::{
+    Hash, IDS, Real, Request, Rules, TICK, assert_seen, one_of,
+    rules::{fair::Fair, hash::How},
+    sources, walk,
+};
+use crate::units::{JVM, PLACE};
 
 const LINE: &str = "redisson_lock_queue:{x}";
 const PLACES: &str = "redisson_lock_timeout:{x}";
-/// How long a place lasts, how long one that was called has to come, and what a JVM takes off.
-const PLACE: i64 = 12;
-const GRACE: i64 = 2;
-const JVM: i64 = 120;
-/// Of a head that never had a place.
-const NEVER: i64 = -1_000_000;
 
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Fair {
-    lock: Option<Hash>,
-    /// The next first.
-    line: Vec<String>,
-    /// Until when, counted from now.
-    places: BTreeMap<String, i64>,
-    listening: Vec<String>,
-}
-
-/// Whose turn it is, for how long, how many heard that, and how often somebody was called.
-#[derive(Default)]
-struct Called {
-    first: Option<String>,
-    till: i64,
-    heard: u64,
-    published: u64,
-}
-
-impl Called {
-    fn answer(&self, code: &str) -> (String, u64) {
-        let time = if self.first.is_some() { self.till } else { 0 };
-        (format!("{code} {} {time}", self.heard), self.published)
+fn asked(how: &str) -> How {
+    match how {
+        "join" => How::Wait,
+        "stay" => How::Stay,
+        "again" => How::Again,
+        _ => How::First,
     }
 }
 
-impl Fair {
-    fn count(&self, id: &str) -> Option<u64> {
-        self.lock.as_ref()?.count(id)
-    }
-
-    fn place(&self, id: &str) -> Option<usize> {
-        self.line.iter().position(|other| other == id)
-    }
-
-    fn leave(&mut self, id: &str) {
-        self.line.retain(|other| other != id);
-        self.places.remove(id);
-    }
-
-    /// The lock is free, or `fresh`: free only now.
-    fn call_next(&mut self, me: &str, fresh: bool) -> Called {
-        let mut published = 0;
-        loop {
-            let Some(first) = self.line.first().cloned() else { return Called { published, ..Called::default() } };
-            if first == me {
-                return Called { first: Some(first), published, ..Called::default() };
-            }
-            let till = self.places.get(&first).copied().unwrap_or(NEVER);
-            let is_called = !fresh && till <= GRACE;
-            if is_called && till > 0 {
-                return Called { first: Some(first), till, heard: 0, published };
-            }
-            if !is_called {
-                published += 1;
-                let heard = u64::from(self.listening.contains(&first));
-                if let Some(turn) = turn(till, fresh && heard > 0) {
-                    self.places.insert(first.clone(), turn);
-                    return Called { first: Some(first), till: turn, heard, published };
-                }
-            }
-            self.leave(&first);
-            if is_called && !is_of_one_client(&first, me) {
-                published += self.sweep(&first);
-            }
-        }
-    }
-
-    /// One did not come: those of its client that do not listen leave. How many were called.
-    fn sweep(&mut self, gone: &str) -> u64 {
-        let theirs: Vec<_> = self.line.iter().filter(|id| is_of_one_client(id, gone)).cloned().collect();
-        for id in &theirs {
-            if !self.listening.contains(id) {
-                self.leave(id);
-            }
-        }
-        u64::try_from(theirs.len()).expect("few")
-    }
-
-    fn acquire(&mut self, id: &str, lease: i64, level: u64, how: &str) -> (String, u64) {
-        if let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) {
-            lock.set(id, level);
-            lock.lasts(lease);
-            return (format!("granted {level}"), 0);
-        }
-        let theirs = self.lock.as_ref().map_or(Some(String::new()), |lock| lock.holder().cloned());
-        match theirs {
-            _ if how == "again" => ("lost".to_owned(), 0),
-            None => ("conflict".to_owned(), 0),
-            _ if how == "stay" && self.place(id).is_none() => ("out".to_owned(), 0),
-            Some(theirs) => self.take_or_wait(id, lease, level, (how, &theirs)),
-        }
-    }
-
-    fn take_or_wait(&mut self, id: &str, lease: i64, level: u64, (how, theirs): (&str, &str)) -> (String, u64) {
-        let (left, published) = match &self.lock {
-            Some(lock) => (lock.left, 0),
-            None => {
-                let called = self.call_next(id, false);
-                if called.first.as_deref().is_none_or(|first| first == id) {
-                    self.leave(id);
-                    self.lock = Some(Hash::of(None, id, level, lease));
-                    return (format!("granted {level}"), called.published);
-                }
-                (called.till, called.published)
-            }
-        };
-        if how == "first" {
-            return (format!("busy {left} {theirs}"), published);
-        }
-        let place = self.stand(id);
-        (format!("queued {left} {place} {theirs}"), published)
-    }
-
-    /// In line: in which place, from 1.
-    fn stand(&mut self, id: &str) -> usize {
-        let before = self.place(id).unwrap_or(self.line.len());
-        if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1 - GRACE..=GRACE).contains(till)) {
-            return 1; // it was called a while ago, though its lock is held: for another lock that shares the line
-        }
-        if before == self.line.len() {
-            self.line.push(id.to_owned());
-        }
-        let jvms = self.line[..before].iter().filter(|other| !ours(other)).count();
-        self.places.insert(id.to_owned(), PLACE + JVM * i64::try_from(jvms).expect("few"));
-        before + 1
-    }
-
-    fn release(&mut self, id: &str, rest: i64, level: u64) -> (String, u64) {
-        match (self.count(id), level) {
-            (None, 0) if self.count(&rest_of(id)).is_some() => self.told_head(),
-            (None, 0) => {
-                let was = self.place(id);
-                if was.is_some() {
-                    self.leave(id);
-                }
-                if self.lock.is_some() {
-                    return ("gone 0 0".to_owned(), 0);
-                }
-                self.call_next("", was == Some(0)).answer("gone")
-            }
-            (None, _) => ("gone 0 0".to_owned(), 0),
-            (Some(_), 0) if rest > 0 => {
-                self.lock = Some(Hash::of(None, &rest_of(id), 1, rest));
-                self.told_head()
-            }
-            (Some(_), 0) => {
-                self.lock = None;
-                self.call_next("", true).answer("released")
-            }
-            (Some(_), level) => {
-                self.lock.iter_mut().for_each(|lock| lock.set(id, level));
-                ("released 0 0".to_owned(), 0)
-            }
-        }
-    }
-
-    /// It is told to look when the time of the one that was released early is over.
-    fn told_head(&self) -> (String, u64) {
-        let hears = self.line.first().is_some_and(|head| self.listening.contains(head));
-        (format!("released {} 0", u8::from(hears)), u64::from(!self.line.is_empty()))
-    }
-
-    fn force_unlock(&mut self, id: &str) -> (String, u64) {
-        if self.count(id).is_none() {
-            return ("gone".to_owned(), 0);
-        }
-        self.lock = None;
-        ("released".to_owned(), self.call_next("", true).published)
-    }
-
-    fn waiters(&self) -> (String, u64) {
-        let line = self.line.join("\n");
-        (if line.is_empty() { "free".to_owned() } else { format!("held {line}") }, 0)
-    }
-
-    /// Somebody comes who will not ask again, with a place or without.
-    fn stands_in_line(&mut self, id: &str, place: Option<i64>) {
-        if self.place(id).is_none() {
-            self.line.push(id.to_owned());
-        }
-        match place {
-            Some(place) => _ = self.places.insert(id.to_owned(), place),
-            None => _ = self.places.remove(id),
-        }
-    }
-}
-
-/// What stays of a hold that is released early.
-fn rest_of(id: &str) -> String {
-    format!("{id}:rest")
-}
-
-fn is_of_one_client(one: &str, other: &str) -> bool {
-    one.rsplit_once(':').map(|id| id.0) == other.rsplit_once(':').map(|id| id.0)
-}
-
-/// The turn of one that is called: one whose place is over has it only if it listens.
-fn turn(till: i64, listens: bool) -> Option<i64> {
-    match listens {
-        true => Some(till.max(GRACE)),
-        false => (till > 0).then_some(till.min(GRACE)),
-    }
+fn waiters(line: &[String]) -> String {
+    if line.is_empty() { "free".to_owned() } else { format!("held {}", line.join("\n")) }
 }
 
 impl Rules for Fair {
@@ -225,12 +30,22 @@ impl Rules for Fair {
 
     fn run(&mut self, request: &Request) -> (String, u64) {
         let Request { script, id, lease, level, more, .. } = request;
-        match *script {
-            "acquire" => self.acquire(id, *lease, *level, more),
-            "release" => self.release(id, *lease, *level),
-            "force_unlock" => self.force_unlock(id),
-            _ => self.waiters(),
-        }
+        let (answer, published) = match *script {
+            "acquire" => {
+                let (answer, published) = self.acquire(id, *lease, *level, asked(more));
+                (answer.to_string(), published.len())
+            }
+            "release" => {
+                let (answer, published) = self.release(id, *lease, *level);
+                (answer.to_string(), published.len())
+            }
+            "force_unlock" => {
+                let (found, published) = self.force_unlock(id);
+                (if found { "released" } else { "gone" }.to_owned(), published.len())
+            }
+            _ => (waiters(&self.line), 0),
+        };
+        (answer, u64::try_from(published).expect("few"))
     }
 
     fn source(script: &str) -> String {
@@ -271,11 +86,7 @@ impl Rules for Fair {
             7 | 8 => self.stands_in_line(IDS[3], Some(PLACE + JVM)),
             9 => self.stands_in_line(id, None),
             10 => self.stands_in_line(id, Some(rng.i64(-1..=4))),
-            _ => {
-                let time = rng.i64(1..=3);
-                self.lock = self.lock.take().and_then(|lock| lock.later(time));
-                self.places.values_mut().for_each(|till| *till -= time);
-            }
+            _ => self.pass(rng.i64(1..=3)),
         }
     }
 

@@ -20,7 +20,7 @@ use std::{
 
 use redis::{Connection, FromRedisValue, Pipeline};
 
-use crate::{server::Server, units::ours};
+use crate::server::Server;
 use hash::Hash;
 
 const TICK: i64 = 2_500; // milliseconds

@@ -72,8 +72,10 @@ pub(crate) fn later(left: i64, time: i64) -> Option<i64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     First,
-    /// A writer leaves a mark beside readers: `join` and `stay`.
+    /// A writer leaves a mark beside readers: `join` and `stay`. For a fair lock: `join`.
     Wait,
+    /// A waiter keeps its place in the queue of a fair lock.
+    Stay,
     Turn,
     Late,
     Again,

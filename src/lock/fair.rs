@@ -1,0 +1,219 @@
+//! Waiters in a queue on the server. Each owner that waits has a place there, with requests and messages of its own. The server decides
+//! which place is next, so nothing passes from owner to owner in this process.
+
+use std::time::Duration;
+
+use super::{
+    on_server::OnServer,
+    places::{Asked, Listening, Place, Waiting},
+    requests::Failure,
+    server_hold::{Granted, ServerHold},
+    state::{Life, LockState, Wanted},
+    types::{Config, Cx, HoldId, Loss, Mode, Moment, Outcome, Owner, Reply, RequestId},
+};
+
+/// The longest sleep between two requests of a waiter. It is the cost of a lost message.
+const LONGEST_NAP: Duration = Duration::from_secs(5);
+/// The same for the next waiters, which notice that the one before them does not come.
+const NEXT_NAP: Duration = Duration::from_millis(2_500);
+/// The same while no message can arrive.
+const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
+
+impl LockState {
+    // ---- owners that wait have a place, others have none ----
+
+    pub(super) fn settle_places(&mut self, cx: &mut Cx<'_>) {
+        loop {
+            let changed = self.queue.take_changed();
+            if changed.is_empty() || matches!(self.wanted, Wanted::One(_)) {
+                return;
+            }
+            changed.into_iter().for_each(|owner| self.settle_place(owner, cx));
+        }
+    }
+
+    fn settle_place(&mut self, owner: Owner, cx: &mut Cx<'_>) {
+        let Wanted::Places(places) = &mut self.wanted else { return };
+        let waits = self.queue.first_of(owner).is_some();
+        match places.of(owner) {
+            None if waits => places.join(owner, self.numbers.hold(), cx.now),
+            Some(id) if !waits => places.leave(id, cx),
+            Some(id) => self.answer_soon(id, owner, cx),
+            None => {}
+        }
+    }
+
+    /// Waiters of this owner that wait for the next reply only need none if the place is behind others.
+    fn answer_soon(&mut self, id: HoldId, owner: Owner, cx: &mut Cx<'_>) {
+        let Wanted::Places(places) = &mut self.wanted else { return };
+        if places.waiting(id).is_some_and(|waiting| waiting.is_behind_others(cx.now)) {
+            return self.queue.refuse_owner(owner, cx.now, cx);
+        }
+        if self.queue.of(owner).any(|(_, waiter)| !waiter.keeps_waiting()) {
+            places.change_waiting(id, |waiting| waiting.look_if_asleep(cx.now));
+        }
+    }
+
+    // ---- time ----
+
+    /// Waiters that waited long enough for a server that does not reply get `Unavailable`.
+    pub(super) fn expire_places(&mut self, cx: &mut Cx<'_>) {
+        while let Wanted::Places(places) = &mut self.wanted
+            && let Some((since, id)) = places.silent().filter(|(since, _)| *since + cx.config.outage_timeout <= cx.now)
+            && let Some(owner) = places.waiting(id).map(Waiting::owner)
+        {
+            let since = self.queue.end_outage(owner, since, cx).unwrap_or(cx.now);
+            places.change_waiting(id, |waiting| waiting.waited_for_since(since));
+        }
+    }
+
+    pub(super) fn places_due(&self, config: &Config) -> Option<Moment> {
+        let Wanted::Places(places) = &self.wanted else { return None };
+        let outage = places.silent().map(|(since, _)| since + config.outage_timeout);
+        [places.due(), outage].into_iter().flatten().min()
+    }
+
+    // ---- requests ----
+
+    /// Sends the requests of all places that are due.
+    pub(super) fn send_places(&mut self, cx: &mut Cx<'_>) {
+        while let Wanted::Places(places) = &mut self.wanted
+            && let Some(id) = places.next_due(cx.now)
+        {
+            let first = places.waiting(id).and_then(|waiting| self.queue.first_of(waiting.owner()));
+            let terms = first.map(|(_, first)| {
+                let waits = self.queue.of(first.owner).any(|(_, waiter)| waiter.keeps_waiting());
+                (first.terms.requested_lease(cx.config), waits)
+            });
+            let release = terms.filter(|(_, waits)| !waits).and_then(|_| own_release(&self.on_server));
+            let waits_for = |release| places.change_waiting(id, |waiting| waiting.waits_for(release));
+            if release.and_then(waits_for) != Some(true) {
+                places.send(id, terms, cx, &mut self.numbers);
+            }
+        }
+    }
+
+    /// Places that wait for the end of this request go on.
+    pub(super) fn release_ended(&mut self, request: RequestId, now: Moment) {
+        if let Wanted::Places(places) = &mut self.wanted {
+            places.release_ended(request, now);
+        }
+    }
+
+    pub(super) fn place_awaiting(&self, request: RequestId) -> Option<HoldId> {
+        if let Wanted::Places(places) = &self.wanted { places.awaiting(request) } else { None }
+    }
+
+    pub(super) fn place_replied(&mut self, id: HoldId, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        let Wanted::Places(places) = &mut self.wanted else { return };
+        match places.get(id) {
+            Some(Place::Waiting(waiting)) => {
+                let asked = waiting.asked(request).map(|asked| (waiting.owner(), waiting.listening(), asked));
+                asked.into_iter().for_each(|asked| self.waiter_replied(id, asked, reply, cx));
+            }
+            Some(Place::Left(release) | Place::Calling(release, _)) if release.sent(request).is_some() => match reply {
+                Reply::Unheard { grace, .. } if self.life == Life::Open => places.call_again(id, grace, cx),
+                _ => places.remove(id, cx),
+            },
+            // The last request for a place that was left.
+            Some(_) if matches!(reply, Reply::Busy { .. } | Reply::Out | Reply::Conflict) => places.remove(id, cx),
+            Some(_) => _ = places.change(id, |place| place.request_ended(request)),
+            None => {}
+        }
+    }
+
+    fn waiter_replied(
+        &mut self,
+        id: HoldId,
+        (owner, listening, asked): (Owner, Listening, Asked),
+        reply: Reply,
+        cx: &mut Cx<'_>,
+    ) {
+        let Wanted::Places(places) = &mut self.wanted else { return };
+        match reply {
+            Reply::Queued { left, place } => {
+                let nap = nap(left, place, listening);
+                places.change_waiting(id, |waiting| waiting.queued(id, nap, cx));
+                self.queue.refuse_owner(owner, asked.sent, cx);
+                self.answer_soon(id, owner, cx);
+            }
+            Reply::Busy { .. } => {
+                places.change_waiting(id, |waiting| waiting.not_queued(cx.now));
+                self.queue.refuse_owner(owner, asked.sent, cx);
+            }
+            Reply::Out => _ = places.change_waiting(id, |waiting| waiting.not_queued(cx.now)),
+            Reply::Granted(_) | Reply::TooFewReplicas => {
+                places.remove(id, cx);
+                self.place_granted(id, (owner, asked), reply, cx);
+            }
+            _ => {
+                places.remove(id, cx);
+                self.end_first_of(owner, Outcome::Refused, cx);
+            }
+        }
+    }
+
+    /// The place has become a hold. Its owner acquires it. If that is certain, the server has no hold of another owner.
+    fn place_granted(&mut self, id: HoldId, (owner, asked): (Owner, Asked), reply: Reply, cx: &mut Cx<'_>) {
+        let token = if let Reply::Granted(token) = reply { token } else { None };
+        let Asked { request, sent, lease, in_doubt } = asked;
+        let server = ServerHold::new(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt }, cx);
+        while server.until > cx.now
+            && let Some(at) = self.find_held(|_, _| true)
+        {
+            self.lose(at, Loss::Removed, cx);
+        }
+        if reply == Reply::TooFewReplicas {
+            self.end_first_of(owner, Outcome::TooFewReplicas, cx);
+            return self.release(server, cx);
+        }
+        let receiver = self.queue.first_of(owner).map(|(ticket, _)| ticket);
+        self.grant_to(receiver, server, sent, cx);
+    }
+
+    pub(super) fn place_failed(&mut self, id: HoldId, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {
+        let Wanted::Places(places) = &mut self.wanted else { return };
+        places.change(id, |place| match place {
+            Place::Waiting(waiting) => waiting.failed(cx.now, failure),
+            Place::Left(release) | Place::Calling(release, _) if release.sent(request).is_some() => {
+                release.failed(cx, failure)
+            }
+            Place::Left(release) | Place::Calling(release, _) => release.request_ended(request),
+        });
+        let owner = places.waiting(id).map(Waiting::owner).filter(|_| failure == Failure::Refused);
+        owner.into_iter().for_each(|owner| self.end_first_of(owner, Outcome::Refused, cx));
+    }
+
+    fn end_first_of(&mut self, owner: Owner, outcome: Outcome, cx: &mut Cx<'_>) {
+        if let Some((ticket, _)) = self.queue.first_of(owner) {
+            self.queue.end(ticket, cx, outcome);
+        }
+    }
+
+    /// No client received the message of the release of a hold.
+    pub(super) fn call_again(&mut self, id: HoldId, grace: Duration, cx: &Cx<'_>) {
+        if let Wanted::Places(places) = &mut self.wanted
+            && self.life == Life::Open
+        {
+            places.call_again(id, grace, cx);
+        }
+    }
+}
+
+/// The release of a hold of this client that is under way for the first time.
+fn own_release(on_server: &[OnServer]) -> Option<RequestId> {
+    on_server.iter().find_map(|one| match one {
+        OnServer::Releasing(release) if release.is_at_first_try() => release.awaited(),
+        _ => None,
+    })
+}
+
+/// The time until the next request of a waiter. The server deletes a key only after the millisecond in which it expires.
+fn nap(left: Option<Duration>, place: u64, listening: Listening) -> Duration {
+    let longest = match listening {
+        Listening::On if place <= 2 => NEXT_NAP,
+        Listening::On => LONGEST_NAP,
+        Listening::Off | Listening::Requested(_) => NAP_WITHOUT_MESSAGES,
+    };
+    left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
+}
