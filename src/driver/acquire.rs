@@ -39,6 +39,7 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
             continue;
         };
         let (result, began) = poll_fn(|cx| call.poll(cx)).await?;
+        report_end(&lock, call.ticket, began, &result);
         match result.outcome {
             Outcome::Acquired => {
                 call.ending = Ending::GoesOn;
@@ -51,6 +52,18 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
             _ => return Err(error(&lock, ASKING, &result, began)),
         }
     }
+}
+
+fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResult) {
+    let slow = lock.driver.config.slow_wait;
+    if now().since(began) < slow {
+        return; // without the mutex
+    }
+    let way = match result {
+        CallResult { outcome: Outcome::Acquired, way: Way::First(way), .. } => Some(*way),
+        _ => None,
+    };
+    lock.inner().report_end(lock, (ticket, began), slow, way);
 }
 
 /// `None` if the lock is about to be forgotten.

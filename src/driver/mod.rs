@@ -1,13 +1,14 @@
 //! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
 //! notifies their callers.
 //!
-//! From the bottom up: `wire`, `slot`, `calls`, `lanes`, `timers`, `named`, `acquire`, `held`.
+//! From the bottom up: `wire`, `slot`, `calls`, `lanes`, `timers`, `named`, `reports`, `acquire`, `held`.
 
 mod acquire;
 mod calls;
 mod held;
 mod lanes;
 mod named;
+mod reports;
 mod slot;
 mod timers;
 mod wire;

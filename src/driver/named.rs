@@ -13,6 +13,7 @@ use super::{
     Driver,
     calls::{CallResult, Calls, Cause, Way},
     lanes::Lane,
+    reports::Reporter,
     slot::{Slot, Work},
     timers::TimerKey,
     wire::{Replied, Sending, field},
@@ -71,6 +72,7 @@ pub(super) struct Inner {
     trouble: Option<Box<Cause>>,
     /// The holder that the server named last.
     holder: Option<Box<str>>,
+    pub(super) reporter: Option<Reporter>,
     gauges: Gauges,
     /// It is no longer in the client's map, and a caller that finds it makes a new one.
     is_forgotten: bool,
@@ -117,6 +119,7 @@ impl NamedLock {
             attempt: None,
             trouble: None,
             holder: None,
+            reporter: None,
             gauges: Gauges::default(),
             is_forgotten: false,
         };
@@ -379,6 +382,7 @@ impl Inner {
             self.act(lock, action, &event, now, fed);
         }
         self.count(lock);
+        self.report(lock, now, lock.driver.config.slow_wait);
         self.arm(lock, &config);
         self.forget_if_unused(lock, now);
     }
@@ -452,6 +456,11 @@ impl Inner {
         CallResult { outcome, way, cause }
     }
 
+    /// The first waiter, and when its call began.
+    pub(super) fn first_waiter(&self) -> Option<(Ticket, Moment)> {
+        self.state.first_waiter()
+    }
+
     /// Keeps what explains later errors.
     fn note(&mut self, replied: Replied) {
         match replied {
@@ -509,7 +518,8 @@ impl Inner {
         let due = self.state.due(config).map(from_machine);
         let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
         let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
-        let Some(at) = [due, unpolled, remembered].into_iter().flatten().min() else { return };
+        let report = self.reporter.map(|reporter| from_machine(reporter.due()));
+        let Some(at) = [due, unpolled, remembered, report].into_iter().flatten().min() else { return };
         if self.timer.is_some_and(|(set, _)| set <= at) {
             return;
         }

@@ -185,6 +185,11 @@ impl Holders {
         self.holds().iter().any(|hold| hold.has(ticket))
     }
 
+    /// The same, also for a guard that was lost before the others.
+    pub(crate) fn has_or_had(&self, ticket: Ticket) -> bool {
+        self.has(ticket) || self.lost_with(ticket).is_some()
+    }
+
     pub(crate) fn has_owner(&self, owner: Owner) -> bool {
         self.holds().iter().any(|hold| hold.owner == owner)
     }

@@ -303,9 +303,15 @@ impl LockState {
         self.held().any(|(_, holders)| holders.has_owner(owner)) || self.lost_of(owner).is_some()
     }
 
-    /// The last request by which the server had the hold of this guard was sent then.
+    /// The last request by which the server had the hold of this guard, lost or not, was sent then.
     pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
-        self.held().find(|(_, holders)| holders.has(guard)).map(|(server, _)| server.seen)
+        self.on_server.iter().find_map(|one| match one {
+            OnServer::Held(server, holders) if holders.has_or_had(guard) => Some(server.seen),
+            OnServer::Lost(lost) if lost.holds.iter().any(|hold| hold.has(guard)) => {
+                lost.server.as_ref().map(|server| server.seen)
+            }
+            _ => None,
+        })
     }
 
     /// Releases under way, and requests for new holds that no waiter wants anymore.
@@ -337,6 +343,11 @@ impl LockState {
 
     pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.queue.contains(ticket)
+    }
+
+    /// The first waiter, and when it joined.
+    pub(crate) fn first_waiter(&self) -> Option<(Ticket, Moment)> {
+        self.queue.first().map(|(ticket, first)| (ticket, first.joined))
     }
 
     /// The number of waiters, and the mode of the first one.
