@@ -95,16 +95,18 @@ async fn a_token_that_is_no_number_grants_nothing() {
     assert!(!server.exists("x"));
 }
 
-/// The server hands the lock over, and the reply is late. Meanwhile that hold is gone, another client has the lock and gives it back,
-/// and the server grants it again to the same waiter, by a request of its own.
+/// The server hands the lock over, and the reply is later than the client waits for it. Meanwhile that hold is gone, another client has
+/// the lock and gives it back, and the server grants it again to the same waiter, by a request of its own.
 #[tokio::test]
 async fn a_late_hand_over_leaves_the_token_of_the_grant_that_counts() {
     let server = Server::start();
     let (hand_over, proxy) = (script(&server, Kind::Fenced, "hand_over"), before(&server));
-    let (one, other) = (behind(&proxy, |builder| builder).await, plain(&server).await);
+    let (one, other) = (behind(&proxy, |builder| builder.command_timeout(ms(500))).await, plain(&server).await);
     let token = || server.ask::<u64>(&["GET", TOKEN]);
-    let mut good = 0;
+    let (mut good, mut rounds) = (0, 0);
     while good < 2 {
+        rounds += 1;
+        assert!(rounds <= 20, "the waiter was granted only what was handed over");
         let held = one.fenced_lock("x").lock().await.expect("free");
         let lock = one.fenced_lock("x").owner(&Owner::new());
         let waiting = tokio::spawn(async move { lock.lock().await });
