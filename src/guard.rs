@@ -46,12 +46,12 @@ use crate::{
 /// ```
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct Guard {
-    held: Held,
+    held: HeldBy,
     span: HoldSpan,
 }
 
 /// Locks and fenced locks run on the state machine, the other kinds on the older engine.
-enum Held {
+enum HeldBy {
     /// The client lives as long as its guards.
     Machine(HeldLock, #[expect(dead_code, reason = "it is only kept")] Arc<Engine>),
     Engine(EngineGuard),
@@ -61,8 +61,8 @@ enum Held {
 macro_rules! held {
     ($guard:expr, $held:ident => $call:expr) => {
         match $guard {
-            Held::Machine($held, _) => $call,
-            Held::Engine($held) => $call,
+            HeldBy::Machine($held, _) => $call,
+            HeldBy::Engine($held) => $call,
         }
     };
 }
@@ -125,11 +125,11 @@ impl<T> Outcome<T> {
 
 impl Guard {
     pub(crate) fn of_machine(held: HeldLock, engine: &Arc<Engine>) -> Guard {
-        Guard { held: Held::Machine(held, Arc::clone(engine)), span: HoldSpan::default() }
+        Guard { held: HeldBy::Machine(held, Arc::clone(engine)), span: HoldSpan::default() }
     }
 
     pub(crate) fn of_engine(held: EngineGuard) -> Guard {
-        Guard { held: Held::Engine(held), span: HoldSpan::default() }
+        Guard { held: HeldBy::Engine(held), span: HoldSpan::default() }
     }
 
     /// The span of the hold begins, below that of the caller.
@@ -189,8 +189,8 @@ impl Guard {
     pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
         use futures_util::future::Either;
         match &self.held {
-            Held::Machine(held, _) => Either::Left(held.watch()),
-            Held::Engine(held) => Either::Right(held.watch()),
+            HeldBy::Machine(held, _) => Either::Left(held.watch()),
+            HeldBy::Engine(held) => Either::Right(held.watch()),
         }
     }
 
@@ -285,8 +285,8 @@ impl Guard {
     /// Runs a script that acts only if the server still has the hold.
     pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
         match &self.held {
-            Held::Machine(held, _) => machine_while_held(held, what, request).await,
-            Held::Engine(held) => held.while_held(what, request).await,
+            HeldBy::Machine(held, _) => machine_while_held(held, what, request).await,
+            HeldBy::Engine(held) => held.while_held(what, request).await,
         }
     }
 

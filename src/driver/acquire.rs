@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     By, Driver, HeldLock,
-    calls::{CallResult, Cause, Way},
+    calls::{AcquiredHow, CallResult, Cause},
     lost,
     named::{NamedLock, now},
     slot::Slot,
@@ -42,7 +42,7 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
         report_end(&lock, call.ticket, began, &result);
         match result.outcome {
             Outcome::Acquired => {
-                call.ending = Ending::GoesOn;
+                call.ending = OnDrop::GoesOn;
                 if let Some(held) = held(&lock, request, &call, &result, began) {
                     return Ok(Some(held));
                 }
@@ -60,7 +60,7 @@ fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResu
         return; // without the mutex
     }
     let way = match result {
-        CallResult { outcome: Outcome::Acquired, way: Way::First(way), .. } => Some(*way),
+        CallResult { outcome: Outcome::Acquired, way: AcquiredHow::First(way), .. } => Some(*way),
         _ => None,
     };
     let inner = lock.inner();
@@ -87,7 +87,7 @@ fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit) -> Optio
         inner.handle(lock, Event::Acquire { ticket, owner, terms, limit }, fed);
         Some(ticket)
     });
-    Some(Call { what: ASKING, lock: Arc::clone(lock), ticket: ticket?, slots, ending: Ending::Drops })
+    Some(Call { what: ASKING, lock: Arc::clone(lock), ticket: ticket?, slots, ending: OnDrop::Leaves })
 }
 
 /// The caller has seen that it acquired the lock. `None` if it was lost before that.
@@ -107,8 +107,8 @@ fn held(
     let (hold, _, token) = hold?;
     let counters = lock.driver.counters.of(lock.subject());
     match result.way {
-        Way::Nested => counters.reentered(),
-        Way::First(way) => {
+        AcquiredHow::Nested => counters.reentered(),
+        AcquiredHow::First(way) => {
             counters.acquired(way, now().since(began));
             tracing::debug!(target: "leasehold::lock", name = &*lock.name, id = &*lock.field(hold), "acquired");
         }
@@ -139,9 +139,9 @@ fn limit_of(limit: WaitLimit) -> Limit {
 
 /// What it means that a call is dropped before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum OnDrop {
     /// The waiter leaves.
-    Drops,
+    Leaves,
     /// Nothing: the client goes on with it.
     GoesOn,
 }
@@ -153,7 +153,7 @@ pub(super) struct Call {
     pub(super) lock: Arc<NamedLock>,
     pub(super) ticket: Ticket,
     pub(super) slots: Vec<Arc<Slot>>,
-    pub(super) ending: Ending,
+    pub(super) ending: OnDrop,
 }
 
 impl Call {
@@ -164,7 +164,7 @@ impl Call {
         match result {
             Some((result, since)) => {
                 if result.outcome != Outcome::Acquired {
-                    self.ending = Ending::GoesOn; // it has left already
+                    self.ending = OnDrop::GoesOn; // it has left already
                 }
                 Poll::Ready(Ok((result, since)))
             }
@@ -198,7 +198,7 @@ impl Drop for Call {
         let (lock, ticket, ending) = (&self.lock, self.ticket, self.ending);
         lock.with(By::Client, |inner, fed| {
             inner.calls.forget(ticket);
-            if ending == Ending::Drops {
+            if ending == OnDrop::Leaves {
                 inner.handle(lock, Event::Dropped(ticket), fed);
             }
         });

@@ -20,7 +20,7 @@ enum Caller {
 }
 
 #[derive(Debug)]
-struct Call {
+struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
@@ -30,13 +30,13 @@ struct Call {
 #[derive(Debug, Clone)]
 pub(super) struct CallResult {
     pub(super) outcome: Outcome,
-    pub(super) way: Way,
+    pub(super) way: AcquiredHow,
     pub(super) cause: Option<Box<Cause>>,
 }
 
 /// How a call acquired the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum AcquiredHow {
     First(AcquiredBy),
     Nested,
 }
@@ -52,16 +52,16 @@ pub(super) enum Cause {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Calls(BTreeMap<Ticket, Call>);
+pub(super) struct Calls(BTreeMap<Ticket, PendingCall>);
 
 impl Calls {
     pub(super) fn begin(&mut self, ticket: Ticket, since: Moment) {
-        self.0.insert(ticket, Call { caller: Caller::Polled(None), since, result: None });
+        self.0.insert(ticket, PendingCall { caller: Caller::Polled(None), since, result: None });
     }
 
     /// The guard with this ticket was dropped. Its token is cancelled if the lock was lost before.
     pub(super) fn begin_left(&mut self, ticket: Ticket, token: CancellationToken, since: Moment) {
-        self.0.insert(ticket, Call { caller: Caller::Left(token), since, result: None });
+        self.0.insert(ticket, PendingCall { caller: Caller::Left(token), since, result: None });
     }
 
     /// The result, if there is one. Else the waker is kept.
@@ -102,7 +102,7 @@ impl Calls {
 
     /// All wakers: the client has ended.
     pub(super) fn wakers(&mut self) -> Vec<Waker> {
-        let waker = |call: &mut Call| match &mut call.caller {
+        let waker = |call: &mut PendingCall| match &mut call.caller {
             Caller::Polled(waker) => waker.take(),
             Caller::Left(_) => None,
         };

@@ -1,7 +1,7 @@
 //! One acquisition of a lock, until its release.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     By,
-    acquire::{Call, Ending, error},
+    acquire::{Call, OnDrop, error},
     calls::CallResult,
     lost,
     named::{NamedLock, from_machine, now},
@@ -277,7 +277,7 @@ impl HeldLock {
             inner.calls.begin(ticket, now());
             inner.handle(lock, event, fed);
         });
-        let mut call = Call { what, lock: Arc::clone(lock), ticket, slots, ending: Ending::GoesOn };
+        let mut call = Call { what, lock: Arc::clone(lock), ticket, slots, ending: OnDrop::GoesOn };
         match poll_fn(|cx| call.poll(cx)).await? {
             (CallResult { outcome: Outcome::Confirmed, .. }, _) => Ok(()),
             (result, began) => Err(error(lock, what, &result, began)),

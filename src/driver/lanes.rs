@@ -14,19 +14,19 @@ const AT_ONCE: usize = 1024;
 const IN_TROUBLE_AT_ONCE: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Lane {
+pub(super) enum Condition {
     Usual,
     InTrouble,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Lanes(DashMap<(usize, Lane), Arc<Semaphore>>);
+pub(super) struct Lanes(DashMap<(usize, Condition), Arc<Semaphore>>);
 
 impl Lanes {
-    pub(super) fn of(&self, connection: usize, lane: Lane) -> Arc<Semaphore> {
+    pub(super) fn of(&self, connection: usize, lane: Condition) -> Arc<Semaphore> {
         let room = match lane {
-            Lane::Usual => AT_ONCE,
-            Lane::InTrouble => IN_TROUBLE_AT_ONCE,
+            Condition::Usual => AT_ONCE,
+            Condition::InTrouble => IN_TROUBLE_AT_ONCE,
         };
         Arc::clone(&self.0.entry((connection, lane)).or_insert_with(|| Arc::new(Semaphore::new(room))))
     }

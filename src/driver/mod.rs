@@ -158,20 +158,19 @@ impl Driver {
     /// The lock of this name. A lock that is about to be forgotten is replaced.
     fn named(self: &Arc<Self>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
         let key = || (Arc::clone(name.key()), kind);
-        loop {
-            if let Some(lock) = self.names.get(&key()) {
-                return Arc::clone(&lock);
-            }
-            let mut is_new = false;
-            let lock = Arc::clone(&self.names.entry(key()).or_insert_with(|| {
-                is_new = true;
-                NamedLock::new(self, name, kind)
-            }));
-            if is_new {
-                self.tell_life(&lock); // after it is in the map: a client that stops sees it there, or this sees that the client stops
-            }
-            return lock;
+        if let Some(lock) = self.names.get(&key()) {
+            return Arc::clone(&lock);
         }
+        let mut is_new = false;
+        let make = || {
+            is_new = true;
+            NamedLock::new(self, name, kind)
+        };
+        let lock = Arc::clone(&self.names.entry(key()).or_insert_with(make));
+        if is_new {
+            self.tell_life(&lock); // after it is in the map: a client that stops sees it there, or this sees that the client stops
+        }
+        lock
     }
 
     fn tell_life(&self, lock: &NamedLock) {
@@ -203,6 +202,14 @@ impl Driver {
     pub(crate) fn is_held_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> bool {
         let lock = self.names.get(&(Arc::clone(name.key()), kind)).map(|lock| Arc::clone(&lock));
         lock.is_some_and(|lock| lock.inner().state.is_held_by(lock::Owner(owner.number())))
+    }
+
+    /// The server has named the holder. If it is of another client, another request must confirm what this client holds.
+    pub(crate) fn named_by_server(&self, name: &Name, kind: &'static Kind, holder: &str) {
+        let lock = self.names.get(&(Arc::clone(name.key()), kind)).map(|lock| Arc::clone(&lock));
+        if let Some(lock) = lock.filter(|_| !holder.starts_with(&*self.client)) {
+            lock.tell(Event::Forced);
+        }
     }
 
     /// Each held lock: its name, its id, since when it is held, its hold count, and the time until which it is certain.

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Driver,
-    calls::{CallResult, Calls, Cause, Way},
-    lanes::Lane,
-    notes::{Gauges, Note},
+    calls::{AcquiredHow, CallResult, Calls, Cause},
+    lanes::Condition,
+    notes::{NameGauges, Note},
     reports::Reporter,
     slot::{Slot, Work},
     timers::TimerKey,
@@ -75,7 +75,7 @@ pub(super) struct Inner {
     pub(super) reporter: Option<Reporter>,
     /// A warning was last logged about this waiter.
     pub(super) reported: Option<Ticket>,
-    gauges: Gauges,
+    gauges: NameGauges,
     /// It is no longer in the client's map, and a caller that finds it makes a new one.
     is_forgotten: bool,
 }
@@ -93,7 +93,7 @@ enum Messages {
 struct Effects {
     wakers: Vec<Waker>,
     /// Requests that a task of the client sends.
-    sends: Vec<(RequestId, Request, Lane)>,
+    sends: Vec<(RequestId, Request, Condition)>,
     /// Requests that the caller polls.
     slots: Vec<Arc<Slot>>,
     notes: Vec<Note>,
@@ -116,7 +116,7 @@ impl NamedLock {
             holder: None,
             reporter: None,
             reported: None,
-            gauges: Gauges::default(),
+            gauges: NameGauges::default(),
             is_forgotten: false,
         };
         Arc::new_cyclic(|this| NamedLock {
@@ -250,7 +250,7 @@ impl NamedLock {
         });
     }
 
-    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, lane: Lane) {
+    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, lane: Condition) {
         let ends = Ends { lock: &self, id, request: Some(request) };
         let limit = self.driver.request_limit();
         let lane = self.driver.lanes.of(self.driver.redis.connection_of(self.name.key()), lane);
@@ -412,7 +412,7 @@ impl Inner {
                 fed.effects.slots.push(slot);
             }
             By::Client => {
-                let lane = if self.trouble.is_some() { Lane::InTrouble } else { Lane::Usual };
+                let lane = if self.trouble.is_some() { Condition::InTrouble } else { Condition::Usual };
                 fed.effects.sends.push((id, request, lane));
             }
         }
@@ -433,11 +433,11 @@ impl Inner {
 
     fn result(&self, outcome: Outcome, event: &Event, request: Option<Request>) -> CallResult {
         let way = match (event, request) {
-            (Event::Replied(..), Some(Request::Acquire { how: How::Again, .. })) => Way::Nested,
+            (Event::Replied(..), Some(Request::Acquire { how: How::Again, .. })) => AcquiredHow::Nested,
             (Event::Replied(_, Reply::Granted(_)), _) => {
-                Way::First(self.attempt.map_or(AcquiredBy::FirstTry, |(_, by)| by))
+                AcquiredHow::First(self.attempt.map_or(AcquiredBy::FirstTry, |(_, by)| by))
             }
-            _ => Way::First(AcquiredBy::HandedOver),
+            _ => AcquiredHow::First(AcquiredBy::HandedOver),
         };
         let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
         let cause = match () {
@@ -471,7 +471,7 @@ impl Inner {
             return;
         }
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let now = Gauges {
+        let now = NameGauges {
             holds: small(self.state.guarded()),
             waiting: small(self.state.waiting().0),
             releasing: small(self.state.releasing()),
@@ -522,7 +522,7 @@ impl NamedLock {
         let before = mem::take(&mut inner.gauges);
         inner.is_forgotten = true;
         drop(inner);
-        Note::Gauges { before, now: Gauges::default() }.say(self.subject(), &self.driver.counters);
+        Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
     }
 
     /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.

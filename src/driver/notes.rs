@@ -10,7 +10,7 @@ use crate::{
 
 /// What the gauges have of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Gauges {
+pub(super) struct NameGauges {
     pub(super) holds: u32,
     pub(super) waiting: u32,
     pub(super) releasing: u32,
@@ -26,8 +26,8 @@ pub(super) enum Note {
     Refused,
     Renewed,
     Gauges {
-        before: Gauges,
-        now: Gauges,
+        before: NameGauges,
+        now: NameGauges,
     },
     StillWaiting {
         waited: Duration,

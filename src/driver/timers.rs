@@ -23,13 +23,13 @@ pub(super) type TimerKey = (Moment, u64);
 
 #[derive(Debug)]
 pub(super) struct Timers {
-    list: Mutex<List>,
+    list: Mutex<Schedule>,
     /// Notified when a name becomes due before the sleep ends.
     wake: Notify,
 }
 
 #[derive(Debug)]
-struct List {
+struct Schedule {
     due: BTreeMap<TimerKey, Arc<NamedLock>>,
     numbers: u64,
     asleep_until: Moment,
@@ -37,7 +37,7 @@ struct List {
 
 impl Timers {
     pub(super) fn new() -> Timers {
-        let list = List { due: BTreeMap::new(), numbers: 0, asleep_until: Moment::FAR };
+        let list = Schedule { due: BTreeMap::new(), numbers: 0, asleep_until: Moment::FAR };
         Timers { list: Mutex::new(list), wake: Notify::new() }
     }
 
@@ -84,7 +84,7 @@ impl Timers {
         self.wake.notified().await;
     }
 
-    fn list(&self) -> MutexGuard<'_, List> {
+    fn list(&self) -> MutexGuard<'_, Schedule> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

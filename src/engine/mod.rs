@@ -428,6 +428,9 @@ impl Engine {
 
     /// Notes the holder from the reply to a request that was sent at `sent`.
     pub(crate) fn named(&self, (name, kind): (&Name, &'static Kind), holder: &str, sent: Moment) {
+        if kind.rules.on_machine {
+            return self.driver.named_by_server(name, kind, holder);
+        }
         self.queues.named((Arc::clone(name.key()), kind), holder, sent);
     }
 

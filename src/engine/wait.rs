@@ -677,7 +677,7 @@ impl Engine {
                         "waiting for an earlier request about",
                         &hold.name,
                         started.elapsed(),
-                        None,
+                        Some(self.redis.trouble(hold.name.key(), None)),
                     ));
                 }
             }

@@ -182,7 +182,7 @@ impl LockState {
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
                 server.confirm_for(waiter, cx.now);
-                cx.actions.push(Action::Ended(None));
+                server.hold_ended(cx);
                 self.others.took_turn(cx.now);
                 self.grant(server, cx.now, cx);
             }
@@ -194,7 +194,7 @@ impl LockState {
                 self.put(OnServer::HandingOver(hand_over));
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
-                cx.actions.push(Action::Ended(None));
+                server.hold_ended(cx);
                 self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
             }
             _ => self.release_for(waiter, server, cx),
@@ -204,7 +204,7 @@ impl LockState {
     /// The same as `release`. Its reply notifies this caller.
     fn release_for(&mut self, waiter: Option<ConfirmWaiter>, mut server: ServerHold, cx: &mut Cx<'_>) {
         server.confirm_for(waiter, cx.now);
-        self.release_hold(server, cx);
+        self.release(server, cx);
     }
 
     fn rest_or_release_shared(
@@ -235,12 +235,6 @@ impl LockState {
     /// No owner here wants it anymore. The next waiter sends its request when this has a reply, or has failed once.
     pub(super) fn release(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
         self.put(OnServer::Releasing(PendingRelease::new(server, cx.now)));
-        self.look(cx.now);
-    }
-
-    /// The last guard of a hold has left.
-    pub(super) fn release_hold(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
-        self.put(OnServer::Releasing(PendingRelease::of_hold(server, cx.now)));
         self.look(cx.now);
     }
 

@@ -301,7 +301,7 @@ impl Holders {
         cx: &mut Cx<'_>,
     ) -> Removed {
         match self {
-            Holders::One(hold, reentry) => reentry.remove(hold, ticket, waiter, cx),
+            Holders::One(hold, reentry) => reentry.remove((hold, server), ticket, waiter, cx),
             Holders::Readers(readers) => readers.remove(ticket, waiter, server, cx),
         }
     }
@@ -363,14 +363,23 @@ impl Reentry {
         self.calls.is_empty() && self.unlocked.is_empty() && self.counting.is_none()
     }
 
-    fn remove(&mut self, hold: &mut Hold, ticket: Ticket, waiter: Option<ConfirmWaiter>, cx: &mut Cx<'_>) -> Removed {
-        let had_one = hold.acquisitions.len() == 1;
+    fn remove(
+        &mut self,
+        (hold, server): (&mut Hold, &mut ServerHold),
+        ticket: Ticket,
+        waiter: Option<ConfirmWaiter>,
+        cx: &mut Cx<'_>,
+    ) -> Removed {
+        let (had_one, is_seen) = (hold.acquisitions.len() == 1, hold.unseen_since().is_none());
         let removed = hold.remove(ticket);
         if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
             return Removed::Nothing;
         }
         if hold.acquisitions.is_empty() && self.calls.is_empty() {
-            cx.actions.push(Action::Left { since: hold.since });
+            if is_seen {
+                cx.actions.push(Action::Left { since: hold.since });
+                server.ends_hold();
+            }
             return Removed::Last { may_pass: had_one && removed.is_some_and(|one| one.renewed) && self.is_level() };
         }
         self.unlocked.push(waiter);

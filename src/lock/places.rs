@@ -66,11 +66,11 @@ enum Next {
     LookAt(Moment),
     /// The next request is sent after the end of this one, which releases a hold of this client.
     After(RequestId),
-    Asking(Box<Asking>),
+    Asking(Box<PlaceRequest>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Asking {
+struct PlaceRequest {
     request: PendingRequest,
     /// Of the last try.
     how: How,
@@ -175,7 +175,8 @@ impl Waiting {
             (false, false) => How::Try,
         };
         if let Next::LookAt(at) = self.next {
-            self.next = Next::Asking(Box::new(Asking { request: PendingRequest::new(at), how, lease, woken: false }));
+            self.next =
+                Next::Asking(Box::new(PlaceRequest { request: PendingRequest::new(at), how, lease, woken: false }));
         }
         if let Next::Asking(asking) = &mut self.next {
             (asking.how, asking.lease, asking.woken) = (how, lease, false);

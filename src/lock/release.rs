@@ -43,13 +43,8 @@ impl PendingRelease {
             not_before: server.not_before,
             request: PendingRequest::new(now),
             waiters: server.take_waiters(),
-            ends_hold: false,
+            ends_hold: server.take_end(),
         }
-    }
-
-    /// Of a hold whose last guard has just left.
-    pub(crate) fn of_hold(server: ServerHold, now: Moment) -> PendingRelease {
-        PendingRelease { ends_hold: true, ..PendingRelease::new(server, now) }
     }
 
     /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
@@ -180,13 +175,27 @@ pub(crate) struct HandOver {
     bound: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
+    /// As of [`PendingRelease`].
+    ends_hold: bool,
 }
 
 impl HandOver {
     pub(crate) fn new(mut server: ServerHold, to: HoldId, lease: Duration, cx: &Cx<'_>) -> HandOver {
         let bound = server.bound.max(cx.gone_by(lease));
         let (waiters, until) = (server.take_waiters(), server.until);
-        HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters }
+        let ends_hold = server.take_end();
+        HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters, ends_hold }
+    }
+
+    pub(crate) fn take_end(&mut self) -> bool {
+        std::mem::take(&mut self.ends_hold)
+    }
+
+    /// It is known what became of the hold before.
+    pub(crate) fn ended(&mut self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+        if self.take_end() {
+            cx.actions.push(Action::Ended(loss));
+        }
     }
 
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
@@ -220,7 +229,7 @@ impl HandOver {
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,
-            ends_hold: id == self.from,
+            ends_hold: id == self.from && self.ends_hold,
         };
         let from = release(self.from, self.waiters);
         let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));
@@ -233,7 +242,7 @@ impl HandOver {
         let is_over = self.bound <= cx.now && !self.request.is_under_way();
         if is_over {
             self.waiters.notify(cx, Outcome::Unconfirmed);
-            cx.actions.push(Action::Ended(None));
+            self.ended(None, cx);
         }
         !is_over
     }

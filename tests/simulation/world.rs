@@ -717,8 +717,8 @@ impl World {
             let client = self.clients.get(usize::from(id.client));
             client.is_some_and(|one| one.state.places().any(|place| place == id.id))
         };
-        let gone = before.iter().filter(|id| !queue.contains(id) && Some(id.id) != own);
-        match gone.filter(waits).next() {
+        let mut gone = before.iter().filter(|id| !queue.contains(id) && Some(id.id) != own);
+        match gone.find(waits) {
             Some(id) if !self.is_troubled() => Err(format!("{id} was passed over")),
             _ => Ok(()),
         }
