@@ -15,6 +15,7 @@ impl LockState {
     pub(crate) fn handle(&mut self, event: Event, cx: &mut Cx<'_>) {
         self.expire(cx);
         self.change(event, cx);
+        self.pass_over_absent(cx); // the event may be that a caller looks, or that its hold is gone
         self.expire(cx); // a new grant may be over already
         self.next_actions(cx);
     }
@@ -48,7 +49,6 @@ impl LockState {
         for at in (0..self.on_server.len()).rev() {
             self.expire_one(at, cx);
         }
-        self.pass_over_absent(cx);
         if !self.queue.is_empty() {
             let silent_since = self.silent_since();
             if self.queue.expire(cx, silent_since)

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply,
-        Request, RequestId, Rules, Terms, Ticket, Token,
+        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
+        Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -135,6 +135,13 @@ impl Client {
         }
     }
 
+    /// The oldest request of this kind that is under way ends like that.
+    fn end(&mut self, is_meant: fn(Request) -> bool, event: impl Fn(RequestId) -> Event) {
+        let at = self.requests.iter().position(|(_, request)| is_meant(*request));
+        let (id, _) = self.requests.remove(at.expect("such a request is under way"));
+        self.feed(event(id));
+    }
+
     fn told(&self, ticket: u64) -> Option<Outcome> {
         self.told.get(&t(ticket)).copied()
     }
@@ -154,6 +161,10 @@ fn is_release(request: Request) -> bool {
     matches!(request, Request::Release { count: 0, .. })
 }
 
+fn is_attempt(request: Request) -> bool {
+    matches!(request, Request::Acquire { .. })
+}
+
 // ---- what unlock reports ----
 
 /// The lock was held when `unlock` was called, and the lease ended before the release reached the server.
@@ -167,7 +178,7 @@ fn after_an_outage_unlock_reports_no_loss() {
     client.outage(ms(26_000), Event::NotNow);
     client.pass(ms(1_000));
     client.reply(Reply::Gone);
-    client.assert_told(1, Outcome::Unavailable);
+    client.assert_told(1, Outcome::Unconfirmed);
 }
 
 /// A hold that was gone before is lost.
@@ -571,4 +582,202 @@ fn a_grant_in_doubt_does_not_pass_on_in_memory() {
     client.unlock(1);
     client.assert_waits(2);
     assert!(matches!(client.request(), Request::HandOver { .. }));
+}
+
+// ---- callers that do not look ----
+
+/// In the moment in which its time to look ends, the lock is forced open, or a confirmation does not find the hold, or its caller looks.
+#[test]
+fn a_hold_of_an_absent_caller_passes_on_only_if_the_event_leaves_it() {
+    let gone = |client: &mut Client| client.reply(Reply::Gone);
+    let forced = |client: &mut Client| client.feed(Event::Forced);
+    let seen = |client: &mut Client| client.feed(Event::Seen(t(1)));
+    for event in [gone, forced, seen] {
+        let mut client = Client::new(Kind::Plain);
+        client.acquire(1, A, KEPT, Limit::Forever);
+        client.reply(GRANTED);
+        client.acquire(2, B, KEPT, Limit::Forever);
+        client.feed(Event::Reconnected);
+        client.now = client.now + ms(401);
+        event(&mut client);
+        client.assert_waits(2);
+    }
+}
+
+// ---- releases of this client that the server has not run ----
+
+/// A release that the server has not run at its first try, and the id of the hold.
+fn releasing(client: &mut Client, terms: Terms) -> HoldId {
+    client.hold(1, A, terms);
+    let (id, _, _) = client.state.hold_of(t(1)).expect("it was just acquired");
+    client.feed(Event::Dropped(t(1)));
+    client.end(is_release, Event::NotNow);
+    id
+}
+
+/// Such a hold refuses nobody. A caller that tries once waits for as long as for a server that does not reply.
+#[test]
+fn a_try_behind_an_own_release_ends_without_a_result() {
+    let mut client = Client::new(Kind::Plain);
+    let own = Some(releasing(&mut client, KEPT));
+    client.acquire(2, B, KEPT, Limit::Once);
+    for _ in 0..400 {
+        client.assert_waits(2);
+        for (id, request) in std::mem::take(&mut client.requests) {
+            let busy = Reply::Busy { left: None, by: Mode::Exclusive, own };
+            client.feed(if is_release(request) { Event::NotNow(id) } else { Event::Replied(id, busy) });
+        }
+        client.pass(ms(10));
+    }
+    client.assert_told(2, Outcome::Unavailable);
+}
+
+/// The mark that a writer leaves there is released when the writer leaves.
+#[test]
+fn a_mark_behind_an_own_release_is_released() {
+    let mut client = Client::new(Kind::ReadWrite);
+    let own = Some(releasing(&mut client, READ));
+    client.acquire(2, B, KEPT, Limit::Forever);
+    let Some((_, Request::Acquire { id: mark, .. })) = client.requests.last().copied() else {
+        panic!("{:?}", client.requests)
+    };
+    client.end(is_attempt, |id| Event::Replied(id, Reply::Busy { left: None, by: Mode::Shared, own }));
+    client.feed(Event::Dropped(t(2)));
+    let is_of_mark = |(_, request): &(_, Request)| matches!(request, Request::Release { id, .. } if *id == mark);
+    assert!(client.requests.iter().any(is_of_mark), "{:?}", client.requests);
+}
+
+// ---- refused requests ----
+
+#[test]
+fn a_refused_release_notifies_its_caller_and_is_tried_again() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.unlock(1);
+    client.end(is_release, Event::Refused);
+    client.assert_told(1, Outcome::Refused);
+    client.pass(ms(10));
+    client.end(is_release, |id| Event::Replied(id, RELEASED));
+    assert!(client.state.is_quiet());
+}
+
+/// The hold stays, and its next renewal requests the usual lease.
+#[test]
+fn a_refused_renewal_notifies_its_caller_and_is_tried_again() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Check { guard: t(1), ticket: t(2), lease: Some(ms(3_600_000)) });
+    client.end(|request| matches!(request, Request::Renew { .. }), Event::Refused);
+    client.assert_told(2, Outcome::Refused);
+    assert!(client.lost.is_empty());
+    client.pass(ms(900));
+    assert!(matches!(client.request(), Request::Renew { lease, .. } if lease == Some(ms(30_000))));
+    client.reply(KEEPS);
+    assert!(client.state.certain_until(t(1), client.now).is_some());
+}
+
+/// A nested call and an inner unlock. The next request states the count of the guards that are left.
+#[test]
+fn a_refused_count_notifies_its_callers_and_is_tried_again() {
+    let is_count = |request| matches!(request, Request::Release { count: 1, .. });
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, KEPT, Limit::Forever);
+    client.end(is_attempt, Event::Refused);
+    client.assert_told(2, Outcome::Refused);
+    client.pass(ms(10));
+    client.end(is_count, |id| Event::Replied(id, RELEASED));
+    client.hold(3, A, KEPT);
+    client.unlock(3);
+    client.end(is_count, Event::Refused);
+    client.assert_told(3, Outcome::Refused);
+    client.pass(ms(10));
+    client.end(is_count, |id| Event::Replied(id, RELEASED));
+    assert_eq!(client.state.count_of(t(1)), Some((1, Some(1))));
+    assert!(client.lost.is_empty());
+}
+
+// ---- retries ----
+
+/// The limit of a waiter ends in the long pause after some failures.
+#[test]
+fn a_waiter_gets_one_more_try_at_its_limit() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Until(client.now + ms(500)));
+    for pause in [10, 20, 40, 80, 160] {
+        client.end(is_attempt, Event::NotNow);
+        client.pass(ms(pause));
+    }
+    client.end(is_attempt, Event::NotNow);
+    client.pass(ms(189));
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+    client.pass(ms(1));
+    client.reply(GRANTED);
+    client.assert_told(1, Outcome::Acquired);
+}
+
+/// The holder requests a longer lease, and the reply to that is lost.
+#[test]
+fn a_longer_lease_is_requested_again_without_a_reply() {
+    let hour = ms(3_600_000);
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.feed(Event::Check { guard: t(1), ticket: t(2), lease: Some(hour) });
+    client.end(|request| matches!(request, Request::Renew { .. }), Event::Unknown);
+    client.pass(ms(10));
+    assert!(matches!(client.request(), Request::Renew { lease, .. } if lease == Some(hour)), "{:?}", client.requests);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+    assert!(client.state.certain_until(t(1), client.now + ms(3_500_000)).is_some());
+}
+
+/// A thousand tasks that wake at once need more time for the last reply.
+#[test]
+fn the_last_reply_may_take_longer_beside_many_waiters() {
+    let mut client = Client::new(Kind::Plain);
+    let end = client.now + ms(500);
+    (1..=1_000).for_each(|n| client.acquire(n, Owner(n), KEPT, Limit::Until(end)));
+    client.pass(ms(699));
+    (1..=1_000).for_each(|n| client.assert_waits(n));
+    client.pass(ms(1));
+    (1..=1_000).for_each(|n| client.assert_told(n, Outcome::Unavailable));
+}
+
+// ---- without messages ----
+
+#[test]
+fn looks_without_messages_become_rare() {
+    let mut client = Client::new(Kind::Plain);
+    client.config.publishes = false;
+    client.acquire(1, A, KEPT, Limit::Forever);
+    for nap in [10, 20, 40, 80, 160, 200, 200] {
+        client.reply(BUSY);
+        client.pass(ms(nap - 1));
+        assert!(client.requests.is_empty(), "{:?}", client.requests);
+        client.pass(ms(1));
+        assert_eq!(client.requests.len(), 1, "after {nap} ms");
+    }
+}
+
+/// After a row of turns in this process the lock stays free for a quarter of that time, so that others find it.
+#[test]
+fn the_lock_stays_free_after_a_row_of_turns_without_messages() {
+    for (row, free) in [(40, 10), (400, 50)] {
+        let mut client = Client::new(Kind::Plain);
+        (client.config.publishes, client.config.handovers) = (false, 1);
+        client.hold(1, A, KEPT);
+        client.acquire(2, B, KEPT, Limit::Forever);
+        client.acquire(3, C, KEPT, Limit::Forever);
+        client.unlock(1);
+        client.assert_told(2, Outcome::Acquired);
+        client.feed(Event::Seen(t(2)));
+        client.reply(KEEPS);
+        client.pass(ms(row));
+        client.unlock(2);
+        client.end(is_release, |id| Event::Replied(id, RELEASED));
+        client.pass(ms(free - 1));
+        assert!(client.requests.is_empty(), "{:?}", client.requests);
+        client.pass(ms(1));
+        assert_eq!(client.requests.len(), 1, "after {free} ms");
+    }
 }
