@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    hold::Hold,
     requests::{ConfirmWaiters, Failure, PendingRequest},
     server_hold::{ServerHold, not_found},
     types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
@@ -28,12 +29,12 @@ pub(crate) struct PendingRelease {
     not_before: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
-    /// The last guard of its hold has left, and the reply shows whether the hold was lost before.
+    /// The last guard of a hold that a caller has seen has left, and the reply shows whether the hold was lost before.
     ends_hold: bool,
 }
 
 impl PendingRelease {
-    pub(crate) fn new(mut server: ServerHold, now: Moment) -> PendingRelease {
+    pub(crate) fn new(mut server: ServerHold, ends_hold: bool, now: Moment) -> PendingRelease {
         PendingRelease {
             id: server.id,
             mode: server.mode(),
@@ -43,13 +44,8 @@ impl PendingRelease {
             not_before: server.not_before,
             request: PendingRequest::new(now),
             waiters: server.take_waiters(),
-            ends_hold: false,
+            ends_hold,
         }
-    }
-
-    /// Of a hold whose last guard has just left.
-    pub(crate) fn of_hold(server: ServerHold, now: Moment) -> PendingRelease {
-        PendingRelease { ends_hold: true, ..PendingRelease::new(server, now) }
     }
 
     /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
@@ -180,13 +176,16 @@ pub(crate) struct HandOver {
     bound: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
+    /// The same as of a release.
+    pub(crate) ends_hold: bool,
 }
 
 impl HandOver {
-    pub(crate) fn new(mut server: ServerHold, to: HoldId, lease: Duration, cx: &Cx<'_>) -> HandOver {
+    pub(crate) fn new(mut server: ServerHold, hold: &Hold, (to, lease): (HoldId, Duration), cx: &Cx<'_>) -> HandOver {
+        let ends_hold = hold.is_shown();
         let bound = server.bound.max(cx.gone_by(lease));
         let (waiters, until) = (server.take_waiters(), server.until);
-        HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters }
+        HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters, ends_hold }
     }
 
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
@@ -220,7 +219,7 @@ impl HandOver {
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,
-            ends_hold: id == self.from,
+            ends_hold: self.ends_hold && id == self.from,
         };
         let from = release(self.from, self.waiters);
         let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));
@@ -233,9 +232,15 @@ impl HandOver {
         let is_over = self.bound <= cx.now && !self.request.is_under_way();
         if is_over {
             self.waiters.notify(cx, Outcome::Unconfirmed);
-            cx.actions.push(Action::Ended(None));
+            self.ends(None, cx);
         }
         !is_over
+    }
+
+    pub(crate) fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+        if self.ends_hold {
+            cx.actions.push(Action::Ended(loss));
+        }
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {
