@@ -141,8 +141,9 @@ impl LockState {
             self.lose(at, Loss::Closed, cx);
         }
         // Guards that are dropped later find nothing to release.
-        let lost = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_)));
-        for mut server in lost.filter_map(OnServer::into_server_hold).collect::<Vec<_>>() {
+        let lost: Vec<_> = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_))).collect();
+        lost.iter().flat_map(OnServer::lost_holds).for_each(|hold| hold.left(cx));
+        for mut server in lost.into_iter().filter_map(OnServer::into_server_hold) {
             server.notify_waiters(cx, Outcome::Closed);
             self.release(server, cx);
         }

@@ -155,11 +155,12 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         match self.on_server.swap_remove(at) {
-            OnServer::Held(mut server, Holders::One(_, mut reentry)) => {
+            OnServer::Held(mut server, Holders::One(hold, mut reentry)) => {
+                hold.left(cx);
                 server.confirm_for_all(reentry.take_waiters(), cx.now);
                 match self.wanted {
-                    Wanted::One(_) => self.pass_or_release_exclusive(server, may_pass, waiter, cx),
-                    Wanted::Places(_) => self.release_for(waiter, server, cx), // the server decides which waiter is next
+                    Wanted::One(_) => self.pass_or_release_exclusive(server, &hold, may_pass, waiter, cx),
+                    Wanted::Places(_) => self.release_for(waiter, server, &hold, cx), // the server decides which waiter is next
                 }
             }
             OnServer::Held(server, Holders::Readers(readers)) => {
@@ -172,6 +173,7 @@ impl LockState {
     fn pass_or_release_exclusive(
         &mut self,
         mut server: ServerHold,
+        hold: &Hold,
         may_pass: bool,
         waiter: Option<ConfirmWaiter>,
         cx: &mut Cx<'_>,
@@ -182,29 +184,29 @@ impl LockState {
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
                 server.confirm_for(waiter, cx.now);
-                server.hold_ended(cx);
+                hold.ended(None, cx);
                 self.others.took_turn(cx.now);
                 self.grant(server, cx.now, cx);
             }
             Some(next) if next.mode == Mode::Exclusive && may_stay && self.held().next().is_none() => {
                 self.others.took_turn(cx.now);
                 let (to, lease) = (self.numbers.hold(), next.requested_lease(cx.config));
-                let mut hand_over = HandOver::new(server, to, lease, cx);
+                let mut hand_over = HandOver::new(server, hold, (to, lease), cx);
                 hand_over.waiters().push(waiter);
                 self.put(OnServer::HandingOver(hand_over));
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
-                server.hold_ended(cx);
+                hold.ended(None, cx);
                 self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
             }
-            _ => self.release_for(waiter, server, cx),
+            _ => self.release_for(waiter, server, hold, cx),
         }
     }
 
     /// The same as `release`. Its reply notifies this caller.
-    fn release_for(&mut self, waiter: Option<ConfirmWaiter>, mut server: ServerHold, cx: &mut Cx<'_>) {
+    fn release_for(&mut self, waiter: Option<ConfirmWaiter>, mut server: ServerHold, hold: &Hold, cx: &mut Cx<'_>) {
         server.confirm_for(waiter, cx.now);
-        self.release(server, cx);
+        self.release_hold(server, hold.is_shown(), cx);
     }
 
     fn rest_or_release_shared(
@@ -234,7 +236,12 @@ impl LockState {
 
     /// No owner here wants it anymore. The next waiter sends its request when this has a reply, or has failed once.
     pub(super) fn release(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
-        self.put(OnServer::Releasing(PendingRelease::new(server, cx.now)));
+        self.release_hold(server, false, cx);
+    }
+
+    /// `ends_hold`: the last guard of a hold has left.
+    pub(super) fn release_hold(&mut self, server: ServerHold, ends_hold: bool, cx: &mut Cx<'_>) {
+        self.put(OnServer::Releasing(PendingRelease::new(server, ends_hold, cx.now)));
         self.look(cx.now);
     }
 

@@ -14,6 +14,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Owner,
     /// The time at which the request was sent that acquired the lock.
     since: Moment,
+    /// A caller has seen that it acquired the lock. Statistics leave out other holds.
+    shown: bool,
     acquisitions: Vec<Acquisition>,
 }
 
@@ -41,7 +43,7 @@ pub(crate) struct NestedCall {
 
 impl Hold {
     pub(crate) fn new(owner: Owner, since: Moment) -> Hold {
-        Hold { owner, since, acquisitions: Vec::with_capacity(1) }
+        Hold { owner, since, shown: false, acquisitions: Vec::with_capacity(1) }
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.
@@ -69,7 +71,26 @@ impl Hold {
 
     fn seen(&mut self, ticket: Ticket) -> bool {
         let mut seen = self.acquisitions.iter_mut().filter(|one| one.ticket == ticket);
-        seen.next().map(|one| one.unseen_since = None).is_some()
+        let is_here = seen.next().map(|one| one.unseen_since = None).is_some();
+        self.shown |= is_here;
+        is_here
+    }
+
+    pub(crate) fn is_shown(&self) -> bool {
+        self.shown
+    }
+
+    /// Its last guard has left.
+    pub(crate) fn left(&self, cx: &mut Cx<'_>) {
+        if self.shown {
+            cx.actions.push(Action::Left { since: self.since });
+        }
+    }
+
+    pub(crate) fn ended(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+        if self.shown {
+            cx.actions.push(Action::Ended(loss));
+        }
     }
 
     /// The time since which none of its callers has seen its notification.
@@ -93,9 +114,7 @@ impl Hold {
     /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
     fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<LostHold> {
         let is_seen = self.unseen_since().is_none();
-        if is_seen {
-            cx.actions.push(Action::Ended(Some(loss)));
-        }
+        self.ended(Some(loss), cx);
         let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
         calls.extract_if(.., |call| call.owner == self.owner).for_each(|call| cx.notify(call.ticket, nested));
         for guard in self.tickets() {
@@ -105,7 +124,11 @@ impl Hold {
                 Action::Notify(guard, Outcome::StartAgain)
             });
         }
-        (is_seen && !self.acquisitions.is_empty()).then_some(LostHold { hold: self, loss })
+        let has_guards = is_seen && !self.acquisitions.is_empty();
+        if !has_guards {
+            self.left(cx);
+        }
+        has_guards.then_some(LostHold { hold: self, loss })
     }
 }
 
@@ -130,9 +153,14 @@ impl LostHold {
         self.hold.remove(ticket);
         let is_last = self.hold.acquisitions.is_empty();
         if is_last {
-            cx.actions.push(Action::Left { since: self.hold.since });
+            self.left(cx);
         }
         is_last
+    }
+
+    /// None of its guards is left, or they no longer count.
+    pub(crate) fn left(&self, cx: &mut Cx<'_>) {
+        self.hold.left(cx);
     }
 }
 
@@ -301,7 +329,7 @@ impl Holders {
         cx: &mut Cx<'_>,
     ) -> Removed {
         match self {
-            Holders::One(hold, reentry) => reentry.remove((hold, server), ticket, waiter, cx),
+            Holders::One(hold, reentry) => reentry.remove(hold, ticket, waiter),
             Holders::Readers(readers) => readers.remove(ticket, waiter, server, cx),
         }
     }
@@ -363,23 +391,13 @@ impl Reentry {
         self.calls.is_empty() && self.unlocked.is_empty() && self.counting.is_none()
     }
 
-    fn remove(
-        &mut self,
-        (hold, server): (&mut Hold, &mut ServerHold),
-        ticket: Ticket,
-        waiter: Option<ConfirmWaiter>,
-        cx: &mut Cx<'_>,
-    ) -> Removed {
-        let (had_one, is_seen) = (hold.acquisitions.len() == 1, hold.unseen_since().is_none());
+    fn remove(&mut self, hold: &mut Hold, ticket: Ticket, waiter: Option<ConfirmWaiter>) -> Removed {
+        let had_one = hold.acquisitions.len() == 1;
         let removed = hold.remove(ticket);
         if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
             return Removed::Nothing;
         }
         if hold.acquisitions.is_empty() && self.calls.is_empty() {
-            if is_seen {
-                cx.actions.push(Action::Left { since: hold.since });
-                server.ends_hold();
-            }
             return Removed::Last { may_pass: had_one && removed.is_some_and(|one| one.renewed) && self.is_level() };
         }
         self.unlocked.push(waiter);
@@ -557,7 +575,8 @@ impl Readers {
         let is_unused =
             |hold: &mut Hold| hold.acquisitions.is_empty() && !calls.iter().any(|call| call.owner == hold.owner);
         for left in self.holds.extract_if(.., is_unused) {
-            cx.actions.extend([Action::Left { since: left.since }, Action::Ended(None)]);
+            left.left(cx);
+            left.ended(None, cx);
         }
     }
 

@@ -82,6 +82,10 @@ impl OnServer {
         }
     }
 
+    pub(crate) fn lost_holds(&self) -> &[LostHold] {
+        if let OnServer::Lost(lost) = self { &lost.holds } else { &[] }
+    }
+
     /// After this time the server has nothing left of a shared id.
     pub(crate) fn shared_bound(&self) -> Option<Moment> {
         let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.bound);

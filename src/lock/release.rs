@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    hold::Hold,
     requests::{ConfirmWaiters, Failure, PendingRequest},
     server_hold::{ServerHold, not_found},
     types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
@@ -28,12 +29,12 @@ pub(crate) struct PendingRelease {
     not_before: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
-    /// The last guard of its hold has left, and the reply shows whether the hold was lost before.
+    /// The last guard of a hold that a caller has seen has left, and the reply shows whether the hold was lost before.
     ends_hold: bool,
 }
 
 impl PendingRelease {
-    pub(crate) fn new(mut server: ServerHold, now: Moment) -> PendingRelease {
+    pub(crate) fn new(mut server: ServerHold, ends_hold: bool, now: Moment) -> PendingRelease {
         PendingRelease {
             id: server.id,
             mode: server.mode(),
@@ -43,7 +44,7 @@ impl PendingRelease {
             not_before: server.not_before,
             request: PendingRequest::new(now),
             waiters: server.take_waiters(),
-            ends_hold: server.take_end(),
+            ends_hold,
         }
     }
 
@@ -175,27 +176,16 @@ pub(crate) struct HandOver {
     bound: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
-    /// As of [`PendingRelease`].
-    ends_hold: bool,
+    /// The same as of a release.
+    pub(crate) ends_hold: bool,
 }
 
 impl HandOver {
-    pub(crate) fn new(mut server: ServerHold, to: HoldId, lease: Duration, cx: &Cx<'_>) -> HandOver {
+    pub(crate) fn new(mut server: ServerHold, hold: &Hold, (to, lease): (HoldId, Duration), cx: &Cx<'_>) -> HandOver {
+        let ends_hold = hold.is_shown();
         let bound = server.bound.max(cx.gone_by(lease));
         let (waiters, until) = (server.take_waiters(), server.until);
-        let ends_hold = server.take_end();
         HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters, ends_hold }
-    }
-
-    pub(crate) fn take_end(&mut self) -> bool {
-        std::mem::take(&mut self.ends_hold)
-    }
-
-    /// It is known what became of the hold before.
-    pub(crate) fn ended(&mut self, loss: Option<Loss>, cx: &mut Cx<'_>) {
-        if self.take_end() {
-            cx.actions.push(Action::Ended(loss));
-        }
     }
 
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
@@ -229,7 +219,7 @@ impl HandOver {
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,
-            ends_hold: id == self.from && self.ends_hold,
+            ends_hold: self.ends_hold && id == self.from,
         };
         let from = release(self.from, self.waiters);
         let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));
@@ -242,9 +232,15 @@ impl HandOver {
         let is_over = self.bound <= cx.now && !self.request.is_under_way();
         if is_over {
             self.waiters.notify(cx, Outcome::Unconfirmed);
-            self.ended(None, cx);
+            self.ends(None, cx);
         }
         !is_over
+    }
+
+    pub(crate) fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+        if self.ends_hold {
+            cx.actions.push(Action::Ended(loss));
+        }
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {

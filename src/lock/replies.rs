@@ -184,22 +184,19 @@ impl LockState {
         match reply {
             Reply::Handed(token) => {
                 hand_over.waiters().notify(cx, Outcome::Confirmed);
-                hand_over.ended(None, cx);
+                hand_over.ends(None, cx);
                 self.grant(ServerHold::new(granted(to, token), cx), sent, cx);
             }
             Reply::Gone => {
                 // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
                 let was_held = if in_doubt { Outcome::Confirmed } else { not_found(until, cx.now) };
                 hand_over.waiters().notify(cx, was_held);
-                hand_over.ended((!in_doubt).then_some(Loss::Removed), cx);
+                hand_over.ends((!in_doubt).then_some(Loss::Removed), cx);
             }
             _ => {
                 let mut server = ServerHold::new(granted(from, None), cx);
                 server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
-                if hand_over.take_end() {
-                    server.ends_hold();
-                }
-                self.release(server, cx);
+                self.release_hold(server, hand_over.ends_hold, cx);
             }
         }
     }

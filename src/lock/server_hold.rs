@@ -43,9 +43,6 @@ pub(crate) struct ServerHold {
     waiting: ConfirmWaiters,
     /// The next confirmation requests at least this lease.
     extension: Option<Duration>,
-    /// The last guard of an owner has left, and it is not known yet whether the hold was lost before. Guards that nobody has seen do not
-    /// count.
-    ends_hold: bool,
     /// A request about the count is under way.
     counting: Option<RequestId>,
 }
@@ -110,7 +107,6 @@ impl ServerHold {
             confirmation: Confirmation::PlannedFor((sent + every).floor(every / 16)),
             waiting: ConfirmWaiters::default(),
             extension: None,
-            ends_hold: false,
             counting: None,
         }
     }
@@ -354,22 +350,6 @@ impl ServerHold {
     }
 
     // ---- its end ----
-
-    pub(crate) fn ends_hold(&mut self) {
-        self.ends_hold = true;
-    }
-
-    /// Whether what becomes of a hold shows later.
-    pub(crate) fn take_end(&mut self) -> bool {
-        mem::take(&mut self.ends_hold)
-    }
-
-    /// The hold was released.
-    pub(crate) fn hold_ended(&mut self, cx: &mut Cx<'_>) {
-        if self.take_end() {
-            cx.actions.push(Action::Ended(None));
-        }
-    }
 
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.
     pub(crate) fn before_release(&self, rests: bool) -> [Option<RequestId>; 2] {

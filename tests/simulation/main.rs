@@ -21,6 +21,7 @@
 //! * A reader that joins, and a nested call, acquire only what the server confirmed after the call. Tokens grow.
 //! * No lock is free for longer than 60 ms after a release, while a waiter could acquire it. Behind a waiter that was killed it
 //!   may be free for five seconds longer. A caller that does not look is passed over.
+//! * For each hold that a guard showed, the client reports once that its last guard has gone, and once what became of it.
 //! * A timer that was served is not due again at once. In the end nothing is left, on the server or in the clients.
 //!
 //! `scripts/simulation-mutants` adds the defects in `mutants/` one at a time and prints what finds them.

@@ -118,6 +118,26 @@ enum What {
     Check,
 }
 
+/// A hold of one owner, from its first guard to its last.
+#[derive(Debug, Clone)]
+struct OwnerHold {
+    owner: usize,
+    field: FieldId,
+    guards: Vec<Ticket>,
+    /// A caller has seen that it acquired the lock.
+    shown: bool,
+}
+
+/// The holds that guards showed, and what the client reported about them for statistics.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reported {
+    shown: u32,
+    /// Shown holds whose last guard has gone.
+    over: u32,
+    left: u32,
+    ended: u32,
+}
+
 /// Why a guard was lost, and until when the server had it by then.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct LostAt {
@@ -149,6 +169,10 @@ struct Client {
     away: Vec<u64>,
     /// Requests that failed.
     unknown: u32,
+    /// Holds with guards.
+    holds: Vec<OwnerHold>,
+    reported: Reported,
+    is_closed: bool,
     /// Holds of its guards when it forced the lock open, and the time of that.
     forced: BTreeMap<FieldId, u64>,
 }
@@ -184,6 +208,9 @@ impl Client {
             calls: BTreeMap::new(),
             away: vec![0; rng.usize(1..=4)],
             unknown: 0,
+            holds: Vec::new(),
+            reported: Reported::default(),
+            is_closed: false,
             forced: BTreeMap::new(),
         }
     }
@@ -200,6 +227,40 @@ impl Client {
 
     fn listens(&self, channel: Channel) -> Option<u32> {
         self.channels.get(&channel).filter(|(_, on)| *on).map(|(sub, _)| *sub)
+    }
+
+    /// The owner has acquired the lock by this call.
+    fn add_guard(&mut self, owner: usize, field: FieldId, ticket: Ticket) {
+        let own = self.holds.iter_mut().find(|hold| (hold.owner, hold.field) == (owner, field));
+        match own {
+            Some(hold) => hold.guards.push(ticket),
+            None => self.holds.push(OwnerHold { owner, field, guards: vec![ticket], shown: false }),
+        }
+    }
+
+    /// The caller has seen that it acquired the lock, unless it was lost before.
+    fn show(&mut self, ticket: Ticket) {
+        let has_it = self.state.hold_of(ticket).is_some();
+        if let Some(hold) = self.holds.iter_mut().find(|hold| has_it && hold.guards.contains(&ticket)) {
+            self.reported.shown += u32::from(!hold.shown);
+            hold.shown = true;
+        }
+    }
+
+    /// Holds end here whose last guard has gone. A nested call continues the hold of its owner.
+    fn end_holds(&mut self) {
+        let is_guard = |call: &Call| matches!(call.what, What::Guard { .. });
+        let is_nested = |ticket: &Ticket, call: &Call| call.what == What::Wait && !self.state.is_waiting(*ticket);
+        let nested = self.calls.iter().filter(|(ticket, call)| is_nested(ticket, call));
+        let nested: BTreeSet<_> = nested.map(|(_, call)| (call.owner, call.mode())).collect();
+        for mut hold in std::mem::take(&mut self.holds) {
+            hold.guards.retain(|guard| !self.is_closed && self.calls.get(guard).is_some_and(is_guard));
+            if hold.guards.is_empty() && (self.is_closed || !nested.contains(&(hold.owner, hold.field.mode))) {
+                self.reported.over += u32::from(hold.shown);
+            } else {
+                self.holds.push(hold);
+            }
+        }
     }
 
     fn is_waiting(&self) -> bool {
@@ -380,7 +441,23 @@ impl World {
             self.say(|| format!("{client}:      -> {action:?}"));
             self.act(client, action)?;
         }
+        self.check_reported(client, event)?;
         self.set_timer(client, now, event)
+    }
+
+    /// For each hold that a guard showed, the client reports once that its last guard has gone, and at most once what became of it.
+    fn check_reported(&mut self, client: usize, event: Event) -> Check {
+        let one = &mut self.clients[client];
+        one.is_closed |= event == Event::Close;
+        if let Event::Seen(ticket) = event {
+            one.show(ticket);
+        }
+        one.end_holds();
+        let Reported { shown, over, left, ended } = one.reported;
+        match left == over && ended <= shown {
+            true => Ok(()),
+            false => Err(format!("{client} reported other holds: {:?} {:?}", one.reported, one.holds)),
+        }
     }
 
     fn set_timer(&mut self, client: usize, now: Moment, event: Event) -> Check {
@@ -410,7 +487,8 @@ impl World {
                 let after = self.delay();
                 self.subscribe(client, channel, after);
             }
-            Action::Left { .. } | Action::Ended(_) => {}
+            Action::Left { .. } => self.clients[client].reported.left += 1,
+            Action::Ended(_) => self.clients[client].reported.ended += 1,
             Action::Unsubscribe(channel) => _ = self.clients[client].channels.remove(&channel),
             Action::Yield => {
                 self.count(|| "rests".into());
@@ -518,6 +596,7 @@ impl World {
         let field = hold.map(|(id, mode, _)| FieldId::new(client as u8, id, mode));
         self.check_entry(client, ticket, &call, field)?;
         let owner = call.owner;
+        field.into_iter().for_each(|field| self.clients[client].add_guard(owner, field, ticket));
         let call = Call { by: None, what: What::Guard { field, seen: false, since: self.t, lost: None }, ..call };
         self.clients[client].calls.insert(ticket, call);
         let after = if self.rng.u8(..4) == 0 { self.rng.u64(..3 * MS) } else { 1000 };
@@ -1157,6 +1236,9 @@ impl World {
     }
 
     fn check_left(&mut self) -> Check {
+        if let Some(one) = self.clients.iter().find(|one| one.reported.ended != one.reported.shown) {
+            return Err(format!("not reported what became of each hold: {:?}", one.reported));
+        }
         self.server.pass_to(self.server_time());
         let is_robbed = self.server.fields().iter().all(|field| self.robbed.contains(field));
         let is_excused = self.overtaking || is_robbed && self.server.mark().is_none();
