@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     By, Driver, HeldLock,
-    calls::{AcquiredHow, CallResult, Cause},
+    calls::{AcquiredHow, CallResult, Cause, Polled},
     lost,
     named::{NamedLock, now},
     slot::Slot,
@@ -160,18 +160,21 @@ impl Call {
     /// The result, and when the call began. An error if the runtime of the client has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(CallResult, Moment)>> {
         self.poll_requests(cx);
-        let result = self.lock.inner().calls.poll(self.ticket, cx.waker());
-        match result {
-            Some((result, since)) => {
+        let polled = self.lock.inner().calls.poll(self.ticket, cx.waker());
+        match polled {
+            Polled::Ended(result, since) => {
                 if result.outcome != Outcome::Acquired {
                     self.ending = OnDrop::GoesOn; // it has left already
                 }
                 Poll::Ready(Ok((result, since)))
             }
-            None if self.lock.driver.is_abandoned() => {
+            Polled::Pending { .. } if self.lock.driver.has_ended() => {
                 Poll::Ready(Err(self.lock.driver.closed(self.what, &self.lock.name)))
             }
-            None => Poll::Pending,
+            Polled::Pending { replaced } => {
+                drop(replaced);
+                Poll::Pending
+            }
         }
     }
 
@@ -197,10 +200,11 @@ impl Drop for Call {
         leave(&self.lock, std::mem::take(&mut self.slots));
         let (lock, ticket, ending) = (&self.lock, self.ticket, self.ending);
         lock.with(By::Client, |inner, fed| {
-            inner.calls.forget(ticket);
+            let call = inner.calls.forget(ticket);
             if ending == OnDrop::Leaves {
                 inner.handle(lock, Event::Dropped(ticket), fed);
             }
+            call // dropped after the mutex is unlocked
         });
     }
 }

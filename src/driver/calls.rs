@@ -20,7 +20,7 @@ enum Caller {
 }
 
 #[derive(Debug)]
-struct PendingCall {
+pub(super) struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
@@ -51,6 +51,13 @@ pub(super) enum Cause {
     OwnRelease,
 }
 
+/// What a caller gets when it polls.
+#[derive(Debug)]
+pub(super) enum Polled {
+    Ended(CallResult, Moment),
+    Pending { replaced: Option<Waker> },
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Calls(BTreeMap<Ticket, PendingCall>);
 
@@ -64,22 +71,24 @@ impl Calls {
         self.0.insert(ticket, PendingCall { caller: Caller::Left(token), since, result: None });
     }
 
-    /// The result, if there is one. Else the waker is kept.
-    pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Option<(CallResult, Moment)> {
-        let call = self.0.get_mut(&ticket)?;
+    /// The result, if there is one. Else the waker is kept. The waker that it replaces must be dropped after the mutex is unlocked: it can be
+    /// the last that keeps a task, and with it a guard.
+    pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
+        let Some(call) = self.0.get_mut(&ticket) else { return Polled::Pending { replaced: None } };
         if call.result.is_some() {
-            let call = self.0.remove(&ticket)?;
-            return call.result.map(|result| (result, call.since));
+            let ended = self.0.remove(&ticket).and_then(|call| Some((call.result?, call.since)));
+            return ended.map_or(Polled::Pending { replaced: None }, |(result, since)| Polled::Ended(result, since));
         }
         match &mut call.caller {
-            Caller::Polled(Some(before)) => before.clone_from(waker),
-            other => *other = Caller::Polled(Some(waker.clone())),
+            Caller::Polled(Some(before)) if before.will_wake(waker) => Polled::Pending { replaced: None },
+            Caller::Polled(before) => Polled::Pending { replaced: before.replace(waker.clone()) },
+            Caller::Left(_) => Polled::Pending { replaced: None },
         }
-        None
     }
 
-    pub(super) fn forget(&mut self, ticket: Ticket) {
-        self.0.remove(&ticket);
+    /// Drop what it returns after the mutex is unlocked.
+    pub(super) fn forget(&mut self, ticket: Ticket) -> Option<PendingCall> {
+        self.0.remove(&ticket)
     }
 
     /// The call has ended. Returns its waker.

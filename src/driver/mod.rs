@@ -66,6 +66,8 @@ pub(crate) struct Driver {
     life: AtomicU8,
     /// The runtime of the client has ended.
     abandoned: AtomicBool,
+    /// The client has closed although releases were under way.
+    gave_up: AtomicBool,
     /// Notified when a name was forgotten, once the client stops.
     forgotten: Notify,
 }
@@ -93,6 +95,7 @@ impl Driver {
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
             abandoned: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
             forgotten: Notify::new(),
         });
         let running = Running(Arc::clone(&driver));
@@ -244,6 +247,11 @@ impl Driver {
         self.abandoned.load(Ordering::SeqCst)
     }
 
+    /// No call gets a result anymore.
+    fn has_ended(&self) -> bool {
+        self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
+    }
+
     fn is_done(&self) -> bool {
         self.life.load(Ordering::SeqCst) == CLOSED && self.names.is_empty()
     }
@@ -281,6 +289,7 @@ impl Driver {
 
     /// Ends although releases are under way.
     pub(crate) fn give_up(&self) {
+        self.gave_up.store(true, Ordering::SeqCst);
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
         self.forgotten.notify_waiters();

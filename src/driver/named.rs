@@ -173,7 +173,6 @@ impl NamedLock {
         if effects.has_lost {
             self.lost.notify_waiters();
         }
-        effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
         for (id, request, lane) in effects.sends {
             let lock = self.this();
             self.driver.spawn(async move { lock.send_alone(id, request, lane).await });
@@ -189,6 +188,8 @@ impl NamedLock {
         if effects.subscribes {
             self.settle_messages();
         }
+        // Last, because a subscriber or a recorder may panic.
+        effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
         effects.slots
     }
 
@@ -521,7 +522,9 @@ impl NamedLock {
         let mut inner = self.inner();
         let before = mem::take(&mut inner.gauges);
         inner.is_forgotten = true;
+        let wakers = inner.calls.wakers();
         drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
         Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
     }
 

@@ -1,6 +1,9 @@
 //! What statistics, metrics and logs say about a name. A recorder or a subscriber may itself use the lock, so nothing is said under the mutex.
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use crate::{
     error::Lost,
@@ -37,7 +40,12 @@ pub(super) enum Note {
 }
 
 impl Note {
+    /// A panic of a recorder or a subscriber ends here: the tasks of the client keep the locks of others.
     pub(super) fn say(self, subject: Subject<'_>, all: &Counters) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.say_it(subject, all)));
+    }
+
+    fn say_it(self, subject: Subject<'_>, all: &Counters) {
         let counters = all.of(subject);
         match self {
             Note::Ended(None) => {
