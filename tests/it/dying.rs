@@ -92,6 +92,8 @@ impl Back {
             task.abort();
             assert!(task.await.expect_err("it goes on for ever").is_cancelled(), "no panic");
         }
+        // The requests of aborted calls may still be on their way.
+        until("nothing to be under way", BACK, || client.stats().now.releasing == 0).await;
         let left = || server.ask::<Vec<String>>(&["KEYS", "*"]);
         until("what was asked in vain to be taken back", BACK, || left().len() == 2).await;
         until("the inner level to be given back", BACK, || server.lock("held") == [(outer.id().to_owned(), 1)]).await;
