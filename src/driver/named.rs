@@ -169,6 +169,8 @@ impl NamedLock {
     }
 
     fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
+        // First, so that a caller that is woken sees its own call in the statistics.
+        effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
         effects.wakers.into_iter().for_each(Waker::wake);
         if effects.has_lost {
             self.lost.notify_waiters();
@@ -188,8 +190,6 @@ impl NamedLock {
         if effects.subscribes {
             self.settle_messages();
         }
-        // Last, because a subscriber or a recorder may panic.
-        effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
         effects.slots
     }
 

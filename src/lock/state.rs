@@ -335,9 +335,14 @@ impl LockState {
         &self.numbers
     }
 
-    /// The server has not run a release of this client yet, so the last request for the lock was refused.
+    /// The server has not run a release of this client yet, so requests for the lock are refused.
     pub(crate) fn is_behind_own_release(&self) -> bool {
-        matches!(&self.wanted, Wanted::One(Attempt::Idle(Idle { refused: Refusal::ByOwnRelease, .. })))
+        let has_failed = |one: &OnServer| matches!(one, OnServer::Releasing(release) if !release.is_at_first_try());
+        match &self.wanted {
+            Wanted::One(Attempt::Idle(idle)) => idle.refused == Refusal::ByOwnRelease,
+            Wanted::One(Attempt::Asking(_)) => self.on_server.iter().any(has_failed),
+            Wanted::Places(_) => false,
+        }
     }
 
     /// True while messages about releases are needed.
