@@ -45,8 +45,8 @@ async fn connections_that_end_while_the_server_is_frozen_lose_replies_and_nothin
     assert!(client.stats().total.requests > sent, "the call without a reply sends its request again at once");
     assert_eq!(
         other.stats().total.requests,
-        waited,
-        "the waiter has nothing to ask: it is subscribed only when the server replies"
+        waited + 1,
+        "the waiter asks once, because the server may have lost the lock"
     );
     server.thaw();
     let guard = lock.await.expect("no panic").expect("it is free");
