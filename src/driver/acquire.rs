@@ -33,7 +33,7 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
     loop {
         let lock = driver.named(&request.name, request.kind);
         let Some(mut call) = begin(&lock, request, limit) else {
-            if driver.is_stopping() {
+            if driver.is_stopping() || driver.has_ended() {
                 return Err(driver.closed(ASKING, &request.name));
             }
             continue;

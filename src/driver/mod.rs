@@ -253,7 +253,7 @@ impl Driver {
     }
 
     fn is_done(&self) -> bool {
-        self.life.load(Ordering::SeqCst) == CLOSED && self.names.is_empty()
+        self.is_closed() && self.names.is_empty()
     }
 
     /// No new holds.
@@ -299,11 +299,15 @@ impl Driver {
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.
     fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
-        for lock in self.all() {
-            let wakers = lock.inner().calls.wakers();
-            wakers.into_iter().for_each(std::task::Waker::wake);
-        }
+        self.all().iter().for_each(|lock| lock.end());
         self.forgotten.notify_waiters();
+        if self.is_closed() {
+            self.give_up(); // if the client closes later, `close` does that
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.life.load(Ordering::SeqCst) == CLOSED
     }
 
     /// The error for calls after the client was closed.
