@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, Guard, Owner, Stats};
+use leasehold::{Client, Guard, Stats};
 use support::{
     Server, before, behind, ms,
     proxy::{Fault, Proxy, Schedule, Way, Which, wrong_nonce},
@@ -166,11 +166,14 @@ async fn soak(calls: u64, cuts: f64) {
 /// The footprint, when the faults have ceased and both connections stand.
 async fn at_rest(server: &Server, client: &Client, proxy: &Proxy) -> Footprint {
     proxy.calm();
-    let guard = client.lock("rest").lock().await.expect("answered");
-    let next = client.lock("rest").owner(&Owner::new());
+    // Of another client: behind its own a waiter needs no messages.
+    let _: u32 = server.ask(&["HSET", "rest", "b983c153-7421-469a-addb-44fb92259a1b:7", "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "rest", "60000"]);
+    let next = client.lock("rest");
     let waiting = tokio::spawn(async move { next.lock().await.expect("answered").unlock().await });
     until("a subscription", Duration::from_secs(5), || !server.channels().is_empty()).await;
-    guard.unlock().await.expect("ours");
+    let _: u32 = server.ask(&["DEL", "rest"]);
+    let _: u32 = server.ask(&["PUBLISH", "redisson_lock__channel:{rest}", "0"]);
     waiting.await.expect("no panic").expect("ours");
     let mut now = Footprint::of(server, client);
     until("peace", Duration::from_secs(5), || {
