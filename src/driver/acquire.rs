@@ -105,6 +105,8 @@ fn held(
     });
     leave(lock, slots);
     let (hold, _, token) = hold?;
+    // Before anything that can panic: from here on, its drop releases the lock.
+    let held = HeldLock::new(Arc::clone(lock), ticket, request.owner.clone(), hold, token);
     let counters = lock.driver.counters.of(lock.subject());
     match result.way {
         AcquiredHow::Nested => counters.reentered(),
@@ -113,7 +115,7 @@ fn held(
             tracing::debug!(target: "leasehold::lock", name = &*lock.name, id = &*lock.field(hold), "acquired");
         }
     }
-    Some(HeldLock::new(Arc::clone(lock), ticket, request.owner.clone(), hold, token))
+    Some(held)
 }
 
 fn terms_of(request: &AcquireRequest) -> Terms {

@@ -486,6 +486,9 @@ impl Inner {
     // ---- time ----
 
     fn arm(&mut self, lock: &NamedLock, config: &crate::lock::Config) {
+        if self.is_forgotten {
+            return; // nothing is left to do, and the timer would keep it
+        }
         let due = self.state.due(config).map(from_machine);
         let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
         let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
@@ -523,7 +526,9 @@ impl NamedLock {
         let before = mem::take(&mut inner.gauges);
         inner.is_forgotten = true;
         let wakers = inner.calls.wakers();
+        let timer = inner.timer.take();
         drop(inner);
+        timer.into_iter().for_each(|timer| self.driver.timers.remove(timer));
         wakers.into_iter().for_each(Waker::wake);
         Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
     }
