@@ -56,13 +56,14 @@ enum Stage {
     Released,
 }
 
-/// The token that is cancelled when the lock is lost, and the task that watches the clock for it.
+/// The token that is cancelled when the lock is lost, and the tasks that watch for that.
 #[derive(Debug, Default)]
 struct Watch {
     token: CancellationToken,
     /// Why it was cancelled.
     reason: Arc<OnceLock<Lost>>,
-    task: Mutex<Option<AbortHandle>>,
+    /// On the client's runtime, and on that of the caller.
+    tasks: Mutex<[Option<AbortHandle>; 2]>,
 }
 
 impl Watch {
@@ -72,10 +73,17 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// After its release the lock is not lost, unless the release finds that it was.
+    fn stop(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.iter_mut().filter_map(Option::take).for_each(|task| task.abort());
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
-        task.inspect(AbortHandle::abort);
+        self.stop();
     }
 }
 
@@ -168,26 +176,29 @@ impl HeldLock {
         let watch = self.watch.get_or_init(Box::default);
         if let Some(reason) = self.loss() {
             watch.cancel(reason);
-        } else if let Ok(runtime) = Handle::try_current() {
-            self.watch_on(&runtime, watch);
-        } else if let Some(runtime) = self.lock().driver.runtime.handle() {
-            self.watch_on(runtime, watch);
+        } else {
+            // On the client's runtime, because the caller's may not run. And there, because the client's may have ended.
+            let runtimes = [self.lock().driver.runtime.handle().cloned(), Handle::try_current().ok()];
+            self.watch_on(runtimes, watch);
         }
         watch.token.child_token() // a child: a caller that cancels it cancels no other
     }
 
-    fn watch_on(&self, runtime: &Handle, watch: &Watch) {
-        let mut task = watch.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
+    fn watch_on(&self, runtimes: [Option<Handle>; 2], watch: &Watch) {
+        let mut tasks = watch.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for (task, runtime) in tasks.iter_mut().zip(runtimes) {
+            let is_watched = task.as_ref().is_some_and(|task| !task.is_finished());
+            if let Some(runtime) = runtime.filter(|_| !is_watched) {
+                let (shared, token, reason) =
+                    (Arc::clone(&self.shared), watch.token.clone(), Arc::clone(&watch.reason));
+                let watching = runtime.spawn(async move {
+                    let lost = shared.lost().await;
+                    reason.get_or_init(|| lost);
+                    token.cancel();
+                });
+                *task = Some(watching.abort_handle());
+            }
         }
-        let (shared, token, reason) = (Arc::clone(&self.shared), watch.token.clone(), Arc::clone(&watch.reason));
-        let watching = runtime.spawn(async move {
-            let lost = shared.lost().await;
-            reason.get_or_init(|| lost);
-            token.cancel();
-        });
-        *task = Some(watching.abort_handle());
     }
 
     pub(crate) fn holds(&self) -> u32 {
@@ -251,7 +262,7 @@ impl HeldLock {
         }
         TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
         self.stage = Stage::Released;
-        self.stop_watching();
+        self.watch.get().inspect(|watch| watch.stop());
         let ticket = self.shared.ticket;
         let released = self.call(GIVING_BACK, ticket, Event::Unlock(ticket)).await;
         if let Err(error) = &released {
@@ -284,16 +295,10 @@ impl HeldLock {
         }
     }
 
-    /// After its release the lock is not lost, unless the release finds that it was.
-    fn stop_watching(&self) {
-        let task = self.watch.get().and_then(|watch| watch.task.lock().unwrap_or_else(PoisonError::into_inner).take());
-        task.inspect(AbortHandle::abort);
-    }
-
     fn release(&mut self) {
         if self.stage == Stage::Held {
             self.stage = Stage::Released;
-            self.stop_watching();
+            self.watch.get().inspect(|watch| watch.stop());
             let token = self.watch.get().map(|watch| watch.token.clone());
             self.lock().drop_guard(self.shared.ticket, token);
         }
