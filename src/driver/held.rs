@@ -15,7 +15,7 @@ use super::{
     acquire::{Call, OnDrop, error},
     calls::CallResult,
     lost,
-    named::{NamedLock, from_machine, now},
+    named::{Fed, Inner, NamedLock, from_machine, now},
 };
 use crate::{
     clock::Moment,
@@ -71,9 +71,7 @@ impl Watch {
         self.reason.get_or_init(|| reason);
         self.token.cancel();
     }
-}
 
-impl Watch {
     /// After its release the lock is not lost, unless the release finds that it was.
     fn stop(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,18 +85,33 @@ impl Drop for Watch {
     }
 }
 
+/// What has become of an acquisition.
+enum Fate {
+    Held,
+    Lost(Lost),
+    Released,
+}
+
 impl Shared {
     /// How the lock was lost, if it was. The clock is considered: a timer may be late.
     fn loss(&self) -> Option<Lost> {
-        let (loss, _) = self.lock.with(By::Client, |inner, fed| {
-            let now = now();
-            if inner.state.certain_until(self.ticket, now).is_some() {
-                return None;
+        match self.fate() {
+            Fate::Held => None,
+            Fate::Lost(reason) => Some(reason),
+            Fate::Released => Some(Lost::Removed),
+        }
+    }
+
+    /// One look under the mutex, so a release that happens meanwhile does not look like a loss.
+    fn fate(&self) -> Fate {
+        let look = |inner: &mut Inner, fed: &mut Fed<'_>| {
+            if inner.state.certain_until(self.ticket, now()).is_some() {
+                return Fate::Held;
             }
             inner.handle(&self.lock, Event::Due, fed);
-            Some(lost(inner.state.loss_of(self.ticket)))
-        });
-        loss
+            inner.state.known_loss_of(self.ticket).map_or(Fate::Released, |loss| Fate::Lost(lost(loss)))
+        };
+        self.lock.with(By::Client, look).0
     }
 
     fn remaining(&self) -> Duration {
@@ -109,11 +122,18 @@ impl Shared {
     /// Resolves when it is lost: when the client learns of it, and at the latest at the end of its time by the clock of the caller, because
     /// the runtime of the client may have ended.
     async fn lost(&self) -> Lost {
+        self.lost_or_released().await.unwrap_or(Lost::Removed)
+    }
+
+    /// The same; `None` if it was released.
+    async fn lost_or_released(&self) -> Option<Lost> {
         loop {
             let mut notified = pin!(self.lock.lost.notified());
             notified.as_mut().enable();
-            if let Some(reason) = self.loss() {
-                return reason;
+            match self.fate() {
+                Fate::Held => {}
+                Fate::Lost(reason) => return Some(reason),
+                Fate::Released => return None,
             }
             tokio::select! {
                 () = notified.as_mut() => {}
@@ -192,9 +212,10 @@ impl HeldLock {
                 let (shared, token, reason) =
                     (Arc::clone(&self.shared), watch.token.clone(), Arc::clone(&watch.reason));
                 let watching = runtime.spawn(async move {
-                    let lost = shared.lost().await;
-                    reason.get_or_init(|| lost);
-                    token.cancel();
+                    if let Some(lost) = shared.lost_or_released().await {
+                        reason.get_or_init(|| lost);
+                        token.cancel();
+                    }
                 });
                 *task = Some(watching.abort_handle());
             }

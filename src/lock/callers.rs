@@ -106,12 +106,17 @@ impl LockState {
 
     /// Why the guard with this ticket was lost.
     pub(crate) fn loss_of(&self, guard: Ticket) -> Loss {
+        self.known_loss_of(guard).unwrap_or(Loss::Removed)
+    }
+
+    /// The same; `None` if there is no such guard, because it was released.
+    pub(crate) fn known_loss_of(&self, guard: Ticket) -> Option<Loss> {
         let known = self.on_server.iter().find_map(|one| match one {
             OnServer::Held(_, holders) => holders.lost_with(guard),
             OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.has(guard)).map(|hold| hold.loss),
             _ => None,
         });
-        known.unwrap_or(if self.life == Life::Closed { Loss::Closed } else { Loss::Removed })
+        known.or((self.life == Life::Closed).then_some(Loss::Closed))
     }
 
     pub(super) fn check(&mut self, guard: Ticket, ticket: Ticket, lease: Option<Duration>, cx: &mut Cx<'_>) {
