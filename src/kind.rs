@@ -67,6 +67,7 @@ pub(crate) enum Waits {
 pub(crate) enum Numbering {
     Lock,
     Fenced,
+    Fair,
     Engine,
 }
 

@@ -1,6 +1,7 @@
 //! One name: the state of its lock behind one mutex, and what follows from each event.
 
 use std::{
+    collections::HashMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Waker,
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     clock,
     config::Name,
-    kind::Kind,
+    kind::{Kind, Waits},
     lock::{
         Action, Channel, Cx, Event, HoldId, How, LockState, Moment, Numbers, Outcome, Reply, Request, RequestId, Ticket,
     },
@@ -62,10 +63,10 @@ pub(super) struct Inner {
     pub(super) calls: Calls,
     /// The last ticket.
     tickets: u64,
-    /// Requests that their callers poll, in the order in which they were sent.
+    /// Requests that their callers poll, by id: in the order in which they were sent.
     slots: Vec<Arc<Slot>>,
     timer: Option<TimerKey>,
-    messages: Messages,
+    channels: HashMap<Channel, ListenedChannel>,
     /// The last attempt for a new hold: its id, and why it was sent.
     attempt: Option<(HoldId, AcquiredBy)>,
     /// The last reason for which a request has failed.
@@ -80,7 +81,16 @@ pub(super) struct Inner {
     is_forgotten: bool,
 }
 
-/// The subscription to the channel of the name.
+/// A channel on which waiters are notified.
+struct ListenedChannel {
+    messages: Messages,
+    /// Why the last request for this place was sent.
+    sent: AcquiredBy,
+    /// The position of this place in the queue on the server, 1 for the next waiter.
+    position: Option<u64>,
+}
+
+/// The subscription to a channel.
 enum Messages {
     None,
     /// One thread is about to change it.
@@ -99,18 +109,23 @@ struct Effects {
     notes: Vec<Note>,
     has_lost: bool,
     yields: bool,
-    subscribes: bool,
+    /// To be subscribed, or no longer.
+    channels: Vec<Channel>,
 }
 
 impl NamedLock {
     pub(super) fn new(driver: &Arc<Driver>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
+        let numbers = Numbers::after(driver.used());
         let inner = Inner {
-            state: LockState::new(Numbers::after(driver.used())),
+            state: match kind.rules.waits {
+                Waits::InLine => LockState::fair(numbers),
+                Waits::Here | Waits::Marked => LockState::new(numbers),
+            },
             calls: Calls::default(),
             tickets: 0,
             slots: Vec::new(),
             timer: None,
-            messages: Messages::None,
+            channels: HashMap::new(),
             attempt: None,
             trouble: None,
             holder: None,
@@ -187,9 +202,7 @@ impl NamedLock {
                 lock.tell(Event::Yielded);
             });
         }
-        if effects.subscribes {
-            self.settle_messages();
-        }
+        effects.channels.into_iter().for_each(|channel| self.settle_messages(channel));
         effects.slots
     }
 
@@ -202,18 +215,20 @@ impl NamedLock {
             event => event,
         };
         self.with(by, |inner, fed| {
-            inner.slots.retain(|slot| slot.id != id);
+            inner.forget_slot(id);
             inner.note(replied);
             fed.request = Some(*request);
             fed.effects.notes.extend(reply_note(&event, request));
             inner.handle(self, event, fed);
+            inner.note_position(&event, request);
         })
         .1
     }
 
-    /// The number of receivers of a message that are not this client. Without messages, there may always be one.
+    /// The number of receivers of a message for all that are not this client. Without messages, there may always be one.
     fn others(&self, receivers: u32) -> u32 {
-        let hears = receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
+        let is_for_all = self.kind.rules.waits != Waits::InLine;
+        let hears = is_for_all && receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
         receivers - u32::from(hears)
     }
 
@@ -274,32 +289,59 @@ impl NamedLock {
 
     // ---- messages ----
 
-    /// Subscribes or unsubscribes until that is what the state wants. One thread does it at a time.
-    fn settle_messages(&self) {
+    /// Subscribes or unsubscribes until that is what the state wants. One thread at a time does it for one channel.
+    fn settle_messages(&self, channel: Channel) {
         loop {
             let mut inner = self.inner();
-            let wants = inner.state.wants_messages();
-            match mem::replace(&mut inner.messages, Messages::Changing) {
+            let wants = inner.state.wants_messages(channel);
+            let Some(messages) = inner.messages(channel) else { return };
+            match mem::replace(messages, Messages::Changing) {
                 Messages::None if wants => {
                     drop(inner);
-                    let channel = self.kind.channel(self.name.key());
-                    let subscription = self.driver.redis.listen(&channel, self.this());
-                    self.inner().messages = Messages::Subscribed(subscription);
-                    self.subscribed();
+                    let subscription = self.subscribe(channel);
+                    self.inner().settled(channel, subscription);
+                    self.subscribed(channel);
                 }
                 Messages::Subscribed(subscription) if !wants => {
                     drop(inner);
                     drop(subscription);
-                    let mut inner = self.inner();
-                    inner.messages = Messages::None;
+                    self.inner().settled(channel, Messages::None);
+                }
+                Messages::None => {
+                    inner.channels.remove(&channel);
                     inner.forget_if_unused(self, now());
+                    return;
                 }
                 settled => {
-                    inner.messages = settled;
+                    *messages = settled;
                     return;
                 }
             }
         }
+    }
+
+    fn subscribe(&self, channel: Channel) -> Messages {
+        let name = self.kind.channel(self.name.key());
+        let redis = &self.driver.redis;
+        Messages::Subscribed(match channel {
+            Channel::Name => redis.listen(&name, self.this()),
+            Channel::Place(id) => {
+                let listener = PlaceListener { lock: self.this(), id };
+                redis.listen(&format!("{name}:{}", self.field(id)), Arc::new(listener))
+            }
+        })
+    }
+
+    /// Messages may have been missed. From now on they arrive, or not.
+    fn subscribed(&self, channel: Channel) {
+        self.with(By::Client, |inner, fed| {
+            let Some(Messages::Subscribed(subscription)) = inner.messages(channel) else { return };
+            let is_live = subscription.is_live();
+            inner.handle(self, Event::Unsubscribed(channel), fed);
+            if is_live {
+                inner.handle(self, Event::Subscribed(channel), fed);
+            }
+        });
     }
 }
 
@@ -333,14 +375,24 @@ impl Listener for NamedLock {
     }
 
     fn subscribed(&self) {
-        self.with(By::Client, |inner, fed| {
-            let Messages::Subscribed(subscription) = &inner.messages else { return };
-            let is_live = subscription.is_live();
-            inner.handle(self, Event::Unsubscribed(Channel::Name), fed);
-            if is_live {
-                inner.handle(self, Event::Subscribed(Channel::Name), fed);
-            }
-        });
+        self.subscribed(Channel::Name);
+    }
+}
+
+/// Receives the messages for one place in a queue on the server.
+#[derive(Debug)]
+struct PlaceListener {
+    lock: Arc<NamedLock>,
+    id: HoldId,
+}
+
+impl Listener for PlaceListener {
+    fn message(&self) {
+        self.lock.tell(Event::Message(Channel::Place(self.id)));
+    }
+
+    fn subscribed(&self) {
+        self.lock.subscribed(Channel::Place(self.id));
     }
 }
 
@@ -391,7 +443,12 @@ impl Inner {
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { since } => fed.effects.notes.push(Note::HeldFor(now.since(since))),
             Action::Ended(loss) => fed.effects.notes.push(Note::Ended(loss.map(super::lost))),
-            Action::Subscribe(_) | Action::Unsubscribe(_) => fed.effects.subscribes = true,
+            Action::Subscribe(channel) => {
+                let new = ListenedChannel { messages: Messages::None, sent: AcquiredBy::FirstTry, position: None };
+                self.channels.entry(channel).or_insert(new);
+                fed.effects.channels.push(channel);
+            }
+            Action::Unsubscribe(channel) => fed.effects.channels.push(channel),
             Action::Yield => fed.effects.yields = true,
         }
     }
@@ -421,23 +478,64 @@ impl Inner {
 
     fn note_attempt(&mut self, request: &Request, event: &Event) {
         let Request::Acquire { id, how, .. } = request else { return };
+        if *how == How::Again {
+            return;
+        }
+        let by = match event {
+            Event::Acquire { .. } => AcquiredBy::FirstTry,
+            Event::Due => AcquiredBy::Timer,
+            _ => AcquiredBy::Woken,
+        };
         let is_retry = self.attempt.is_some_and(|(last, _)| last == *id);
-        if *how != How::Again && !is_retry {
-            let by = match event {
-                Event::Acquire { .. } => AcquiredBy::FirstTry,
-                Event::Due => AcquiredBy::Timer,
-                _ => AcquiredBy::Woken,
-            };
-            self.attempt = Some((*id, by));
+        match self.channels.get_mut(&Channel::Place(*id)) {
+            Some(place) => place.sent = by,
+            None if is_retry => {}
+            None => self.attempt = Some((*id, by)),
+        }
+    }
+
+    /// Why the request that was granted was sent.
+    fn sent(&self, request: Option<Request>) -> AcquiredBy {
+        let place = match request {
+            Some(Request::Acquire { id, .. }) => self.channels.get(&Channel::Place(id)),
+            _ => None,
+        };
+        place.map(|place| place.sent).or(self.attempt.map(|(_, by)| by)).unwrap_or(AcquiredBy::FirstTry)
+    }
+
+    fn note_position(&mut self, event: &Event, request: &Request) {
+        if let (Event::Replied(_, Reply::Queued { place, .. }), Request::Acquire { id, .. }) = (event, request)
+            && let Some(listened) = self.channels.get_mut(&Channel::Place(*id))
+        {
+            listened.position = Some(*place);
+        }
+    }
+
+    /// The position of this waiter in the queue on the server, 1 for the next one.
+    pub(super) fn position(&self, waiter: Ticket) -> Option<u64> {
+        self.channels.get(&Channel::Place(self.state.place_of(waiter)?))?.position
+    }
+
+    fn messages(&mut self, channel: Channel) -> Option<&mut Messages> {
+        self.channels.get_mut(&channel).map(|listened| &mut listened.messages)
+    }
+
+    fn settled(&mut self, channel: Channel, now: Messages) {
+        if let Some(messages) = self.messages(channel) {
+            *messages = now;
+        }
+    }
+
+    fn forget_slot(&mut self, id: RequestId) {
+        if let Ok(at) = self.slots.binary_search_by_key(&id, |slot| slot.id) {
+            self.slots.remove(at);
         }
     }
 
     fn result(&self, outcome: Outcome, event: &Event, request: Option<Request>) -> CallResult {
         let way = match (event, request) {
             (Event::Replied(..), Some(Request::Acquire { how: How::Again, .. })) => AcquiredHow::Nested,
-            (Event::Replied(_, Reply::Granted(_)), _) => {
-                AcquiredHow::First(self.attempt.map_or(AcquiredBy::FirstTry, |(_, by)| by))
-            }
+            (Event::Replied(_, Reply::Granted(_)), _) => AcquiredHow::First(self.sent(request)),
             _ => AcquiredHow::First(AcquiredBy::HandedOver),
         };
         let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
@@ -510,7 +608,7 @@ impl Inner {
 
     fn forget_if_unused(&mut self, lock: &NamedLock, now: Moment) {
         let is_unused = self.state.is_forgotten(now) || self.state.is_quiet() && lock.driver.is_stopping();
-        if !is_unused || self.is_forgotten || matches!(self.messages, Messages::Subscribed(_)) {
+        if !is_unused || self.is_forgotten || !self.channels.is_empty() {
             return;
         }
         self.is_forgotten = true;
@@ -527,7 +625,9 @@ impl NamedLock {
         inner.is_forgotten = true;
         let wakers = inner.calls.wakers();
         let timer = inner.timer.take();
+        let channels = mem::take(&mut inner.channels);
         drop(inner);
+        drop(channels); // a listener keeps this name
         timer.into_iter().for_each(|timer| self.driver.timers.remove(timer));
         wakers.into_iter().for_each(Waker::wake);
         Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
@@ -570,7 +670,7 @@ pub(super) fn from_machine(moment: Moment) -> clock::Moment {
 /// What the statistics count of a reply.
 fn reply_note(event: &Event, request: &Request) -> Option<Note> {
     match event {
-        Event::Replied(_, Reply::Busy { .. }) => Some(Note::Refused),
+        Event::Replied(_, Reply::Busy { .. } | Reply::Queued { .. }) => Some(Note::Refused),
         Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => Some(Note::Renewed),
         _ => None,
     }

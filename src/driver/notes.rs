@@ -36,6 +36,8 @@ pub(super) enum Note {
         waited: Duration,
         holder: Option<Box<str>>,
         by_this_client: bool,
+        /// In a queue on the server, 1 for the next waiter.
+        place: Option<u64>,
     },
 }
 
@@ -64,9 +66,9 @@ impl Note {
                 counters.waiting(before.waiting, now.waiting);
                 all.releasing.moves(before.releasing, now.releasing);
             }
-            Note::StillWaiting { waited, holder, by_this_client } => {
+            Note::StillWaiting { waited, holder, by_this_client, place } => {
                 let name = subject.name;
-                tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, "still waiting");
+                tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, place, "still waiting");
             }
         }
     }

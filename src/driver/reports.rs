@@ -44,10 +44,10 @@ impl Inner {
         }
         let reporter = self.reporter.as_mut().filter(|reporter| reporter.due <= now)?;
         reporter.put_off(now);
-        self.reported = Some(reporter.ticket);
-        let waited = now.since(reporter.started);
+        let (ticket, waited) = (reporter.ticket, now.since(reporter.started));
+        self.reported = Some(ticket);
         let (holder, by_this_client) = self.holder_now(lock);
-        Some(Note::StillWaiting { waited, holder, by_this_client })
+        Some(Note::StillWaiting { waited, holder, by_this_client, place: self.position(ticket) })
     }
 
     /// True if a warning about this waiter was logged.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Moment,
-    kind::{Kind, NUMBERINGS},
+    kind::{Kind, NUMBERINGS, Waits},
     lock::{Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
 };
@@ -64,7 +64,8 @@ fn failure(fault: &Fault, id: RequestId, request: &Request) -> Event {
 
 impl Sending<'_> {
     pub(super) async fn send(&self, redis: &Redis) -> Replied {
-        let (script, part) = self.part(redis.publish());
+        let publish = redis.publish();
+        let (script, part) = self.part(publish);
         let is_new = matches!(self.request, Request::Acquire { how, .. } if how != How::Again);
         let sent = match self.request {
             Request::Acquire { .. } if is_new && self.replicas > 0 => {
@@ -76,16 +77,17 @@ impl Sending<'_> {
             Ok((answer, got)) if is_new && answer.code == Code::Granted && got < self.replicas => {
                 Replied::TooFewReplicas(got)
             }
-            Ok((answer, _)) => self.read(&answer),
+            Ok((answer, _)) => self.read(&answer, publish),
             Err(fault) => Replied::Failed(fault),
         }
     }
 
     /// The same for a renewal that nobody waits for.
     pub(super) async fn send_gathered(&self, redis: &Redis) -> Replied {
-        let (script, part) = self.part(redis.publish());
+        let publish = redis.publish();
+        let (script, part) = self.part(publish);
         match redis.request_gathered(script, part).await {
-            Ok(answer) => self.read(&answer),
+            Ok(answer) => self.read(&answer, publish),
             Err(fault) => Replied::Failed(fault),
         }
     }
@@ -95,9 +97,10 @@ impl Sending<'_> {
         let id = |id| field(self.client, kind, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
-                let word = if how == How::Again { "again" } else { "first" };
                 let terms = (&*id(hold), millis(lease), count);
-                (&kind.acquire.script, kind.part(&kind.acquire, self.key, terms, word))
+                let words = kind.words(&kind.acquire, self.key, terms, word(how, kind.rules.waits));
+                let words = if kind.has_last_word() { words.arg(publish) } else { words };
+                (&kind.acquire.script, words.done())
             }
             Request::Release { id: hold, count, rest, .. } => {
                 let terms = (&*id(hold), millis(rest), count);
@@ -114,14 +117,15 @@ impl Sending<'_> {
         }
     }
 
-    fn read(&self, answer: &Answer) -> Replied {
+    fn read(&self, answer: &Answer, publish: &str) -> Replied {
         let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token);
         let reply = match answer.code {
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
             Code::Busy => return busy(answer, self.client, self.kind),
-            Code::Released => Reply::Released { receivers: answer.number().map_or(0, clamped) },
-            Code::Gone => Reply::Gone,
+            Code::Queued => return queued(answer),
+            Code::Out => Reply::Out,
+            Code::Released | Code::Gone => released(answer, publish),
             Code::Kept => Reply::Kept { admits: false },
             Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token)),
             Code::Deeper => Reply::Deeper,
@@ -149,6 +153,37 @@ fn busy(answer: &Answer, client: &str, kind: &Kind) -> Replied {
     let own = own(client, kind, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
     Replied::Reply(Reply::Busy { left, by: Mode::Exclusive, own }, holder)
+}
+
+fn queued(answer: &Answer) -> Replied {
+    let [left, place, holder] = answer.words().unwrap_or_default();
+    let left = left.parse().ok().map(Duration::from_millis);
+    let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
+    Replied::Reply(Reply::Queued { left, place: place.parse().unwrap_or(u64::MAX) }, holder)
+}
+
+/// The number of clients that received the message. From a queue on the server also the time that the notified waiter has to come, or 0.
+/// If nothing is published, nobody sleeps until a message.
+fn released(answer: &Answer, publish: &str) -> Reply {
+    let found = answer.code == Code::Released;
+    let [receivers, grace] = answer
+        .words()
+        .map_or([answer.number().unwrap_or(0), 0], |words: [&str; 2]| words.map(|word| word.parse().unwrap_or(0)));
+    match grace {
+        1.. if receivers == 0 && !publish.is_empty() => Reply::Unheard { found, grace: Duration::from_millis(grace) },
+        _ if found => Reply::Released { receivers: clamped(receivers) },
+        _ => Reply::Gone,
+    }
+}
+
+/// How a hold is requested.
+fn word(how: How, waits: Waits) -> &'static str {
+    match how {
+        How::Again => "again",
+        How::Wait if waits != Waits::Here => "join",
+        How::Stay => "stay",
+        How::Try | How::Wait | How::Beside(_) => "first",
+    }
 }
 
 /// `handed token`, or `handed before token` if an earlier try had worked.

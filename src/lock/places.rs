@@ -340,6 +340,11 @@ impl Places {
         self.places.is_empty()
     }
 
+    /// The number of places that are to be released.
+    pub(crate) fn left(&self) -> usize {
+        self.places.len() - self.owners.len() - usize::from(self.calling.is_some())
+    }
+
     pub(crate) fn get(&self, id: HoldId) -> Option<&Place> {
         self.places.get(&id)
     }

@@ -6,11 +6,11 @@ use super::{
     hold::Holders,
     on_server::OnServer,
     others::OtherClients,
-    places::{Listening, Places},
+    places::{Listening, Places, Waiting},
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
+    types::{Channel, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -327,8 +327,12 @@ impl LockState {
     /// Releases under way, and requests for new holds that no waiter wants anymore.
     pub(crate) fn releasing(&self) -> usize {
         let is_release = |one: &&OnServer| matches!(one, OnServer::Releasing(_) | OnServer::HandingOver(_));
-        let unwanted = matches!(&self.wanted, Wanted::One(Attempt::Asking(_)) if self.queue.is_empty());
-        self.on_server.iter().filter(is_release).count() + usize::from(unwanted)
+        let unwanted = match &self.wanted {
+            Wanted::One(Attempt::Asking(_)) => usize::from(self.queue.is_empty()),
+            Wanted::One(Attempt::Idle(_)) => 0,
+            Wanted::Places(places) => places.left(),
+        };
+        self.on_server.iter().filter(is_release).count() + unwanted
     }
 
     pub(crate) fn numbers(&self) -> &Numbers {
@@ -345,9 +349,20 @@ impl LockState {
         }
     }
 
-    /// True while messages about releases are needed.
-    pub(crate) fn wants_messages(&self) -> bool {
-        self.listening != Listening::Off
+    /// True while messages on this channel are needed.
+    pub(crate) fn wants_messages(&self, channel: Channel) -> bool {
+        let listening = match (channel, &self.wanted) {
+            (Channel::Name, _) => Some(self.listening),
+            (Channel::Place(id), Wanted::Places(places)) => places.waiting(id).map(Waiting::listening),
+            (Channel::Place(_), Wanted::One(_)) => None,
+        };
+        listening.is_some_and(|listening| listening != Listening::Off)
+    }
+
+    /// The place of this waiter in the queue on the server.
+    pub(crate) fn place_of(&self, ticket: Ticket) -> Option<HoldId> {
+        let owner = self.queue.get(ticket)?.owner;
+        if let Wanted::Places(places) = &self.wanted { places.of(owner) } else { None }
     }
 
     /// The places in the queue on the server of owners that wait.

@@ -8,7 +8,7 @@ use crate::{
     client::Client,
     error::Result,
     guard::Guard,
-    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
+    kind::{ExtraKey, Kind, KindScript, Numbering, Rules, Waits},
     redis::{Code, LOCK_CHANNEL},
     stats::KindLabel,
 };
@@ -26,7 +26,14 @@ static FAIR: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),
     beside: None,
     barred_by: None,
-    rules: Rules { label: KindLabel::Fair, waits: Waits::InLine, passes_on: false, ..Rules::PLAIN },
+    rules: Rules {
+        label: KindLabel::Fair,
+        waits: Waits::InLine,
+        numbering: Numbering::Fair,
+        on_machine: true,
+        passes_on: false,
+        ..Rules::PLAIN
+    },
 };
 
 static WAITERS: KindScript = script!("fair/waiters.lua"; QUEUE);
