@@ -123,7 +123,7 @@ impl Sending<'_> {
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
             Code::Busy => return busy(answer, self.client, self.kind),
-            Code::Queued => return queued(answer),
+            Code::Queued => return queued(answer, self.client, self.kind),
             Code::Out => Reply::Out,
             Code::Released | Code::Gone => released(answer, publish),
             Code::Kept => Reply::Kept { admits: false },
@@ -155,11 +155,12 @@ fn busy(answer: &Answer, client: &str, kind: &Kind) -> Replied {
     Replied::Reply(Reply::Busy { left, by: Mode::Exclusive, own }, holder)
 }
 
-fn queued(answer: &Answer) -> Replied {
+fn queued(answer: &Answer, client: &str, kind: &Kind) -> Replied {
     let [left, place, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis);
+    let (own, place) = (own(client, kind, holder), place.parse().unwrap_or(u64::MAX));
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
-    Replied::Reply(Reply::Queued { left, place: place.parse().unwrap_or(u64::MAX) }, holder)
+    Replied::Reply(Reply::Queued { left, place, own }, holder)
 }
 
 /// The number of clients that received the message. From a queue on the server also the time that the notified waiter has to come, or 0.

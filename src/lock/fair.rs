@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{
     on_server::OnServer,
     places::{Asked, Listening, Place, Waiting},
-    requests::Failure,
+    requests::{FIRST_PAUSE, Failure},
     server_hold::{Granted, ServerHold},
     state::{Life, LockState, Wanted},
     types::{Config, Cx, HoldId, Loss, Mode, Moment, Outcome, Owner, Reply, RequestId},
@@ -45,8 +45,9 @@ impl LockState {
 
     /// Waiters of this owner that wait for the next reply only need none if the place is behind others.
     fn answer_soon(&mut self, id: HoldId, owner: Owner, cx: &mut Cx<'_>) {
+        let has_failed_release = self.has_failed_release();
         let Wanted::Places(places) = &mut self.wanted else { return };
-        if places.waiting(id).is_some_and(|waiting| waiting.is_behind_others(cx.now)) {
+        if !has_failed_release && places.waiting(id).is_some_and(|waiting| waiting.is_behind_others(cx.now)) {
             return self.queue.refuse_owner(owner, cx.now, cx);
         }
         if self.queue.of(owner).any(|(_, waiter)| !waiter.keeps_waiting()) {
@@ -129,9 +130,12 @@ impl LockState {
         reply: Reply,
         cx: &mut Cx<'_>,
     ) {
+        if self.is_unclear(owner, reply) {
+            return self.behind_own_release(id, reply, cx);
+        }
         let Wanted::Places(places) = &mut self.wanted else { return };
         match reply {
-            Reply::Queued { left, place } => {
+            Reply::Queued { left, place, .. } => {
                 let nap = nap(left, place, listening);
                 places.change_waiting(id, |waiting| waiting.queued(id, nap, cx));
                 self.queue.refuse_owner(owner, asked.sent, cx);
@@ -151,6 +155,22 @@ impl LockState {
                 self.end_first_of(owner, Outcome::Refused, cx);
             }
         }
+    }
+
+    /// The server has not run a release of this client yet, so whether another owner holds the lock is unknown. True if a waiter of this
+    /// owner needs to know that.
+    fn is_unclear(&self, owner: Owner, reply: Reply) -> bool {
+        let (Reply::Queued { own, .. } | Reply::Busy { own, .. }) = reply else { return false };
+        own.is_some_and(|own| self.is_releasing(own)) && self.queue.of(owner).any(|(_, waiter)| !waiter.keeps_waiting())
+    }
+
+    /// Such waiters learn nothing from that, as those for other locks.
+    fn behind_own_release(&mut self, id: HoldId, reply: Reply, cx: &mut Cx<'_>) {
+        let Wanted::Places(places) = &mut self.wanted else { return };
+        places.change_waiting(id, |waiting| match reply {
+            Reply::Queued { .. } => waiting.queued(id, FIRST_PAUSE, cx),
+            _ => waiting.not_queued(cx.now + FIRST_PAUSE),
+        });
     }
 
     /// The place has become a hold. Its owner acquires it. If that is certain, the server has no hold of another owner.

@@ -202,9 +202,9 @@ impl Waiting {
         }
     }
 
-    /// The server does not have this place.
-    pub(crate) fn not_queued(&mut self, now: Moment) {
-        (self.queued, self.next) = (false, Next::LookAt(now));
+    /// The server does not have this place. The next request is sent then.
+    pub(crate) fn not_queued(&mut self, look_at: Moment) {
+        (self.queued, self.next) = (false, Next::LookAt(look_at));
     }
 
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {

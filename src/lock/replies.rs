@@ -10,7 +10,7 @@ use super::{
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, LockState, Refusal, Wanted},
-    types::{Action, Channel, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+    types::{Action, Channel, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
@@ -118,10 +118,6 @@ impl LockState {
         let mark = leaves_mark(asking, by).then_some(asking.id);
         let idle = Idle { look_at: cx.now + FIRST_LOOK, refused: Refusal::ByOwnRelease, mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
-    }
-
-    fn is_releasing(&self, id: HoldId) -> bool {
-        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.id() == id))
     }
 
     /// The server does not have the hold beside which an owner wanted to read.

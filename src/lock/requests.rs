@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::types::{Action, Cx, Moment, Numbers, Outcome, Request, RequestId, Ticket};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// One request, sent until there is a reply. Its content is decided anew at each try.

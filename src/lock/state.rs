@@ -235,6 +235,15 @@ impl LockState {
         self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.is_at_first_try()))
     }
 
+    pub(super) fn is_releasing(&self, id: HoldId) -> bool {
+        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.id() == id))
+    }
+
+    /// A release of this client took more than one try, and the server has not run it yet.
+    pub(super) fn has_failed_release(&self) -> bool {
+        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if !release.is_at_first_try()))
+    }
+
     /// The time of the next try for a new hold. `now` is far when only requests under way count.
     pub(super) fn attempt_due(&self, now: Moment) -> Option<Moment> {
         let idle = match &self.wanted {
@@ -341,11 +350,9 @@ impl LockState {
 
     /// The server has not run a release of this client yet, so requests for the lock are refused.
     pub(crate) fn is_behind_own_release(&self) -> bool {
-        let has_failed = |one: &OnServer| matches!(one, OnServer::Releasing(release) if !release.is_at_first_try());
         match &self.wanted {
             Wanted::One(Attempt::Idle(idle)) => idle.refused == Refusal::ByOwnRelease,
-            Wanted::One(Attempt::Asking(_)) => self.on_server.iter().any(has_failed),
-            Wanted::Places(_) => false,
+            Wanted::One(Attempt::Asking(_)) | Wanted::Places(_) => self.has_failed_release(),
         }
     }
 

@@ -272,10 +272,11 @@ pub(crate) enum Reply {
         /// The id of the holder, if it is of this client.
         own: Option<HoldId>,
     },
-    /// The waiter has a place in the queue on the server, 1 for the next. `left`: as of `Busy`.
+    /// The waiter has a place in the queue on the server, 1 for the next. `left`, `own`: as of `Busy`.
     Queued {
         left: Option<Duration>,
         place: u64,
+        own: Option<HoldId>,
     },
     /// `Stay`, and the waiter has no place.
     Out,

@@ -69,7 +69,7 @@ impl Crowd {
 }
 
 fn behind(place: usize) -> Reply {
-    Reply::Queued { left: Some(ms(30_000)), place: place as u64 + 1 }
+    Reply::Queued { left: Some(ms(30_000)), place: place as u64 + 1, own: None }
 }
 
 fn sent(actions: &[Action]) -> Vec<(RequestId, Request)> {

@@ -46,7 +46,11 @@ struct Client {
 impl Client {
     fn new(kind: Kind) -> Client {
         Client {
-            state: LockState::new(Numbers::after(0)),
+            state: if kind == Kind::Fair {
+                LockState::fair(Numbers::after(0))
+            } else {
+                LockState::new(Numbers::after(0))
+            },
             config: Config {
                 watchdog: ms(30_000),
                 command_timeout: ms(4_000),
@@ -97,6 +101,12 @@ impl Client {
         self.reply(GRANTED);
         self.assert_told(ticket, Outcome::Acquired);
         self.feed(Event::Seen(t(ticket)));
+    }
+
+    /// Messages arrive for all places.
+    fn feed_subscribed(&mut self) {
+        let places: Vec<_> = self.state.places().collect();
+        places.into_iter().for_each(|id| self.feed(Event::Subscribed(Channel::Place(id))));
     }
 
     fn unlock(&mut self, ticket: u64) {
@@ -630,6 +640,47 @@ fn a_try_behind_an_own_release_ends_without_a_result() {
         client.pass(ms(10));
     }
     client.assert_told(2, Outcome::Unavailable);
+}
+
+/// The same in a queue on the server, where a caller with a limit has a place.
+#[test]
+fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
+    let mut client = Client::new(Kind::Fair);
+    let own = Some(releasing(&mut client, KEPT));
+    client.acquire(2, B, KEPT, Limit::Once);
+    client.acquire(3, C, KEPT, Limit::Until(client.now + ms(100)));
+    for _ in 0..500 {
+        for (id, request) in std::mem::take(&mut client.requests) {
+            let reply = match request {
+                Request::Acquire { how: How::Try, .. } => Reply::Busy { left: None, by: Mode::Exclusive, own },
+                _ => Reply::Queued { left: None, place: 1, own },
+            };
+            client.feed(if is_release(request) { Event::NotNow(id) } else { Event::Replied(id, reply) });
+        }
+        client.feed_subscribed();
+        client.pass(ms(10));
+    }
+    client.assert_told(2, Outcome::Unavailable);
+    client.assert_told(3, Outcome::Unavailable);
+    assert!(client.sent < 1_000, "{} requests", client.sent);
+}
+
+/// A place was taken before that release was tried. The lock may be free since.
+#[test]
+fn a_fair_waiter_looks_again_at_its_limit_if_an_own_release_has_failed() {
+    let mut client = Client::new(Kind::Fair);
+    client.hold(1, A, KEPT);
+    let own = client.state.hold_of(t(1)).map(|(id, _, _)| id);
+    client.acquire(2, B, KEPT, Limit::Until(client.now + ms(100)));
+    client.reply(Reply::Queued { left: None, place: 1, own });
+    client.feed_subscribed();
+    client.reply(Reply::Queued { left: None, place: 1, own });
+    client.feed(Event::Dropped(t(1)));
+    client.end(is_release, Event::NotNow);
+    client.pass(ms(100));
+    client.assert_waits(2);
+    client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+    client.assert_told(2, Outcome::Acquired);
 }
 
 /// The mark that a writer leaves there is released when the writer leaves.

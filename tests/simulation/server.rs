@@ -332,10 +332,10 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
         }
         Request::HandOver { .. } => return (Reply::Conflict, Vec::new()), // there is no script for that
     };
-    (fair_reply(answer), notified)
+    (fair_reply(answer, client), notified)
 }
 
-fn fair_reply(answer: FairAnswer) -> Reply {
+fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
     let time = |left: i64| u64::try_from(left).ok().map(Duration::from_nanos);
     let unheard = |told: Told, found| Reply::Unheard { found, grace: time(told.till).unwrap_or_default() };
     match answer {
@@ -343,8 +343,12 @@ fn fair_reply(answer: FairAnswer) -> Reply {
         FairAnswer::Lost => Reply::Lost,
         FairAnswer::Conflict => Reply::Conflict,
         FairAnswer::Out => Reply::Out,
-        FairAnswer::Queued(left, place, _) => Reply::Queued { left: time(left), place: place as u64 },
-        FairAnswer::Busy(left, _) => Reply::Busy { left: time(left), by: Mode::Exclusive, own: None },
+        FairAnswer::Queued(left, place, by) => {
+            Reply::Queued { left: time(left), place: place as u64, own: by.and_then(|by| by.own(client)) }
+        }
+        FairAnswer::Busy(left, by) => {
+            Reply::Busy { left: time(left), by: Mode::Exclusive, own: by.and_then(|by| by.own(client)) }
+        }
         FairAnswer::Released(told) if told.heard == 0 && told.till > 0 => unheard(told, true),
         FairAnswer::Gone(told) if told.heard == 0 && told.till > 0 => unheard(told, false),
         FairAnswer::Released(told) => Reply::Released { receivers: told.heard as u32 },
