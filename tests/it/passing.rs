@@ -214,17 +214,18 @@ async fn others_have_their_turn() {
 async fn an_unlock_that_nobody_awaits() {
     let (server, client) = scene().await;
     let (held, waiting) = row(&client, 3).await;
-    let mut first = Box::pin(held.unlock());
     let mut kept = Vec::new();
-    match poll_once(first.as_mut()) {
-        Poll::Pending => kept.push(first),
-        // The answer can overtake a thread that a busy machine stops within the poll.
-        Poll::Ready(ended) => ended.expect("ours to the end"),
-    }
+    let mut begins = |guard: Guard| {
+        let mut unlock = Box::pin(guard.unlock());
+        match poll_once(unlock.as_mut()) {
+            Poll::Pending => kept.push(unlock),
+            // The answer can overtake a thread that a busy machine stops within the poll.
+            Poll::Ready(ended) => ended.expect("ours to the end"),
+        }
+    };
+    begins(held);
     for waiting in waiting {
-        let mut unlock = Box::pin(taken(waiting).await.unlock());
-        let _ = poll_once(unlock.as_mut());
-        kept.push(unlock);
+        begins(taken(waiting).await);
     }
     until("the lock to be free", ms(2_000), || !server.exists("x")).await;
     drop(kept.pop());
