@@ -50,7 +50,7 @@ pub struct Guard {
     span: HoldSpan,
 }
 
-/// Locks and fenced locks run on the state machine, the other kinds on the older engine.
+/// All kinds run on the state machine. The older engine is to be removed.
 enum HeldBy {
     /// The client lives as long as its guards.
     Machine(HeldLock, #[expect(dead_code, reason = "it is only kept")] Arc<Engine>),

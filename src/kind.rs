@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     clock::Moment,
+    lock::Mode,
     redis::{Answer, Part, PartBuilder, Script, prefixed},
     stats::KindLabel,
 };
@@ -68,7 +69,7 @@ pub(crate) enum Numbering {
     Lock,
     Fenced,
     Fair,
-    Engine,
+    ReadWrite,
 }
 
 /// The numbers of one numbering are this far apart.
@@ -138,7 +139,7 @@ impl Rules {
         suffix: "",
         shared: false,
         waits: Waits::Here,
-        numbering: Numbering::Engine,
+        numbering: Numbering::Lock,
         on_machine: false,
         passes_on: true,
         has_token: false,
@@ -251,6 +252,18 @@ impl Kind {
     /// True if the lock can stay on the server beyond its own lease: its owner may also hold the other kind of the same name, and renew it.
     pub(crate) fn may_outlast_its_lease(&self) -> bool {
         self.barred_by.is_some()
+    }
+
+    /// The two kinds of one lock that several may hold at once, and the one kind of others.
+    pub(crate) fn of_mode(&'static self, mode: Mode) -> &'static Kind {
+        match mode {
+            Mode::Exclusive => self.beside.unwrap_or(self),
+            Mode::Shared => self.barred_by.unwrap_or(self),
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.rules.shared { Mode::Shared } else { Mode::Exclusive }
     }
 
     /// The channel on which releases of this key are published.

@@ -135,7 +135,7 @@ mod export;
 mod failed;
 mod guard;
 mod kind;
-#[allow(dead_code)] // read-write and fair locks do not use it yet
+#[allow(dead_code)] // the simulation uses some of it
 mod lock;
 mod owner;
 mod primitives;

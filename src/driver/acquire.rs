@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     failed::{self, ASKING, silent},
-    lock::{Event, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    lock::{Event, Limit, Moment, Outcome, Owner, Terms, Ticket},
     redis::Fault,
     request::{AcquireRequest, WaitLimit},
     sync::{std, tokio},
@@ -104,15 +104,15 @@ fn held(
         inner.state.hold_of(ticket)
     });
     leave(lock, slots);
-    let (hold, _, token) = hold?;
+    let (hold, mode, token) = hold?;
     // Before anything that can panic: from here on, its drop releases the lock.
-    let held = HeldLock::new(Arc::clone(lock), ticket, request.owner.clone(), hold, token);
-    let counters = lock.driver.counters.of(lock.subject());
+    let held = HeldLock::new(Arc::clone(lock), ticket, request.owner.clone(), (hold, mode), token);
+    let counters = lock.driver.counters.of(lock.subject(mode));
     match result.way {
         AcquiredHow::Nested => counters.reentered(),
         AcquiredHow::First(way) => {
             counters.acquired(way, now().since(began));
-            tracing::debug!(target: "leasehold::lock", name = &*lock.name, id = &*lock.field(hold), "acquired");
+            tracing::debug!(target: "leasehold::lock", name = &*lock.name, id = &*lock.field(hold, mode), "acquired");
         }
     }
     Some(held)
@@ -120,7 +120,7 @@ fn held(
 
 fn terms_of(request: &AcquireRequest) -> Terms {
     Terms {
-        mode: Mode::Exclusive,
+        mode: request.kind.mode(),
         lease: request.lease.map(|lease| *lease),
         max_hold: request.max_hold,
         min_hold: request.min_hold.map(|min| *min),

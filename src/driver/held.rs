@@ -22,7 +22,7 @@ use crate::{
     config::Lease,
     error::{Error, Lost, Result},
     failed::{CONFIRMING, GIVING_BACK},
-    lock::{Event, HoldId, Outcome, Ticket, Token},
+    lock::{Event, HoldId, Mode, Outcome, Ticket, Token},
     owner::Owner,
     redis::Redis,
     spans::ServerLabel,
@@ -37,6 +37,7 @@ pub(crate) struct HeldLock {
     owner: Owner,
     id: OnceLock<Box<str>>,
     hold: HoldId,
+    mode: Mode,
     fence: Option<u64>,
     stage: Stage,
     watch: OnceLock<Box<Watch>>,
@@ -156,12 +157,12 @@ impl HeldLock {
         lock: Arc<NamedLock>,
         ticket: Ticket,
         owner: Owner,
-        hold: HoldId,
+        (hold, mode): (HoldId, Mode),
         token: Option<Token>,
     ) -> HeldLock {
         let shared = Arc::new(Shared { lock, ticket });
         let fence = token.map(|Token(token)| token);
-        HeldLock { shared, owner, id: OnceLock::new(), hold, fence, stage: Stage::Held, watch: OnceLock::new() }
+        HeldLock { shared, owner, id: OnceLock::new(), hold, mode, fence, stage: Stage::Held, watch: OnceLock::new() }
     }
 
     fn lock(&self) -> &Arc<NamedLock> {
@@ -228,7 +229,7 @@ impl HeldLock {
     }
 
     pub(crate) fn id(&self) -> &str {
-        self.id.get_or_init(|| self.lock().field(self.hold))
+        self.id.get_or_init(|| self.lock().field(self.hold, self.mode))
     }
 
     pub(crate) fn owner(&self) -> &Owner {
@@ -244,7 +245,7 @@ impl HeldLock {
     }
 
     pub(crate) fn subject(&self) -> Subject<'_> {
-        self.lock().subject()
+        self.lock().subject(self.mode)
     }
 
     pub(crate) fn server(&self) -> &ServerLabel {

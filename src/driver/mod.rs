@@ -38,7 +38,7 @@ use crate::{
     config::{Config, Name},
     error::{Error, Lost},
     kind::Kind,
-    lock::{self, Event, HoldId, Loss},
+    lock::{self, Event, HoldId, Loss, Mode},
     owner::Owner,
     redis::Redis,
     stats::Counters,
@@ -152,14 +152,16 @@ impl Driver {
         }
     }
 
-    fn rules_of(&self, kind: &Kind) -> lock::Rules {
-        lock::Rules { passes_on: kind.rules.passes_on }
+    fn rules_of(&self, kind: &'static Kind) -> lock::Rules {
+        let reading = kind.of_mode(Mode::Shared);
+        lock::Rules { passes_on: kind.rules.passes_on, has_marks: kind.rules.has_mark(), sure: reading.rules.sure }
     }
 
     // ---- names ----
 
     /// The lock of this name. A lock that is about to be forgotten is replaced.
     fn named(self: &Arc<Self>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
+        let kind = kind.of_mode(Mode::Exclusive); // readers and writers have one lock
         let key = || (Arc::clone(name.key()), kind);
         if let Some(lock) = self.names.get(&key()) {
             return Arc::clone(&lock);
@@ -201,16 +203,20 @@ impl Driver {
         self.names.iter().map(|entry| Arc::clone(&entry)).collect()
     }
 
+    /// The lock of this name, if this client uses it.
+    fn known(&self, name: &Name, kind: &'static Kind) -> Option<Arc<NamedLock>> {
+        self.names.get(&(Arc::clone(name.key()), kind.of_mode(Mode::Exclusive))).map(|lock| Arc::clone(&lock))
+    }
+
     /// True if that owner has a hold of this lock, lost or not.
     pub(crate) fn is_held_by(&self, name: &Name, kind: &'static Kind, owner: &Owner) -> bool {
-        let lock = self.names.get(&(Arc::clone(name.key()), kind)).map(|lock| Arc::clone(&lock));
-        lock.is_some_and(|lock| lock.inner().state.is_held_by(lock::Owner(owner.number())))
+        let owner = lock::Owner(owner.number());
+        self.known(name, kind).is_some_and(|lock| lock.inner().state.is_held_by(owner, kind.mode()))
     }
 
     /// The server has named the holder. If it is of another client, another request must confirm what this client holds.
     pub(crate) fn named_by_server(&self, name: &Name, kind: &'static Kind, holder: &str) {
-        let lock = self.names.get(&(Arc::clone(name.key()), kind)).map(|lock| Arc::clone(&lock));
-        if let Some(lock) = lock.filter(|_| !holder.starts_with(&*self.client)) {
+        if let Some(lock) = self.known(name, kind).filter(|_| !holder.starts_with(&*self.client)) {
             lock.tell(Event::Forced);
         }
     }
@@ -219,9 +225,9 @@ impl Driver {
     pub(crate) fn held(&self) -> Vec<(Name, Box<str>, Moment, u32, Moment)> {
         let of = |lock: Arc<NamedLock>| {
             let holds: Vec<_> = lock.inner().state.holds().collect();
-            let held = |(id, (since, count, until)): (HoldId, (lock::Moment, usize, lock::Moment))| {
+            let held = |((id, mode), (since, count, until)): ((HoldId, Mode), (lock::Moment, usize, lock::Moment))| {
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
-                (lock.name.clone(), lock.field(id), from_machine(since), count, from_machine(until))
+                (lock.name.clone(), lock.field(id, mode), from_machine(since), count, from_machine(until))
             };
             holds.into_iter().map(held).collect::<Vec<_>>()
         };

@@ -14,18 +14,19 @@ use super::{
     Driver,
     calls::{AcquiredHow, CallResult, Calls, Cause},
     lanes::Condition,
-    notes::{NameGauges, Note},
+    notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
     slot::{Slot, Work},
     timers::TimerKey,
-    wire::{Replied, Sending, field},
+    wire::{Replied, Sending, field, mode_of},
 };
 use crate::{
     clock,
     config::Name,
     kind::{Kind, Waits},
     lock::{
-        Action, Channel, Cx, Event, HoldId, How, LockState, Moment, Numbers, Outcome, Reply, Request, RequestId, Ticket,
+        Action, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId,
+        Ticket,
     },
     redis::{Fault, Listener, Subscription, source},
     stats::{AcquiredBy, Subject},
@@ -47,11 +48,12 @@ pub(super) enum By {
     Client,
 }
 
-/// One name of one kind of lock, in one client.
+/// One name of one kind of lock, in one client. Reading and writing are two kinds of one lock.
 pub(crate) struct NamedLock {
     this: Weak<NamedLock>,
     pub(super) driver: Arc<Driver>,
     pub(super) name: Name,
+    /// Of exclusive holds; [`Kind::of_mode`] has the others.
     pub(super) kind: &'static Kind,
     inner: Mutex<Inner>,
     /// Notified when a guard has lost the lock.
@@ -152,13 +154,14 @@ impl NamedLock {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn subject(&self) -> Subject<'_> {
-        Subject { kind: self.kind.rules.label, name: &self.name }
+    /// Of a hold of this mode.
+    pub(super) fn subject(&self, mode: Mode) -> Subject<'_> {
+        Subject { kind: self.kind.of_mode(mode).rules.label, name: &self.name }
     }
 
     /// The field of a hold on the server.
-    pub(super) fn field(&self, hold: HoldId) -> Box<str> {
-        field(&self.driver.client, self.kind, hold).into()
+    pub(super) fn field(&self, hold: HoldId, mode: Mode) -> Box<str> {
+        field(&self.driver.client, self.kind.of_mode(mode), hold).into()
     }
 
     // ---- events ----
@@ -185,7 +188,7 @@ impl NamedLock {
 
     fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
         // First, so that a caller that is woken sees its own call in the statistics.
-        effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
+        effects.notes.into_iter().for_each(|note| note.say(self.kind, &self.name, &self.driver.counters));
         effects.wakers.into_iter().for_each(Waker::wake);
         if effects.has_lost {
             self.lost.notify_waiters();
@@ -327,7 +330,7 @@ impl NamedLock {
             Channel::Name => redis.listen(&name, self.this()),
             Channel::Place(id) => {
                 let listener = PlaceListener { lock: self.this(), id };
-                redis.listen(&format!("{name}:{}", self.field(id)), Arc::new(listener))
+                redis.listen(&format!("{name}:{}", self.field(id, Mode::Exclusive)), Arc::new(listener))
             }
         })
     }
@@ -437,12 +440,12 @@ impl Inner {
         match action {
             Action::Send(id, request) => self.send(lock, id, request, event, now, fed),
             Action::Notify(ticket, outcome) => {
-                let result = self.result(outcome, event, fed.request);
+                let result = self.result(ticket, outcome, event, fed.request);
                 fed.effects.wakers.extend(self.calls.end(ticket, result));
             }
             Action::Lost(..) => fed.effects.has_lost = true,
-            Action::Left { since } => fed.effects.notes.push(Note::HeldFor(now.since(since))),
-            Action::Ended(loss) => fed.effects.notes.push(Note::Ended(loss.map(super::lost))),
+            Action::Left { mode, since } => fed.effects.notes.push(Note::HeldFor(mode, now.since(since))),
+            Action::Ended(mode, loss) => fed.effects.notes.push(Note::Ended(mode, loss.map(super::lost))),
             Action::Subscribe(channel) => {
                 let new = ListenedChannel { messages: Messages::None, sent: AcquiredBy::FirstTry, position: None };
                 self.channels.entry(channel).or_insert(new);
@@ -532,10 +535,10 @@ impl Inner {
         }
     }
 
-    fn result(&self, outcome: Outcome, event: &Event, request: Option<Request>) -> CallResult {
-        let way = match (event, request) {
-            (Event::Replied(..), Some(Request::Acquire { how: How::Again, .. })) => AcquiredHow::Nested,
-            (Event::Replied(_, Reply::Granted(_)), _) => AcquiredHow::First(self.sent(request)),
+    fn result(&self, ticket: Ticket, outcome: Outcome, event: &Event, request: Option<Request>) -> CallResult {
+        let way = match event {
+            _ if self.state.is_nested(ticket) => AcquiredHow::Nested,
+            Event::Replied(_, Reply::Granted(_)) => AcquiredHow::First(self.sent(request)),
             _ => AcquiredHow::First(AcquiredBy::HandedOver),
         };
         let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
@@ -570,9 +573,11 @@ impl Inner {
             return;
         }
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let of =
+            |mode| ModeGauges { holds: small(self.state.guarded(mode)), waiting: small(self.state.waiting_of(mode)) };
         let now = NameGauges {
-            holds: small(self.state.guarded()),
-            waiting: small(self.state.waiting().0),
+            exclusive: of(Mode::Exclusive),
+            shared: of(Mode::Shared),
             releasing: small(self.state.releasing()),
         };
         let before = mem::replace(&mut self.gauges, now);
@@ -630,7 +635,7 @@ impl NamedLock {
         drop(channels); // a listener keeps this name
         timer.into_iter().for_each(|timer| self.driver.timers.remove(timer));
         wakers.into_iter().for_each(Waker::wake);
-        Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
+        Note::Gauges { before, now: NameGauges::default() }.say(self.kind, &self.name, &self.driver.counters);
     }
 
     /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.
@@ -670,8 +675,10 @@ pub(super) fn from_machine(moment: Moment) -> clock::Moment {
 /// What the statistics count of a reply.
 fn reply_note(event: &Event, request: &Request) -> Option<Note> {
     match event {
-        Event::Replied(_, Reply::Busy { .. } | Reply::Queued { .. }) => Some(Note::Refused),
-        Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => Some(Note::Renewed),
+        Event::Replied(_, Reply::Busy { .. } | Reply::Queued { .. }) => Some(Note::Refused(mode_of(request))),
+        Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => {
+            Some(Note::Renewed(mode_of(request)))
+        }
         _ => None,
     }
 }

@@ -7,6 +7,8 @@ use std::{
 
 use crate::{
     error::Lost,
+    kind::Kind,
+    lock::Mode,
     stats::{Counters, Subject},
     sync::std,
 };
@@ -14,20 +16,36 @@ use crate::{
 /// What the gauges have of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NameGauges {
+    pub(super) exclusive: ModeGauges,
+    pub(super) shared: ModeGauges,
+    pub(super) releasing: u32,
+}
+
+/// The same of one mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ModeGauges {
     pub(super) holds: u32,
     pub(super) waiting: u32,
-    pub(super) releasing: u32,
+}
+
+impl NameGauges {
+    fn of(self, mode: Mode) -> ModeGauges {
+        match mode {
+            Mode::Exclusive => self.exclusive,
+            Mode::Shared => self.shared,
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) enum Note {
     /// It is known what became of a hold: it was released, or lost.
-    Ended(Option<Lost>),
+    Ended(Mode, Option<Lost>),
     /// The last guard of an owner has left after this time.
-    HeldFor(Duration),
+    HeldFor(Mode, Duration),
     /// A request found the lock held by another client.
-    Refused,
-    Renewed,
+    Refused(Mode),
+    Renewed(Mode),
     Gauges {
         before: NameGauges,
         now: NameGauges,
@@ -43,31 +61,33 @@ pub(super) enum Note {
 
 impl Note {
     /// A panic of a recorder or a subscriber ends here: the tasks of the client keep the locks of others.
-    pub(super) fn say(self, subject: Subject<'_>, all: &Counters) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.say_it(subject, all)));
+    pub(super) fn say(self, kind: &'static Kind, name: &str, all: &Counters) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.say_it(kind, name, all)));
     }
 
-    fn say_it(self, subject: Subject<'_>, all: &Counters) {
-        let counters = all.of(subject);
+    fn say_it(self, kind: &'static Kind, name: &str, all: &Counters) {
+        let of = |mode| all.of(Subject { kind: kind.of_mode(mode).rules.label, name });
         match self {
-            Note::Ended(None) => {
-                counters.released();
-                tracing::debug!(target: "leasehold::lock", name = subject.name, "released");
+            Note::Ended(mode, None) => {
+                of(mode).released();
+                tracing::debug!(target: "leasehold::lock", name, "released");
             }
-            Note::Ended(Some(reason)) => {
-                counters.lost(reason);
-                tracing::warn!(target: "leasehold::lock", name = subject.name, %reason, "lost");
+            Note::Ended(mode, Some(reason)) => {
+                of(mode).lost(reason);
+                tracing::warn!(target: "leasehold::lock", name, %reason, "lost");
             }
-            Note::HeldFor(time) => counters.held_for(time),
-            Note::Refused => counters.refused(),
-            Note::Renewed => counters.renewed(),
+            Note::HeldFor(mode, time) => of(mode).held_for(time),
+            Note::Refused(mode) => of(mode).refused(),
+            Note::Renewed(mode) => of(mode).renewed(),
             Note::Gauges { before, now } => {
-                counters.holds(before.holds, now.holds);
-                counters.waiting(before.waiting, now.waiting);
+                for mode in [Mode::Exclusive, Mode::Shared] {
+                    let (before, now) = (before.of(mode), now.of(mode));
+                    of(mode).holds(before.holds, now.holds);
+                    of(mode).waiting(before.waiting, now.waiting);
+                }
                 all.releasing.moves(before.releasing, now.releasing);
             }
             Note::StillWaiting { waited, holder, by_this_client, place } => {
-                let name = subject.name;
                 tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, place, "still waiting");
             }
         }

@@ -58,7 +58,7 @@ impl Inner {
     /// The holder, and whether it is of this client: else the server has named it last.
     pub(super) fn holder_now(&self, lock: &NamedLock) -> (Option<Box<str>>, bool) {
         match self.state.holds().next() {
-            Some((hold, _)) => (Some(lock.field(hold)), true),
+            Some(((hold, mode), _)) => (Some(lock.field(hold, mode)), true),
             None => (self.holder().map(Box::from), false),
         }
     }

@@ -5,13 +5,14 @@ use std::time::Duration;
 use crate::{
     clock::Moment,
     kind::{Kind, NUMBERINGS, Waits},
-    lock::{Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
+    lock::{Claim, Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
 };
 
 /// One request of a name: all that is needed to send it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sending<'a> {
+    /// Of exclusive holds; [`Kind::of_mode`] has the others.
     pub(super) kind: &'static Kind,
     pub(super) key: &'a str,
     /// The id of the client, the first part of the field of each hold.
@@ -93,22 +94,31 @@ impl Sending<'_> {
     }
 
     fn part(&self, publish: &str) -> (&'static Script, Part) {
-        let kind = self.kind;
+        let kind = self.kind.of_mode(mode_of(&self.request));
         let id = |id| field(self.client, kind, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
-                let terms = (&*id(hold), millis(lease), count);
-                let words = kind.words(&kind.acquire, self.key, terms, word(how, kind.rules.waits));
-                let words = if kind.has_last_word() { words.arg(publish) } else { words };
-                (&kind.acquire.script, words.done())
+                let words = kind.words(&kind.acquire, self.key, (&id(hold), millis(lease), count), word(kind, how));
+                let part = match (kind.beside, how) {
+                    (Some(beside), How::Beside(hold)) => words.arg(field(self.client, beside, hold)),
+                    (Some(_), _) => words.arg(""),
+                    (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish),
+                    (None, _) => words,
+                };
+                (&kind.acquire.script, part.done())
             }
             Request::Release { id: hold, count, rest, .. } => {
                 let terms = (&*id(hold), millis(rest), count);
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
-            Request::Renew { id: hold, lease, .. } => {
-                let terms = (&*id(hold), lease.map_or(0, millis), 0);
-                (&kind.renew.script, kind.renew_part(self.key, terms, "", Moment::FAR))
+            Request::Renew { id: hold, lease, claim, .. } => {
+                let (claim, count) = match claim {
+                    Claim::Nothing => (String::new(), 0),
+                    Claim::Needs(number) => (number.to_string(), 0),
+                    Claim::Withdraws(number) => (number.to_string(), 1),
+                };
+                let terms = (&*id(hold), lease.map_or(0, millis), count);
+                (&kind.renew.script, kind.renew_part(self.key, terms, &claim, Moment::PAST)) // the lease repairs it
             }
             Request::HandOver { id: from, to, lease } => {
                 let script = kind.hand_over.as_ref().expect("only kinds that hand over make this request");
@@ -126,12 +136,33 @@ impl Sending<'_> {
             Code::Queued => return queued(answer, self.client, self.kind),
             Code::Out => Reply::Out,
             Code::Released | Code::Gone => released(answer, publish),
-            Code::Kept => Reply::Kept { admits: false },
+            Code::Kept => kept(answer),
             Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token)),
             Code::Deeper => Reply::Deeper,
             _ => Reply::Conflict,
         };
         Replied::Reply(reply, None)
+    }
+}
+
+/// The mode of the hold that a request is about.
+pub(super) fn mode_of(request: &Request) -> Mode {
+    match request {
+        Request::Acquire { mode, .. } | Request::Release { mode, .. } | Request::Renew { mode, .. } => *mode,
+        Request::HandOver { .. } => Mode::Exclusive,
+    }
+}
+
+/// How a hold is requested.
+fn word(kind: &Kind, how: How) -> &'static str {
+    let leaves_traces = kind.rules.waits != Waits::Here;
+    match how {
+        How::Wait if leaves_traces => "join",
+        How::Stay if leaves_traces => "stay",
+        How::Try | How::Wait | How::Stay | How::Beside(_) => "first",
+        How::Turn => "turn",
+        How::Late => "late",
+        How::Again => "again",
     }
 }
 
@@ -147,12 +178,19 @@ pub(super) fn field(client: &str, kind: &Kind, hold: HoldId) -> String {
     format!("{client}:{}{}", kind.rules.numbering.number(hold.0), kind.rules.suffix)
 }
 
-fn busy(answer: &Answer, client: &str, kind: &Kind) -> Replied {
+fn busy(answer: &Answer, client: &str, kind: &'static Kind) -> Replied {
     let [left, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
-    let own = own(client, kind, holder);
+    let by = if kind.rules.is_of_kind(holder) { Mode::Exclusive } else { Mode::Shared };
+    let own = own(client, kind.of_mode(by), holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
-    Replied::Reply(Reply::Busy { left, by: Mode::Exclusive, own }, holder)
+    Replied::Reply(Reply::Busy { left, by, own }, holder)
+}
+
+/// Of a shared hold, the reply has the time that was left, and whether the lock would be granted to another reader.
+fn kept(answer: &Answer) -> Reply {
+    let [left, admits] = answer.words().unwrap_or_default();
+    Reply::Kept { admits: admits == "yes", left: left.parse().ok().map(Duration::from_millis) }
 }
 
 fn queued(answer: &Answer, client: &str, kind: &Kind) -> Replied {
@@ -174,16 +212,6 @@ fn released(answer: &Answer, publish: &str) -> Reply {
         1.. if receivers == 0 && !publish.is_empty() => Reply::Unheard { found, grace: Duration::from_millis(grace) },
         _ if found => Reply::Released { receivers: clamped(receivers) },
         _ => Reply::Gone,
-    }
-}
-
-/// How a hold is requested.
-fn word(how: How, waits: Waits) -> &'static str {
-    match how {
-        How::Again => "again",
-        How::Wait if waits != Waits::Here => "join",
-        How::Stay => "stay",
-        How::Try | How::Wait | How::Beside(_) => "first",
     }
 }
 

@@ -53,7 +53,7 @@ impl LockState {
 
     fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
         let Some(waiter) = self.queue.leave(ticket) else { return };
-        let mut hold = Hold::new(waiter.owner, sent);
+        let mut hold = Hold::new(waiter.owner, Mode::Exclusive, sent);
         hold.add((ticket, waiter.terms), sent, &mut server, cx);
         let mut reentry = Reentry::default();
         for (branch, other) in self.branches(waiter.owner) {
@@ -230,6 +230,10 @@ impl LockState {
         server.confirm_for(waiter, cx.now);
         match readers.take_ended() {
             ended if ended.is_empty() => self.release(server, cx),
+            holds if !holds.iter().any(|lost| lost.needs_time(cx.now)) => {
+                self.put(OnServer::Lost(Lost { server: None, holds }));
+                self.release(server, cx);
+            }
             holds => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
         }
     }
@@ -324,7 +328,7 @@ fn nested_branch(ticket: Ticket, waiter: &Waiter, cx: &Cx<'_>) -> NestedCall {
 /// A hold that was requested for another waiter may have too short a lease.
 fn lengthen(server: &mut ServerHold, terms: Terms, cx: &Cx<'_>) {
     let lease = terms.requested_lease(cx.config);
-    if server.until < cx.now + lease / 2 {
+    if server.ends() < cx.now + lease / 2 {
         server.extend(Some(lease));
         server.confirm_now(cx.now);
     }

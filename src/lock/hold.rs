@@ -5,17 +5,24 @@ use std::{mem, time::Duration};
 use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, Failure, PendingRequest},
     server_hold::ServerHold,
-    types::{Action, Cx, How, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket},
+    types::{
+        Action, Config, Cx, How, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket,
+    },
 };
 
 /// One owner, with a guard for each acquisition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
     pub(crate) owner: Owner,
+    mode: Mode,
     /// The time at which the request was sent that acquired the lock.
     since: Moment,
+    /// It has requested a longer lease than the watchdog's.
+    lengthened: bool,
     /// A caller has seen that it acquired the lock. Statistics leave out other holds.
     shown: bool,
+    /// The call that acquired it. Later ones are nested.
+    first: Option<Ticket>,
     acquisitions: Vec<Acquisition>,
 }
 
@@ -42,8 +49,8 @@ pub(crate) struct NestedCall {
 }
 
 impl Hold {
-    pub(crate) fn new(owner: Owner, since: Moment) -> Hold {
-        Hold { owner, since, shown: false, acquisitions: Vec::with_capacity(1) }
+    pub(crate) fn new(owner: Owner, mode: Mode, since: Moment) -> Hold {
+        Hold { owner, mode, since, lengthened: false, shown: false, first: None, acquisitions: Vec::with_capacity(1) }
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.
@@ -57,6 +64,8 @@ impl Hold {
         let cap = terms.cap(sent);
         let acquisition = Acquisition { ticket, renewed: terms.lease.is_none(), cap, unseen_since: Some(cx.now) };
         self.acquisitions.push(acquisition);
+        self.first.get_or_insert(ticket);
+        self.lengthened |= terms.requested_lease(cx.config) > cx.config.watchdog;
         server.keep_until(terms.min_hold, cx.now);
         cx.notify(ticket, Outcome::Acquired);
     }
@@ -83,13 +92,13 @@ impl Hold {
     /// Its last guard has left.
     pub(crate) fn left(&self, cx: &mut Cx<'_>) {
         if self.shown {
-            cx.actions.push(Action::Left { since: self.since });
+            cx.actions.push(Action::Left { mode: self.mode, since: self.since });
         }
     }
 
     pub(crate) fn ended(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
         if self.shown {
-            cx.actions.push(Action::Ended(loss));
+            cx.actions.push(Action::Ended(self.mode, loss));
         }
     }
 
@@ -102,6 +111,12 @@ impl Hold {
         self.acquisitions.iter().any(|one| one.renewed)
     }
 
+    /// The lease of this owner is certain until then. Readers that share an id have their own ends, because the lease that one of them needs
+    /// ends with it.
+    fn until(&self, server: &ServerHold) -> Moment {
+        if self.lengthened { server.until } else { server.usual_until() }
+    }
+
     fn cap(&self) -> Moment {
         self.acquisitions.iter().map(|one| one.cap).min().unwrap_or(Moment::FAR)
     }
@@ -112,8 +127,8 @@ impl Hold {
     }
 
     /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
-    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<LostHold> {
-        let is_seen = self.unseen_since().is_none();
+    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, server: &ServerHold, cx: &mut Cx<'_>) -> Option<LostHold> {
+        let (is_seen, until) = (self.unseen_since().is_none(), self.until(server));
         self.ended(Some(loss), cx);
         let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
         calls.extract_if(.., |call| call.owner == self.owner).for_each(|call| cx.notify(call.ticket, nested));
@@ -128,7 +143,7 @@ impl Hold {
         if !has_guards {
             self.left(cx);
         }
-        has_guards.then_some(LostHold { hold: self, loss })
+        has_guards.then_some(LostHold { hold: self, loss, until })
     }
 }
 
@@ -137,11 +152,21 @@ impl Hold {
 pub(crate) struct LostHold {
     hold: Hold,
     pub(crate) loss: Loss,
+    /// Its own lease was certain until then. Its owner needs that time to stop.
+    until: Moment,
 }
 
 impl LostHold {
     pub(crate) fn owner(&self) -> Owner {
         self.hold.owner
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.hold.mode
+    }
+
+    pub(crate) fn needs_time(&self, now: Moment) -> bool {
+        self.until > now
     }
 
     pub(crate) fn has(&self, ticket: Ticket) -> bool {
@@ -265,17 +290,23 @@ impl Holders {
         let guarded = self.holds().iter().filter(|hold| !hold.acquisitions.is_empty());
         guarded.map(move |hold| {
             let nested = calls.iter().filter(|call| call.owner == hold.owner).count();
-            (hold.since, hold.acquisitions.len() + nested, hold.cap().min(server.until))
+            (hold.since, hold.acquisitions.len() + nested, hold.cap().min(hold.until(server)))
         })
     }
 
-    /// The number of guards and nested calls.
-    pub(crate) fn count(&self) -> usize {
+    /// The number of guards and nested calls of the owner of this guard.
+    pub(crate) fn count(&self, guard: Ticket) -> usize {
         let calls = match self {
             Holders::One(_, reentry) => &reentry.calls,
             Holders::Readers(readers) => &readers.calls,
         };
-        self.holds().iter().map(|hold| hold.acquisitions.len()).sum::<usize>() + calls.len()
+        let Some(hold) = self.holds().iter().find(|hold| hold.has(guard)) else { return 0 };
+        hold.acquisitions.len() + calls.iter().filter(|call| call.owner == hold.owner).count()
+    }
+
+    /// True if the owner of this guard held the lock already.
+    pub(crate) fn is_nested(&self, guard: Ticket) -> bool {
+        self.holds().iter().any(|hold| hold.has(guard) && hold.first != Some(guard))
     }
 
     /// Nothing about the count is under way.
@@ -310,13 +341,33 @@ impl Holders {
     /// The time until which the guard with this ticket is certain.
     pub(crate) fn certain_until(&self, guard: Ticket, server: &ServerHold) -> Option<Moment> {
         let hold = self.holds().iter().find(|hold| hold.has(guard))?;
-        Some(hold.cap().min(server.until))
+        Some(hold.cap().min(hold.until(server)))
+    }
+
+    /// The lease of the first of them ends then.
+    pub(crate) fn expires(&self, server: &ServerHold) -> Moment {
+        self.holds().iter().map(|hold| hold.until(server)).min().map_or(server.until, |first| first.min(server.until))
+    }
+
+    /// One of them needs a longer lease than the watchdog's.
+    pub(crate) fn is_lengthened(&self, config: &Config) -> bool {
+        let calls = if let Holders::Readers(readers) = self { &readers.calls[..] } else { &[] };
+        let is_long = |call: &NestedCall| call.terms.requested_lease(config) > config.watchdog;
+        let mut holds = self.holds().iter().chain(self.ended().iter().map(|lost| &lost.hold));
+        holds.any(|hold| hold.lengthened) || calls.iter().any(is_long)
+    }
+
+    /// The holder of this guard requests that lease.
+    pub(crate) fn lengthen(&mut self, guard: Ticket, lease: Option<Duration>, config: &Config) {
+        if lease > Some(config.watchdog) {
+            self.holds_mut().iter_mut().filter(|hold| hold.has(guard)).for_each(|hold| hold.lengthened = true);
+        }
     }
 
     pub(crate) fn expire(&mut self, server: &mut ServerHold, cx: &mut Cx<'_>) {
         match self {
             Holders::One(_, reentry) => reentry.expire(cx),
-            Holders::Readers(readers) => readers.expire(cx),
+            Holders::Readers(readers) => readers.expire(server, cx),
         }
         server.expire_waiters(cx);
     }
@@ -338,12 +389,12 @@ impl Holders {
     pub(crate) fn lose(self, loss: Loss, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<LostHold> {
         match self {
             Holders::One(hold, mut reentry) => {
-                let lost = hold.lose(loss, &mut reentry.calls, cx);
+                let lost = hold.lose(loss, &mut reentry.calls, server, cx);
                 server.confirm_for_all(reentry.take_waiters(), cx.now);
                 lost.into_iter().collect()
             }
             Holders::Readers(mut readers) => {
-                let lost = readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, cx));
+                let lost = readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, server, cx));
                 readers.ended.extend(lost);
                 readers.ended
             }
@@ -501,7 +552,7 @@ pub(crate) struct Readers {
     holds: Vec<Hold>,
     /// Nested calls. The next confirmation that is sent after a call acquires the lock for it.
     calls: Vec<NestedCall>,
-    /// Readers that reached their `max_hold`. They may use the rest of the lease to stop.
+    /// Readers that reached their `max_hold`, or the end of their own lease. They may use the rest of the lease to stop.
     ended: Vec<LostHold>,
 }
 
@@ -515,7 +566,7 @@ impl Readers {
         server: &mut ServerHold,
         cx: &mut Cx<'_>,
     ) {
-        let mut hold = Hold::new(owner, sent);
+        let mut hold = Hold::new(owner, Mode::Shared, sent);
         hold.add(call, sent, server, cx);
         self.holds.push(hold);
     }
@@ -580,10 +631,13 @@ impl Readers {
         }
     }
 
-    fn expire(&mut self, cx: &mut Cx<'_>) {
+    fn expire(&mut self, server: &ServerHold, cx: &mut Cx<'_>) {
         let now = cx.now;
         for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
-            self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, cx));
+            self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, server, cx));
+        }
+        for expired in self.holds.extract_if(.., |hold| hold.until(server) <= now) {
+            self.ended.extend(expired.lose(Loss::Expired, &mut self.calls, server, cx));
         }
         expire_calls(&mut self.calls, cx);
         self.drop_unused(cx);

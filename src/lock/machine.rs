@@ -5,7 +5,7 @@ use super::{
     places::Listening,
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
-    state::{Asking, Attempt, Idle, Life, LockState, Wanted},
+    state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
     types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request},
 };
 
@@ -207,31 +207,32 @@ impl LockState {
 
     /// A new hold that no waiter wants anymore must not remain on the server: neither a grant in doubt nor a mark.
     fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
-        let next = self.next_waiter().map(|(_, next)| next);
-        let is_wanted = match &self.wanted {
-            Wanted::One(Attempt::Idle(_)) => next.is_some_and(|next| next.mode() == Mode::Exclusive),
-            Wanted::One(Attempt::Asking(asking)) => {
-                asking.request.is_under_way() || next.is_some_and(|next| asking.serves(next))
+        let is_wanted = |asking: &Asking| self.next_waiter().is_some_and(|(_, next)| asking.serves(next));
+        if let Wanted::One(Attempt::Asking(asking)) = &self.wanted
+            && !asking.request.is_under_way()
+            && !is_wanted(asking)
+        {
+            let (mark, in_doubt) = (asking.mark, asking.request.is_in_doubt());
+            let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
+            let has_mark = mark.is_some_and(|mark| mark.id == asking.id);
+            self.wanted = Wanted::One(Idle::until(cx.now, mark.filter(|_| !has_mark)));
+            if in_doubt || has_mark {
+                self.put(OnServer::Releasing(release));
             }
-            Wanted::Places(_) => true,
-        };
-        let Wanted::One(attempt) = &mut self.wanted else { return };
-        match attempt {
-            _ if is_wanted => {}
-            Attempt::Idle(idle) => {
-                if let Some(id) = idle.mark.take() {
-                    let release = PendingRelease::of_attempt(id, Mode::Exclusive, Default::default(), cx);
-                    self.put(OnServer::Releasing(release));
-                }
-            }
-            Attempt::Asking(asking) => {
-                let is_left = asking.request.is_in_doubt() || asking.has_mark;
-                let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
-                *attempt = Idle::until(cx.now);
-                if is_left {
-                    self.put(OnServer::Releasing(release));
-                }
-            }
+        }
+        if let Wanted::One(Attempt::Idle(Idle { mark: Some(mark), .. })) = &self.wanted
+            && !self.wants_mark(*mark)
+        {
+            self.release_mark(cx);
+        }
+    }
+
+    fn release_mark(&mut self, cx: &Cx<'_>) {
+        if let Wanted::One(Attempt::Idle(idle)) = &mut self.wanted
+            && let Some(Mark { id, mode }) = idle.mark.take()
+        {
+            let release = PendingRelease::of_attempt(id, mode, Default::default(), cx);
+            self.put(OnServer::Releasing(release));
         }
     }
 
@@ -242,12 +243,13 @@ impl LockState {
         }
         let Some((_, next)) = self.next_waiter() else { return };
         let (owner, mode, lease, how) =
-            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next));
+            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
-            let (id, has_mark) = (idle.mark.unwrap_or_else(|| self.numbers.hold()), idle.mark.is_some());
+            let (mark, called) = (idle.mark, idle.called);
+            let id = mark.filter(|mark| mark.mode == mode).map_or_else(|| self.numbers.hold(), |mark| mark.id);
             let request = PendingRequest::new(cx.now);
-            let asking = Asking { id, only: None, mode, lease, how, request, woken: false, has_mark };
+            let asking = Asking { id, only: None, mode, lease, how, request, called, woken: false, mark };
             *attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = attempt {

@@ -129,9 +129,12 @@ impl OnServer {
                     reentry.send_count(hold, server, cx, numbers);
                 }
                 let lease = holders.is_renewed().then_some(cx.config.watchdog);
-                server.send_confirmation(cx, numbers, lease);
+                let is_lengthened = holders.is_lengthened(cx.config);
+                server.send_confirmation(cx, numbers, lease, is_lengthened);
             }
-            OnServer::Resting(server, ..) => server.send_confirmation(cx, numbers, Some(cx.config.watchdog)),
+            OnServer::Resting(server, ..) => {
+                server.send_confirmation(cx, numbers, Some(cx.config.watchdog), false);
+            }
             OnServer::HandingOver(hand_over) => hand_over.send(cx, numbers),
             OnServer::Lost(Lost { server: Some(server), .. }) => server.send_confirmation_of_lost(cx, numbers),
             OnServer::Lost(_) => {}
@@ -142,7 +145,7 @@ impl OnServer {
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
             OnServer::Held(server, holders) => {
-                [server.due(), holders.due(time_to_see), Some(server.until)].into_iter().flatten().min()
+                [server.due(), holders.due(time_to_see), Some(holders.expires(server))].into_iter().flatten().min()
             }
             OnServer::Resting(server, waiters, _) => {
                 [server.due(), waiters.due(), Some(server.until)].into_iter().flatten().min()

@@ -17,7 +17,12 @@ pub(crate) struct Waiter {
     limit: WaitLimit,
     /// How often its lease had ended before it could be notified.
     pub(crate) too_late: u8,
+    /// The number of releases at which another client was quicker, up to [`BEATEN`].
+    beaten: u8,
 }
+
+/// A waiter that was beaten so often leaves a mark: other clients are always quicker.
+const BEATEN: u8 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum WaitLimit {
@@ -68,6 +73,15 @@ impl Waiter {
     pub(crate) fn mode(&self) -> Mode {
         self.terms.mode
     }
+
+    /// A writer that has waited for a lease leaves a mark only if all holders know marks. Without it, readers may pass: the server decides.
+    pub(crate) fn lets_readers_pass(&self, cx: &Cx<'_>) -> bool {
+        cx.rules.has_marks && self.mode() == Mode::Exclusive && self.joined + cx.config.watchdog <= cx.now
+    }
+
+    pub(crate) fn is_beaten(&self) -> bool {
+        self.beaten >= BEATEN
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -79,6 +93,8 @@ pub(crate) struct WaitQueue {
     limits: BTreeSet<(Moment, Ticket)>,
     /// Waiters that wait for the next reply only.
     for_reply: BTreeSet<(Moment, Ticket)>,
+    /// The number of those that read.
+    readers: usize,
     /// Owners with waiters that have joined, left, or reached their limit since this was last taken.
     changed: Vec<Owner>,
 }
@@ -92,6 +108,7 @@ static EMPTY: WaitQueue = WaitQueue {
     owners: BTreeSet::new(),
     limits: BTreeSet::new(),
     for_reply: BTreeSet::new(),
+    readers: 0,
     changed: Vec::new(),
 };
 
@@ -123,7 +140,7 @@ impl DerefMut for RareQueue {
 impl WaitQueue {
     pub(crate) fn join(&mut self, ticket: Ticket, (owner, terms, limit): (Owner, Terms, Limit), cx: &Cx<'_>) {
         let limit = WaitLimit::of(limit, cx);
-        self.put_back(ticket, Waiter { owner, terms, joined: cx.now, limit, too_late: 0 });
+        self.put_back(ticket, Waiter { owner, terms, joined: cx.now, limit, too_late: 0, beaten: 0 });
     }
 
     /// Tickets are the order of the queue, so the waiter gets its earlier place.
@@ -133,6 +150,7 @@ impl WaitQueue {
         }
         self.owners.insert((waiter.owner, ticket));
         self.changed.push(waiter.owner);
+        self.readers += usize::from(waiter.mode() == Mode::Shared);
         self.waiters.insert(ticket, waiter);
     }
 
@@ -143,6 +161,7 @@ impl WaitQueue {
         }
         self.owners.remove(&(waiter.owner, ticket));
         self.changed.push(waiter.owner);
+        self.readers -= usize::from(waiter.mode() == Mode::Shared);
         Some(waiter)
     }
 
@@ -160,6 +179,26 @@ impl WaitQueue {
 
     pub(crate) fn len(&self) -> usize {
         self.waiters.len()
+    }
+
+    /// The number of waiters that read.
+    pub(crate) fn readers(&self) -> usize {
+        self.readers
+    }
+
+    pub(crate) fn first_reader(&self) -> Option<(Ticket, &Waiter)> {
+        if self.readers == 0 {
+            return None;
+        }
+        let reader = self.waiters.iter().find(|(_, waiter)| waiter.mode() == Mode::Shared);
+        reader.map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
+    /// Another client was quicker.
+    pub(crate) fn beaten(&mut self, ticket: Ticket) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.beaten = (waiter.beaten + 1).min(BEATEN);
+        }
     }
 
     pub(crate) fn contains(&self, ticket: Ticket) -> bool {
@@ -202,7 +241,8 @@ impl WaitQueue {
             return;
         }
         self.refuse_mode(sent, Mode::Exclusive, except, cx);
-        let has_writer_first = self.first().is_some_and(|(_, first)| first.mode() == Mode::Exclusive);
+        let keeps_readers_out = |first: &Waiter| first.mode() == Mode::Exclusive && !first.lets_readers_pass(cx);
+        let has_writer_first = self.first().is_some_and(|(_, first)| keeps_readers_out(first));
         if mode == Mode::Shared || has_writer_first {
             self.refuse_mode(sent, Mode::Shared, except, cx);
         }

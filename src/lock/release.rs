@@ -131,7 +131,7 @@ impl PendingRelease {
 
     fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
         if self.ends_hold {
-            cx.actions.push(Action::Ended(loss));
+            cx.actions.push(Action::Ended(self.mode, loss));
         }
     }
 
@@ -239,7 +239,7 @@ impl HandOver {
 
     pub(crate) fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
         if self.ends_hold {
-            cx.actions.push(Action::Ended(loss));
+            cx.actions.push(Action::Ended(Mode::Exclusive, loss));
         }
     }
 

@@ -9,8 +9,8 @@ use super::{
     release::HandOver,
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
-    state::{Asking, Attempt, Idle, LockState, Refusal, Wanted},
-    types::{Action, Channel, Cx, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+    state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Turn, Wanted},
+    types::{Action, Channel, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
@@ -51,8 +51,11 @@ impl LockState {
     // ---- a new hold ----
 
     fn attempt_replied(&mut self, (request, sent): (RequestId, Moment), reply: Reply, cx: &mut Cx<'_>) {
-        let idle = Wanted::One(Idle::until(cx.now));
+        let idle = Wanted::One(Idle::until(cx.now, None));
         let Wanted::One(Attempt::Asking(asking)) = std::mem::replace(&mut self.wanted, idle) else { return };
+        let is_granted = matches!(reply, Reply::Granted(_));
+        let mark = asking.mark.filter(|mark| !is_granted || mark.id != asking.id); // the server removes it
+        self.wanted = Wanted::One(Idle::until(cx.now, mark));
         let token = if let Reply::Granted(token) = reply { token } else { None };
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
@@ -75,32 +78,37 @@ impl LockState {
             Reply::Busy { own: Some(id), by, .. } if self.is_releasing(id) => {
                 self.busy_by_own_release(&asking, by, cx);
             }
-            Reply::Busy { left, by, .. } => self.busy(&asking, sent, (left, by), cx),
+            Reply::Busy { left, by, own } => self.busy(&asking, sent, (left, by, own), cx),
             Reply::Lost => self.writer_lost(how, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
+        self.turn = self.turn_after(&asking, reply);
     }
 
-    fn busy(&mut self, asking: &Asking, sent: Moment, (left, by): (Option<Duration>, Mode), cx: &mut Cx<'_>) {
+    fn busy(
+        &mut self,
+        asking: &Asking,
+        sent: Moment,
+        (left, by, own): (Option<Duration>, Mode, Option<HoldId>),
+        cx: &mut Cx<'_>,
+    ) {
+        let is_own_mark = own.is_some() && own == asking.mark.map(|mark| mark.id);
         if asking.mode == Mode::Exclusive {
             self.others.hold_it();
         }
-        if by == Mode::Exclusive && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
+        if by == Mode::Exclusive && !is_own_mark && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
             self.forced(cx); // a writer and a reader exclude each other
         }
-        self.queue.refuse(sent, asking.mode, None, cx);
-        let has_mark = leaves_mark(asking, by);
-        let longest = match self.listening {
-            Listening::On if has_mark => MARKED_NAP,
-            Listening::On => LONGEST_NAP,
-            Listening::Off | Listening::Requested(_) if cx.config.publishes => NAP_WITHOUT_MESSAGES,
-            Listening::Off => FIRST_LOOK,
-            Listening::Requested(looks) => (FIRST_LOOK * (1 << looks.min(8))).min(NAP_WITHOUT_MESSAGES),
+        self.count_beaten(asking, cx);
+        self.queue.refuse(sent, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx);
+        let mark = mark_after(asking, by);
+        let latest = match self.turn {
+            Turn::OfReaders { look_at, .. } if asking.mode == Mode::Shared => look_at,
+            _ => Moment::FAR,
         };
-        // The server deletes a key only after the millisecond in which it expires.
-        let nap = left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest));
-        let look_at = if asking.woken { cx.now } else { cx.now + nap };
-        let idle = Idle { look_at, refused: Refusal::Of(asking.mode), mark: has_mark.then_some(asking.id) };
+        let look_at = if asking.woken { cx.now } else { latest.min(cx.now + self.nap(left, mark, cx)) };
+        let called = cx.rules.has_marks && asking.woken;
+        let idle = Idle { look_at, called, refused: Refusal::Of(asking.mode), mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
         match &mut self.listening {
             Listening::Requested(looks) => *looks = looks.saturating_add(1),
@@ -112,11 +120,44 @@ impl LockState {
         }
     }
 
+    /// The time until the next request makes sense. The server deletes a key only after the millisecond in which it expires.
+    fn nap(&self, left: Option<Duration>, mark: Option<Mark>, cx: &Cx<'_>) -> Duration {
+        let longest = match self.listening {
+            Listening::On if mark.is_some() => MARKED_NAP,
+            Listening::On => LONGEST_NAP,
+            Listening::Off | Listening::Requested(_) if cx.config.publishes => NAP_WITHOUT_MESSAGES,
+            Listening::Off => FIRST_LOOK,
+            Listening::Requested(looks) => (FIRST_LOOK * (1 << looks.min(8))).min(NAP_WITHOUT_MESSAGES),
+        };
+        left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
+    }
+
+    fn turn_after(&self, asking: &Asking, reply: Reply) -> Turn {
+        let was_late = asking.how == How::Late && asking.mode == Mode::Exclusive;
+        match (reply, self.queue.first(), &self.wanted) {
+            (Reply::Busy { by: Mode::Shared, .. }, Some((before, _)), Wanted::One(Attempt::Idle(idle))) if was_late => {
+                Turn::OfReaders { before, look_at: idle.look_at }
+            }
+            _ => Turn::OfTheFirst,
+        }
+    }
+
+    /// Another client was quicker after a release, or this client learns of none.
+    fn count_beaten(&mut self, asking: &Asking, cx: &Cx<'_>) {
+        let is_beaten = asking.called || self.listening != Listening::On;
+        if cx.rules.has_marks
+            && is_beaten
+            && let Some((ticket, _)) = self.next_waiter()
+        {
+            self.queue.beaten(ticket);
+        }
+    }
+
     /// Waiters learn nothing from that: another client may acquire the lock before them when the release arrives. If that takes too long,
     /// their calls end without a result.
     fn busy_by_own_release(&mut self, asking: &Asking, by: Mode, cx: &Cx<'_>) {
-        let mark = leaves_mark(asking, by).then_some(asking.id);
-        let idle = Idle { look_at: cx.now + FIRST_LOOK, refused: Refusal::ByOwnRelease, mark };
+        let mark = mark_after(asking, by);
+        let idle = Idle { look_at: cx.now + FIRST_LOOK, called: asking.called, refused: Refusal::ByOwnRelease, mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
     }
 
@@ -207,7 +248,7 @@ impl LockState {
             _ => {}
         }
         release.ended(matches!(reply, Reply::Released { .. } | Reply::Unheard { found: true, .. }), cx);
-        self.look(cx.now);
+        self.called(cx);
     }
 
     // ---- failures ----
@@ -273,7 +314,13 @@ fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     }
 }
 
-/// A writer that waits behind readers leaves a mark on the server.
-fn leaves_mark(asking: &Asking, by: Mode) -> bool {
-    asking.has_mark || asking.mode == Mode::Exclusive && asking.how == How::Wait && by == Mode::Shared
+/// A writer that waits behind readers leaves a mark on the server, and so does a waiter that was refused several times.
+fn mark_after(asking: &Asking, by: Mode) -> Option<Mark> {
+    let is_left = match asking.how {
+        How::Turn | How::Late => true,
+        How::Wait => asking.mode == Mode::Exclusive && by == Mode::Shared,
+        How::Try | How::Stay | How::Beside(_) | How::Again => false,
+    };
+    let left = Mark { id: asking.id, mode: asking.mode };
+    asking.mark.or(is_left.then_some(left))
 }

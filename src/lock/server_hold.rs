@@ -4,12 +4,16 @@ use std::{mem, time::Duration};
 
 use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, Failure},
-    types::{Action, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Token},
+    types::{
+        Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Token,
+    },
 };
 
 /// Readers may join a hold for this long after a request that would have admitted them. A writer waits at most this much longer.
 const OPEN: Duration = Duration::from_millis(10);
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
+/// The shortest time between two confirmations.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 /// A hold stays open for at most this many times as long.
 const OPENINGS: u32 = 10;
 
@@ -27,6 +31,15 @@ pub(crate) struct ServerHold {
     found_by: RequestId,
     /// The hold is certain until then.
     pub(crate) until: Moment,
+    /// The lease ends then, by the clock of this client, if no other program shortens it.
+    ends: Moment,
+    /// The same if no lease had been longer than the watchdog's.
+    usual_ends: Moment,
+    /// No other program has ended the lease of a shared hold before that.
+    sure_until: Moment,
+    /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
+    claims: u32,
+    withdrawn: u32,
     /// The last request by which the server had it was sent then.
     pub(crate) seen: Moment,
     /// After this time the server has nothing left of it.
@@ -60,7 +73,7 @@ enum Access {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Confirmation {
     PlannedFor(Moment),
-    UnderWay { request: RequestId, sent: Moment, lease: Option<Duration>, waiters: ConfirmWaiters },
+    UnderWay { request: RequestId, sent: Moment, lease: Option<Duration>, claim: Claim, waiters: ConfirmWaiters },
 }
 
 /// The request that created a hold.
@@ -87,28 +100,37 @@ pub(crate) enum Confirmed {
 impl ServerHold {
     pub(crate) fn new(granted: Granted, cx: &Cx<'_>) -> ServerHold {
         let Granted { id, mode, token, request, sent, lease, in_doubt } = granted;
-        let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(Duration::from_millis(10));
+        let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(SHORTEST_PERIOD);
         let access = match mode {
             Mode::Exclusive => Access::Exclusive,
             Mode::Shared => Access::Shared { open_until: Moment::ZERO, limit: sent + open(cx.config) * OPENINGS },
         };
-        ServerHold {
+        let sure_until = cx.rules.sure.filter(|_| mode == Mode::Shared).map_or(Moment::FAR, |sure| sent + sure);
+        let mut server = ServerHold {
             id,
             access,
             token,
             count: 1,
             found_by: request,
-            until: sent + cx.config.certain(lease),
+            until: Moment::ZERO,
+            ends: Moment::ZERO,
+            usual_ends: Moment::ZERO,
+            sure_until,
+            claims: 0,
+            withdrawn: 0,
             seen: sent,
             bound: cx.gone_by(lease),
             not_before: Moment::ZERO,
             clean: !in_doubt,
             every,
-            confirmation: Confirmation::PlannedFor((sent + every).floor(every / 16)),
+            confirmation: Confirmation::PlannedFor(Moment::FAR),
             waiting: ConfirmWaiters::default(),
             extension: None,
             counting: None,
-        }
+        };
+        server.lasts(Some(lease), sent, cx);
+        server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
+        server
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -122,7 +144,9 @@ impl ServerHold {
 
     /// A request that was sent at `sent` would have admitted any reader.
     pub(crate) fn admits(&mut self, sent: Moment, config: &Config) {
-        if let Access::Shared { open_until, limit } = &mut self.access {
+        if let Access::Shared { open_until, limit } = &mut self.access
+            && config.handovers > 0
+        {
             *open_until = (sent + open(config)).min(*limit);
         }
     }
@@ -164,7 +188,7 @@ impl ServerHold {
             Confirmation::PlannedFor(_) => self.extension,
         };
         let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
-        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.until.since(now))
+        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.ends.since(now))
     }
 
     pub(crate) fn keep_until(&mut self, min_hold: Option<Duration>, now: Moment) {
@@ -186,9 +210,43 @@ impl ServerHold {
     fn lasts(&mut self, lease: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
         self.seen = self.seen.max(sent);
         if let Some(lease) = lease {
-            self.until = self.until.max(sent + cx.config.certain(lease));
+            self.ends = self.ends.max(sent + cx.config.certain(lease));
+            self.usual_ends = self.usual_ends.max(sent + cx.config.certain(lease.min(cx.config.watchdog)));
             self.bound = self.bound.max(cx.gone_by(lease));
         }
+        self.until = self.ends.min(self.sure_until);
+    }
+
+    /// The lease ends then, unless another program has shortened it.
+    pub(crate) fn ends(&self) -> Moment {
+        self.ends
+    }
+
+    /// The time until which it is certain for a reader that has requested no longer lease than the watchdog's.
+    pub(crate) fn usual_until(&self) -> Moment {
+        match self.access {
+            Access::Exclusive => self.until,
+            Access::Shared { .. } => self.usual_ends.min(self.until),
+        }
+    }
+
+    /// The server had this much left of the lease of a shared hold when it ran a request that was sent at `sent`. If that is less than this
+    /// client had confirmed, another program has shortened the lease, and may do so again at once. But the server may have run the request
+    /// at any time between `sent` and now, and only proof makes the time shorter that a holder was told.
+    fn note_left(&mut self, left: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
+        let Some(usual) = cx.rules.sure.filter(|_| self.mode() == Mode::Shared) else { return };
+        let time = |left| usual.min(cx.config.certain(left));
+        self.sure_until = match left {
+            Some(left) if cx.now + left < self.ends => sent + time(left),
+            Some(left) if sent + left < self.ends => self.until.max(sent + time(left)),
+            _ => self.sure_until.max(sent + usual),
+        };
+    }
+
+    /// The time of the next confirmation after one that was sent at `sent`, before other programs may have ended the lease.
+    fn next_after(&self, sent: Moment) -> Moment {
+        let every = self.every.min(self.sure_until.since(sent).mul_f64(0.3)).max(SHORTEST_PERIOD);
+        (sent + every).floor(every / 16)
     }
 
     // ---- confirmations ----
@@ -220,23 +278,57 @@ impl ServerHold {
         }
     }
 
-    /// Sends a confirmation if it is due. `lease`: the lease that it renews. A lost hold is confirmed only for callers that wait.
-    pub(crate) fn send_confirmation(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers, lease: Option<Duration>) {
+    /// Sends a confirmation if it is due. `lease`: the lease that it renews. `is_lengthened`: a holder needs a longer one than the watchdog's.
+    pub(crate) fn send_confirmation(
+        &mut self,
+        cx: &mut Cx<'_>,
+        numbers: &mut Numbers,
+        lease: Option<Duration>,
+        is_lengthened: bool,
+    ) {
         let Confirmation::PlannedFor(at) = self.confirmation else { return };
         if at > cx.now {
             return;
         }
-        let lease = lease.max(self.extension.take());
+        let requested = lease.max(self.extension.take());
+        let (lease, claim) = self.claimed(requested, is_lengthened, cx);
         let request = numbers.request();
         self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
-        self.confirmation = Confirmation::UnderWay { request, sent: cx.now, lease, waiters };
-        cx.actions.push(Action::Send(request, Request::Renew { id: self.id, mode: self.mode(), lease }));
+        self.confirmation = Confirmation::UnderWay { request, sent: cx.now, lease, claim, waiters };
+        let repaired = if claim == Claim::Nothing { lease.max(self.to_repair(cx.now)) } else { lease };
+        let request_for = Request::Renew { id: self.id, mode: self.mode(), lease: repaired, claim };
+        cx.actions.push(Action::Send(request, request_for));
     }
 
+    /// The lease that this confirmation requests. When the readers have left that needed a longer one than the watchdog's, that one ends.
+    fn claimed(&mut self, lease: Option<Duration>, is_lengthened: bool, cx: &Cx<'_>) -> (Option<Duration>, Claim) {
+        let watchdog = cx.config.watchdog;
+        if self.mode() == Mode::Exclusive {
+            return (lease, Claim::Nothing);
+        }
+        if lease > Some(watchdog) {
+            self.claims += 1;
+            return (lease, Claim::Needs(self.claims));
+        }
+        if is_lengthened || self.claims == self.withdrawn {
+            return (lease, Claim::Nothing);
+        }
+        let lease = watchdog.max(self.not_before.since(cx.now));
+        self.ends = self.ends.min(cx.now + cx.config.certain(lease)); // the server may run it at any time
+        self.until = self.until.min(self.ends);
+        (Some(lease), Claim::Withdraws(self.claims))
+    }
+
+    /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
+    fn to_repair(&self, now: Moment) -> Option<Duration> {
+        Some(self.ends.since(now)).filter(|left| self.mode() == Mode::Shared && !left.is_zero())
+    }
+
+    /// A lost hold is confirmed only for callers that wait.
     pub(crate) fn send_confirmation_of_lost(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         if !self.waiting.is_empty() {
-            self.send_confirmation(cx, numbers, None);
+            self.send_confirmation(cx, numbers, None, true);
         }
     }
 
@@ -250,20 +342,24 @@ impl ServerHold {
 
     /// The confirmation under way got a reply.
     pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
-        let Confirmation::UnderWay { request, sent, lease, waiters } = &mut self.confirmation else {
+        let Confirmation::UnderWay { request, sent, lease, claim, waiters } = &mut self.confirmation else {
             return Confirmed::Gone;
         };
-        let (request, sent, lease, mut waiters) = (*request, *sent, *lease, mem::take(waiters));
-        let Reply::Kept { admits } = reply else {
+        let (request, sent, lease, claim, mut waiters) = (*request, *sent, *lease, *claim, mem::take(waiters));
+        let Reply::Kept { admits, left } = reply else {
             self.confirmation = Confirmation::PlannedFor(Moment::FAR);
             waiters.append(mem::take(&mut self.waiting));
             self.waiting = waiters;
             return Confirmed::Gone;
         };
+        if let Claim::Withdraws(number) = claim {
+            self.withdrawn = number;
+        }
+        self.note_left(left, sent, cx);
         self.lasts(lease, sent, cx);
         self.found_by = request;
         waiters.notify(cx, Outcome::Confirmed);
-        let planned = (sent + self.every).floor(self.every / 16);
+        let planned = self.next_after(sent);
         self.confirmation = Confirmation::PlannedFor(if self.waiting.is_empty() { planned } else { cx.now });
         if !admits {
             self.close();

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    hold::Holders,
+    hold::{Holders, LostHold},
     on_server::OnServer,
     others::OtherClients,
     places::{Listening, Places, Waiting},
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{Channel, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
+    types::{Channel, Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -23,6 +23,8 @@ pub(crate) struct LockState {
     pub(super) wanted: Wanted,
     pub(super) on_server: Vec<OnServer>,
     pub(super) queue: RareQueue,
+    /// Which waiters are next if the first one writes.
+    pub(super) turn: Turn,
     pub(super) others: OtherClients,
     pub(super) listening: Listening,
     pub(super) life: Life,
@@ -56,9 +58,17 @@ pub(super) enum Attempt {
 pub(super) struct Idle {
     /// The time of the next request.
     pub(super) look_at: Moment,
+    /// The next request is sent because of a release.
+    pub(super) called: bool,
     pub(super) refused: Refusal,
-    /// The server may keep a mark with this id.
-    pub(super) mark: Option<HoldId>,
+    pub(super) mark: Option<Mark>,
+}
+
+/// The server may keep a mark with this id, which was left for a waiter of this mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Mark {
+    pub(super) id: HoldId,
+    pub(super) mode: Mode,
 }
 
 /// Why the last request was refused.
@@ -81,10 +91,24 @@ pub(super) struct Asking {
     /// Only this owner may acquire it: a try asked for a hold beside its exclusive one.
     pub(super) only: Option<Owner>,
     pub(super) request: PendingRequest,
-    /// A release was published after the last try was sent.
+    /// The last try was sent because of a release.
+    pub(super) called: bool,
+    /// There may have been a release after the last try was sent.
     pub(super) woken: bool,
-    /// The server may keep a mark with this id.
-    pub(super) has_mark: bool,
+    /// It can have another id than this request, if readers ask while the mark of a writer is left.
+    pub(super) mark: Option<Mark>,
+}
+
+/// A writer that has waited for long leaves no mark beside holders that do not know marks. Then it would keep out the readers of its own
+/// client only. So after each of its requests they send one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Turn {
+    OfTheFirst,
+    /// Of readers, before this writer. It sends its next request at `look_at` if they are refused.
+    OfReaders {
+        before: Ticket,
+        look_at: Moment,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,14 +127,14 @@ impl Asking {
 }
 
 impl Idle {
-    pub(super) fn until(look_at: Moment) -> Attempt {
-        Attempt::Idle(Idle { look_at, refused: Refusal::Of(Mode::Shared), mark: None })
+    pub(super) fn until(look_at: Moment, mark: Option<Mark>) -> Attempt {
+        Attempt::Idle(Idle { look_at, called: false, refused: Refusal::Of(Mode::Shared), mark })
     }
 }
 
 impl LockState {
     pub(crate) fn new(numbers: Numbers) -> LockState {
-        LockState::wanted(Wanted::One(Idle::until(Moment::ZERO)), numbers)
+        LockState::wanted(Wanted::One(Idle::until(Moment::ZERO, None)), numbers)
     }
 
     /// A lock whose waiters are in a queue on the server.
@@ -123,6 +147,7 @@ impl LockState {
             wanted,
             on_server: Vec::new(),
             queue: RareQueue::default(),
+            turn: Turn::OfTheFirst,
             others: OtherClients::new(),
             listening: Listening::Off,
             life: Life::Open,
@@ -147,6 +172,14 @@ impl LockState {
             Wanted::One(Attempt::Idle(idle)) => idle.look_at = at.min(idle.look_at),
             Wanted::One(Attempt::Asking(asking)) => asking.woken = true,
             Wanted::Places(_) => {}
+        }
+    }
+
+    /// The same, because there was a release.
+    pub(super) fn called(&mut self, cx: &Cx<'_>) {
+        self.look(cx.now);
+        if let Wanted::One(Attempt::Idle(idle)) = &mut self.wanted {
+            idle.called = cx.rules.has_marks;
         }
     }
 
@@ -201,7 +234,10 @@ impl LockState {
             return None;
         }
         let beside = self.writer().and_then(|(_, owner)| self.queue.first_of(owner));
-        beside.or_else(|| self.queue.first())
+        let first = || self.queue.first();
+        let is_passed = |ticket| matches!(self.turn, Turn::OfReaders { before, .. } if before == ticket);
+        let reader = || first().filter(|(ticket, _)| is_passed(*ticket)).and_then(|_| self.queue.first_reader());
+        beside.or_else(reader).or_else(first)
     }
 
     /// The waiter that acquires a hold of this mode.
@@ -220,12 +256,23 @@ impl LockState {
     }
 
     /// How a new hold is requested for this waiter.
-    pub(super) fn how(&self, waiter: &Waiter) -> How {
+    pub(super) fn how(&self, waiter: &Waiter, cx: &Cx<'_>) -> How {
+        let passes_a_writer = self.turn != Turn::OfTheFirst && waiter.mode() == Mode::Shared;
+        let may_mark = cx.rules.has_marks && !passes_a_writer;
+        let is_late = waiter.joined + cx.config.watchdog <= cx.now;
         match self.writer() {
             Some((id, owner)) if owner == waiter.owner => How::Beside(id),
-            _ if waiter.keeps_waiting() => How::Wait,
-            _ => How::Try,
+            _ if !waiter.keeps_waiting() => How::Try,
+            _ if may_mark && is_late && (waiter.mode() == Mode::Exclusive || waiter.is_beaten()) => How::Late,
+            _ if may_mark && waiter.is_beaten() => How::Turn,
+            _ => How::Wait,
         }
+    }
+
+    /// True if a mark of that mode is of use to the waiters.
+    pub(super) fn wants_mark(&self, mark: Mark) -> bool {
+        let first = [self.queue.first(), self.next_waiter()];
+        first.into_iter().flatten().any(|(_, waiter)| waiter.mode() == mark.mode)
     }
 
     // ---- requests ----
@@ -297,29 +344,44 @@ impl LockState {
         Some((server.id, server.mode(), server.token))
     }
 
+    /// True if the owner of this guard held the lock already when it acquired it by this call.
+    pub(crate) fn is_nested(&self, guard: Ticket) -> bool {
+        self.held().any(|(_, holders)| holders.is_nested(guard))
+    }
+
     /// The count of that hold: here, and on the server if no request about it is under way.
     pub(crate) fn count_of(&self, guard: Ticket) -> Option<(usize, Option<u32>)> {
         let (server, holders) = self.held().find(|(_, holders)| holders.has(guard))?;
-        Some((holders.count(), holders.is_level().then_some(server.count)))
+        Some((holders.count(guard), holders.is_level().then_some(server.count)))
     }
 
     /// Each owner that holds the lock: since when, with how many guards, and until when it is certain.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = (HoldId, (Moment, usize, Moment))> + '_ {
-        self.held().flat_map(|(server, holders)| holders.each(server).map(|hold| (server.id, hold)))
+    pub(crate) fn holds(&self) -> impl Iterator<Item = ((HoldId, Mode), (Moment, usize, Moment))> + '_ {
+        self.held().flat_map(|(server, holders)| holders.each(server).map(|hold| ((server.id, server.mode()), hold)))
     }
 
-    /// The number of owners with guards, also of those that have lost the lock.
-    pub(crate) fn guarded(&self) -> usize {
+    /// The number of owners with guards of this mode, also of those that have lost the lock.
+    pub(crate) fn guarded(&self, mode: Mode) -> usize {
         let of = |one: &OnServer| match one {
-            OnServer::Held(server, holders) => holders.each(server).count() + holders.lost_count(),
-            OnServer::Lost(lost) => lost.holds.len(),
+            OnServer::Held(server, holders) if server.mode() == mode => {
+                holders.each(server).count() + holders.lost_count()
+            }
+            OnServer::Lost(lost) => lost.holds.iter().filter(|hold| hold.mode() == mode).count(),
             _ => 0,
         };
         self.on_server.iter().map(of).sum()
     }
 
-    pub(crate) fn is_held_by(&self, owner: Owner) -> bool {
-        self.held().any(|(_, holders)| holders.has_owner(owner)) || self.lost_of(owner).is_some()
+    /// True if that owner has a hold of this mode, lost or not.
+    pub(crate) fn is_held_by(&self, owner: Owner, mode: Mode) -> bool {
+        let is_lost = |lost: &LostHold| lost.owner() == owner && lost.mode() == mode;
+        self.on_server.iter().any(|one| match one {
+            OnServer::Held(server, holders) => {
+                server.mode() == mode && (holders.has_owner(owner) || holders.lost_of(owner).is_some())
+            }
+            OnServer::Lost(lost) => lost.holds.iter().any(is_lost),
+            _ => false,
+        })
     }
 
     /// The last request by which the server had the hold of this guard, lost or not, was sent then.
@@ -390,6 +452,14 @@ impl LockState {
     /// The number of waiters, and the mode of the first one.
     pub(crate) fn waiting(&self) -> (usize, Option<Mode>) {
         (self.queue.len(), self.queue.first().map(|(_, first)| first.mode()))
+    }
+
+    /// The number of waiters of this mode.
+    pub(crate) fn waiting_of(&self, mode: Mode) -> usize {
+        match mode {
+            Mode::Exclusive => self.queue.len() - self.queue.readers(),
+            Mode::Shared => self.queue.readers(),
+        }
     }
 
     /// Nothing is held, wanted or under way.

@@ -142,6 +142,10 @@ impl Config {
 pub(crate) struct Rules {
     /// An exclusive hold may pass from owner to owner in this process without a request.
     pub(crate) passes_on: bool,
+    /// A waiter that was refused several times leaves a mark on the server, which keeps the others out.
+    pub(crate) has_marks: bool,
+    /// Other programs may shorten the lease of a shared hold to this. So it is certain for no longer after each confirmation.
+    pub(crate) sure: Option<Duration>,
 }
 
 /// Something that happened.
@@ -203,11 +207,12 @@ pub(crate) enum Action {
     Lost(Ticket, Loss),
     /// The last guard of an owner has left. For statistics.
     Left {
+        mode: Mode,
         /// The time at which the owner acquired the lock.
         since: Moment,
     },
     /// What became of a hold is known: it was released, or lost. Once for each owner. For statistics.
-    Ended(Option<Loss>),
+    Ended(Mode, Option<Loss>),
     Subscribe(Channel),
     Unsubscribe(Channel),
     /// Let other tasks run, then report [`Event::Yielded`].
@@ -236,6 +241,7 @@ pub(crate) enum Request {
         id: HoldId,
         mode: Mode,
         lease: Option<Duration>,
+        claim: Claim,
     },
     /// Moves an exclusive hold, at its last acquisition, to another id.
     HandOver {
@@ -254,10 +260,26 @@ pub(crate) enum How {
     Wait,
     /// A new hold, for a waiter with a place in the queue on the server. It keeps that place and creates none, so a late run does no harm.
     Stay,
+    /// A new hold, for a waiter that was refused at several releases. It leaves a mark, whoever holds the lock. The mark keeps the others
+    /// out, so the next turn is that of this waiter.
+    Turn,
+    /// The same, but only if all holders know marks. For a waiter that has waited for long: its mark would keep out none of the others.
+    Late,
     /// A new shared hold beside this exclusive one of the same owner.
     Beside(HoldId),
     /// Only if the hold exists.
     Again,
+}
+
+/// What a renewal of a shared hold says about leases that are longer than the watchdog's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    Nothing,
+    /// One of the readers needs this lease.
+    Needs(u32),
+    /// The reader that needed the lease with this number has left. The lease becomes the one of this request, unless there was another
+    /// claim since.
+    Withdraws(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -291,9 +313,11 @@ pub(crate) enum Reply {
         grace: Duration,
     },
     Gone,
-    /// `admits`: the lock would be granted to further readers.
     Kept {
+        /// The lock would be granted to further readers.
         admits: bool,
+        /// The time that was left of the lease of a shared hold, before this renewal.
+        left: Option<Duration>,
     },
     Handed(Option<Token>),
     /// The hold has more than one acquisition, or its owner also reads. Nothing was changed.

@@ -75,8 +75,8 @@ pub struct Holder {
     /// Redisson `clientUUID:threadId`. If the hold was released before its [`min_hold`](crate::Lock::min_hold) was over, its id ends
     /// with `:rest`.
     pub id: String,
-    /// The hold count: how often one owner has acquired the lock. If readers of one client share this entry, it does not say how many
-    /// they are.
+    /// The hold count: how often one owner has acquired the lock. A leasehold client counts its readers by itself, so this is 1 for all
+    /// readers that share this entry.
     pub holds: u64,
     /// The time left on the lease. `None` if the key never expires; no client creates such a key on purpose.
     pub remaining: Option<Duration>,
@@ -206,8 +206,14 @@ impl Handle {
         let sent = Moment::now();
         let Some(held) = self.look(kind, ("inspect", ""), self.engine.outage_ends()).await? else { return Ok(None) };
         let holder = Holder::of(&held).ok_or_else(|| self.conflict())?;
-        self.engine.named((&valid(&self.name)?, kind), &holder.id, sent);
+        self.named(kind, &holder.id, sent)?;
         Ok(Some(holder))
+    }
+
+    /// The server has named this holder in the reply to a request that was sent at `sent`.
+    pub(super) fn named(&self, kind: &'static Kind, holder: &str, sent: Moment) -> Result<()> {
+        self.engine.named((&valid(&self.name)?, kind), holder, sent);
+        Ok(())
     }
 
     /// The line about the holder, if there is one.

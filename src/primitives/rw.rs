@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     client::Client,
+    clock::Moment,
     error::{Error, Lost, Result},
     guard::Guard,
-    kind::{ExtraKey, Kind, Rules, Waits},
+    kind::{ExtraKey, Kind, Numbering, Rules, Waits},
     redis::{Answer, Code},
     request::WaitLimit,
     stats::KindLabel,
@@ -35,7 +36,15 @@ static READ: Kind = Kind {
     force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: Some(&WRITE),
     barred_by: None,
-    rules: Rules { label: KindLabel::Read, shared: true, passes_on: false, sure: Some(OF_OTHERS), ..Rules::PLAIN },
+    rules: Rules {
+        label: KindLabel::Read,
+        shared: true,
+        passes_on: false,
+        sure: Some(OF_OTHERS),
+        numbering: Numbering::ReadWrite,
+        on_machine: true,
+        ..Rules::PLAIN
+    },
 };
 
 static WRITE: Kind = Kind {
@@ -48,7 +57,15 @@ static WRITE: Kind = Kind {
     force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),
     beside: None,
     barred_by: Some(&READ),
-    rules: Rules { label: KindLabel::Write, suffix: ":write", waits: Waits::Marked, passes_on: false, ..Rules::PLAIN },
+    rules: Rules {
+        label: KindLabel::Write,
+        suffix: ":write",
+        waits: Waits::Marked,
+        passes_on: false,
+        numbering: Numbering::ReadWrite,
+        on_machine: true,
+        ..Rules::PLAIN
+    },
 };
 
 impl Client {
@@ -325,7 +342,12 @@ impl RwLock {
 
     async fn look(&self, what: &'static str) -> Result<RwState> {
         let asked = self.0.tell(what, (&READ, &READ.inspect), ("", ""), self.0.engine.outage_ends());
-        RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())
+        let sent = Moment::now();
+        let state = RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())?;
+        if let RwState::Write { writer, .. } = &state {
+            self.0.named(&WRITE, &writer.id, sent)?;
+        }
+        Ok(state)
     }
 
     /// Releases the lock on behalf of its holders, readers and writer, and wakes all waiters; true if this call released it for one of

@@ -63,12 +63,12 @@ async fn of_a_reader_that_has_left_nothing_lasts() {
 #[tokio::test]
 async fn of_a_reader_that_leaves_late_nothing_lasts() {
     let server = Server::start();
-    let acquire = family_faults::script(&server, Kind::Read, "acquire");
+    let renew = family_faults::script(&server, Kind::Read, "renew"); // nested reads send it, too
     let proxy = before(&server);
     let client = behind(&proxy, |builder| builder.watchdog(ms(2_000))).await;
     let (leaves, stays, owner) = two(&client).await;
     leaves.extend(HOUR).await.expect("ours");
-    proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(200))));
+    proxy.rule(Rule::new(renew, Fault::Delay(Way::There, ms(200))));
     {
         let lock = client.rw_lock("x").owner(&owner);
         let mut nested = Box::pin(lock.read());

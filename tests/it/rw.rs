@@ -57,7 +57,8 @@ async fn readers_in_line_go_together() {
         let guard = lock(writer).write().await.expect("free");
         let waiting: Vec<_> = (0..100).map(|_| reads(&one)).collect();
         until("them to wait", SOON, || one.stats().now.waiting == 100).await;
-        until("one to ask", SOON, || !server.channels().is_empty()).await;
+        let asks = !std::ptr::eq(writer, &one); // behind a writer of their own client they send no request
+        until("one to ask", SOON, || !asks || !server.channels().is_empty()).await;
         guard.unlock().await.expect("ours");
         let mut held = Vec::new();
         let started = Stopwatch::start();

@@ -60,7 +60,7 @@ async fn nested_guards_given_back_together_are_ours_although_the_last_reply_is_l
 #[tokio::test]
 async fn guards_of_an_owner_that_shares_are_all_told_that_it_was_gone() {
     let server = Server::start();
-    let acquire = family_faults::script(&server, Kind::Read, "acquire");
+    let renew = family_faults::script(&server, Kind::Read, "renew"); // nested reads send it, too
     let proxy = before(&server);
     let client = behind(&proxy, |builder| builder).await;
     let (owner, other) = (Owner::new(), Owner::new());
@@ -72,7 +72,7 @@ async fn guards_of_an_owner_that_shares_are_all_told_that_it_was_gone() {
         }
     };
     let second = lock(&owner).read().await.expect("nested");
-    proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
+    proxy.rule(Rule::new(renew, Fault::Delay(Way::There, ms(300))));
     {
         let third = lock(&owner);
         let mut third = Box::pin(third.read());

@@ -259,7 +259,7 @@ impl World {
                 Action::Subscribe(channel) => _ = client.subscribing.insert(channel),
                 Action::Unsubscribe(channel) => client.unsubscribe(channel),
                 Action::Yield => client.yields = true,
-                Action::Left { .. } | Action::Ended(_) => {}
+                Action::Left { .. } | Action::Ended(..) => {}
             }
         }
         if event == Event::Due && client.state.due(&config).is_some_and(|due| due <= now) {

@@ -4,20 +4,22 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
-        Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Action, Channel, Claim, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome,
+        Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
 };
 
 const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None };
+/// JVMs may shorten the leases of readers to this.
+const SURE: Duration = Duration::from_millis(29_960);
 const READ: Terms = Terms { mode: Mode::Shared, ..KEPT };
 const A: Owner = Owner(1);
 const B: Owner = Owner(2);
 const C: Owner = Owner(3);
 const GRANTED: Reply = Reply::Granted(None);
-const KEEPS: Reply = Reply::Kept { admits: true };
+const KEEPS: Reply = Reply::Kept { admits: true, left: None };
 const RELEASED: Reply = Reply::Released { receivers: 0 };
 const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive, own: None };
 
@@ -59,7 +61,7 @@ impl Client {
                 round_trip: ms(1),
                 publishes: true,
             },
-            rules: rules_of(kind),
+            rules: Rules { sure: rules_of(kind).sure.and(Some(SURE)), ..rules_of(kind) },
             now: Moment(1 << 40),
             requests: Vec::new(),
             sent: 0,
@@ -86,7 +88,7 @@ impl Client {
                     self.lost.insert(ticket, loss);
                 }
                 Action::Yield => self.yields = true,
-                Action::Subscribe(_) | Action::Unsubscribe(_) | Action::Left { .. } | Action::Ended(_) => {}
+                Action::Subscribe(_) | Action::Unsubscribe(_) | Action::Left { .. } | Action::Ended(..) => {}
             }
         }
     }
@@ -494,7 +496,7 @@ fn a_writer_renews_its_mark_for_as_long_as_it_waits() {
     client.feed(Event::Subscribed(Channel::Name));
     for _ in 0..200 {
         client.pass(ms(1_001));
-        assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
+        assert!(matches!(client.request(), Request::Acquire { how: How::Wait | How::Late, .. }));
         client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     }
 }
@@ -831,4 +833,287 @@ fn the_lock_stays_free_after_a_row_of_turns_without_messages() {
         client.pass(ms(1));
         assert_eq!(client.requests.len(), 1, "after {free} ms");
     }
+}
+
+// ---- readers: shortened leases, long leases ----
+
+/// The reply to a renewal: the server had so much left of the lease.
+fn kept(left: Duration) -> Reply {
+    Reply::Kept { admits: true, left: Some(left) }
+}
+
+impl Client {
+    /// The time for which this guard is certain.
+    fn certain(&self, guard: u64) -> Duration {
+        self.state.certain_until(t(guard), self.now).map_or(Duration::ZERO, |end| end.since(self.now))
+    }
+
+    fn check(&mut self, guard: u64, ticket: u64, lease: Option<Duration>) {
+        self.feed(Event::Check { guard: t(guard), ticket: t(ticket), lease });
+    }
+
+    /// A second reader joins the hold of the first.
+    fn two_readers(&mut self) {
+        self.hold(1, A, READ);
+        self.acquire(2, B, READ, Limit::Forever);
+        self.reply(kept(ms(30_000)));
+        self.assert_told(2, Outcome::Acquired);
+        self.feed(Event::Seen(t(2)));
+    }
+}
+
+/// A JVM that reads may set the lease to its own, without notice. Each renewal requests what is left by this client's clock.
+#[test]
+fn a_reader_is_certain_for_no_longer_than_a_jvm_lets_the_lock_last() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, Terms { lease: Some(ms(120_000)), ..READ });
+    assert_eq!(client.certain(1), SURE);
+    client.pass(ms(8_988));
+    let Request::Renew { lease: Some(lease), .. } = client.request() else { panic!("{:?}", client.requests) };
+    assert!(lease > ms(110_000), "{lease:?}");
+    client.reply(kept(ms(111_000)));
+    assert!(client.certain(1) > ms(29_000), "{:?}", client.certain(1));
+}
+
+/// What one JVM did it may do again at once. So the next renewal comes in time for that.
+#[test]
+fn a_shortened_lease_makes_certain_only_for_what_was_left() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.check(1, 2, None);
+    client.reply(kept(ms(3_000)));
+    assert!((ms(2_900)..=ms(3_000)).contains(&client.certain(1)), "{:?}", client.certain(1));
+    client.pass(ms(900));
+    client.reply(kept(ms(29_100)));
+    assert!(client.certain(1) > ms(29_000), "{:?}", client.certain(1));
+}
+
+/// The server may have run the request just before the reply. Then less is left, too, and a holder may rely on what it was told.
+#[test]
+fn a_slow_renewal_does_not_look_like_a_shortened_lease() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.check(1, 2, None);
+    let before = client.certain(1);
+    client.pass(ms(2_000));
+    client.reply(kept(ms(28_500)));
+    assert_eq!(client.certain(1), before - ms(2_000));
+}
+
+/// One of two readers has requested a long lease and leaves.
+#[test]
+fn a_long_lease_ends_with_the_reader_that_needed_it() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.two_readers();
+    client.check(1, 3, Some(ms(3_600_000)));
+    assert!(matches!(client.request(), Request::Renew { claim: Claim::Needs(1), .. }), "{:?}", client.requests);
+    client.reply(kept(ms(30_000)));
+    client.unlock(1);
+    let Request::Renew { lease, claim: Claim::Withdraws(1), .. } = client.request() else {
+        panic!("{:?}", client.requests)
+    };
+    assert_eq!(lease, Some(ms(30_000)));
+    client.reply(kept(ms(3_600_000)));
+    client.assert_told(1, Outcome::Confirmed);
+    client.pass(ms(9_000));
+    assert!(matches!(client.request(), Request::Renew { claim: Claim::Nothing, .. }), "{:?}", client.requests);
+}
+
+/// The other reader shares the hold, but what it was told does not depend on a lease that ends with another reader.
+#[test]
+fn a_reader_does_not_rely_on_the_long_lease_of_another() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.config.watchdog = ms(2_000);
+    client.hold(1, A, READ);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.reply(kept(ms(2_000)));
+    client.feed(Event::Seen(t(2)));
+    client.check(1, 3, Some(ms(20_000)));
+    client.reply(kept(ms(2_000)));
+    assert!(client.certain(1) > ms(19_000) && client.certain(2) < ms(2_000), "{:?}", client.certain(2));
+    client.outage(ms(2_100), Event::Unknown);
+    assert_eq!(client.lost.get(&t(2)), Some(&Loss::Expired));
+    assert!(!client.lost.contains_key(&t(1)));
+}
+
+/// A request for a long lease that comes while the last one is withdrawn has a number of its own, so it is not withdrawn.
+#[test]
+fn a_long_lease_that_another_reader_needs_stays() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.two_readers();
+    client.check(1, 3, Some(ms(3_600_000)));
+    client.reply(kept(ms(30_000)));
+    client.unlock(1);
+    client.check(2, 4, Some(ms(3_600_000)));
+    client.reply(kept(ms(3_600_000)));
+    assert!(matches!(client.request(), Request::Renew { claim: Claim::Needs(2), .. }), "{:?}", client.requests);
+    client.reply(kept(ms(30_000)));
+    assert_eq!(client.certain(2), SURE);
+}
+
+/// A reader that reached its `max_hold` keeps its guard. The last of the others releases the lock all the same, once that one has had the
+/// rest of its own lease.
+#[test]
+fn a_lost_reader_keeps_the_lock_for_no_longer_than_its_own_lease() {
+    for (time, is_released) in [(ms(1_000), false), (ms(31_000), true)] {
+        let mut client = Client::new(Kind::ReadWrite);
+        client.hold(1, A, READ);
+        client.acquire(2, B, Terms { max_hold: Some(ms(500)), ..READ }, Limit::Forever);
+        client.reply(kept(ms(30_000)));
+        client.feed(Event::Seen(t(2)));
+        for _ in 0..time.as_millis() / 500 {
+            client.pass(ms(500));
+            while !client.requests.is_empty() {
+                client.reply(kept(ms(25_000)));
+            }
+        }
+        assert_eq!(client.lost.get(&t(2)), Some(&Loss::MaxHold));
+        client.unlock(1);
+        let has_released = client.requests.iter().any(|(_, request)| is_release(*request));
+        assert_eq!(has_released, is_released, "{:?}", client.requests);
+    }
+}
+
+// ---- marks of waiters that were refused several times ----
+
+impl Client {
+    /// Another client acquires the lock at a release, before this one.
+    fn beaten(&mut self, by: Mode) {
+        self.feed(Event::Message(Channel::Name));
+        self.reply(Reply::Busy { left: Some(ms(20_000)), by, own: None });
+    }
+
+    /// This waiter waits behind a holder of another client, and learns of releases.
+    fn waits(&mut self, ticket: u64, terms: Terms) {
+        self.acquire(ticket, B, terms, Limit::Forever);
+        self.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Exclusive, own: None });
+        self.feed(Event::Subscribed(Channel::Name));
+        self.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Exclusive, own: None });
+    }
+}
+
+/// A client whose requests take longer than those of the others would never be first.
+#[test]
+fn a_waiter_that_was_beaten_three_times_leaves_a_mark() {
+    for terms in [KEPT, READ] {
+        let mut client = Client::new(Kind::ReadWrite);
+        client.waits(1, terms);
+        (0..3).for_each(|_| client.beaten(Mode::Exclusive));
+        client.feed(Event::Message(Channel::Name));
+        let Request::Acquire { id: mark, how: How::Turn, .. } = client.request() else {
+            panic!("{:?}", client.requests)
+        };
+        client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Exclusive, own: None });
+        client.pass(ms(1_001)); // before the mark expires
+        assert!(matches!(client.request(), Request::Acquire { id, how: How::Turn, .. } if id == mark));
+        client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Exclusive, own: None });
+        client.feed(Event::Dropped(t(1)));
+        let is_of_mark = |(_, request): &(_, Request)| matches!(request, Request::Release { id, .. } if *id == mark);
+        assert!(client.requests.iter().any(is_of_mark), "{:?}", client.requests);
+    }
+}
+
+/// Plain locks promise no turns, and their scripts know no marks.
+#[test]
+fn waiters_for_a_plain_lock_leave_no_marks() {
+    let mut client = Client::new(Kind::Plain);
+    client.waits(1, KEPT);
+    (0..5).for_each(|_| client.beaten(Mode::Exclusive));
+    client.feed(Event::Message(Channel::Name));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }), "{:?}", client.requests);
+}
+
+/// JVMs that read do not know marks. A writer that has waited for a lease then leaves none, so the readers of its own client may pass it.
+#[test]
+fn readers_pass_a_writer_that_waits_for_longer_than_a_lease() {
+    let mut client = Client::new(Kind::ReadWrite);
+    let beside_readers = Reply::Busy { left: Some(ms(600_000)), by: Mode::Shared, own: None };
+    client.waits(1, KEPT);
+    client.acquire(2, C, READ, Limit::Forever);
+    let started = client.now;
+    while client.told(2).is_none() && client.now.since(started) < ms(40_000) {
+        client.pass(ms(100));
+        while let Some((_, Request::Acquire { mode, how, .. })) = client.requests.first().copied() {
+            assert!(mode == Mode::Exclusive || how == How::Wait, "readers leave no mark: {how:?}");
+            client.reply(if mode == Mode::Shared { GRANTED } else { beside_readers });
+        }
+    }
+    client.assert_told(2, Outcome::Acquired);
+    client.assert_waits(1);
+    assert!(client.now.since(started) > ms(29_000), "it was its turn for a lease");
+    client.acquire(3, A, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Once);
+    while let Some((_, Request::Acquire { mode, .. })) = client.requests.first().copied() {
+        client.reply(if mode == Mode::Shared { GRANTED } else { beside_readers });
+    }
+    client.assert_told(3, Outcome::Acquired);
+}
+
+/// The last request of a waiter has the id of its mark. The server would refuse another one because of that mark.
+#[test]
+fn the_last_request_of_a_waiter_has_the_id_of_its_mark() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Until(client.now + ms(500)));
+    let Request::Acquire { id: mark, .. } = client.request() else { panic!("{:?}", client.requests) };
+    client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Shared, own: None });
+    client.feed(Event::Subscribed(Channel::Name));
+    client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Shared, own: None });
+    client.pass(ms(510));
+    assert!(
+        matches!(client.request(), Request::Acquire { id, how: How::Try, .. } if id == mark),
+        "{:?}",
+        client.requests
+    );
+    client.reply(GRANTED);
+    client.assert_told(1, Outcome::Acquired);
+}
+
+/// The client has the lock for some of its readers. Another one is refused because of a mark of the same client, not because of a writer.
+#[test]
+fn an_own_mark_does_not_look_like_a_writer() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.config.watchdog = ms(2_000);
+    client.hold(1, A, READ);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    let beside_readers = Reply::Busy { left: Some(ms(20_000)), by: Mode::Shared, own: None };
+    let Request::Acquire { id: mark, .. } = client.request() else { panic!("{:?}", client.requests) };
+    client.reply(beside_readers);
+    client.feed(Event::Subscribed(Channel::Name));
+    client.reply(beside_readers);
+    client.acquire(3, C, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Forever);
+    let own_mark = Reply::Busy { left: Some(ms(3_000)), by: Mode::Exclusive, own: Some(mark) };
+    let mut refused = 0;
+    for _ in 0..100 {
+        client.pass(ms(50));
+        while !client.requests.is_empty() {
+            let sent = client.sent;
+            match client.request() {
+                Request::Acquire { mode: Mode::Exclusive, .. } => client.reply(beside_readers),
+                Request::Acquire { .. } => {
+                    client.reply(own_mark);
+                    refused += 1;
+                    assert_eq!(client.sent, sent, "it confirms nothing: {:?}", client.requests);
+                }
+                _ => client.reply(Reply::Kept { admits: false, left: None }),
+            }
+        }
+    }
+    assert!(refused >= 2);
+}
+
+/// After a lease a waiter leaves no mark beside a JVM. When it has acquired the lock, the next waiter begins anew.
+#[test]
+fn marks_of_a_waiter_end() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.waits(1, READ);
+    (0..3).for_each(|_| client.beaten(Mode::Exclusive));
+    for _ in 0..31 {
+        client.pass(ms(1_001));
+        client.reply(BUSY);
+    }
+    client.pass(ms(1_001));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Late, .. }), "{:?}", client.requests);
+    client.acquire(2, C, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Forever); // it shares no hold
+    client.reply(GRANTED);
+    client.feed(Event::Seen(t(1)));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }), "{:?}", client.requests);
 }

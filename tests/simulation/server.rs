@@ -9,7 +9,7 @@ use crate::{
         hash::{self, Answer, Hash, NO_CLAIM},
         rw::{self, ReadWrite, life},
     },
-    lock::{HoldId, How, Mode, Moment, Reply, Request, Token},
+    lock::{Claim, HoldId, How, Mode, Moment, Reply, Request, Token},
     rules::{self, Lock, What, pass},
     units::{FieldId, GRACE, PLACE, is_rest, writes},
 };
@@ -184,6 +184,15 @@ impl Server {
         }
     }
 
+    /// A JVM that reads sets all leases to its own, if that is shorter.
+    pub(crate) fn shorten(&mut self, lease: Duration) {
+        let Name::ReadWrite(rw) = &mut self.name else { return };
+        if rw.mode() == rw::Mode::Read {
+            let leases = rw.lives.values_mut().map(|life| &mut life.0);
+            leases.chain(rw.lock.as_mut().map(|lock| &mut lock.left)).for_each(|left| *left = nanos(lease).min(*left));
+        }
+    }
+
     /// All holds end, and nobody is told.
     pub(crate) fn lose_all(&mut self) -> Vec<FieldId> {
         let gone = self.fields();
@@ -258,7 +267,7 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
         rules::Reply::Busy(left, by) => {
             Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive, own: by.own(client) }
         }
-        rules::Reply::Kept(_) => Reply::Kept { admits: true },
+        rules::Reply::Kept(_) => Reply::Kept { admits: true, left: None },
         rules::Reply::Released => Reply::Released { receivers: if after.published { told } else { 0 } },
         rules::Reply::Handed | rules::Reply::HandedBefore => Reply::Handed(None),
         rules::Reply::Deeper(_) => Reply::Deeper,
@@ -305,11 +314,16 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
         Request::Release { id, mode: Mode::Shared, count, rest } => {
             name.read_release(&field(id, Mode::Shared), nanos(rest), u64::from(count))
         }
-        Request::Renew { id, mode: Mode::Exclusive, lease } => {
+        Request::Renew { id, mode: Mode::Exclusive, lease, .. } => {
             (name.write_renew(&field(id, Mode::Exclusive), lease.map_or(0, nanos)), 0)
         }
-        Request::Renew { id, mode: Mode::Shared, lease } => {
-            (name.read_renew(&field(id, Mode::Shared), lease.map_or(0, nanos), (false, NO_CLAIM), 0), 0)
+        Request::Renew { id, mode: Mode::Shared, lease, claim } => {
+            let claim = match claim {
+                Claim::Nothing => (false, NO_CLAIM),
+                Claim::Needs(number) => (false, u64::from(number)),
+                Claim::Withdraws(number) => (true, u64::from(number)),
+            };
+            (name.read_renew(&field(id, Mode::Shared), lease.map_or(0, nanos), claim, 0), 0)
         }
         Request::HandOver { id, to, lease } => {
             (name.write_hand_over(&exclusive(client, id), nanos(lease), &exclusive(client, to)), 0)
@@ -328,7 +342,7 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
         Request::Renew { id, lease, .. } => {
             let own = name.lock.as_mut().filter(|lock| lock.count(&exclusive(client, id)).is_some());
             let kept = own.map(|lock| lock.lasts(lease.map_or(0, nanos)));
-            return (kept.map_or(Reply::Gone, |()| Reply::Kept { admits: false }), Vec::new());
+            return (kept.map_or(Reply::Gone, |()| Reply::Kept { admits: false, left: None }), Vec::new());
         }
         Request::HandOver { .. } => return (Reply::Conflict, Vec::new()), // there is no script for that
     };
@@ -361,6 +375,8 @@ fn asked(how: How) -> hash::How {
         How::Try | How::Beside(_) => hash::How::First,
         How::Wait => hash::How::Wait,
         How::Stay => hash::How::Stay,
+        How::Turn => hash::How::Turn,
+        How::Late => hash::How::Late,
         How::Again => hash::How::Again,
     }
 }
@@ -376,8 +392,8 @@ fn reply(answer: Answer, client: u8, told: u32, has_token: bool) -> Reply {
         }
         Answer::Released | Answer::Forced => Reply::Released { receivers: told },
         Answer::Gone | Answer::Free | Answer::Held(_) => Reply::Gone,
-        Answer::Kept(_, admits) => Reply::Kept { admits },
-        Answer::KeptFor(_) | Answer::Written => Reply::Kept { admits: true },
+        Answer::Kept(left, admits) => Reply::Kept { admits, left: u64::try_from(left).ok().map(Duration::from_nanos) },
+        Answer::KeptFor(_) | Answer::Written => Reply::Kept { admits: true, left: None },
         Answer::Handed | Answer::HandedBefore => Reply::Handed(None),
         Answer::HandedWith(token) | Answer::HandedBeforeWith(token) => Reply::Handed(Some(Token(token))),
         Answer::Deeper(_) => Reply::Deeper,

@@ -17,6 +17,8 @@ use crate::{
 
 const MS: u64 = 1_000_000;
 const WATCHDOG: Duration = Duration::from_secs(3);
+/// JVMs shorten the leases of readers to a little more than this.
+const SURE: Duration = Duration::from_secs(2);
 const COMMAND: Duration = Duration::from_millis(400);
 const OUTAGE: Duration = Duration::from_millis(1500);
 
@@ -33,7 +35,8 @@ pub(crate) fn state_of(kind: Kind) -> LockState {
 
 /// The rules of a kind.
 pub(crate) fn rules_of(kind: Kind) -> Rules {
-    Rules { passes_on: kind == Kind::Plain }
+    let is_rw = kind == Kind::ReadWrite;
+    Rules { passes_on: kind == Kind::Plain, has_marks: is_rw, sure: is_rw.then_some(SURE) }
 }
 
 #[derive(Debug, Clone)]
@@ -488,7 +491,7 @@ impl World {
                 self.subscribe(client, channel, after);
             }
             Action::Left { .. } => self.clients[client].reported.left += 1,
-            Action::Ended(_) => self.clients[client].reported.ended += 1,
+            Action::Ended(..) => self.clients[client].reported.ended += 1,
             Action::Unsubscribe(channel) => _ = self.clients[client].channels.remove(&channel),
             Action::Yield => {
                 self.count(|| "rests".into());
@@ -582,6 +585,7 @@ impl World {
         let one = &self.clients[client];
         let was_first = |(other, waits): (&Ticket, &Call)| {
             *other < ticket
+                && !(call.mode() == Mode::Shared && self.lets_readers_pass(client))
                 && waits.owner != call.owner
                 && self.waiting_before.contains(other)
                 && one.state.is_waiting(*other)
@@ -602,6 +606,14 @@ impl World {
         let after = if self.rng.u8(..4) == 0 { self.rng.u64(..3 * MS) } else { 1000 };
         self.after(after, Step::Caller { client, owner });
         Ok(())
+    }
+
+    /// A writer that has waited for longer than a lease leaves a mark only if all holders know marks. So readers of its client may pass it.
+    fn lets_readers_pass(&self, client: usize) -> bool {
+        let one = &self.clients[client];
+        let lease = one.config.watchdog.as_nanos() as u64;
+        let is_late = |call: &Call| call.mode() == Mode::Exclusive && self.t > call.since + lease;
+        one.calls.iter().any(|(ticket, call)| one.state.is_waiting(*ticket) && is_late(call))
     }
 
     /// A reader joins, and an owner re-enters, only what the server has confirmed since the call. An owner that has lost the lock does not
@@ -835,7 +847,7 @@ impl World {
         self.after(next, Step::Fault);
         self.last_fault = self.t;
         let client = self.rng.usize(..self.clients.len());
-        match self.rng.u8(..13) {
+        match self.rng.u8(..14) {
             0..=3 => {
                 self.say(|| format!("-- cut {client}"));
                 self.cut(client)
@@ -848,6 +860,12 @@ impl World {
                 Ok(())
             }
             6 | 7 => self.unsubscribe(client),
+            13 => {
+                self.say(|| "-- a JVM shortens leases".into());
+                self.server.pass_to(self.server_time());
+                self.server.shorten(SURE + ms(20));
+                Ok(())
+            }
             8 => {
                 let keeps = self.rng.bool();
                 self.say(|| format!("-- server restarts, data kept: {keeps}"));
