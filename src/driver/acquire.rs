@@ -42,8 +42,8 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
         report_end(&lock, call.ticket, began, &result);
         match result.outcome {
             Outcome::Acquired => {
-                call.ending = OnDrop::GoesOn;
                 if let Some(held) = held(&lock, request, &call, &result, began) {
+                    call.ending = OnDrop::GoesOn; // it has a guard now
                     return Ok(Some(held));
                 }
             }

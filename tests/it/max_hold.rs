@@ -2,7 +2,11 @@
 
 use leasehold::{Client, Error, Guard, Lost, Owner};
 
-use crate::support::{Server, ms, plain, until, within};
+use crate::support::{
+    Server, before, behind, ms, plain,
+    proxy::{Fault, Rule, Way},
+    script, until, within,
+};
 
 /// An outer guard without a cap, and an inner one whose cap has passed.
 async fn capped(client: &Client) -> (Guard, Guard) {
@@ -71,4 +75,20 @@ async fn a_hold_ended_by_its_cap_stays_lost_when_that_guard_goes() {
     });
     task.await.expect("no assertion failed");
     until("it to be free", ms(1_000), || !server.exists("x")).await;
+}
+
+/// The reply comes after the cap of the nested call. That call has no guard, so nothing of it remains when the outer guard is dropped.
+#[tokio::test]
+async fn a_nested_call_that_is_lost_at_once_leaves_nothing() {
+    let server = Server::start();
+    let acquire = script(&server, "acquire");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let outer = client.lock("x").lock().await.expect("free");
+    proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
+    let inner = client.lock("x").max_hold(ms(100)).lock().await;
+    assert!(matches!(inner, Err(Error::Lost { reason: Lost::MaxHold, .. })), "{inner:?}");
+    drop(outer);
+    until("nothing to be left", ms(2_000), || client.stats().now.holds == 0 && !server.exists("x")).await;
+    client.shutdown(ms(2_000)).await.expect("nothing is held");
 }

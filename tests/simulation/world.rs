@@ -241,6 +241,12 @@ impl Client {
         }
     }
 
+    /// The same, but the hold was lost at that moment. So it is one that the owner had before.
+    fn add_lost_guard(&mut self, owner: usize, mode: Mode, ticket: Ticket) {
+        let own = self.holds.iter_mut().find(|hold| (hold.owner, hold.field.mode) == (owner, mode));
+        own.into_iter().for_each(|hold| hold.guards.push(ticket));
+    }
+
     /// The caller has seen that it acquired the lock, unless it was lost before.
     fn show(&mut self, ticket: Ticket) {
         let has_it = self.state.hold_of(ticket).is_some();
@@ -600,7 +606,10 @@ impl World {
         let field = hold.map(|(id, mode, _)| FieldId::new(client as u8, id, mode));
         self.check_entry(client, ticket, &call, field)?;
         let owner = call.owner;
-        field.into_iter().for_each(|field| self.clients[client].add_guard(owner, field, ticket));
+        match field {
+            Some(field) => self.clients[client].add_guard(owner, field, ticket),
+            None => self.clients[client].add_lost_guard(owner, call.mode(), ticket),
+        }
         let call = Call { by: None, what: What::Guard { field, seen: false, since: self.t, lost: None }, ..call };
         self.clients[client].calls.insert(ticket, call);
         let after = if self.rng.u8(..4) == 0 { self.rng.u64(..3 * MS) } else { 1000 };
