@@ -153,7 +153,7 @@ impl Driver {
     }
 
     fn rules_of(&self, kind: &Kind) -> lock::Rules {
-        lock::Rules { passes_on: kind.rules.passes_on }
+        lock::Rules { passes_on: kind.rules.passes_on, has_marks: kind.rules.has_mark() }
     }
 
     // ---- names ----

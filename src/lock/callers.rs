@@ -31,6 +31,9 @@ impl LockState {
         if self.queue.is_empty() || own(Mode::Exclusive).is_some() {
             self.look(cx.now);
         }
+        if self.queue.is_empty() {
+            self.others.new_race();
+        }
         self.queue.join(ticket, caller, cx);
     }
 
@@ -183,6 +186,9 @@ impl LockState {
             }
             _ => {
                 self.others.received_message(cx.now, cx.config);
+                if cx.rules.has_marks {
+                    self.others.race_began();
+                }
                 self.look(cx.now);
             }
         }

@@ -63,6 +63,7 @@ impl LockState {
             }
         }
         self.others.had_their_turn();
+        self.others.new_race();
         lengthen(&mut server, waiter.terms, cx);
         self.put(OnServer::Held(server, Holders::One(hold, reentry)));
     }
@@ -73,6 +74,7 @@ impl LockState {
             server.close();
         }
         lengthen(&mut server, waiter.terms, cx);
+        self.others.new_race();
         let mut readers = Holders::readers();
         self.enter(first, waiter, &mut server, &mut readers, sent, cx);
         self.admit(&mut server, &mut readers, sent, cx);

@@ -209,7 +209,9 @@ impl LockState {
     fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
         let next = self.next_waiter().map(|(_, next)| next);
         let is_wanted = match &self.wanted {
-            Wanted::One(Attempt::Idle(_)) => next.is_some_and(|next| next.mode() == Mode::Exclusive),
+            Wanted::One(Attempt::Idle(idle)) => {
+                idle.mark.is_none_or(|(_, mode)| next.is_some_and(|next| next.mode() == mode))
+            }
             Wanted::One(Attempt::Asking(asking)) => {
                 asking.request.is_under_way() || next.is_some_and(|next| asking.serves(next))
             }
@@ -219,8 +221,8 @@ impl LockState {
         match attempt {
             _ if is_wanted => {}
             Attempt::Idle(idle) => {
-                if let Some(id) = idle.mark.take() {
-                    let release = PendingRelease::of_attempt(id, Mode::Exclusive, Default::default(), cx);
+                if let Some((id, mode)) = idle.mark.take() {
+                    let release = PendingRelease::of_attempt(id, mode, Default::default(), cx);
                     self.put(OnServer::Releasing(release));
                 }
             }
@@ -242,10 +244,10 @@ impl LockState {
         }
         let Some((_, next)) = self.next_waiter() else { return };
         let (owner, mode, lease, how) =
-            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next));
+            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
-            let (id, has_mark) = (idle.mark.unwrap_or_else(|| self.numbers.hold()), idle.mark.is_some());
+            let (id, has_mark) = (idle.mark.map_or_else(|| self.numbers.hold(), |(id, _)| id), idle.mark.is_some());
             let request = PendingRequest::new(cx.now);
             let asking = Asking { id, only: None, mode, lease, how, request, woken: false, has_mark };
             *attempt = Attempt::Asking(Box::new(asking));

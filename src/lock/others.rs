@@ -18,6 +18,8 @@ const LONGEST_ROW: Duration = Duration::from_millis(10);
 /// If no message is published, the lock stays free after several turns in a row: for this part of their time, but for at most this long.
 const PART_OF_ROW: u32 = 4;
 const LONGEST_FREE: Duration = Duration::from_millis(50);
+/// A waiter that was refused after this many releases claims the next turn: other clients are always quicker.
+const BEATEN: u8 = 3;
 /// After this time without a release the state is forgotten.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
@@ -32,6 +34,15 @@ pub(crate) struct OtherClients {
     /// Releases since the last pause.
     releases: u32,
     last: Moment,
+    race: Race,
+}
+
+/// The releases at which another client was quicker, since this one acquired the lock last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Race {
+    Refused(u8),
+    /// A release was published since the last refusal.
+    Released(u8),
 }
 
 /// Turns in this process since the last release that was published.
@@ -50,7 +61,15 @@ struct Debt {
 
 impl OtherClients {
     pub(crate) fn new() -> OtherClients {
-        OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO }
+        OtherClients {
+            may_wait: true,
+            row: None,
+            debt: None,
+            in_vain: 0,
+            releases: 0,
+            last: Moment::ZERO,
+            race: Race::Refused(0),
+        }
     }
 
     fn row(&self, now: Moment) -> Row {
@@ -94,6 +113,30 @@ impl OtherClients {
     pub(crate) fn received_message(&mut self, now: Moment, config: &Config) {
         let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until: now + pause(config) });
         self.debt = self.debt.and_then(next);
+    }
+
+    /// The same, where waiters may leave marks.
+    pub(crate) fn race_began(&mut self) {
+        let (Race::Refused(lost) | Race::Released(lost)) = self.race;
+        self.race = Race::Released(lost);
+    }
+
+    /// A waiter was refused. `may_hear`: a message would have arrived if the lock was released since the last refusal.
+    pub(crate) fn race_ended(&mut self, may_hear: bool) {
+        self.race = match self.race {
+            Race::Refused(lost) if may_hear => Race::Refused(lost),
+            Race::Refused(lost) | Race::Released(lost) => Race::Refused((lost + 1).min(BEATEN)),
+        };
+    }
+
+    /// This client acquired the lock, or another waiter is the first one now.
+    pub(crate) fn new_race(&mut self) {
+        self.race = Race::Refused(0);
+    }
+
+    /// Other clients were quicker at several releases.
+    pub(crate) fn are_quicker(&self) -> bool {
+        matches!(self.race, Race::Refused(BEATEN) | Race::Released(BEATEN))
     }
 
     /// Until this time others go first.

@@ -85,6 +85,9 @@ impl LockState {
         if asking.mode == Mode::Exclusive {
             self.others.hold_it();
         }
+        if cx.rules.has_marks {
+            self.others.race_ended(self.listening == Listening::On);
+        }
         if by == Mode::Exclusive && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
             self.forced(cx); // a writer and a reader exclude each other
         }
@@ -100,7 +103,8 @@ impl LockState {
         // The server deletes a key only after the millisecond in which it expires.
         let nap = left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest));
         let look_at = if asking.woken { cx.now } else { cx.now + nap };
-        let idle = Idle { look_at, refused: Refusal::Of(asking.mode), mark: has_mark.then_some(asking.id) };
+        let idle =
+            Idle { look_at, refused: Refusal::Of(asking.mode), mark: has_mark.then_some((asking.id, asking.mode)) };
         self.wanted = Wanted::One(Attempt::Idle(idle));
         match &mut self.listening {
             Listening::Requested(looks) => *looks = looks.saturating_add(1),
@@ -115,7 +119,7 @@ impl LockState {
     /// Waiters learn nothing from that: another client may acquire the lock before them when the release arrives. If that takes too long,
     /// their calls end without a result.
     fn busy_by_own_release(&mut self, asking: &Asking, by: Mode, cx: &Cx<'_>) {
-        let mark = leaves_mark(asking, by).then_some(asking.id);
+        let mark = leaves_mark(asking, by).then_some((asking.id, asking.mode));
         let idle = Idle { look_at: cx.now + FIRST_LOOK, refused: Refusal::ByOwnRelease, mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
     }
@@ -277,7 +281,12 @@ fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     }
 }
 
-/// A writer that waits behind readers leaves a mark on the server.
+/// The server may keep a mark for this waiter: a writer that waits behind readers leaves one, and a waiter that claims the next turn.
 fn leaves_mark(asking: &Asking, by: Mode) -> bool {
-    asking.has_mark || asking.mode == Mode::Exclusive && asking.how == How::Wait && by == Mode::Shared
+    let leaves = match asking.how {
+        How::Wait => asking.mode == Mode::Exclusive && by == Mode::Shared,
+        How::Claim | How::ClaimFromOwnKind => true,
+        How::Try | How::Stay | How::Beside(_) | How::Again => false,
+    };
+    asking.has_mark || leaves
 }

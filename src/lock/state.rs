@@ -10,7 +10,7 @@ use super::{
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
+    types::{Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -57,8 +57,8 @@ pub(super) struct Idle {
     /// The time of the next request.
     pub(super) look_at: Moment,
     pub(super) refused: Refusal,
-    /// The server may keep a mark with this id.
-    pub(super) mark: Option<HoldId>,
+    /// The server may keep a mark with this id, for a waiter of this mode.
+    pub(super) mark: Option<(HoldId, Mode)>,
 }
 
 /// Why the last request was refused.
@@ -220,11 +220,23 @@ impl LockState {
     }
 
     /// How a new hold is requested for this waiter.
-    pub(super) fn how(&self, waiter: &Waiter) -> How {
+    pub(super) fn how(&self, waiter: &Waiter, cx: &Cx<'_>) -> How {
         match self.writer() {
             Some((id, owner)) if owner == waiter.owner => How::Beside(id),
-            _ if waiter.keeps_waiting() => How::Wait,
-            _ => How::Try,
+            _ if !waiter.keeps_waiting() => How::Try,
+            _ if cx.rules.has_marks => self.claim(waiter, cx),
+            _ => How::Wait,
+        }
+    }
+
+    /// After a lease, a waiter leaves no mark that keeps others out while a JVM holds the lock: the JVM's readers do not wait for it.
+    fn claim(&self, waiter: &Waiter, cx: &Cx<'_>) -> How {
+        let is_late = cx.now.since(waiter.joined) > cx.config.watchdog;
+        match (is_late, self.others.are_quicker()) {
+            (false, false) => How::Wait,
+            (false, true) => How::Claim,
+            (true, false) if waiter.mode() == Mode::Shared => How::Wait,
+            (true, _) => How::ClaimFromOwnKind,
         }
     }
 

@@ -142,6 +142,8 @@ impl Config {
 pub(crate) struct Rules {
     /// An exclusive hold may pass from owner to owner in this process without a request.
     pub(crate) passes_on: bool,
+    /// A waiter may leave a mark on the server. With the mark it has the next turn.
+    pub(crate) has_marks: bool,
 }
 
 /// Something that happened.
@@ -252,6 +254,10 @@ pub(crate) enum How {
     /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out. A waiter for a fair lock joins the
     /// queue on the server.
     Wait,
+    /// The same, for a waiter that was refused several times. If it is refused again, it leaves a mark that keeps other clients out.
+    Claim,
+    /// The same, but only if no JVM holds the lock. JVMs do not know marks, so a mark would keep out only leasehold clients.
+    ClaimFromOwnKind,
     /// A new hold, for a waiter with a place in the queue on the server. It keeps that place and creates none, so a late run does no harm.
     Stay,
     /// A new shared hold beside this exclusive one of the same owner.

@@ -11,7 +11,7 @@ use crate::{
     world::state_of,
 };
 
-const RULES: Rules = Rules { passes_on: false };
+const RULES: Rules = Rules { passes_on: false, has_marks: false };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

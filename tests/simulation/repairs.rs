@@ -484,9 +484,61 @@ fn a_writer_renews_its_mark_for_as_long_as_it_waits() {
     client.feed(Event::Subscribed(Channel::Name));
     for _ in 0..200 {
         client.pass(ms(1_001));
-        assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
+        assert!(matches!(client.request(), Request::Acquire { how: How::Wait | How::ClaimFromOwnKind, .. }));
         client.reply(Reply::Busy { left: Some(ms(40_000)), by: Mode::Shared, own: None });
     }
+}
+
+/// A waiter that is refused after several releases in a row, because other clients are quicker, claims the next turn with a mark. It
+/// releases the mark when it leaves.
+#[test]
+fn a_waiter_that_others_beat_claims_the_next_turn() {
+    for terms in [READ, KEPT] {
+        let mut client = Client::new(Kind::ReadWrite);
+        client.acquire(1, A, terms, Limit::Forever);
+        client.reply(BUSY);
+        client.feed(Event::Subscribed(Channel::Name));
+        client.reply(BUSY);
+        for _ in 0..2 {
+            client.pass(ms(5_000)); // nothing was released
+            client.reply(BUSY);
+            client.feed(Event::Message(Channel::Name));
+            assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
+            client.reply(BUSY);
+        }
+        client.feed(Event::Message(Channel::Name));
+        let Request::Acquire { id, mode, how: How::Claim, .. } = client.request() else {
+            panic!("{:?}", client.request())
+        };
+        client.reply(BUSY);
+        client.feed(Event::Dropped(t(1)));
+        assert_eq!(client.request(), Request::Release { id, mode, count: 0, rest: Duration::ZERO });
+    }
+}
+
+/// After a lease the waiter claims no more if a JVM holds the lock. With the lock it has claimed enough.
+#[test]
+fn a_claim_ends() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, READ, Limit::Forever);
+    client.reply(BUSY);
+    client.feed(Event::Subscribed(Channel::Name));
+    for _ in 0..4 {
+        client.reply(BUSY);
+        client.feed(Event::Message(Channel::Name));
+    }
+    assert!(matches!(client.request(), Request::Acquire { how: How::Claim, .. }));
+    client.reply(BUSY);
+    for _ in 0..30 {
+        client.pass(ms(1_001));
+        client.reply(BUSY);
+    }
+    client.pass(ms(1_001));
+    assert!(matches!(client.request(), Request::Acquire { how: How::ClaimFromOwnKind, .. }));
+    client.acquire(2, B, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Forever); // it shares no hold
+    client.reply(GRANTED);
+    client.feed(Event::Seen(t(1)));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }));
 }
 
 /// After a release that others received, they go first.

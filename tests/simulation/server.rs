@@ -356,6 +356,8 @@ fn asked(how: How) -> hash::How {
     match how {
         How::Try | How::Beside(_) => hash::How::First,
         How::Wait => hash::How::Wait,
+        How::Claim => hash::How::Turn,
+        How::ClaimFromOwnKind => hash::How::Late,
         How::Stay => hash::How::Stay,
         How::Again => hash::How::Again,
     }

@@ -33,7 +33,7 @@ pub(crate) fn state_of(kind: Kind) -> LockState {
 
 /// The rules of a kind.
 pub(crate) fn rules_of(kind: Kind) -> Rules {
-    Rules { passes_on: kind == Kind::Plain }
+    Rules { passes_on: kind == Kind::Plain, has_marks: kind == Kind::ReadWrite }
 }
 
 #[derive(Debug, Clone)]
