@@ -780,6 +780,23 @@ fn a_refused_count_notifies_its_callers_and_is_tried_again() {
 
 // ---- retries ----
 
+/// A request may wait for its turn, and then for its reply. The server may run it at the end of that time.
+#[test]
+fn a_hand_over_that_was_sent_late_is_not_forgotten() {
+    let mut client = Client::new(Kind::Plain);
+    let short = Terms { lease: Some(ms(500)), ..KEPT };
+    client.hold(1, A, short);
+    client.acquire(2, B, short, Limit::Forever);
+    client.unlock(1);
+    client.pass(ms(9_900));
+    let handed = client.request();
+    client.end(is_hand_over, Event::Unknown);
+    client.pass(ms(10));
+    assert_eq!(client.request(), handed, "the same ids again: the first try may have worked");
+    client.reply(Reply::Handed(None));
+    client.assert_told(2, Outcome::Acquired);
+}
+
 /// The limit of a waiter ends in the long pause after some failures.
 #[test]
 fn a_waiter_gets_one_more_try_at_its_limit() {
