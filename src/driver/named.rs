@@ -277,7 +277,7 @@ impl NamedLock {
     fn settle_messages(&self) {
         loop {
             let mut inner = self.inner();
-            let wants = inner.state.wants_messages() && !inner.is_forgotten;
+            let wants = inner.state.wants_messages();
             match mem::replace(&mut inner.messages, Messages::Changing) {
                 Messages::None if wants => {
                     drop(inner);
@@ -528,7 +528,6 @@ impl NamedLock {
         let timer = inner.timer.take();
         drop(inner);
         timer.into_iter().for_each(|timer| self.driver.timers.remove(timer));
-        self.settle_messages(); // the subscription keeps this name, and this name keeps the subscription
         notices.into_iter().for_each(Notice::give);
         Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
     }
