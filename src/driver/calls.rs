@@ -1,6 +1,12 @@
 //! The calls about one name that wait for a result.
 
-use std::{collections::BTreeMap, mem, sync::Arc, task::Waker};
+use std::{
+    collections::BTreeMap,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    task::Waker,
+};
 
 use tokio_util::sync::CancellationToken;
 
@@ -82,6 +88,24 @@ impl Polled {
     }
 }
 
+/// How a caller is notified. That runs code of the caller, which may itself use the lock, so it is done after the mutex is unlocked.
+#[derive(Debug)]
+#[must_use = "the caller waits for it"]
+pub(super) enum Notice {
+    Wake(Waker),
+    Cancel(CancellationToken),
+}
+
+impl Notice {
+    /// A panic of a waker ends here: others wait for what follows.
+    pub(super) fn give(self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| match self {
+            Notice::Wake(waker) => waker.wake(),
+            Notice::Cancel(token) => token.cancel(),
+        }));
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Calls(BTreeMap<Ticket, PendingCall>);
 
@@ -121,33 +145,37 @@ impl Calls {
         Some(waker)
     }
 
+    /// The caller has dropped its future. The token of its guard is cancelled if the result is, or will be, that the lock was lost.
+    /// Drop the call after the mutex is unlocked.
+    pub(super) fn leave(&mut self, ticket: Ticket, token: CancellationToken) -> (Option<PendingCall>, Option<Notice>) {
+        let Some(call) = self.0.remove(&ticket) else { return (None, None) };
+        self.begin_left(ticket, token, call.since);
+        let notice = call.result.clone().and_then(|result| self.end(ticket, result));
+        (Some(call), notice)
+    }
+
     /// Drop what it returns after the mutex is unlocked.
     pub(super) fn forget(&mut self, ticket: Ticket) -> Option<PendingCall> {
         self.0.remove(&ticket)
     }
 
-    /// The call has ended. Returns its waker.
-    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Waker> {
+    /// The call has ended.
+    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Notice> {
         let call = self.0.get_mut(&ticket)?;
-        match &mut call.caller {
-            Caller::Polled(waker) => {
-                call.result = Some(result);
-                waker.take()
-            }
-            Caller::Left(token) => {
-                if matches!(result.outcome, Outcome::Lost(_)) {
-                    token.cancel();
-                }
-                self.0.remove(&ticket);
-                None
-            }
+        if let Caller::Polled(waker) = &mut call.caller {
+            call.result = Some(result);
+            return waker.take().map(Notice::Wake);
+        }
+        match self.0.remove(&ticket)?.caller {
+            Caller::Left(token) if matches!(result.outcome, Outcome::Lost(_)) => Some(Notice::Cancel(token)),
+            Caller::Left(_) | Caller::Polled(_) => None,
         }
     }
 
-    /// All wakers: the client has ended.
-    pub(super) fn wakers(&mut self) -> Vec<Waker> {
+    /// The client has ended. All callers are to look.
+    pub(super) fn end_all(&mut self) -> Vec<Notice> {
         let waker = |call: &mut PendingCall| match &mut call.caller {
-            Caller::Polled(waker) => waker.take(),
+            Caller::Polled(waker) => waker.take().map(Notice::Wake),
             Caller::Left(_) => None,
         };
         self.0.values_mut().filter_map(waker).collect()

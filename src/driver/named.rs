@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::Waker,
     time::Duration,
 };
 
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Driver,
-    calls::{AcquiredHow, CallResult, Calls, Cause},
+    calls::{AcquiredHow, CallResult, Calls, Cause, Notice},
     lanes::Condition,
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
@@ -103,7 +102,7 @@ enum Messages {
 /// What is done after the mutex is unlocked.
 #[derive(Default)]
 struct Effects {
-    wakers: Vec<Waker>,
+    notices: Vec<Notice>,
     /// Requests that a task of the client sends.
     sends: Vec<(RequestId, Request, Condition)>,
     /// Requests that the caller polls.
@@ -189,10 +188,7 @@ impl NamedLock {
     fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
         // First, so that a caller that is woken sees its own call in the statistics.
         effects.notes.into_iter().for_each(|note| note.say(self.kind, &self.name, &self.driver.counters));
-        effects.wakers.into_iter().for_each(Waker::wake);
-        if effects.has_lost {
-            self.lost.notify_waiters();
-        }
+        effects.notices.into_iter().for_each(Notice::give);
         for (id, request, lane) in effects.sends {
             let lock = self.this();
             self.driver.spawn(async move { lock.send_alone(id, request, lane).await });
@@ -206,6 +202,9 @@ impl NamedLock {
             });
         }
         effects.channels.into_iter().for_each(|channel| self.settle_messages(channel));
+        if effects.has_lost {
+            self.lost.notify_waiters(); // last, because a waker may panic
+        }
         effects.slots
     }
 
@@ -441,7 +440,7 @@ impl Inner {
             Action::Send(id, request) => self.send(lock, id, request, event, now, fed),
             Action::Notify(ticket, outcome) => {
                 let result = self.result(ticket, outcome, event, fed.request);
-                fed.effects.wakers.extend(self.calls.end(ticket, result));
+                fed.effects.notices.extend(self.calls.end(ticket, result));
             }
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { mode, since } => fed.effects.notes.push(Note::HeldFor(mode, now.since(since))),
@@ -492,7 +491,7 @@ impl Inner {
         if is_lent {
             self.slots.push(slot);
         }
-        fed.effects.wakers.extend(waker);
+        fed.effects.notices.extend(waker.map(Notice::Wake));
         is_lent
     }
 
@@ -645,13 +644,13 @@ impl NamedLock {
         let mut inner = self.inner();
         let before = mem::take(&mut inner.gauges);
         inner.is_forgotten = true;
-        let wakers = inner.calls.wakers();
+        let notices = inner.calls.end_all();
         let timer = inner.timer.take();
         let channels = mem::take(&mut inner.channels);
         drop(inner);
         drop(channels); // a listener keeps this name
         timer.into_iter().for_each(|timer| self.driver.timers.remove(timer));
-        wakers.into_iter().for_each(Waker::wake);
+        notices.into_iter().for_each(Notice::give);
         Note::Gauges { before, now: NameGauges::default() }.say(self.kind, &self.name, &self.driver.counters);
     }
 

@@ -166,6 +166,7 @@ async fn far_away() {
 
 /// A crowd whose time ends together beside a server that froze a moment before: nobody waits for long beyond its limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
 async fn ten_thousand_with_one_deadline_beside_a_frozen_server_end_in_time() {
     const CROWD: usize = 10_000;
     let server = Server::start();
@@ -193,6 +194,7 @@ async fn ten_thousand_with_one_deadline_beside_a_frozen_server_end_in_time() {
 
 /// The limit of one call beside a frozen server, while many others of the client wait for another name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial(cores)]
 async fn one_with_a_limit_of_its_own_is_not_delayed_by_a_crowd_for_another_name() {
     const CROWD: usize = 15_000;
     let server = Server::start();

@@ -1,7 +1,7 @@
 //! The same calls on a real server and in memory: the same results.
 
 use fastrand::Rng;
-use leasehold::{Client, Error, Guard, MemoryServer, Owner, RwState};
+use leasehold::{Builder, Client, Error, Guard, MemoryServer, Owner, RwState};
 use tokio::time::sleep;
 
 use crate::{
@@ -45,8 +45,34 @@ const STEPS: [Step; 14] = [
     Step::Waiters,
 ];
 
+/// Whether readers of one client may share a hold on the server. They do if they come within some milliseconds, which depends on the
+/// machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    MayShare,
+    AreAlone,
+}
+
+impl Readers {
+    fn settings(self, builder: Builder) -> Builder {
+        match self {
+            Readers::MayShare => builder,
+            Readers::AreAlone => builder.handovers(0),
+        }
+    }
+
+    /// The number of holds that the server shows, as far as it is certain.
+    fn count(self, readers: usize) -> String {
+        match self {
+            Readers::MayShare => "some".to_owned(),
+            Readers::AreAlone => readers.to_string(),
+        }
+    }
+}
+
 /// One world: two clients with two owners each, and what they hold.
 struct World {
+    readers: Readers,
     clients: [Client; 2],
     owners: [[Owner; 2]; 2],
     held: Vec<(usize, usize, Guard)>,
@@ -63,8 +89,8 @@ fn said<T>(outcome: Result<T, Error>, how: impl FnOnce(T) -> String) -> String {
 }
 
 impl World {
-    fn new(clients: [Client; 2]) -> World {
-        World { clients, owners: [(); 2].map(|()| [(); 2].map(|()| Owner::new())), held: Vec::new() }
+    fn new(readers: Readers, clients: [Client; 2]) -> World {
+        World { readers, clients, owners: [(); 2].map(|()| [(); 2].map(|()| Owner::new())), held: Vec::new() }
     }
 
     async fn step(&mut self, step: Step, (client, owner): (usize, usize), name: &str) -> String {
@@ -105,7 +131,7 @@ impl World {
             (Step::Inspect, _) => said(at.lock(name).inspect().await, |found| found.map_or("free".to_owned(), holder)),
             (Step::InspectRw, _) => said(at.rw_lock(name).inspect().await, |state| match state {
                 RwState::Free => "free".to_owned(),
-                RwState::Read(readers) => format!("{} read", readers.len()),
+                RwState::Read(readers) => format!("{} read", self.readers.count(readers.len())),
                 RwState::Write { readers, .. } => format!("written, {} read", readers.len()),
             }),
             (Step::Force, _) => said(at.lock(name).force_unlock().await, |done| format!("forced {done}")),
@@ -123,11 +149,16 @@ async fn random_calls_have_the_same_results_on_a_real_server() {
     let (server, memory) = (Server::start(), MemoryServer::new());
     let mut random = Rng::with_seed(7);
     let (mut steps, mut acquired) = (0, 0);
-    let real = [Client::connect(&server.url()).await, Client::connect(&server.url()).await];
-    let real = real.map(|client| client.expect("the private server replies"));
-    let in_memory = [(); 2].map(|()| Client::in_memory(&memory).expect("valid settings"));
+    let mut worlds = Vec::new();
+    for readers in [Readers::MayShare, Readers::AreAlone] {
+        let real = || readers.settings(Client::builder().url(server.url())).connect();
+        let real = [real().await, real().await].map(|client| client.expect("the private server replies"));
+        let in_memory = || readers.settings(Client::builder()).connect_in_memory(&memory).expect("valid settings");
+        worlds.push((readers, real, [in_memory(), in_memory()]));
+    }
     for case in 0..cases {
-        let (mut one, mut other) = (World::new(real.clone()), World::new(in_memory.clone()));
+        let (readers, real, in_memory) = &worlds[usize::from(case % 2 == 1)];
+        let (mut one, mut other) = (World::new(*readers, real.clone()), World::new(*readers, in_memory.clone()));
         let name = format!("case-{case}");
         let kinds = [&STEPS[..], &STEPS[3..]][random.usize(..2)]; // half of them with more reading and writing
         let mut diary = Vec::new();
