@@ -5,6 +5,9 @@
 
 mod acquire;
 mod calls;
+#[cfg(leasehold_explore)]
+#[path = "../../tests/explore/scenarios.rs"]
+mod explore;
 mod held;
 mod lanes;
 mod named;
@@ -68,7 +71,8 @@ pub(crate) struct Driver {
     abandoned: AtomicBool,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
-    /// Notified when a name was forgotten, once the client stops.
+    /// Notified when a name was forgotten, once the client stops. The task of the timers is woken, too: it must not share a `Notify` with
+    /// others, which could take its wake-up.
     forgotten: Notify,
 }
 
@@ -113,7 +117,6 @@ impl Driver {
             tokio::select! {
                 () = sleep(nap) => was_idle = true,
                 () = self.timers.woken() => {}
-                () = self.forgotten.notified() => {}
                 Ok(()) = changes.changed() => {
                     let now = *changes.borrow_and_update();
                     self.reconnected(seen);
@@ -164,23 +167,16 @@ impl Driver {
         if let Some(lock) = self.names.get(&key()) {
             return Arc::clone(&lock);
         }
-        let mut is_new = false;
-        let make = || {
-            is_new = true;
-            NamedLock::new(self, name, kind)
-        };
-        let lock = Arc::clone(&self.names.entry(key()).or_insert_with(make));
-        if is_new {
-            self.tell_life(&lock); // after it is in the map: a client that stops sees it there, or this sees that the client stops
-        }
-        lock
+        // Made with its shard of the map locked: a client that stops sees it there, or it sees that the client stops.
+        Arc::clone(&self.names.entry(key()).or_insert_with(|| NamedLock::new(self, name, kind)))
     }
 
-    fn tell_life(&self, lock: &NamedLock) {
+    /// What a lock must know that was made after the client was stopped or closed.
+    fn life_event(&self) -> Option<Event> {
         match self.life.load(Ordering::SeqCst) {
-            OPEN => {}
-            STOPPING => lock.tell(Event::Stop),
-            _ => lock.tell(Event::Close),
+            OPEN => None,
+            STOPPING => Some(Event::Stop),
+            _ => Some(Event::Close),
         }
     }
 
@@ -190,6 +186,7 @@ impl Driver {
         self.names.remove_if(&(Arc::clone(lock.name.key()), lock.kind), |_, other| std::ptr::eq(&**other, lock));
         if self.is_stopping() {
             self.forgotten.notify_waiters();
+            self.timers.wake(); // the task may be done
         }
     }
 
@@ -264,7 +261,7 @@ impl Driver {
     /// All holds end, and are released.
     pub(crate) fn close(&self) {
         self.become_at_least(CLOSED);
-        self.forgotten.notify_one(); // the task may be done
+        self.timers.wake();
         if self.is_abandoned() {
             self.give_up();
         }
@@ -272,7 +269,9 @@ impl Driver {
 
     fn become_at_least(&self, life: u8) {
         self.life.fetch_max(life, Ordering::SeqCst);
-        self.all().iter().for_each(|lock| self.tell_life(lock));
+        for lock in self.all() {
+            self.life_event().into_iter().for_each(|event| lock.tell(event));
+        }
     }
 
     /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
@@ -293,7 +292,7 @@ impl Driver {
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
         self.forgotten.notify_waiters();
-        self.forgotten.notify_one(); // for the task, which may be busy
+        self.timers.wake();
     }
 
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.

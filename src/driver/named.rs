@@ -105,7 +105,7 @@ struct Effects {
 impl NamedLock {
     pub(super) fn new(driver: &Arc<Driver>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
         let inner = Inner {
-            state: LockState::new(Numbers::after(driver.used())),
+            state: new_state(driver, kind),
             calls: Calls::default(),
             tickets: 0,
             slots: Vec::new(),
@@ -543,6 +543,15 @@ impl NamedLock {
             }
         });
     }
+}
+
+fn new_state(driver: &Driver, kind: &Kind) -> LockState {
+    let mut state = LockState::new(Numbers::after(driver.used()));
+    if let Some(event) = driver.life_event() {
+        let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Vec::new());
+        state.handle(event, &mut Cx { now: now(), config: &config, rules: &rules, actions: &mut actions });
+    }
+    state
 }
 
 impl std::fmt::Debug for NamedLock {

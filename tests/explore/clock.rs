@@ -84,13 +84,14 @@ impl Future for Sleep {
         if now() >= self.until.0 {
             return Poll::Ready(());
         }
-        let (until, alarm) = (self.until.0, self.alarm);
-        self.alarm = Some(world::with(|world| {
+        let (until, alarm, waker) = (self.until.0, self.alarm, cx.waker().clone());
+        let (alarm, replaced) = world::with(|world| {
             world.numbers += 1;
             let alarm = alarm.unwrap_or((until, world.numbers));
-            world.alarms.insert(alarm, cx.waker().clone());
-            alarm
-        }));
+            (alarm, world.alarms.insert(alarm, waker))
+        });
+        self.alarm = Some(alarm);
+        drop(replaced); // a waker may do anything when it is dropped
         Poll::Pending
     }
 }
