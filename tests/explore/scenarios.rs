@@ -1081,7 +1081,7 @@ async fn outliving_the_runtime() {
     if let Ok(Some(held)) = held {
         let token = world::once_in(2).then(|| held.guard.lost_token());
         let waiting = Arc::clone(&held.guard);
-        let waiting = spawn(async move { timeout(LEASE * 2, waiting.lost()).await });
+        let waiting = spawn(async move { timeout(LEASE * 20, waiting.lost()).await });
         steps(20).await;
         runtime.end();
         if waiting.await.expect("nobody ends it").is_err() {
