@@ -51,6 +51,22 @@ pub(super) enum Cause {
     OwnRelease,
 }
 
+/// Who is notified of the end of a call, after the mutex is unlocked: wakers are foreign code, and may drop a guard of this lock.
+#[derive(Debug)]
+pub(super) enum Notified {
+    Caller(Waker),
+    Token(CancellationToken),
+}
+
+impl Notified {
+    pub(super) fn notify(self) {
+        match self {
+            Notified::Caller(waker) => waker.wake(),
+            Notified::Token(token) => token.cancel(),
+        }
+    }
+}
+
 /// What a caller gets when it polls.
 #[derive(Debug)]
 pub(super) enum Polled {
@@ -91,20 +107,18 @@ impl Calls {
         self.0.remove(&ticket)
     }
 
-    /// The call has ended. Returns its waker.
-    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Waker> {
+    /// The call has ended.
+    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Notified> {
         let call = self.0.get_mut(&ticket)?;
         match &mut call.caller {
             Caller::Polled(waker) => {
                 call.result = Some(result);
-                waker.take()
+                waker.take().map(Notified::Caller)
             }
             Caller::Left(token) => {
-                if matches!(result.outcome, Outcome::Lost(_)) {
-                    token.cancel();
-                }
+                let token = token.clone();
                 self.0.remove(&ticket);
-                None
+                matches!(result.outcome, Outcome::Lost(_)).then_some(Notified::Token(token))
             }
         }
     }

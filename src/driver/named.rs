@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Driver,
-    calls::{AcquiredHow, CallResult, Calls, Cause},
+    calls::{AcquiredHow, CallResult, Calls, Cause, Notified},
     lanes::Condition,
     notes::{NameGauges, Note},
     reports::Reporter,
@@ -91,7 +91,7 @@ enum Messages {
 /// What is done after the mutex is unlocked.
 #[derive(Default)]
 struct Effects {
-    wakers: Vec<Waker>,
+    notified: Vec<Notified>,
     /// Requests that a task of the client sends.
     sends: Vec<(RequestId, Request, Condition)>,
     /// Requests that the caller polls.
@@ -171,7 +171,7 @@ impl NamedLock {
     fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
         // First, so that a caller that is woken sees its own call in the statistics.
         effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
-        effects.wakers.into_iter().for_each(Waker::wake);
+        effects.notified.into_iter().for_each(Notified::notify);
         if effects.has_lost {
             self.lost.notify_waiters();
         }
@@ -386,7 +386,7 @@ impl Inner {
             Action::Send(id, request) => self.send(lock, id, request, event, now, fed),
             Action::Notify(ticket, outcome) => {
                 let result = self.result(outcome, event, fed.request);
-                fed.effects.wakers.extend(self.calls.end(ticket, result));
+                fed.effects.notified.extend(self.calls.end(ticket, result));
             }
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { since } => fed.effects.notes.push(Note::HeldFor(now.since(since))),

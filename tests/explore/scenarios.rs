@@ -950,9 +950,17 @@ async fn keeping() {
         steps(30).await;
         server::delete(LOCK);
     }
-    match world::below(3) {
+    match world::below(4) {
         0 => drop(polled_by_keeper(take(&one, &b, Limit::Forever), guards).await),
         1 => drop(polled_by_keeper(take(&one, &a, Limit::Forever), guards).await),
+        2 => {
+            let mut guards = guards;
+            if let Some(last) = guards.pop() {
+                let token = last.lost_token();
+                drop(last);
+                _ = polled_by_keeper(token.cancelled(), guards).await;
+            }
+        }
         _ => {
             let mut guards = guards;
             if let Some(last) = guards.pop() {
