@@ -2,13 +2,16 @@
 
 use std::{
     future::poll_fn,
+    mem,
     sync::Arc,
     task::{Context, Poll},
 };
 
+use tokio_util::sync::CancellationToken;
+
 use super::{
     By, Driver, HeldLock,
-    calls::{AcquiredHow, CallResult, Cause, Polled},
+    calls::{AcquiredHow, CallResult, Cause, Notice, Polled},
     lost,
     named::{NamedLock, now},
     slot::Slot,
@@ -29,16 +32,16 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
         return Err(driver.closed(ASKING, &request.name));
     }
     TaskRuntime::around(ASKING)?;
-    let limit = limit_of(request.wait_limit);
+    let (limit, began) = (limit_of(request.wait_limit), now());
     loop {
         let lock = driver.named(&request.name, request.kind);
-        let Some(mut call) = begin(&lock, request, limit) else {
+        let Some(mut call) = begin(&lock, request, limit, began) else {
             if driver.is_stopping() || driver.has_ended() {
                 return Err(driver.closed(ASKING, &request.name));
             }
             continue;
         };
-        let (result, began) = poll_fn(|cx| call.poll(cx)).await?;
+        let (result, _) = poll_fn(|cx| call.poll(cx)).await?;
         report_end(&lock, call.ticket, began, &result);
         match result.outcome {
             Outcome::Acquired => {
@@ -74,8 +77,8 @@ fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResu
     }
 }
 
-/// `None` if the lock is about to be forgotten.
-fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit) -> Option<Call> {
+/// A call that may have begun before, and starts again. `None` if the lock is about to be forgotten.
+fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit, began: Moment) -> Option<Call> {
     let owner = Owner(request.owner.number());
     let terms = terms_of(request);
     let (ticket, slots) = lock.with(By::Caller, |inner, fed| {
@@ -83,7 +86,7 @@ fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit) -> Optio
             return None;
         }
         let ticket = inner.next_ticket();
-        inner.calls.begin(ticket, now());
+        inner.calls.begin(ticket, began);
         inner.handle(lock, Event::Acquire { ticket, owner, terms, limit }, fed);
         Some(ticket)
     });
@@ -144,12 +147,14 @@ fn limit_of(limit: WaitLimit) -> Limit {
 }
 
 /// What it means that a call is dropped before its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum OnDrop {
     /// The waiter leaves.
     Leaves,
     /// Nothing: the client goes on with it.
     GoesOn,
+    /// The client goes on with the release, and cancels the token of the guard if the lock was lost before.
+    Releases(CancellationToken),
 }
 
 /// A call that waits for its result. It polls the requests that it made.
@@ -203,15 +208,20 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        leave(&self.lock, std::mem::take(&mut self.slots));
-        let (lock, ticket, ending) = (&self.lock, self.ticket, self.ending);
-        lock.with(By::Client, |inner, fed| {
-            let call = inner.calls.forget(ticket);
-            if ending == OnDrop::Leaves {
+        leave(&self.lock, mem::take(&mut self.slots));
+        let (lock, ticket) = (&self.lock, self.ticket);
+        let ending = mem::replace(&mut self.ending, OnDrop::GoesOn);
+        // The call is dropped after the mutex is unlocked.
+        let ((_call, notice), _) = lock.with(By::Client, |inner, fed| match ending {
+            OnDrop::Releases(token) => inner.calls.leave(ticket, token),
+            OnDrop::GoesOn => (inner.calls.forget(ticket), None),
+            OnDrop::Leaves => {
+                let call = inner.calls.forget(ticket);
                 inner.handle(lock, Event::Dropped(ticket), fed);
+                (call, None)
             }
-            call // dropped after the mutex is unlocked
         });
+        notice.into_iter().for_each(Notice::give);
     }
 }
 

@@ -1,6 +1,10 @@
 //! The calls about one name that wait for a result.
 
-use std::{collections::BTreeMap, task::Waker};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
+};
 
 use tokio_util::sync::CancellationToken;
 
@@ -51,27 +55,29 @@ pub(super) enum Cause {
     OwnRelease,
 }
 
-/// Who is notified of the end of a call, after the mutex is unlocked: wakers are foreign code, and may drop a guard of this lock.
-#[derive(Debug)]
-pub(super) enum Notified {
-    Caller(Waker),
-    Token(CancellationToken),
-}
-
-impl Notified {
-    pub(super) fn notify(self) {
-        match self {
-            Notified::Caller(waker) => waker.wake(),
-            Notified::Token(token) => token.cancel(),
-        }
-    }
-}
-
 /// What a caller gets when it polls.
 #[derive(Debug)]
 pub(super) enum Polled {
     Ended(CallResult, Moment),
     Pending { replaced: Option<Waker> },
+}
+
+/// How a caller is notified. That runs code of the caller, which may itself use the lock, so it is done after the mutex is unlocked.
+#[derive(Debug)]
+#[must_use = "the caller waits for it"]
+pub(super) enum Notice {
+    Wake(Waker),
+    Cancel(CancellationToken),
+}
+
+impl Notice {
+    /// A panic of a waker ends here: others wait for what follows.
+    pub(super) fn give(self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| match self {
+            Notice::Wake(waker) => waker.wake(),
+            Notice::Cancel(token) => token.cancel(),
+        }));
+    }
 }
 
 #[derive(Debug, Default)]
@@ -102,31 +108,37 @@ impl Calls {
         }
     }
 
+    /// The caller has dropped its future. The token of its guard is cancelled if the result is, or will be, that the lock was lost.
+    /// Drop the call after the mutex is unlocked.
+    pub(super) fn leave(&mut self, ticket: Ticket, token: CancellationToken) -> (Option<PendingCall>, Option<Notice>) {
+        let Some(call) = self.0.remove(&ticket) else { return (None, None) };
+        self.begin_left(ticket, token, call.since);
+        let notice = call.result.clone().and_then(|result| self.end(ticket, result));
+        (Some(call), notice)
+    }
+
     /// Drop what it returns after the mutex is unlocked.
     pub(super) fn forget(&mut self, ticket: Ticket) -> Option<PendingCall> {
         self.0.remove(&ticket)
     }
 
     /// The call has ended.
-    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Notified> {
+    pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Notice> {
         let call = self.0.get_mut(&ticket)?;
-        match &mut call.caller {
-            Caller::Polled(waker) => {
-                call.result = Some(result);
-                waker.take().map(Notified::Caller)
-            }
-            Caller::Left(token) => {
-                let token = token.clone();
-                self.0.remove(&ticket);
-                matches!(result.outcome, Outcome::Lost(_)).then_some(Notified::Token(token))
-            }
+        if let Caller::Polled(waker) = &mut call.caller {
+            call.result = Some(result);
+            return waker.take().map(Notice::Wake);
+        }
+        match self.0.remove(&ticket)?.caller {
+            Caller::Left(token) if matches!(result.outcome, Outcome::Lost(_)) => Some(Notice::Cancel(token)),
+            Caller::Left(_) | Caller::Polled(_) => None,
         }
     }
 
-    /// All wakers: the client has ended.
-    pub(super) fn wakers(&mut self) -> Vec<Waker> {
+    /// The client has ended. All callers are to look.
+    pub(super) fn end_all(&mut self) -> Vec<Notice> {
         let waker = |call: &mut PendingCall| match &mut call.caller {
-            Caller::Polled(waker) => waker.take(),
+            Caller::Polled(waker) => waker.take().map(Notice::Wake),
             Caller::Left(_) => None,
         };
         self.0.values_mut().filter_map(waker).collect()

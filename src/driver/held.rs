@@ -285,7 +285,8 @@ impl HeldLock {
         self.stage = Stage::Released;
         self.watch.get().inspect(|watch| watch.stop());
         let ticket = self.shared.ticket;
-        let released = self.call(GIVING_BACK, ticket, Event::Unlock(ticket)).await;
+        let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
+        let released = self.call((GIVING_BACK, on_drop), ticket, Event::Unlock(ticket)).await;
         if let Err(error) = &released {
             self.watch.get().inspect(|watch| watch.cancel(error.loss().unwrap_or(Lost::Removed)));
         }
@@ -300,16 +301,16 @@ impl HeldLock {
         TaskRuntime::around(CONFIRMING)?;
         let ticket = self.lock().inner().next_ticket();
         let check = Event::Check { guard: self.shared.ticket, ticket, lease: lease.map(|lease| *lease) };
-        self.call(CONFIRMING, ticket, check).await
+        self.call((CONFIRMING, OnDrop::GoesOn), ticket, check).await
     }
 
-    async fn call(&self, what: &'static str, ticket: Ticket, event: Event) -> Result<()> {
+    async fn call(&self, (what, ending): (&'static str, OnDrop), ticket: Ticket, event: Event) -> Result<()> {
         let lock = self.lock();
         let ((), slots) = lock.with(By::Caller, |inner, fed| {
             inner.calls.begin(ticket, now());
             inner.handle(lock, event, fed);
         });
-        let mut call = Call { what, lock: Arc::clone(lock), ticket, slots, ending: OnDrop::GoesOn };
+        let mut call = Call { what, lock: Arc::clone(lock), ticket, slots, ending };
         match poll_fn(|cx| call.poll(cx)).await? {
             (CallResult { outcome: Outcome::Confirmed, .. }, _) => Ok(()),
             (result, began) => Err(error(lock, what, &result, began)),

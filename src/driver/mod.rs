@@ -67,8 +67,8 @@ pub(crate) struct Driver {
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
-    /// The runtime of the client has ended.
-    abandoned: AtomicBool,
+    /// The runtime of the client has ended. The engine has the same value.
+    abandoned: Arc<AtomicBool>,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
     /// Notified when a name was forgotten, once the client stops. The task of the timers is woken, too: it must not share a `Notify` with
@@ -83,7 +83,12 @@ const CLOSED: u8 = 2;
 
 impl Driver {
     /// Starts the task of the timers, on the present runtime.
-    pub(crate) fn start(client: String, config: Config, redis: Arc<Redis>, counters: Arc<Counters>) -> Arc<Driver> {
+    pub(crate) fn start(
+        client: String,
+        config: Config,
+        (redis, counters): (Arc<Redis>, Arc<Counters>),
+        abandoned: Arc<AtomicBool>,
+    ) -> Arc<Driver> {
         let mut changes = redis.changes();
         // Read here: locks can be acquired, and their server can change, before the task runs.
         let seen = *changes.borrow_and_update();
@@ -98,7 +103,7 @@ impl Driver {
             lanes: Lanes::default(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
-            abandoned: AtomicBool::new(false),
+            abandoned,
             gave_up: AtomicBool::new(false),
             forgotten: Notify::new(),
         });
@@ -139,8 +144,9 @@ impl Driver {
         self.runtime.spawn(work);
     }
 
+    /// A request waits for its turn for at most this long, and then for its reply for as long.
     fn request_limit(&self) -> Duration {
-        self.config.command_timeout + self.config.command_timeout / 4 // the connection reports a missing reply before that
+        lock::step_of_request(self.config.command_timeout)
     }
 
     fn machine_config(&self) -> lock::Config {

@@ -3,7 +3,6 @@
 use std::{
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::Waker,
     time::Duration,
 };
 
@@ -11,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Driver,
-    calls::{AcquiredHow, CallResult, Calls, Cause, Notified},
+    calls::{AcquiredHow, CallResult, Calls, Cause, Notice},
     lanes::Condition,
     notes::{NameGauges, Note},
     reports::Reporter,
@@ -91,7 +90,7 @@ enum Messages {
 /// What is done after the mutex is unlocked.
 #[derive(Default)]
 struct Effects {
-    notified: Vec<Notified>,
+    notices: Vec<Notice>,
     /// Requests that a task of the client sends.
     sends: Vec<(RequestId, Request, Condition)>,
     /// Requests that the caller polls.
@@ -171,10 +170,7 @@ impl NamedLock {
     fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
         // First, so that a caller that is woken sees its own call in the statistics.
         effects.notes.into_iter().for_each(|note| note.say(self.subject(), &self.driver.counters));
-        effects.notified.into_iter().for_each(Notified::notify);
-        if effects.has_lost {
-            self.lost.notify_waiters();
-        }
+        effects.notices.into_iter().for_each(Notice::give);
         for (id, request, lane) in effects.sends {
             let lock = self.this();
             self.driver.spawn(async move { lock.send_alone(id, request, lane).await });
@@ -189,6 +185,9 @@ impl NamedLock {
         }
         if effects.subscribes {
             self.settle_messages();
+        }
+        if effects.has_lost {
+            self.lost.notify_waiters(); // last, because a waker may panic
         }
         effects.slots
     }
@@ -278,7 +277,7 @@ impl NamedLock {
     fn settle_messages(&self) {
         loop {
             let mut inner = self.inner();
-            let wants = inner.state.wants_messages();
+            let wants = inner.state.wants_messages() && !inner.is_forgotten;
             match mem::replace(&mut inner.messages, Messages::Changing) {
                 Messages::None if wants => {
                     drop(inner);
@@ -386,7 +385,7 @@ impl Inner {
             Action::Send(id, request) => self.send(lock, id, request, event, now, fed),
             Action::Notify(ticket, outcome) => {
                 let result = self.result(outcome, event, fed.request);
-                fed.effects.notified.extend(self.calls.end(ticket, result));
+                fed.effects.notices.extend(self.calls.end(ticket, result));
             }
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { since } => fed.effects.notes.push(Note::HeldFor(now.since(since))),
@@ -525,11 +524,12 @@ impl NamedLock {
         let mut inner = self.inner();
         let before = mem::take(&mut inner.gauges);
         inner.is_forgotten = true;
-        let wakers = inner.calls.wakers();
+        let notices = inner.calls.end_all();
         let timer = inner.timer.take();
         drop(inner);
         timer.into_iter().for_each(|timer| self.driver.timers.remove(timer));
-        wakers.into_iter().for_each(Waker::wake);
+        self.settle_messages(); // the subscription keeps this name, and this name keeps the subscription
+        notices.into_iter().for_each(Notice::give);
         Note::Gauges { before, now: NameGauges::default() }.say(self.subject(), &self.driver.counters);
     }
 

@@ -86,7 +86,7 @@ pub(crate) struct Engine {
     closing: CancellationToken,
     /// The same as `stopping`, for code that checks often.
     stopped: AtomicBool,
-    /// The runtime of the tasks has ended; `closing` is then cancelled, too.
+    /// The runtime of the tasks has ended; `closing` is then cancelled, too. The driver has the same value.
     abandoned: Arc<AtomicBool>,
     next_hold: AtomicU64,
 }
@@ -128,7 +128,7 @@ impl QueueInspector {
 impl Drop for QueueInspector {
     fn drop(&mut self) {
         if !self.closing.is_cancelled() {
-            self.abandoned.store(true, Ordering::Release);
+            self.abandoned.store(true, Ordering::SeqCst);
             self.closing.cancel();
             self.queues.wake_all();
         }
@@ -242,8 +242,8 @@ impl Engine {
         };
         tokio::spawn(inspector.run());
         let id = new_client_id();
-        let driver =
-            Driver::start(id.as_hyphenated().to_string(), config.clone(), Arc::clone(&redis), Arc::clone(&counters));
+        let shared = (Arc::clone(&redis), Arc::clone(&counters));
+        let driver = Driver::start(id.as_hyphenated().to_string(), config.clone(), shared, Arc::clone(&abandoned));
         let machines = Arc::clone(&driver);
         let last_task = tokio::spawn(async move {
             let _ = releasing.await;
@@ -302,6 +302,9 @@ impl Engine {
         let done = timeout(CLOSING, both).await;
         self.releaser.stop();
         self.driver.give_up();
+        if self.is_abandoned() {
+            return Err(Error::abandoned("releasing all locks", "")); // meanwhile
+        }
         done.map(drop).map_err(|_| Error::silent("releasing all locks", "", CLOSING, None))
     }
 
@@ -338,7 +341,7 @@ impl Engine {
     }
 
     fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Acquire)
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     /// The error for calls after the client was closed.

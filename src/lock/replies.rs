@@ -6,7 +6,7 @@ use super::{
     hold::Holders,
     on_server::OnServer,
     places::Listening,
-    release::HandOver,
+    release::{HandOver, PendingRelease},
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, LockState, Refusal, Wanted},
@@ -196,7 +196,9 @@ impl LockState {
             _ => {
                 let mut server = ServerHold::new(granted(from, None), cx);
                 server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
-                self.release_hold(server, hand_over.ends_hold, cx);
+                let release = PendingRelease::new(server, hand_over.ends_hold, cx.now);
+                self.put(OnServer::Releasing(release.for_all()));
+                self.look(cx.now);
             }
         }
     }

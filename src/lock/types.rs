@@ -112,7 +112,7 @@ const LONGEST_LAST_REPLY: Duration = Duration::from_secs(1);
 pub(crate) struct Config {
     /// The lease of a lock without a fixed lease.
     pub(crate) watchdog: Duration,
-    /// The longest time that one request may take.
+    /// The time that one request may take on its way, see [`step_of_request`].
     pub(crate) command_timeout: Duration,
     /// A call fails if the server does not reply for this long.
     pub(crate) outage_timeout: Duration,
@@ -124,7 +124,18 @@ pub(crate) struct Config {
     pub(crate) publishes: bool,
 }
 
+/// A request waits for its turn for at most this long, and then for its reply for as long. The connection reports a missing reply before
+/// that.
+pub(crate) fn step_of_request(command_timeout: Duration) -> Duration {
+    command_timeout + command_timeout / 4
+}
+
 impl Config {
+    /// The longest time until a request has ended.
+    fn longest_request(&self) -> Duration {
+        step_of_request(self.command_timeout) * 2
+    }
+
     /// The part of a lease that is certain. Clocks differ by up to 500 ppm each, and timers are up to a millisecond late.
     pub(crate) fn certain(&self, lease: Duration) -> Duration {
         lease.saturating_sub(lease / 1000 + Duration::from_millis(1))
@@ -195,7 +206,7 @@ pub(crate) enum Event {
 /// Something for the driver to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// The driver ends each request within the command timeout, by exactly one of `Replied`, `Unknown`, `NotNow` and `Refused`.
+    /// The driver ends each request within two [steps](step_of_request), by exactly one of `Replied`, `Unknown`, `NotNow` and `Refused`.
     Send(RequestId, Request),
     /// The call with this ticket ends.
     Notify(Ticket, Outcome),
@@ -347,7 +358,7 @@ pub(crate) struct Cx<'a> {
 impl Cx<'_> {
     /// After this time the server has nothing left of a request that is sent now.
     pub(crate) fn gone_by(&self, lease: Duration) -> Moment {
-        self.now + lease + self.config.command_timeout
+        self.now + lease + self.config.longest_request()
     }
 
     pub(crate) fn notify(&mut self, ticket: Ticket, outcome: Outcome) {

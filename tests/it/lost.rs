@@ -1,10 +1,15 @@
 //! Holders are told when the lock is gone.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::Pin,
+    thread,
+    time::{Duration, Instant},
+};
 
-use leasehold::{Client, Error, Guard, Lost};
+use leasehold::{Client, Error, Guard, Lost, Owner};
+use tokio::runtime::Builder as RuntimeBuilder;
 
-use crate::support::{Server, Stopwatch, client, ms, until, within};
+use crate::support::{Server, Stopwatch, client, ms, plain, poll_once, until, within};
 
 const LEASE: Duration = ms(3_000);
 
@@ -135,4 +140,96 @@ async fn protected_work_is_followed_by_the_release() {
     let (_client, guard) = held(&server).await;
     assert_eq!(guard.protect(async { 7 }).await.expect("ours to the end"), 7);
     assert!(!server.exists("held"));
+}
+
+/// The caller's runtime does not run, so a task on the client's own thread must watch.
+#[test]
+fn a_token_is_cancelled_while_the_callers_runtime_does_not_run() {
+    let server = Server::start();
+    let runtime = RuntimeBuilder::new_current_thread().enable_all().build().expect("a runtime");
+    let (_client, guard, token) = runtime.block_on(async {
+        let (client, guard) = held(&server).await;
+        let token = guard.lost_token();
+        (client, guard, token)
+    });
+    let _: u32 = server.ask(&["DEL", "held"]);
+    let started = Stopwatch::start();
+    while !token.is_cancelled() {
+        assert!(started.elapsed() < LEASE, "nobody has cancelled it");
+        thread::sleep(ms(5));
+    }
+    assert!(guard.is_lost());
+}
+
+type Unlocking = Pin<Box<dyn Future<Output = leasehold::Result<()>>>>;
+
+/// A token whose guard is being unlocked, and whose lock was deleted before.
+async fn unlocking_what_is_gone(server: &Server, client: &Client) -> (tokio_util::sync::CancellationToken, Unlocking) {
+    let guard = client.lock("held").lock().await.expect("free");
+    let token = guard.lost_token();
+    let _: u32 = server.ask(&["DEL", "held"]);
+    let mut unlocking: Unlocking = Box::pin(guard.unlock());
+    assert!(poll_once(unlocking.as_mut()).is_pending());
+    (token, unlocking)
+}
+
+/// The release finds that, and nobody awaits it any more.
+#[tokio::test]
+async fn a_token_is_cancelled_although_the_unlock_was_dropped() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let (token, unlocking) = unlocking_what_is_gone(&server, &client).await;
+    drop(unlocking);
+    within("the token", ms(5_000), token.cancelled()).await;
+}
+
+/// The same if the reply was there when the future was dropped.
+#[tokio::test]
+async fn a_token_is_cancelled_although_the_result_of_the_unlock_was_not_looked_at() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let (token, unlocking) = unlocking_what_is_gone(&server, &client).await;
+    // A call that is not polled loses its request to a task of the client.
+    until("the reply", ms(5_000), || client.stats().total.lost == 1).await;
+    assert!(!token.is_cancelled());
+    drop(unlocking);
+    within("the token", ms(5_000), token.cancelled()).await;
+}
+
+/// Neither does a dropped `unlock` look like a loss.
+#[tokio::test]
+async fn a_dropped_unlock_cancels_no_token() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("held").lock().await.expect("free");
+    let token = guard.lost_token();
+    assert!(poll_once(Box::pin(guard.unlock()).as_mut()).is_pending());
+    until("the release", ms(5_000), || client.stats().total.released == 1).await;
+    tokio::time::sleep(ms(50)).await;
+    assert!(!token.is_cancelled());
+}
+
+/// Tasks that watch for the tokens look at the lock while its guards are dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_does_not_look_like_a_loss_to_the_task_that_watches() {
+    const GUARDS: usize = 200;
+    let server = Server::start();
+    let client = client(&server, |builder| builder.own_thread(true)).await;
+    for _ in 0..40 {
+        let lock = client.lock("held").owner(&Owner::new()).lease(ms(150));
+        let nested = futures_util::future::join_all((0..GUARDS).map(|_| lock.lock())).await;
+        let guards: Vec<_> = nested.into_iter().map(|guard| guard.expect("free, or nested")).collect();
+        let tokens: Vec<_> = guards.iter().map(Guard::lost_token).collect();
+        let wakes = Instant::now() + guards[0].remaining(); // then the tasks look, unless they are told of the extension
+        guards[0].extend(ms(60_000)).await.expect("ours");
+        let dropping = tokio::task::spawn_blocking(move || {
+            thread::sleep(wakes.saturating_duration_since(Instant::now()));
+            drop(guards);
+        });
+        dropping.await.expect("no panic");
+        until("the release", ms(5_000), || !server.exists("held")).await;
+        tokio::time::sleep(ms(5)).await;
+        let cancelled = tokens.iter().filter(|token| token.is_cancelled()).count();
+        assert_eq!(cancelled, 0, "of {GUARDS} tokens, although nothing was lost");
+    }
 }

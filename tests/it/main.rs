@@ -85,4 +85,5 @@ mod unpolled;
 mod upgrade;
 mod urls;
 mod waiting;
+mod wakers;
 mod watchdog;

@@ -154,6 +154,25 @@ fn closing_ends_in_its_time() {
     });
 }
 
+/// The runtime ends while the client closes, and the lock is still held on the server.
+#[test]
+fn closing_says_so_if_it_ends_meanwhile() {
+    let server = Server::start();
+    let (first, second) = (runtime(), runtime());
+    let (client, guard) = first.block_on(async {
+        let client = guest(&server, |builder| builder).await;
+        let guard = client.lock("held").lock().await.expect("free");
+        (client, guard)
+    });
+    server.freeze();
+    let closing = second.spawn(client.clone().close());
+    second.block_on(until("the holder to be told", PROMPTLY, || guard.is_lost()));
+    drop(first);
+    second.block_on(says_so("close", async { closing.await.expect("no panic") }));
+    server.thaw();
+    assert!(server.exists("held"), "nothing could release it");
+}
+
 /// The first in line and those behind it, who have nobody to ask.
 #[test]
 fn who_waits_already_is_told() {

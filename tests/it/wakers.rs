@@ -1,0 +1,112 @@
+//! A waker is code of the caller. It may use the lock, and it may panic: others do not suffer from it.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Wake, Waker},
+};
+
+use leasehold::{Client, Lock, Owner};
+use tokio::runtime::Handle;
+
+use crate::support::{Server, ms, plain, poll_once, until, within};
+
+/// Uses the lock at each wake-up.
+struct UsesTheLock {
+    lock: Lock,
+    /// Where its timers are.
+    runtime: Handle,
+    is_done: AtomicBool,
+}
+
+impl Wake for UsesTheLock {
+    fn wake(self: Arc<Self>) {
+        let _entered = self.runtime.enter();
+        let _ = poll_once(Box::pin(self.lock.try_lock()).as_mut());
+        self.is_done.store(true, Ordering::SeqCst);
+    }
+}
+
+fn user_of(client: &Client, name: &str) -> Arc<UsesTheLock> {
+    let lock = client.lock(name).owner(&Owner::new());
+    Arc::new(UsesTheLock { lock, runtime: Handle::current(), is_done: AtomicBool::new(false) })
+}
+
+fn poll<F: Future>(work: F, waker: &Waker) -> std::pin::Pin<Box<F>> {
+    let mut work = Box::pin(work);
+    assert!(work.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    work
+}
+
+/// The lock was deleted, so the release of a dropped guard cancels its token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_token_may_use_the_lock() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    let (token, user) = (guard.lost_token(), user_of(&client, "x"));
+    let waiting = poll(token.cancelled_owned(), &Waker::from(Arc::clone(&user)));
+    let _: u32 = server.ask(&["DEL", "x"]);
+    drop(guard);
+    until("the waker to have used the lock", ms(5_000), || user.is_done.load(Ordering::SeqCst)).await;
+    drop(waiting);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_waiter_may_use_the_lock() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    let user = user_of(&client, "x");
+    let waits = client.lock("x").owner(&Owner::new());
+    let waiting = poll(waits.lock(), &Waker::from(Arc::clone(&user)));
+    guard.unlock().await.expect("ours");
+    until("the waker to have used the lock", ms(5_000), || user.is_done.load(Ordering::SeqCst)).await;
+    drop(waiting);
+}
+
+/// The same for `lost`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_holder_may_use_the_lock() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    let user = user_of(&client, "x");
+    let waiting = poll(guard.lost(), &Waker::from(Arc::clone(&user)));
+    let _: u32 = server.ask(&["DEL", "x"]);
+    guard.check().await.expect_err("it is gone");
+    until("the waker to have used the lock", ms(5_000), || user.is_done.load(Ordering::SeqCst)).await;
+    drop(waiting);
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new("on purpose"));
+    }
+}
+
+/// The waiter that is first in the queue has such a waker. The one behind it acquires the lock, and nobody waits for a request in vain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_delay_no_other() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lock = || client.lock("x").owner(&Owner::new());
+    let guard = lock().lock().await.expect("free");
+    let first = lock();
+    let panics = poll(first.lock(), &Waker::from(Arc::new(Panics)));
+    let second = tokio::spawn({
+        let lock = lock();
+        async move { lock.lock().await }
+    });
+    until("both to wait", ms(5_000), || client.stats().now.waiting == 2).await;
+    within("the release", ms(5_000), guard.unlock()).await.0.expect("ours");
+    let second = within("its turn", ms(5_000), second).await.0.expect("no panic").expect("free");
+    within("the release", ms(5_000), second.unlock()).await.0.expect("ours");
+    drop(panics);
+    until("the lock to be free", ms(5_000), || !server.exists("x")).await;
+}
