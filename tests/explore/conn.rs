@@ -22,7 +22,7 @@ use crate::{
     error::Source,
     explore::{
         server::{self, Fate, UnderWay},
-        tokio::spawn,
+        tokio::{spawn, time::sleep},
         world,
     },
 };
@@ -167,7 +167,10 @@ impl Slot {
             }
             if !matches!(fate, Fate::RequestLost | Fate::Cut { after: false }) {
                 let answers = call.parts.iter().map(|part| answer(call.script, part)).collect();
-                world::step().await;
+                match server::pause() {
+                    Some(pause) => sleep(pause).await,
+                    None => world::step().await,
+                }
                 if fate == Fate::Answered {
                     let _ = call.reply.send(Ok(Some(answers)));
                     continue;

@@ -7,7 +7,7 @@ mod data;
 #[path = "../../src/redis/memory/interpreter.rs"]
 mod interpreter;
 
-use std::cell::RefCell;
+use std::{cell::RefCell, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -43,6 +43,8 @@ pub(crate) struct Troubles {
     pub(crate) lost: usize,
     /// Subscriber connections lost.
     pub(crate) deaf: usize,
+    /// Replies that take a while.
+    pub(crate) slow: usize,
 }
 
 /// The data of the last execution are gone.
@@ -67,6 +69,13 @@ pub(crate) enum Fate {
     Cut {
         after: bool,
     },
+}
+
+/// The time for which the server thinks.
+pub(crate) fn pause() -> Option<Duration> {
+    let is_slow = world::with(|world| world.server.troubles.slow > 0) && world::once_in(2);
+    world::with(|world| world.server.troubles.slow -= usize::from(is_slow));
+    is_slow.then_some(Duration::from_millis(100))
 }
 
 pub(crate) fn fate() -> Fate {
