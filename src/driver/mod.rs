@@ -80,6 +80,8 @@ pub(crate) struct Driver {
 const OPEN: u8 = 0;
 const STOPPING: u8 = 1;
 const CLOSED: u8 = 2;
+/// Closed, and nothing is held, wanted or under way anymore.
+const DONE: u8 = 3;
 
 impl Driver {
     /// Starts the task of the timers, on the present runtime.
@@ -255,8 +257,12 @@ impl Driver {
         self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
     }
 
+    /// Once true, it stays true: a call that comes later is refused, although its name is in the map for a moment.
     fn is_done(&self) -> bool {
-        self.is_closed() && self.names.is_empty()
+        if self.is_closed() && self.names.is_empty() {
+            self.life.fetch_max(DONE, Ordering::SeqCst);
+        }
+        self.life.load(Ordering::SeqCst) == DONE
     }
 
     /// No new holds.
@@ -285,7 +291,7 @@ impl Driver {
         loop {
             let mut forgotten = pin!(self.forgotten.notified());
             forgotten.as_mut().enable();
-            if self.names.is_empty() || self.is_abandoned() {
+            if self.is_done() || self.names.is_empty() || self.is_abandoned() {
                 return;
             }
             forgotten.await;
@@ -312,7 +318,7 @@ impl Driver {
     }
 
     fn is_closed(&self) -> bool {
-        self.life.load(Ordering::SeqCst) == CLOSED
+        self.life.load(Ordering::SeqCst) >= CLOSED
     }
 
     /// The error for calls after the client was closed.

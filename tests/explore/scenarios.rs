@@ -840,12 +840,15 @@ async fn watching_for_losses() {
     let mut waiting = spawn(async move { _ = timeout(LEASE * 20, waiting.lost()).await });
     let robbing = spawn(async {
         if world::once_in(2) {
-            steps(40).await;
+            steps(20).await;
             server::delete(LOCK);
         }
     });
     if world::once_in(2) {
         all([robbing]).await;
+        if world::once_in(2) {
+            _ = held.guard.check().await; // notices it at once
+        }
         let is_lost = until(LEASE * 2, || held.guard.is_lost()).await;
         let resolves = timeout(SOON, &mut waiting).await.is_ok();
         waiting.abort();
