@@ -42,7 +42,7 @@ pub(crate) struct Config {
 }
 
 /// For checks inside the crate, which change what matters to them.
-#[cfg(any(test, leasehold_explore))]
+#[cfg(test)]
 impl Config {
     pub(crate) fn for_checks(watchdog: Duration) -> Config {
         Config {

@@ -120,7 +120,7 @@
 pub mod blocking;
 mod client;
 mod clock;
-#[cfg(not(leasehold_explore))] // nothing of the engine depends on it
+#[cfg(not(leasehold_explore))] // nothing of the driver depends on it
 mod combined;
 mod config;
 mod credentials;
@@ -144,6 +144,7 @@ mod request;
 mod spans;
 mod stats;
 mod sync;
+#[cfg_attr(leasehold_explore, path = "../tests/explore/task_runtime.rs")]
 mod task_runtime;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;

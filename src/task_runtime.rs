@@ -52,9 +52,6 @@ impl TaskRuntime {
 
     /// An error if the caller polls outside a runtime: its timers would panic there.
     pub(crate) fn around(what: &str) -> Result<()> {
-        if cfg!(leasehold_explore) {
-            return Ok(()); // the exploration has a clock of its own
-        }
         Handle::try_current().map(drop).map_err(|_| Error::no_runtime(what))
     }
 
@@ -85,9 +82,8 @@ impl TaskRuntime {
 
 /// The runtime of a client's tasks, for code that runs elsewhere.
 #[derive(Debug)]
-pub(crate) struct Spawner(#[cfg(not(leasehold_explore))] Handle);
+pub(crate) struct Spawner(Handle);
 
-#[cfg(not(leasehold_explore))]
 impl Spawner {
     /// The present runtime.
     pub(crate) fn here() -> Spawner {
@@ -98,24 +94,8 @@ impl Spawner {
         drop(self.0.spawn(work));
     }
 
-    pub(crate) fn handle(&self) -> Option<&Handle> {
-        Some(&self.0)
-    }
-}
-
-/// The exploration runs the older engine only.
-#[cfg(leasehold_explore)]
-impl Spawner {
-    pub(crate) fn here() -> Spawner {
-        Spawner()
-    }
-
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(work);
-    }
-
-    pub(crate) fn handle(&self) -> Option<&Handle> {
-        None
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0
     }
 }
 

@@ -104,7 +104,11 @@ fn held(
     let ticket = call.ticket;
     let (hold, slots) = lock.with(By::Caller, |inner, fed| {
         inner.handle(lock, Event::Seen(ticket), fed);
-        inner.state.hold_of(ticket)
+        let hold = inner.state.hold_of(ticket);
+        if hold.is_none() {
+            inner.handle(lock, Event::Dropped(ticket), fed); // else the lost hold would wait for its release forever
+        }
+        hold
     });
     leave(lock, slots);
     let (hold, mode, token) = hold?;

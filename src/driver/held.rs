@@ -199,7 +199,7 @@ impl HeldLock {
             watch.cancel(reason);
         } else {
             // On the client's runtime, because the caller's may not run. And there, because the client's may have ended.
-            let runtimes = [self.lock().driver.runtime.handle().cloned(), Handle::try_current().ok()];
+            let runtimes = [Some(self.lock().driver.runtime.handle().clone()), Handle::try_current().ok()];
             self.watch_on(runtimes, watch);
         }
         watch.token.child_token() // a child: a caller that cancels it cancels no other

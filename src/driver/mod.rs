@@ -5,6 +5,9 @@
 
 mod acquire;
 mod calls;
+#[cfg(leasehold_explore)]
+#[path = "../../tests/explore/scenarios.rs"]
+mod explore;
 mod held;
 mod lanes;
 mod named;
@@ -68,7 +71,8 @@ pub(crate) struct Driver {
     abandoned: Arc<AtomicBool>,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
-    /// Notified when a name was forgotten, once the client stops.
+    /// Notified when a name was forgotten, once the client stops. The task of the timers is woken, too: it must not share a `Notify` with
+    /// others, which could take its wake-up.
     forgotten: Notify,
 }
 
@@ -76,6 +80,8 @@ pub(crate) struct Driver {
 const OPEN: u8 = 0;
 const STOPPING: u8 = 1;
 const CLOSED: u8 = 2;
+/// Closed, and nothing is held, wanted or under way anymore.
+const DONE: u8 = 3;
 
 impl Driver {
     /// Starts the task of the timers, on the present runtime.
@@ -110,11 +116,7 @@ impl Driver {
 
     async fn run(&self, mut changes: watch::Receiver<u64>, mut seen: u64) {
         let mut was_idle = false;
-        loop {
-            let forgotten = self.forgotten.notified(); // before the look: the last name may be forgotten right after it
-            if self.is_done() {
-                return;
-            }
+        while !self.is_done() {
             let due = self.timers.take_due();
             due.into_iter().for_each(|(key, lock)| lock.due(key));
             let nap = self.timers.nap(was_idle);
@@ -122,7 +124,6 @@ impl Driver {
             tokio::select! {
                 () = sleep(nap) => was_idle = true,
                 () = self.timers.woken() => {}
-                () = forgotten => {}
                 Ok(()) = changes.changed() => {
                     let now = *changes.borrow_and_update();
                     self.reconnected(seen);
@@ -176,23 +177,16 @@ impl Driver {
         if let Some(lock) = self.names.get(&key()) {
             return Arc::clone(&lock);
         }
-        let mut is_new = false;
-        let make = || {
-            is_new = true;
-            NamedLock::new(self, name, kind)
-        };
-        let lock = Arc::clone(&self.names.entry(key()).or_insert_with(make));
-        if is_new {
-            self.tell_life(&lock); // after it is in the map: a client that stops sees it there, or this sees that the client stops
-        }
-        lock
+        // Made with its shard of the map locked: a client that stops sees it there, or it sees that the client stops.
+        Arc::clone(&self.names.entry(key()).or_insert_with(|| NamedLock::new(self, name, kind)))
     }
 
-    fn tell_life(&self, lock: &NamedLock) {
+    /// What a lock must know that was made after the client was stopped or closed.
+    fn life_event(&self) -> Option<Event> {
         match self.life.load(Ordering::SeqCst) {
-            OPEN => {}
-            STOPPING => lock.tell(Event::Stop),
-            _ => lock.tell(Event::Close),
+            OPEN => None,
+            STOPPING => Some(Event::Stop),
+            _ => Some(Event::Close),
         }
     }
 
@@ -202,6 +196,7 @@ impl Driver {
         self.names.remove_if(&(Arc::clone(lock.name.key()), lock.kind), |_, other| std::ptr::eq(&**other, lock));
         if self.is_stopping() {
             self.forgotten.notify_waiters();
+            self.timers.wake(); // the task may be done
         }
     }
 
@@ -268,8 +263,12 @@ impl Driver {
         self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
     }
 
+    /// Once true, it stays true: a call that comes later is refused, although its name is in the map for a moment.
     fn is_done(&self) -> bool {
-        self.is_closed() && self.names.is_empty()
+        if self.is_closed() && self.names.is_empty() {
+            self.life.fetch_max(DONE, Ordering::SeqCst);
+        }
+        self.life.load(Ordering::SeqCst) == DONE
     }
 
     /// No new holds.
@@ -280,7 +279,7 @@ impl Driver {
     /// All holds end, and are released.
     pub(crate) fn close(&self) {
         self.become_at_least(CLOSED);
-        self.forgotten.notify_one(); // the task may be done
+        self.timers.wake();
         if self.is_abandoned() {
             self.give_up();
         }
@@ -288,7 +287,9 @@ impl Driver {
 
     fn become_at_least(&self, life: u8) {
         self.life.fetch_max(life, Ordering::SeqCst);
-        self.all().iter().for_each(|lock| self.tell_life(lock));
+        for lock in self.all() {
+            self.life_event().into_iter().for_each(|event| lock.tell(event));
+        }
     }
 
     /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
@@ -296,7 +297,7 @@ impl Driver {
         loop {
             let mut forgotten = pin!(self.forgotten.notified());
             forgotten.as_mut().enable();
-            if self.names.is_empty() || self.is_abandoned() {
+            if self.is_done() || self.names.is_empty() || self.is_abandoned() {
                 return;
             }
             forgotten.await;
@@ -309,7 +310,7 @@ impl Driver {
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
         self.forgotten.notify_waiters();
-        self.forgotten.notify_one(); // for the task, which may be busy
+        self.timers.wake();
     }
 
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.
@@ -323,7 +324,7 @@ impl Driver {
     }
 
     fn is_closed(&self) -> bool {
-        self.life.load(Ordering::SeqCst) == CLOSED
+        self.life.load(Ordering::SeqCst) >= CLOSED
     }
 
     /// The error for calls after the client was closed.

@@ -116,12 +116,8 @@ struct Effects {
 
 impl NamedLock {
     pub(super) fn new(driver: &Arc<Driver>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
-        let numbers = Numbers::after(driver.used());
         let inner = Inner {
-            state: match kind.rules.waits {
-                Waits::InLine => LockState::fair(numbers),
-                Waits::Here | Waits::Marked => LockState::new(numbers),
-            },
+            state: new_state(driver, kind),
             calls: Calls::default(),
             tickets: 0,
             slots: Vec::new(),
@@ -664,6 +660,19 @@ impl NamedLock {
             }
         });
     }
+}
+
+fn new_state(driver: &Driver, kind: &'static Kind) -> LockState {
+    let numbers = Numbers::after(driver.used());
+    let mut state = match kind.rules.waits {
+        Waits::InLine => LockState::fair(numbers),
+        Waits::Here | Waits::Marked => LockState::new(numbers),
+    };
+    if let Some(event) = driver.life_event() {
+        let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Vec::new());
+        state.handle(event, &mut Cx { now: now(), config: &config, rules: &rules, actions: &mut actions });
+    }
+    state
 }
 
 impl std::fmt::Debug for NamedLock {

@@ -24,7 +24,7 @@ pub(super) type TimerKey = (Moment, u64);
 #[derive(Debug)]
 pub(super) struct Timers {
     list: Mutex<Schedule>,
-    /// Notified when a name becomes due before the sleep ends.
+    /// Notified when a name becomes due before the sleep ends, or when the client may be done.
     wake: Notify,
 }
 
@@ -49,7 +49,7 @@ impl Timers {
         let is_sooner = at < list.asleep_until;
         drop(list);
         if is_sooner {
-            self.wake.notify_one();
+            self.wake();
         }
         key
     }
@@ -80,8 +80,18 @@ impl Timers {
         list.asleep_until.left()
     }
 
+    /// Wakes the task, or keeps it from its next sleep.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
+    }
+
+    #[cfg(leasehold_explore)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.list().due.is_empty()
     }
 
     fn list(&self) -> MutexGuard<'_, Schedule> {

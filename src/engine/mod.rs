@@ -2,9 +2,6 @@
 
 mod ask;
 mod crowd;
-#[cfg(leasehold_explore)]
-#[path = "../../tests/explore/scenarios.rs"]
-mod explore;
 mod guard;
 mod hold;
 mod queue;

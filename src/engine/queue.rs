@@ -254,11 +254,6 @@ impl Queues {
             .for_each(|queue| queue.state().waiters.values().for_each(|waiter| waiter.woken.notify_one()));
     }
 
-    #[cfg(leasehold_explore)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_key.iter().all(|queue| queue.state().waiters.is_empty() && queue.subscription().is_none())
-    }
-
     fn get(&self, queue: &(LineKey, u64)) -> Option<Arc<Queue>> {
         self.by_key.get(queue).map(|queue| Arc::clone(&queue))
     }

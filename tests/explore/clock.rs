@@ -14,7 +14,7 @@ use super::world::{self, Alarm};
 const TOO_LONG: Duration = Duration::from_secs(1200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instant(Duration);
+pub struct Instant(Duration); // public functions name it
 
 impl Instant {
     pub(crate) fn now() -> Instant {
@@ -84,13 +84,14 @@ impl Future for Sleep {
         if now() >= self.until.0 {
             return Poll::Ready(());
         }
-        let (until, alarm) = (self.until.0, self.alarm);
-        self.alarm = Some(world::with(|world| {
+        let (until, alarm, waker) = (self.until.0, self.alarm, cx.waker().clone());
+        let (alarm, replaced) = world::with(|world| {
             world.numbers += 1;
             let alarm = alarm.unwrap_or((until, world.numbers));
-            world.alarms.insert(alarm, cx.waker().clone());
-            alarm
-        }));
+            (alarm, world.alarms.insert(alarm, waker))
+        });
+        self.alarm = Some(alarm);
+        drop(replaced); // a waker may do anything when it is dropped
         Poll::Pending
     }
 }

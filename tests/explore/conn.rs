@@ -4,6 +4,7 @@
 
 use std::{
     fmt::{self, Debug, Formatter},
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -21,7 +22,7 @@ use crate::{
     error::Source,
     explore::{
         server::{self, Fate, UnderWay},
-        tokio::spawn,
+        tokio::{spawn, time::sleep},
         world,
     },
 };
@@ -160,19 +161,22 @@ impl Slot {
         while let Some((call, _under_way)) = inbox.recv().await {
             let fate = server::fate();
             if fate == Fate::Unknown {
-                world::tell(|| format!("server: unknown script {}", call.script));
+                world::tell(|| format!("server: unknown script {}", server::title(call.script)));
                 let _ = call.reply.send(Ok(None));
                 continue;
             }
             if !matches!(fate, Fate::RequestLost | Fate::Cut { after: false }) {
-                let answers = call.parts.iter().map(|part| Ok(answer(call.script, part))).collect();
-                world::step().await;
+                let answers = call.parts.iter().map(|part| answer(call.script, part)).collect();
+                match server::pause() {
+                    Some(pause) => sleep(pause).await,
+                    None => world::step().await,
+                }
                 if fate == Fate::Answered {
                     let _ = call.reply.send(Ok(Some(answers)));
                     continue;
                 }
             }
-            world::tell(|| format!("no reply to {}: {fate:?}", call.script));
+            world::tell(|| format!("no reply to {}: {fate:?}", server::title(call.script)));
             let _ = call.reply.send(Err(Fault::unknown("no reply")));
             if let Fate::Cut { .. } = fate {
                 self.connect();
@@ -183,9 +187,11 @@ impl Slot {
     }
 }
 
-fn answer(script: &str, part: &Part) -> Answer {
-    let words: Vec<_> = part.keys().chain(part.args()).map(|word| &part.text()[word]).collect();
-    server::run(script, &words)
+fn answer(script: &'static str, part: &Part) -> Result<Answer, Fault> {
+    let word = |range: Range<usize>| &part.text()[range];
+    let reply = server::run(script, part.keys().map(word).collect(), part.args().map(word).collect());
+    let (_, answer) = Answer::read(reply.as_bytes()).expect("a reply of the frame");
+    answer
 }
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::{
     rc::Rc,
 };
 
-use shuttle::sync::{Mutex, MutexGuard};
+use super::locks::{Mutex, MutexGuard};
 
 /// In the order of arrival, so that every execution can be repeated.
 type Entries<K, V> = Vec<(K, V)>;

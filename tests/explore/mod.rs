@@ -1,7 +1,9 @@
 //! The foundations of leasehold while interleavings are explored: small versions of time, tasks, locks and the server, all
-//! under one scheduler. `scenarios.rs`, which drives the engine, is a module of the engine.
+//! under one scheduler. `scenarios.rs`, which uses locks through the public interface, is a module of the driver, so that it also sees what
+//! is left there.
 
 mod clock;
+mod locks;
 mod map;
 mod scheduler;
 pub(crate) mod server;
@@ -15,20 +17,34 @@ pub(crate) use scheduler::explore;
 pub(crate) mod std {
     pub(crate) use ::std::*;
 
+    pub(crate) mod collections {
+        use ::std::{collections::hash_map::DefaultHasher, hash::BuildHasherDefault};
+
+        pub(crate) use ::std::collections::*;
+
+        /// In the same order in every execution.
+        pub(crate) type HashMap<K, V> = ::std::collections::HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+    }
+
     pub(crate) mod sync {
+        pub(crate) use crate::explore::locks::{Mutex, MutexGuard};
         pub(crate) use ::std::sync::*;
-        pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic};
+        pub(crate) use shuttle::sync::atomic;
     }
 }
 
 /// In the place of the crate `tokio`: what waits and wakes is tokio's own; tasks and time are not.
 pub(crate) mod tokio {
     pub(crate) use super::tasks::spawn;
-    pub(crate) use ::tokio::{runtime, select, sync};
+    pub(crate) use ::tokio::{select, sync};
+
+    pub(crate) mod runtime {
+        pub(crate) use crate::explore::tasks::Handle;
+    }
 
     pub(crate) mod task {
-        pub(crate) use crate::explore::tasks::{JoinHandle, JoinSet};
-        pub(crate) use ::tokio::task::{AbortHandle, consume_budget};
+        pub(crate) use crate::explore::tasks::{AbortHandle, JoinHandle, JoinSet};
+        pub(crate) use ::tokio::task::consume_budget;
         pub(crate) use shuttle::future::yield_now;
     }
 

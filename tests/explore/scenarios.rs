@@ -1,109 +1,149 @@
-//! Several threads of one process use the engine at once. Each scenario runs again and again, each time with another
-//! interleaving of its threads. Requests are lost, subscriptions are cut and time passes where the scenario allows it.
+//! Several threads use the locks of one client at once, or of two. Each scenario runs again and again, each time with another interleaving of
+//! its threads. Requests are lost, subscriptions are cut and time passes where the scenario allows it.
 
 use std::{
+    cell::{Cell, RefCell},
     future::{Future, poll_fn},
     pin::pin,
-    sync::Arc,
-    task::Poll,
+    sync::{Arc, Weak},
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
-use futures_util::FutureExt;
-
-use super::{Config, Engine, EngineGuard as Guard, Result, hold::Hold};
+use super::Driver;
 use crate::{
-    config::{Lease, Name},
+    Builder, Client, Error, Guard, Lock, Owner, Result,
     explore::{explore, server, tokio, world},
-    kind::{Kind, KindScript, Rules},
-    owner::Owner,
-    redis::{LOCK_CHANNEL, Url},
-    request::{AcquireRequest, WaitLimit},
+    sync::now,
 };
 use tokio::{
+    runtime::Handle,
     spawn,
-    task::JoinHandle,
-    time::{Instant, sleep},
+    task::{JoinHandle, yield_now},
+    time::{sleep, timeout},
 };
 
 /// The lock they are all about.
 const LOCK: &str = "lock";
 const LEASE: Duration = Duration::from_secs(2);
-/// A waiter acquires a free lock within this, if nothing is lost.
+/// A waiter acquires a free lock within this, if nothing is lost. A limit ends within this.
 const SOON: Duration = Duration::from_millis(300);
+/// The same, beside a caller that is not polled: until it loses its request, and until it is passed over.
+const PASSED_OVER: Duration = Duration::from_secs(2);
+/// For longer than a name is remembered.
+const FORGOTTEN: Duration = Duration::from_secs(25);
 
-/// Where a waiter is not polled, within this: seven seconds, and four more if it stopped between its wake-up and its
-/// question.
-const PASSED_OVER: Duration = Duration::from_secs(12);
-
-static KIND: Kind = Kind {
-    channel: LOCK_CHANNEL,
-    acquire: KindScript::new("acquire", &[]),
-    release: KindScript::new("release", &[]),
-    renew: KindScript::new("renew", &[]),
-    hand_over: Some(KindScript::new("hand_over", &[])),
-    inspect: KindScript::new("inspect", &[]),
-    force_unlock: KindScript::new("force_unlock", &[]),
-    beside: None,
-    barred_by: None,
-    rules: Rules::PLAIN,
-};
-
-/// One client in a process of its own.
-async fn process(handovers: u32) -> Arc<Engine> {
-    let config = Config { handovers, ..Config::for_checks(LEASE) };
-    let (engine, _last_task) = Engine::connect(Url::parse("redis://nowhere").expect("a URL"), config, Arc::default())
-        .await
-        .expect("it connects");
-    engine
+fn builder(handovers: u32) -> Builder {
+    let (short, never) = (LEASE / 6, Duration::from_secs(3600));
+    Client::builder()
+        .url("redis://nowhere")
+        .watchdog(LEASE)
+        .command_timeout(short)
+        .outage_timeout(LEASE)
+        .slow_wait(never)
+        .handovers(handovers)
+        .own_thread(false)
 }
 
-fn name() -> Name {
-    Name::new("", LOCK).expect("a good name")
+/// A client in a process of its own.
+async fn client(handovers: u32) -> Client {
+    builder(handovers).connect().await.expect("it connects")
+}
+
+fn driver(client: &Client) -> Weak<Driver> {
+    Arc::downgrade(&client.engine().driver)
+}
+
+fn rough() {
+    world::with(|world| world.rough = true);
+}
+
+fn troubles(lost: usize, deaf: usize) {
+    server::trouble(server::Troubles { lost, deaf, ..Default::default() });
+}
+
+/// Errors need no explanation.
+fn is_lenient() -> bool {
+    world::is_hasty() || world::is_rough()
+}
+
+// ---- callers ----
+
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    Once,
+    Until(Duration),
+    Forever,
+}
+
+impl Limit {
+    fn any() -> Limit {
+        match world::below(4) {
+            0 => Limit::Once,
+            1 => Limit::Until(Duration::from_millis(50)),
+            _ => Limit::Forever,
+        }
+    }
+}
+
+async fn take(client: &Client, owner: &Owner, limit: Limit) -> Result<Option<Held>> {
+    take_as(&client.lock(LOCK).owner(owner), limit).await
+}
+
+async fn take_as(lock: &Lock, limit: Limit) -> Result<Option<Held>> {
+    let begun = now();
+    let taken = match limit {
+        Limit::Once => lock.try_lock().await,
+        Limit::Until(time) => lock.try_lock_for(time).await,
+        Limit::Forever => lock.lock().await.map(Some),
+    };
+    world::tell(|| format!("{} {limit:?} -> {taken:?}", lock.name()));
+    if taken.is_err() && !is_lenient() {
+        world::violated("an error without a cause");
+    }
+    let limit = match limit {
+        Limit::Once => SOON,
+        Limit::Until(time) => time + SOON,
+        Limit::Forever => Duration::MAX,
+    };
+    if now() - begun > limit && !is_lenient() && !server::is_troubled() {
+        world::violated(&format!("the call took {:?}", now() - begun));
+    }
+    Ok(taken?.map(|guard| Held::new(lock.name(), guard)))
 }
 
 /// A guard that is checked whenever all tasks are asleep, and whenever its owner calls for it, until its release.
-#[derive(Debug)]
 struct Held {
-    guard: Guard,
-    _watch: world::Watch,
+    name: String,
+    guard: Arc<Guard>,
+    watch: world::Watch,
 }
 
-async fn take(engine: &Arc<Engine>, owner: &Owner, wait_limit: WaitLimit) -> Result<Option<Held>> {
-    take_for(engine, owner, wait_limit, (None, None)).await
-}
-
-async fn take_for(
-    engine: &Arc<Engine>,
-    owner: &Owner,
-    wait_limit: WaitLimit,
-    (lease, max_hold): (Option<Lease>, Option<Duration>),
-) -> Result<Option<Held>> {
-    let (owner, min_hold) = (owner.clone(), None);
-    let since = Instant::now();
-    let request = AcquireRequest { since, name: name(), owner, kind: &KIND, lease, max_hold, min_hold, wait_limit };
-    let taken = engine.take(&request).await;
-    world::tell(|| format!("take {wait_limit:?} -> {taken:?}"));
-    if taken.is_err() && !world::is_hasty() && !world::is_rough() {
-        world::violated("an error without a cause");
-    }
-    Ok(taken?.map(Held::new))
+thread_local! {
+    /// All guards.
+    static GUARDS: RefCell<Vec<Weak<Guard>>> = RefCell::default();
 }
 
 impl Held {
-    fn new(guard: Guard) -> Held {
-        let hold = Arc::clone(guard.hold());
-        let _watch = world::watch(move || {
-            look(&hold);
-            look_at_count(&hold);
+    fn new(name: &str, guard: Guard) -> Held {
+        let (name, guard) = (name.to_owned(), Arc::new(guard));
+        let (watched, key) = (Arc::downgrade(&guard), name.clone());
+        GUARDS.with_borrow_mut(|guards| {
+            guards.retain(|guard| guard.strong_count() > 0);
+            guards.push(Weak::clone(&watched));
         });
-        let held = Held { guard, _watch };
+        let watch = world::watch(move || {
+            let Some(guard) = watched.upgrade() else { return };
+            look(&key, &guard);
+            look_at_count(&key, &guard);
+        });
+        let held = Held { name, guard, watch };
         held.look();
         held
     }
 
     fn look(&self) {
-        look(self.guard.hold());
+        look(&self.name, &self.guard);
     }
 
     /// Works for a while.
@@ -114,48 +154,91 @@ impl Held {
         }
     }
 
-    /// By either way; the caller of `unlock` may go away meanwhile.
+    /// Only its owner has it from now on.
+    async fn into_guard(self) -> Guard {
+        let Held { mut guard, watch, .. } = self;
+        drop(watch);
+        loop {
+            match Arc::try_unwrap(guard) {
+                Ok(guard) => return guard,
+                Err(shared) => guard = shared,
+            }
+            yield_now().await; // another task looks at it
+        }
+    }
+
+    /// By any way; the caller of `unlock` may go away meanwhile.
     async fn give_back(self) {
         self.look();
-        world::tell(|| format!("release {:?}", self.guard));
-        let Held { mut guard, _watch } = self;
-        drop(_watch);
         match world::below(3) {
-            0 => drop(guard),
-            1 => _ = cut_short(guard.unlock()).await,
-            _ => {
-                let there = server::holder(LOCK).is_some_and(|(id, _)| id == guard.id());
-                let unlocked = guard.unlock().await;
-                world::tell(|| format!("unlock -> {unlocked:?}"));
-                if unlocked.is_ok() && !there && !server::is_troubled() {
-                    world::violated("unlock returned Ok for a lock that was already gone");
-                }
+            0 => {
+                let guard = self.into_guard().await;
+                world::tell(|| format!("drop {guard:?}"));
+                drop(guard);
             }
+            1 => _ = cut_short(self.into_guard().await.unlock()).await,
+            _ => _ = self.unlock().await,
+        }
+    }
+
+    async fn unlock(self) -> Result<()> {
+        let name = self.name.clone();
+        let guard = self.into_guard().await;
+        world::tell(|| format!("unlock {guard:?}"));
+        let there = is_there(&name, &guard);
+        let unlocked = guard.unlock().await;
+        world::tell(|| format!("unlock -> {unlocked:?}"));
+        if unlocked.is_ok() && !there && !server::is_troubled() && !world::is_hasty() {
+            world::violated("unlock returned Ok for a lock that was already gone");
+        }
+        if unlocked.is_err() && !is_lenient() {
+            world::violated("an error without a cause");
+        }
+        unlocked
+    }
+}
+
+fn is_there(name: &str, guard: &Guard) -> bool {
+    server::holder(name).is_some_and(|(id, _)| id == guard.id())
+}
+
+/// A guard that is certain has the lock on the server, and no other owner is certain. One that is not certain says that it is lost.
+fn look(name: &str, guard: &Guard) {
+    let there = is_there(name, guard);
+    if guard.remaining().is_zero() {
+        if !is_lenient() {
+            world::violated(&format!("{guard:?} is lost without a cause"));
+        }
+        if !guard.is_lost() {
+            world::violated(&format!("{guard:?} is not lost, and has no time left"));
+        }
+        return;
+    }
+    if world::is_robbed() {
+        return;
+    }
+    if !there {
+        world::violated(&format!("{guard:?} is certain, and the server has {:?}", server::holder(name)));
+    }
+    let others: Vec<_> = GUARDS.with_borrow(|guards| guards.iter().filter_map(Weak::upgrade).collect());
+    for other in others {
+        let excluded = other.name() == name && other.owner() != guard.owner();
+        if excluded && !other.remaining().is_zero() && !guard.remaining().is_zero() {
+            world::violated(&format!("{guard:?} and {other:?} are certain"));
         }
     }
 }
 
-/// A guard that is certain has the lock on the server; one that is not, says that it is lost.
-fn look(hold: &Hold) {
-    let there = server::holder(LOCK).is_some_and(|(id, _)| id == hold.id());
-    let certain = !hold.remaining().is_zero();
-    if certain && !there && !world::is_robbed() {
-        world::violated(&format!("{hold:?} is certain, and the server has {:?}", server::holder(LOCK)));
-    }
-    if !certain && hold.loss().is_none() {
-        world::violated(&format!("{hold:?} is not lost, and has no time left"));
-    }
-}
-
-/// While nothing is under way, the server counts the levels that the holder has.
-fn look_at_count(hold: &Hold) {
-    let there = server::holder(LOCK).filter(|(id, _)| id == hold.id());
+/// While nothing is under way, the server counts the guards that the holder has.
+fn look_at_count(name: &str, guard: &Guard) {
+    let there = server::holder(name).filter(|(id, _)| id == guard.id());
     if let Some((_, count)) = there
         && server::is_quiet()
         && !server::is_troubled()
-        && u32::from(count) != hold.hold_count()
+        && !is_lenient()
+        && count != u64::from(guard.holds())
     {
-        world::violated(&format!("{hold:?}, and the hold count on the server is {count}"));
+        world::violated(&format!("{guard:?}, and the hold count on the server is {count}"));
     }
 }
 
@@ -180,67 +263,38 @@ async fn cut_short<T>(work: impl Future<Output = T>) -> Option<T> {
     cut
 }
 
-/// While the lock is free and more than `idle` waiters wait, one of them must acquire it `soon`.
-fn watch_over(processes: &[Arc<Engine>], idle: u64, soon: Duration) -> world::Watch {
-    let processes = processes.to_vec();
-    let free_since = std::cell::Cell::new(None);
-    world::watch(move || {
-        let waiting: u64 = processes.iter().map(|engine| engine.counters.waiting.get()).sum();
-        let wasted = waiting > idle && server::holder(LOCK).is_none() && !world::is_hasty();
-        let since = wasted.then(|| free_since.get().unwrap_or_else(crate::sync::now));
-        free_since.set(since);
-        if since.is_some_and(|since| crate::sync::now() > since + soon) {
-            world::violated("the lock is free, and its waiters sleep");
-        }
-    })
+/// Polls `work` for a few steps, then for a while not at all, then to its end; or drops it then.
+async fn not_polled<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    if let Some(done) = cut_short(work.as_mut()).await {
+        return Some(done);
+    }
+    sleep([SOON, PASSED_OVER * 2][world::below(2)]).await;
+    if world::once_in(3) { None } else { Some(work.await) }
 }
 
-/// In the end nothing is left, neither here nor on the server: before any lease could have ended it, unless requests were
-/// given up because time passed, for what the server does with those later ends with its lease.
-async fn rest(processes: &[Arc<Engine>]) {
-    world::calm_down();
-    let is_quiet = || {
-        let busy = |engine: &Arc<Engine>| engine.counters.releasing.get() + engine.counters.waiting.get() > 0;
-        server::is_quiet() && server::holder(LOCK).is_none() && !processes.iter().any(busy)
-    };
-    let (pause, end) =
-        (Duration::from_millis(10), crate::sync::now() + if world::is_hasty() { LEASE * 2 } else { SOON });
-    while !is_quiet() && crate::sync::now() < end {
-        sleep(pause).await;
-    }
-    if let Some(holder) = server::holder(LOCK) {
-        world::violated(&format!("the lock is still held at the end: {holder:?}"));
-    }
-    for engine in processes {
-        let counters = &engine.counters;
-        let left = [
-            ("waiting", counters.waiting.get() > 0),
-            ("holds", counters.holds.get() > 0),
-            ("queues", !engine.queues.is_empty()),
-            // A closed client has nobody to take these out.
-            ("registry", !engine.is_closed() && !engine.registry.all().is_empty()),
-            ("releasing", !engine.is_closed() && counters.releasing.get() > 0),
-            (
-                "pending",
-                !engine.is_closed()
-                    && engine.releaser.clear(|| [((LOCK.into(), &KIND), None)].into_iter()).now_or_never().is_none(),
-            ),
-        ];
-        if let Some((what, _)) = left.iter().find(|(_, is_left)| *is_left) {
-            world::violated(&format!("{what}: not empty at the end"));
-        }
+async fn steps(most: usize) {
+    for _ in 0..world::below(most) {
+        world::step().await;
     }
 }
 
 /// Acquires the lock in one of several ways, works, and releases it.
-async fn turn(engine: Arc<Engine>, owner: Owner) {
+async fn turn(client: Client, owner: Owner) {
+    let limit = Limit::any();
     let taken = match world::below(4) {
-        0 => take(&engine, &owner, WaitLimit::Once).await,
-        1 => take(&engine, &owner, WaitLimit::of(Duration::from_millis(50))).await,
-        2 => cut_short(take(&engine, &owner, WaitLimit::Forever)).await.unwrap_or(Ok(None)),
-        _ => take(&engine, &owner, WaitLimit::Forever).await,
+        0 => cut_short(take(&client, &owner, limit)).await.unwrap_or(Ok(None)),
+        _ => take(&client, &owner, limit).await,
     };
     if let Ok(Some(held)) = taken {
+        held.work().await;
+        held.give_back().await;
+    }
+}
+
+/// The same, but it never gives up.
+async fn patient_turn(client: Client, owner: Owner) {
+    if let Ok(Some(held)) = take(&client, &owner, Limit::Forever).await {
         held.work().await;
         held.give_back().await;
     }
@@ -252,31 +306,108 @@ async fn all(tasks: impl IntoIterator<Item = JoinHandle<()>>) {
     }
 }
 
-fn troubles(lost: usize, deaf: usize) {
-    server::trouble(server::Troubles { lost, deaf });
-}
-
 /// The number of a scenario's threads is small: what they do to each other shows between two or three.
 fn owners<const N: usize>() -> [Owner; N] {
     std::array::from_fn(|_| Owner::new())
 }
 
-/// Polls `work` for a few steps, then for some seconds not at all, then to its end; or drops it then.
-async fn not_polled<T>(work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    if let Some(done) = cut_short(work.as_mut()).await {
-        return Some(done);
-    }
-    sleep([SOON, PASSED_OVER * 2][world::below(2)]).await;
-    if world::once_in(3) { None } else { Some(work.await) }
+// ---- what must be true meanwhile and in the end ----
+
+/// While the lock is free and more than `idle` waiters wait, one of them must acquire it `soon`.
+fn watch_over(clients: &[&Client], idle: u64, soon: Duration) -> world::Watch {
+    let drivers: Vec<_> = clients.iter().map(|client| driver(client)).collect();
+    let free_since = Cell::new(None);
+    world::watch(move || {
+        let waiting: u64 = drivers.iter().filter_map(Weak::upgrade).map(|driver| driver.counters.waiting.get()).sum();
+        let wasted = waiting > idle && server::holder(LOCK).is_none() && !world::is_hasty();
+        let since = wasted.then(|| free_since.get().unwrap_or_else(now));
+        free_since.set(since);
+        if since.is_some_and(|since| now() > since + soon) {
+            world::violated("the lock is free, and its waiters sleep");
+        }
+    })
 }
+
+async fn until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
+    let (end, mut pause) = (now() + limit, Duration::from_millis(10));
+    while !is_so() {
+        if now() >= end {
+            return false;
+        }
+        sleep(pause).await;
+        pause *= 2;
+    }
+    true
+}
+
+/// In the end nothing is left, neither here nor on the server: before any lease could have ended it, unless requests were given up because
+/// time passed, for what the server does with those later ends with its lease.
+async fn rest(clients: impl IntoIterator<Item = Client>) {
+    world::calm_down();
+    let clients: Vec<_> = clients.into_iter().collect();
+    let drivers: Vec<_> = clients.iter().map(driver).collect();
+    let gauges = || drivers.iter().map(gauges).collect::<Vec<_>>();
+    let limit = if world::is_hasty() || server::is_troubled() { LEASE * 2 } else { SOON };
+    let is_quiet =
+        || server::is_quiet() && server::holder(LOCK).is_none() && gauges().iter().flatten().all(|gauge| *gauge == 0);
+    if !until(limit, is_quiet).await {
+        if let Some(holder) = server::holder(LOCK) {
+            world::violated(&format!("the lock is still held at the end: {holder:?}"));
+        }
+        world::violated(&format!(
+            "holds, waiters, releases at the end: {:?}, and requests: {}",
+            gauges(),
+            !server::is_quiet()
+        ));
+    }
+    if !until(FORGOTTEN, || drivers.iter().all(is_empty)).await {
+        world::violated("a name is not forgotten");
+    }
+    for client in clients {
+        end(client).await;
+    }
+    are_dropped(drivers).await;
+}
+
+/// The numbers of holds, waiters and releases.
+fn gauges(driver: &Weak<Driver>) -> [u64; 3] {
+    let Some(driver) = driver.upgrade() else { return [0; 3] };
+    let counters = &driver.counters;
+    [counters.holds.get(), counters.waiting.get(), counters.releasing.get()]
+}
+
+/// No name is left, and so no timer.
+fn is_empty(driver: &Weak<Driver>) -> bool {
+    driver.upgrade().is_none_or(|driver| driver.names.is_empty() && driver.timers.is_empty())
+}
+
+/// By any way.
+async fn end(client: Client) {
+    let ended = match world::below(3) {
+        0 => return,
+        1 => client.close().await,
+        _ => client.shutdown(SOON).await,
+    };
+    if ended.is_err() && !is_lenient() {
+        world::violated("the client did not close although nothing was left");
+    }
+}
+
+async fn are_dropped(drivers: Vec<Weak<Driver>>) {
+    if !until(LEASE * 3, || drivers.iter().all(|driver| driver.strong_count() == 0)).await {
+        let left: Vec<_> = drivers.iter().filter_map(Weak::upgrade).map(|driver| driver.all().len()).collect();
+        world::violated(&format!("the parts of a client are kept after its end: {left:?} names"));
+    }
+}
+
+// ---- one lock ----
 
 /// A task acquires the lock again while another thread releases the last guard, over and over.
 async fn reentering() {
-    let (one, owner) = (process(16).await, Owner::new());
+    let (one, owner) = (client(16).await, Owner::new());
     let mut going = Vec::new();
     for _ in 0..3 {
-        match take(&one, &owner, WaitLimit::Forever).await {
+        match take(&one, &owner, Limit::Forever).await {
             Ok(Some(held)) => going.push(spawn(async move {
                 held.work().await;
                 held.give_back().await;
@@ -285,7 +416,7 @@ async fn reentering() {
         }
     }
     all(going).await;
-    rest(&[one]).await;
+    rest([one]).await;
 }
 
 #[test]
@@ -296,12 +427,13 @@ fn reenter() {
 /// Three owners of one process and one of another want the lock; some leave.
 async fn handing_over() {
     let handovers = [0, 1, 16][world::below(3)];
-    let (one, other) = (process(handovers).await, process(handovers).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 0, SOON);
+    let (one, other) = (client(handovers).await, client(handovers).await);
+    let watch = watch_over(&[&one, &other], 0, SOON);
     let [a, b, c, d] = owners();
     let tasks = [(&one, a), (&one, b), (&one, c), (&other, d)];
-    all(tasks.map(|(engine, owner)| spawn(turn(Arc::clone(engine), owner)))).await;
-    rest(&[one, other]).await;
+    all(tasks.map(|(client, owner)| spawn(turn(client.clone(), owner)))).await;
+    drop(watch);
+    rest([one, other]).await;
 }
 
 #[test]
@@ -313,6 +445,7 @@ fn hand_over() {
 #[test]
 fn hand_over_in_trouble() {
     explore("hand_over_in_trouble", || async {
+        rough();
         troubles(3, 1);
         handing_over().await;
     });
@@ -320,15 +453,15 @@ fn hand_over_in_trouble() {
 
 /// The last waiter leaves the queue while another joins it.
 async fn lining_up() {
-    let one = process(16).await;
-    let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);
+    let one = client(16).await;
+    let watch = watch_over(&[&one], 0, SOON);
     let [a, b, c] = owners();
-    let held = take(&one, &a, WaitLimit::Forever).await;
+    let held = take(&one, &a, Limit::Forever).await;
     let short = |owner: Owner| {
-        let one = Arc::clone(&one);
+        let one = one.clone();
         async move {
             for _ in 0..2 {
-                if let Some(Ok(Some(held))) = cut_short(take(&one, &owner, WaitLimit::Forever)).await {
+                if let Some(Ok(Some(held))) = cut_short(take(&one, &owner, Limit::Forever)).await {
                     held.give_back().await;
                 }
             }
@@ -340,7 +473,8 @@ async fn lining_up() {
         held.give_back().await;
     }
     all(tasks).await;
-    rest(&[one]).await;
+    drop(watch);
+    rest([one]).await;
 }
 
 #[test]
@@ -350,21 +484,22 @@ fn queue() {
 
 /// A waiter of a process with others is not polled for some time.
 async fn not_polling() {
-    world::with(|world| world.rough = true); // the waiters behind it may get `Unavailable`
-    let (one, other) = (process(16).await, process(16).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 1, PASSED_OVER);
+    rough(); // the waiters behind it may get `Unavailable`
+    let (one, other) = (client(16).await, client(16).await);
+    let watch = watch_over(&[&one, &other], 1, PASSED_OVER);
     let [a, b, c, d] = owners();
-    let idle = Arc::clone(&one);
+    let idle = one.clone();
     let idle = spawn(async move {
-        if let Some(Ok(Some(held))) = not_polled(take(&idle, &a, WaitLimit::Forever)).await {
+        if let Some(Ok(Some(held))) = not_polled(take(&idle, &a, Limit::Forever)).await {
             held.work().await;
             held.give_back().await;
         }
     });
     let others = [(&one, b), (&one, c), (&other, d)];
-    let others = others.map(|(engine, owner)| spawn(turn(Arc::clone(engine), owner)));
+    let others = others.map(|(client, owner)| spawn(turn(client.clone(), owner)));
     all(others.into_iter().chain([idle])).await;
-    rest(&[one, other]).await;
+    drop(watch);
+    rest([one, other]).await;
 }
 
 #[test]
@@ -372,22 +507,70 @@ fn unpolled() {
     explore("unpolled", not_polling);
 }
 
+/// A caller stops being polled, is polled again for a moment, and stops again, while the replies are slow and a task of the client takes its
+/// request over. The callers behind it must not wait for it.
+async fn taking_over() {
+    server::trouble(server::Troubles { slow: 3, ..Default::default() });
+    let (one, other) = (client(16).await, client(16).await);
+    let [a, b, c] = owners();
+    let idle = one.clone();
+    let idle = spawn(async move {
+        let mut call = Box::pin(take(&idle, &a, Limit::Forever));
+        for pause in [[40, 80, 81, 120][world::below(4)], 5000] {
+            if let Some(taken) = cut_short(call.as_mut()).await {
+                if let Ok(Some(held)) = taken {
+                    held.give_back().await;
+                }
+                return;
+            }
+            sleep(Duration::from_millis(pause)).await;
+        }
+        if let (true, Ok(Some(held))) = (world::once_in(2), call.await) {
+            held.give_back().await;
+        }
+    });
+    let others = [(one.clone(), b), (other.clone(), c)].map(|(client, owner)| {
+        spawn(async move {
+            let begun = now();
+            let taken = take(&client, &owner, Limit::Forever).await;
+            if now() - begun > PASSED_OVER && !is_lenient() {
+                world::violated("a caller waits for one that is not polled");
+            }
+            if let Ok(Some(held)) = taken {
+                held.give_back().await;
+            }
+        })
+    });
+    all(others.into_iter().chain([idle])).await;
+    rest([one, other]).await;
+}
+
+#[test]
+fn take_over() {
+    explore("take_over", taking_over);
+}
+
 /// The hold is lost, by the server or by the clock, while guards of it come and go.
 async fn losing() {
-    world::with(|world| world.rough = true);
-    let (one, owner, other) = (process(16).await, Owner::new(), Owner::new());
+    rough();
+    let (one, owner, other) = (client(16).await, Owner::new(), Owner::new());
     let again = |owner: Owner| {
-        let one = Arc::clone(&one);
+        let one = one.clone();
         async move {
             for _ in 0..2 {
-                let lease = world::once_in(3).then(|| Lease::new("lease", SOON).expect("long enough"));
-                let max_hold = world::once_in(3).then_some(SOON);
-                if let Ok(Some(held)) = take_for(&one, &owner, WaitLimit::of(LEASE), (lease, max_hold)).await {
+                let mut lock = one.lock(LOCK).owner(&owner);
+                if world::once_in(3) {
+                    lock = lock.lease(SOON);
+                }
+                if world::once_in(3) {
+                    lock = lock.max_hold(SOON);
+                }
+                if let Ok(Some(held)) = take_as(&lock, Limit::Until(LEASE)).await {
                     held.work().await;
                     if world::once_in(3) {
                         sleep(SOON * 2).await;
                     }
-                    let checked = held.guard.confirm(None).await;
+                    let checked = held.guard.check().await;
                     world::tell(|| format!("check -> {checked:?}"));
                     held.give_back().await;
                 }
@@ -396,13 +579,11 @@ async fn losing() {
     };
     let tasks = [spawn(again(owner.clone())), spawn(again(owner)), spawn(again(other))];
     if world::below(3) > 0 {
-        for _ in 0..world::below(60) {
-            world::step().await;
-        }
+        steps(60).await;
         server::delete(LOCK);
     }
     all(tasks).await;
-    rest(&[one]).await;
+    rest([one]).await;
 }
 
 #[test]
@@ -412,20 +593,22 @@ fn lose() {
 
 /// Several guards of one hold are released at once, by callers that may be cancelled, and requests are lost.
 async fn giving_back() {
+    rough();
     troubles(3, 0);
-    let (one, other) = (process(16).await, process(16).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 0, SOON);
+    let (one, other) = (client(16).await, client(16).await);
+    let watch = watch_over(&[&one, &other], 0, LEASE);
     let [a, b, c] = owners();
     let mut tasks = Vec::new();
     for _ in 0..2 + world::below(2) {
-        if let Ok(Some(held)) = take(&one, &a, WaitLimit::Forever).await {
+        if let Ok(Some(held)) = take(&one, &a, Limit::Forever).await {
             tasks.push(spawn(held.give_back()));
         }
     }
-    tasks.push(spawn(turn(Arc::clone(&one), b)));
-    tasks.push(spawn(turn(Arc::clone(&other), c)));
+    tasks.push(spawn(turn(one.clone(), b)));
+    tasks.push(spawn(turn(other.clone(), c)));
     all(tasks).await;
-    rest(&[one, other]).await;
+    drop(watch);
+    rest([one, other]).await;
 }
 
 #[test]
@@ -435,20 +618,19 @@ fn release() {
 
 /// A task drops a guard and tries again as another owner: it acquires the lock at once.
 async fn trying_again() {
-    let one = process(16).await;
+    let one = client(16).await;
     for owner in owners::<3>() {
-        let begun = crate::sync::now();
-        let taken = take(&one, &owner, WaitLimit::Once).await;
-        let late = crate::sync::now() > begun;
+        let begun = now();
+        let taken = take(&one, &owner, Limit::Once).await;
+        let late = now() > begun;
         if (late || matches!(taken, Ok(None))) && !world::is_hasty() {
-            world::violated(&format!(
-                "the guard was dropped, and the next try returned {taken:?} after {:?}",
-                crate::sync::now() - begun
-            ));
+            world::violated(&format!("the guard was dropped, and the next try took {:?}", now() - begun));
         }
-        drop(taken.ok().flatten().map(|held| held.guard));
+        if let Ok(Some(held)) = taken {
+            drop(held.into_guard().await);
+        }
     }
-    rest(&[one]).await;
+    rest([one]).await;
 }
 
 #[test]
@@ -456,38 +638,15 @@ fn try_again() {
     explore("try_again", trying_again);
 }
 
-/// The client closes while tasks acquire and wait.
-async fn closing() {
-    world::with(|world| world.rough = true);
-    let one = process(16).await;
-    let [a, b] = owners();
-    let mut tasks = vec![spawn(turn(Arc::clone(&one), a.clone())), spawn(turn(Arc::clone(&one), a))];
-    tasks.push(spawn(turn(Arc::clone(&one), b)));
-    for _ in 0..world::below(60) {
-        world::step().await;
-    }
-    let closed = one.close().await;
-    world::tell(|| format!("close -> {closed:?}"));
-    if closed.is_err() && !world::is_hasty() {
-        world::violated("close failed although each request got its reply");
-    }
-    all(tasks).await;
-    rest(&[one]).await;
-}
-
-#[test]
-fn close() {
-    explore("close", closing);
-}
-
 /// Two branches of one owner, and another owner.
 async fn branching() {
-    let one = process(16).await;
-    let _watch = watch_over(std::slice::from_ref(&one), 0, SOON);
+    let one = client(16).await;
+    let watch = watch_over(&[&one], 0, SOON);
     let [a, b] = owners();
     let owners = [a.clone(), a, b];
-    all(owners.map(|owner| spawn(turn(Arc::clone(&one), owner)))).await;
-    rest(&[one]).await;
+    all(owners.map(|owner| spawn(turn(one.clone(), owner)))).await;
+    drop(watch);
+    rest([one]).await;
 }
 
 #[test]
@@ -497,22 +656,477 @@ fn branches() {
 
 /// Anything, by any of them, while anything is lost.
 async fn doing_anything() {
+    rough();
     troubles(world::below(4), world::below(2));
-    let (one, other) = (process(2).await, process(2).await);
-    let _watch = watch_over(&[Arc::clone(&one), Arc::clone(&other)], 0, SOON);
+    let (one, other) = (client(2).await, client(2).await);
+    let watch = watch_over(&[&one, &other], 0, LEASE);
     let [a, b, c] = owners();
-    let twice = |engine: &Arc<Engine>, owner: &Owner| {
-        let (engine, owner) = (Arc::clone(engine), owner.clone());
+    let twice = |client: &Client, owner: &Owner| {
+        let (client, owner) = (client.clone(), owner.clone());
         async move {
-            turn(Arc::clone(&engine), owner.clone()).await;
-            turn(engine, owner).await;
+            turn(client.clone(), owner.clone()).await;
+            turn(client, owner).await;
         }
     };
     all([spawn(twice(&one, &a)), spawn(twice(&one, &a)), spawn(twice(&one, &b)), spawn(twice(&other, &c))]).await;
-    rest(&[one, other]).await;
+    drop(watch);
+    rest([one, other]).await;
 }
 
 #[test]
 fn anything() {
     explore("anything", doing_anything);
+}
+
+/// Each call for a fenced lock gets a greater token than the calls before it.
+async fn counting() {
+    let (one, other) = (client(16).await, client(16).await);
+    let last = Arc::new(std::sync::Mutex::new(0));
+    let twice = |client: &Client| {
+        let (client, last) = (client.clone(), Arc::clone(&last));
+        async move {
+            for _ in 0..2 {
+                let lock = client.fenced_lock(LOCK).non_reentrant();
+                let Ok(guard) = lock.lock().await else { continue };
+                let token = guard.token();
+                let before = std::mem::replace(&mut *last.lock().expect("nobody panics with it"), token);
+                if token <= before {
+                    world::violated(&format!("token {token} after {before}"));
+                }
+                steps(4).await;
+                if world::once_in(2) {
+                    drop(guard);
+                } else if guard.unlock().await.is_err() && !is_lenient() {
+                    world::violated("an error without a cause");
+                }
+            }
+        }
+    };
+    all([spawn(twice(&one)), spawn(twice(&one)), spawn(twice(&other))]).await;
+    rest([one, other]).await;
+}
+
+#[test]
+fn fenced() {
+    explore("fenced", counting);
+}
+
+/// The lock is forced open while its client passes it on.
+async fn forcing() {
+    rough();
+    let (one, other) = (client(16).await, client(16).await);
+    let [a, b, c] = owners();
+    let tasks = [(&one, a), (&one, b), (&other, c)].map(|(client, owner)| spawn(turn(client.clone(), owner)));
+    steps(60).await;
+    world::with(|world| world.robbed = true);
+    let forced = if world::once_in(2) { &one } else { &other }.lock(LOCK).force_unlock().await;
+    world::tell(|| format!("forced -> {forced:?}"));
+    all(tasks).await;
+    rest([one, other]).await;
+}
+
+#[test]
+fn force() {
+    explore("force", forcing);
+}
+
+// ---- messages and timers ----
+
+/// Waiters come and leave, so the client subscribes and unsubscribes, by several threads. Another client has the lock, and the last waiter
+/// must hear of its release.
+async fn subscribing() {
+    let (one, other) = (client(0).await, client(0).await);
+    let watch = watch_over(&[&one, &other], 0, SOON);
+    let [a, b, c, d] = owners();
+    let held = take(&other, &a, Limit::Forever).await;
+    let restless = |owner: Owner| {
+        let one = one.clone();
+        async move {
+            for _ in 0..3 {
+                if let Some(Ok(Some(held))) = cut_short(take(&one, &owner, Limit::Forever)).await {
+                    held.give_back().await;
+                }
+            }
+        }
+    };
+    let tasks = [spawn(restless(b)), spawn(restless(c)), spawn(patient_turn(one.clone(), d))];
+    if let Ok(Some(held)) = held {
+        held.work().await;
+        if world::once_in(2) {
+            sleep(SOON).await;
+        }
+        held.give_back().await;
+    }
+    all(tasks).await;
+    drop(watch);
+    rest([one, other]).await;
+}
+
+#[test]
+fn subscribe() {
+    explore("subscribe", subscribing);
+}
+
+/// Calls with limits for several names come and go while the task of the timers naps. Another client has these locks, so only timers can end
+/// the calls.
+async fn waiting_for_timers() {
+    const NAMES: [&str; 3] = ["one", "two", "three"];
+    let (one, other) = (client(16).await, client(16).await);
+    let mut held = Vec::new();
+    for name in NAMES {
+        held.push(take_as(&other.mutex(name), Limit::Forever).await);
+    }
+    let waits = (0..3).map(|_| {
+        let one = one.clone();
+        spawn(async move {
+            for _ in 0..3 {
+                let limit = Duration::from_millis([1, 5, 30, 200][world::below(4)]);
+                let name = NAMES[world::below(3)];
+                if let Ok(Some(held)) = take_as(&one.mutex(name), Limit::Until(limit)).await {
+                    held.give_back().await;
+                }
+                if world::once_in(4) {
+                    sleep(Duration::from_millis([3, 1100, 2300][world::below(3)])).await;
+                }
+            }
+        })
+    });
+    all(waits.collect::<Vec<_>>()).await;
+    for held in held.into_iter().flatten().flatten() {
+        held.give_back().await;
+    }
+    rest([one, other]).await;
+}
+
+#[test]
+fn timers() {
+    explore("timers", waiting_for_timers);
+}
+
+/// A name is forgotten while a new caller finds it.
+async fn forgetting() {
+    let one = client(16).await;
+    let tasks = owners::<3>().map(|owner| {
+        let one = one.clone();
+        spawn(async move {
+            for _ in 0..3 {
+                if let Ok(Some(held)) = take(&one, &owner, Limit::Once).await {
+                    held.give_back().await;
+                }
+            }
+        })
+    });
+    all(tasks).await;
+    rest([one]).await;
+}
+
+#[test]
+fn forget() {
+    explore("forget", forgetting);
+}
+
+// ---- losses ----
+
+/// Futures and tokens wait for a loss, while the lock is lost or released. They learn of each loss, and of nothing else.
+async fn watching_for_losses() {
+    rough();
+    let (one, owner) = (client(16).await, Owner::new());
+    let lock = if world::once_in(3) { one.lock(LOCK).owner(&owner).lease(SOON) } else { one.lock(LOCK).owner(&owner) };
+    let taken = take_as(&lock, Limit::Forever).await;
+    drop(lock);
+    let Ok(Some(held)) = taken else { return rest([one]).await };
+    let tokens = [held.guard.lost_token(), held.guard.lost_token()];
+    let waiting = Arc::clone(&held.guard);
+    let mut waiting = spawn(async move { _ = timeout(LEASE * 20, waiting.lost()).await });
+    let robbing = spawn(async {
+        if world::once_in(2) {
+            steps(20).await;
+            server::delete(LOCK);
+        }
+    });
+    if world::once_in(2) {
+        all([robbing]).await;
+        if world::once_in(2) {
+            _ = held.guard.check().await; // notices it at once
+        }
+        let is_lost = until(LEASE * 2, || held.guard.is_lost()).await;
+        let resolves = timeout(SOON, &mut waiting).await.is_ok();
+        waiting.abort();
+        if is_lost != resolves && !world::is_hasty() || world::is_robbed() && !is_lost {
+            world::violated(&format!("lost: {is_lost}, and the future resolves: {resolves}"));
+        }
+        if is_lost && !until(SOON, || tokens.iter().all(|token| token.is_cancelled())).await {
+            world::violated("the lock is lost, and a token is not cancelled");
+        }
+        held.give_back().await;
+    } else {
+        waiting.abort();
+        let unlocked = held.unlock().await;
+        all([robbing]).await;
+        let is_lost = matches!(unlocked, Err(Error::Lost { .. }));
+        if is_lost && !until(SOON, || tokens.iter().all(|token| token.is_cancelled())).await {
+            world::violated("the lock was lost before its release, and a token is not cancelled");
+        }
+        sleep(LEASE * 2).await;
+        if unlocked.is_ok() && tokens.iter().any(|token| token.is_cancelled()) {
+            world::violated("the lock was released, and a token is cancelled");
+        }
+    }
+    rest([one]).await;
+}
+
+#[test]
+fn losses() {
+    explore("losses", watching_for_losses);
+}
+
+/// A guard is dropped while its lock is lost: its token is cancelled only if it was lost.
+async fn dropping_beside_a_loss() {
+    let (one, owner) = (client(16).await, Owner::new());
+    let held = take(&one, &owner, Limit::Forever).await;
+    if world::once_in(2) {
+        rough();
+    }
+    let robbing = spawn(async {
+        if world::is_rough() {
+            steps(30).await;
+            server::delete(LOCK);
+        }
+    });
+    if let Ok(Some(held)) = held {
+        let token = held.guard.lost_token();
+        let listening = spawn({
+            let token = token.clone();
+            async move { _ = timeout(LEASE, token.cancelled()).await }
+        });
+        held.work().await;
+        drop(held.into_guard().await);
+        all([robbing, listening]).await;
+        if token.is_cancelled() && !is_lenient() {
+            world::violated("the guard was dropped, and its token is cancelled");
+        }
+    }
+    rest([one]).await;
+}
+
+#[test]
+fn drop_beside_loss() {
+    explore("drop_beside_loss", dropping_beside_a_loss);
+}
+
+// ---- wakers ----
+
+/// A waker that keeps a guard, as that of a task which only its wakers keep. Who drops or wakes it releases the lock.
+struct Keeper(#[expect(dead_code, reason = "it is dropped")] Vec<Guard>);
+
+impl Wake for Keeper {
+    fn wake(self: Arc<Keeper>) {}
+}
+
+/// Polls once, with a waker that has these guards.
+async fn polled_by_keeper<T>(work: impl Future<Output = T>, guards: Vec<Guard>) -> Option<T> {
+    let mut work = pin!(work);
+    let first = {
+        let waker = Waker::from(Arc::new(Keeper(guards)));
+        work.as_mut().poll(&mut Context::from_waker(&waker))
+    };
+    match first {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => {
+            if world::once_in(2) {
+                world::step().await;
+            }
+            match world::below(3) {
+                0 => None,                            // the call is dropped, and its waker
+                1 => timeout(LEASE, work).await.ok(), // another waker replaces it
+                _ => {
+                    sleep(SOON).await; // it is woken
+                    timeout(LEASE, work).await.ok()
+                }
+            }
+        }
+    }
+}
+
+/// Guards are dropped by wakers, wherever the client drops or wakes these.
+async fn keeping() {
+    rough();
+    let one = client(16).await;
+    let [a, b, c] = owners();
+    let both = async |owner: &Owner| {
+        let mut guards = Vec::new();
+        for _ in 0..1 + world::below(2) {
+            if let Ok(Some(held)) = take(&one, owner, Limit::Forever).await {
+                guards.push(held.into_guard().await);
+            }
+        }
+        guards
+    };
+    let guards = both(&a).await;
+    let others = [spawn(turn(one.clone(), b.clone())), spawn(turn(one.clone(), c))];
+    if world::once_in(3) {
+        steps(30).await;
+        server::delete(LOCK);
+    }
+    match world::below(4) {
+        0 => drop(polled_by_keeper(take(&one, &b, Limit::Forever), guards).await),
+        1 => drop(polled_by_keeper(take(&one, &a, Limit::Forever), guards).await),
+        2 => {
+            let mut guards = guards;
+            if let Some(last) = guards.pop() {
+                let token = last.lost_token();
+                drop(last);
+                _ = polled_by_keeper(token.cancelled(), guards).await;
+            }
+        }
+        _ => {
+            let mut guards = guards;
+            if let Some(last) = guards.pop() {
+                _ = polled_by_keeper(last.lost(), guards).await;
+                drop(polled_by_keeper(last.unlock(), Vec::new()).await);
+            }
+        }
+    }
+    if world::once_in(3) {
+        drop(one.clone().close().await);
+    }
+    all(others).await;
+    rest([one]).await;
+}
+
+#[test]
+fn wakers() {
+    explore("wakers", keeping);
+}
+
+// ---- the end of a client ----
+
+/// The client closes while tasks acquire and wait.
+async fn closing() {
+    rough();
+    let one = builder(16).own_thread(world::once_in(2)).connect().await.expect("it connects");
+    let [a, b] = owners();
+    let mut tasks = vec![spawn(turn(one.clone(), a.clone())), spawn(turn(one.clone(), a))];
+    tasks.push(spawn(turn(one.clone(), b)));
+    steps(60).await;
+    let closed = one.clone().close().await;
+    world::tell(|| format!("close -> {closed:?}"));
+    if closed.is_err() && !world::is_hasty() {
+        world::violated("close failed although each request got its reply");
+    }
+    all(tasks).await;
+    rest([one]).await;
+}
+
+#[test]
+fn close() {
+    explore("close", closing);
+}
+
+/// The client is shut down while tasks acquire and wait. It waits for the holders, and closes.
+async fn shutting_down() {
+    rough();
+    let one = builder(16).own_thread(world::once_in(2)).connect().await.expect("it connects");
+    let [a, b, c] = owners();
+    let mut tasks: Vec<_> = [a.clone(), a, b].map(|owner| spawn(turn(one.clone(), owner))).into();
+    steps(60).await;
+    let (closing, late) = (one.clone(), one.clone());
+    tasks.push(spawn(turn(late, c)));
+    if world::once_in(3) {
+        let one = one.clone();
+        tasks.push(spawn(async move { _ = one.close().await }));
+    }
+    let (begun, grace) = (now(), if world::once_in(2) { LEASE } else { Duration::ZERO });
+    let closed = closing.shutdown(grace).await;
+    world::tell(|| format!("shutdown -> {closed:?}"));
+    if closed.is_err() && !world::is_hasty() {
+        world::violated("shutdown failed although each request got its reply");
+    }
+    if now() - begun > SOON && !world::is_hasty() {
+        world::violated("shutdown slept although all guards were released");
+    }
+    if take(&one, &Owner::new(), Limit::Once).await.is_ok() {
+        world::violated("a closed client acquires a lock");
+    }
+    all(tasks).await;
+    rest([one]).await;
+}
+
+#[test]
+fn shutdown() {
+    explore("shutdown", shutting_down);
+}
+
+/// The last handle of a client is dropped while its guards are being released.
+async fn leaving() {
+    let one = builder(16).own_thread(world::once_in(2)).connect().await.expect("it connects");
+    let driver = driver(&one);
+    let [a, b, c] = owners();
+    let tasks = [a.clone(), a, b, c].map(|owner| spawn(turn(one.clone(), owner)));
+    drop(one);
+    all(tasks).await;
+    are_dropped(vec![driver]).await;
+    rest([]).await;
+}
+
+#[test]
+fn leave() {
+    explore("leave", leaving);
+}
+
+/// The runtime of a client ends while tasks of another runtime acquire, wait and release. Every call ends, and nothing is kept.
+async fn losing_the_runtime() {
+    rough();
+    let runtime = Handle::new();
+    let one = runtime.spawn(client(16)).await.expect("nobody ends it");
+    let [a, b, c] = owners();
+    let mut tasks: Vec<_> = [a.clone(), a, b].map(|owner| spawn(turn(one.clone(), owner))).into();
+    steps(60).await;
+    let ending = spawn(async move { runtime.end() });
+    tasks.push(spawn(turn(one.clone(), c)));
+    if world::once_in(3) {
+        let closed = one.clone().close().await;
+        world::tell(|| format!("close -> {closed:?}"));
+    }
+    all(tasks).await;
+    all([ending]).await;
+    let driver = driver(&one);
+    drop(one);
+    are_dropped(vec![driver]).await;
+}
+
+#[test]
+fn runtime_gone() {
+    explore("runtime_gone", losing_the_runtime);
+}
+
+/// A guard outlives the runtime of its client. Its owner learns of the loss when the lease ends.
+async fn outliving_the_runtime() {
+    rough();
+    let runtime = Handle::new();
+    let one = runtime.spawn(client(16)).await.expect("nobody ends it");
+    let held = take(&one, &Owner::new(), Limit::Forever).await;
+    let driver = driver(&one);
+    drop(one);
+    if let Ok(Some(held)) = held {
+        let token = world::once_in(2).then(|| held.guard.lost_token());
+        let waiting = Arc::clone(&held.guard);
+        let waiting = spawn(async move { timeout(LEASE * 20, waiting.lost()).await });
+        steps(20).await;
+        runtime.end();
+        if waiting.await.expect("nobody ends it").is_err() {
+            world::violated("nobody renews the lease, and the lock is not lost");
+        }
+        let is_cancelled = || token.as_ref().is_none_or(|token| token.is_cancelled());
+        if !until(SOON, is_cancelled).await {
+            world::violated("the lock is lost, and its token is not cancelled");
+        }
+        held.give_back().await;
+    }
+    are_dropped(vec![driver]).await;
+}
+
+#[test]
+fn guard_of_no_runtime() {
+    explore("guard_of_no_runtime", outliving_the_runtime);
 }

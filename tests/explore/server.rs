@@ -1,28 +1,27 @@
-//! The server: it runs the scripts by the rules that tests/model compares with the Lua scripts, knows the subscribers, and loses
-//! requests and replies.
+//! The server: it runs the scripts themselves over data in memory, knows the subscribers, and loses requests and replies.
 
-#[path = "../model/rules.rs"]
-mod rules;
-#[allow(dead_code)]
-#[path = "../model/units.rs"]
-mod units;
+#[path = "channels.rs"]
+mod channels;
+#[path = "../../src/redis/memory/data.rs"]
+mod data;
+#[path = "../../src/redis/memory/interpreter.rs"]
+mod interpreter;
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use tokio::sync::mpsc;
 
-use super::{clock, world};
-use crate::redis::{Answer, Code};
-use rules::{Lock, Reply, Request, What};
+use super::world;
+use data::Output;
+use interpreter::Interpreter;
 
-/// The unit of the rules.
-const TICK: Duration = Duration::from_millis(10);
+thread_local! {
+    /// Keeps the compiled scripts from one execution to the next.
+    static INTERPRETER: RefCell<Interpreter> = RefCell::new(Interpreter::new());
+}
 
 #[derive(Default)]
 pub(crate) struct Server {
-    locks: Vec<Stored>,
-    /// Every hold's id ever seen; the rules know them by their place here.
-    ids: Vec<String>,
     subscribers: Vec<Subscriber>,
     /// Requests sent and not answered yet.
     under_way: usize,
@@ -37,12 +36,6 @@ struct Subscriber {
     messages: mpsc::UnboundedSender<String>,
 }
 
-struct Stored {
-    key: String,
-    lock: Lock,
-    ends: Duration,
-}
-
 /// How often what may go wrong.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Troubles {
@@ -50,6 +43,13 @@ pub(crate) struct Troubles {
     pub(crate) lost: usize,
     /// Subscriber connections lost.
     pub(crate) deaf: usize,
+    /// Replies that take a while.
+    pub(crate) slow: usize,
+}
+
+/// The data of the last execution are gone.
+pub(super) fn begin() {
+    INTERPRETER.with_borrow(|interpreter| interpreter.data().clear());
 }
 
 /// The most that may go wrong in this execution.
@@ -71,6 +71,13 @@ pub(crate) enum Fate {
     },
 }
 
+/// The time for which the server thinks.
+pub(crate) fn pause() -> Option<Duration> {
+    let is_slow = world::with(|world| world.server.troubles.slow > 0) && world::once_in(2);
+    world::with(|world| world.server.troubles.slow -= usize::from(is_slow));
+    is_slow.then_some(Duration::from_millis(100))
+}
+
 pub(crate) fn fate() -> Fate {
     let unlucky = world::with(|world| world.server.troubles.lost > 0) && world::once_in(6);
     if !unlucky {
@@ -82,45 +89,55 @@ pub(crate) fn fate() -> Fate {
     fates[world::below(fates.len())]
 }
 
-/// One script over one part: the key and the arguments.
-pub(crate) fn run(script: &str, words: &[&str]) -> Answer {
-    let [key, id, lease, level, more, channel] = words else { panic!("not a request: {words:?}") };
-    let (lease, level) = (ticks(Duration::from_millis(number(lease))), u8::try_from(number(level)).expect("few"));
-    let what = match script {
-        "acquire" => What::Acquire { level, lease, again: *more == "again" },
-        "release" => What::Release { level },
-        "renew" => What::Renew { lease },
-        "hand_over" => What::HandOver { heir: id_of(more), lease },
-        "force_unlock" => What::ForceUnlock,
-        "inspect" => What::Inspect,
-        _ => panic!("no such script: {script}"),
-    };
-    let after = rules::run(find(key), Request { id: id_of(id), what });
-    store(key, after.lock);
-    let told = if after.published { publish(channel) } else { 0 };
-    let answer = answer(after.reply, told);
-    world::tell(|| format!("server: {script} {} -> {answer:?}", short(&words[1..5])));
-    answer
+/// Runs one script over one part. Returns the reply of the script.
+pub(crate) fn run(script: &'static str, keys: Vec<&str>, args: Vec<&str>) -> String {
+    let shown = args.iter().map(|word| short(word)).collect::<Vec<_>>().join(" ");
+    let args = ["1", "0"].into_iter().chain(args).collect();
+    let replied = INTERPRETER.with_borrow_mut(|interpreter| interpreter.run(script, keys, args));
+    let reply = replied.unwrap_or_else(|error| world::violated(&format!("{}: {error}", title(script))));
+    world::tell(|| format!("server: {} {shown} -> {}", title(script), short(&reply)));
+    reply
+}
+
+/// The name of a script: what its comment says first.
+pub(crate) fn title(script: &str) -> &str {
+    let before = &script[..script.rfind("-- KEYS").unwrap_or(script.len())];
+    let comment = before.rsplit("\n\n").next().unwrap_or("");
+    let line = comment.lines().rev().take_while(|line| line.starts_with("--")).last().unwrap_or("");
+    let end = line.char_indices().nth(24).map_or(line.len(), |(at, _)| at);
+    line[..end].trim_start_matches(['-', ' '])
 }
 
 /// What is left of ids is their number.
-fn short(words: &[&str]) -> String {
-    let short = words.iter().map(|word| word.rsplit(':').next().unwrap_or(word));
-    short.collect::<Vec<_>>().join(" ")
+fn short(words: &str) -> String {
+    let short = |word: &str| match word.split_once(':') {
+        Some((client, hold)) if client.len() == 36 => format!("{}:{hold}", &client[..2]),
+        _ => word.to_owned(),
+    };
+    words.split(' ').map(short).collect::<Vec<_>>().join(" ")
 }
 
 /// The id that has the lock, and its hold count.
-pub(crate) fn holder(key: &str) -> Option<(String, u8)> {
-    let lock = find(key)?;
-    Some((world::with(|world| world.server.ids[usize::from(lock.id)].clone()), lock.count))
+pub(crate) fn holder(key: &str) -> Option<(String, u64)> {
+    let words = ["HGETALL", key].map(str::to_owned);
+    let Output::List(fields) = command(&words) else { return None };
+    let [id, count, ..] = &fields[..] else { return None };
+    Some((id.clone(), count.parse().expect("a number")))
 }
 
 /// Deletes the key under its holder.
 pub(crate) fn delete(key: &str) {
     world::tell(|| "server: the key is deleted".to_owned());
-    let was_held = find(key).is_some();
-    world::with(|world| world.robbed |= was_held);
-    store(key, None);
+    let deleted = command(&["DEL", key].map(str::to_owned));
+    world::with(|world| world.robbed |= deleted == Output::Number(1));
+}
+
+fn command(words: &[String]) -> Output {
+    INTERPRETER.with_borrow(|interpreter| {
+        let mut data = interpreter.data();
+        data.set_clock();
+        data.run(words).expect("a valid command")
+    })
 }
 
 /// A request on its way, until this is dropped.
@@ -178,7 +195,7 @@ pub(crate) fn subscribe(number: u64, change: impl FnOnce(&mut Vec<String>)) -> b
 }
 
 /// How many heard of it.
-fn publish(channel: &str) -> i64 {
+fn publish(channel: &str) -> usize {
     let hears = |subscriber: &&Subscriber| subscriber.channels.iter().any(|name| name == channel);
     let all: Vec<_> = world::with(|world| {
         let some = world.server.subscribers.iter().filter(hears);
@@ -191,71 +208,8 @@ fn publish(channel: &str) -> i64 {
             world::tell(|| "server: a subscriber's connection is lost".to_owned());
             disconnect(number);
         } else {
-            told += i64::from(messages.send(channel.to_owned()).is_ok());
+            told += usize::from(messages.send(channel.to_owned()).is_ok());
         }
     }
     told
-}
-
-fn find(key: &str) -> Option<Lock> {
-    let now = clock::now();
-    world::with(|world| {
-        let locks = &mut world.server.locks;
-        locks.retain(|stored| stored.ends > now);
-        let stored = locks.iter().find(|stored| stored.key == key)?;
-        Some(Lock { left: Some(ticks(stored.ends - now)), ..stored.lock })
-    })
-}
-
-/// Its end moves only where the rules say so: what is left is rounded.
-fn store(key: &str, lock: Option<Lock>) {
-    let (now, before) = (clock::now(), find(key));
-    world::with(|world| {
-        let locks = &mut world.server.locks;
-        let at = locks.iter().position(|stored| stored.key == key);
-        let ended = at.map(|at| locks.swap_remove(at).ends);
-        let Some(lock) = lock else { return };
-        let left = lock.left.expect("no script takes the end away");
-        let stays = before.is_some_and(|before| before.left == lock.left);
-        let ends = ended.filter(|_| stays).unwrap_or(now + TICK * u32::from(left));
-        locks.push(Stored { key: key.to_owned(), lock, ends });
-    });
-}
-
-fn id_of(id: &str) -> u8 {
-    world::with(|world| {
-        let ids = &mut world.server.ids;
-        let at = ids.iter().position(|known| known == id).unwrap_or_else(|| {
-            ids.push(id.to_owned());
-            ids.len() - 1
-        });
-        u8::try_from(at).expect("few holds")
-    })
-}
-
-fn answer(reply: Reply, told: i64) -> Answer {
-    let left = |left: Option<u8>| left.map_or("-1".to_owned(), |left| (TICK * u32::from(left)).as_millis().to_string());
-    let text = |id: u8| world::with(|world| world.server.ids[usize::from(id)].clone());
-    let (code, rest) = match reply {
-        Reply::Granted(count) => (Code::Granted, count.to_string()),
-        Reply::Lost => (Code::Lost, String::new()),
-        Reply::Busy(rest, id) => (Code::Busy, format!("{} {}", left(rest), text(id))),
-        Reply::Kept(rest) => (Code::Kept, left(rest)),
-        Reply::Gone => (Code::Gone, String::new()),
-        Reply::Released => (Code::Released, told.to_string()),
-        Reply::Handed => (Code::Handed, String::new()),
-        Reply::HandedBefore => (Code::Handed, "before".to_owned()),
-        Reply::Deeper(count) => (Code::Deeper, count.to_string()),
-        Reply::Free => (Code::Free, String::new()),
-        Reply::Held(id, count, rest) => (Code::Held, format!("{count} {} {}", left(rest), text(id))),
-    };
-    Answer::new(code, rest)
-}
-
-fn number(text: &str) -> u64 {
-    text.parse().expect("a number")
-}
-
-fn ticks(time: Duration) -> u8 {
-    u8::try_from(time.as_millis().div_ceil(TICK.as_millis())).expect("leases are short here")
 }

@@ -3,7 +3,7 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     future::poll_fn,
     rc::Rc,
     task::{Poll, Waker},
@@ -12,7 +12,10 @@ use std::{
 
 use shuttle::current::TaskId;
 
-use super::server::Server;
+use super::{
+    server::{self, Server},
+    tasks::Runtimes,
+};
 
 /// When a sleeper is woken, and which one.
 pub(super) type Alarm = (Duration, u64);
@@ -35,6 +38,9 @@ pub(crate) struct World {
     pub(crate) robbed: bool,
     pub(crate) luck: fastrand::Rng,
     pub(super) server: Server,
+    pub(super) runtimes: Runtimes,
+    /// The mutexes that each task has locked, by the types of their contents.
+    pub(super) locked: HashMap<Option<TaskId>, Vec<&'static str>>,
     /// Looked at whenever all are asleep.
     watched: Vec<(u64, Rc<dyn Fn()>)>,
     story: Vec<String>,
@@ -54,6 +60,8 @@ impl Default for World {
             robbed: false,
             luck: fastrand::Rng::with_seed(0),
             server: Server::default(),
+            runtimes: Runtimes::default(),
+            locked: HashMap::new(),
             watched: Vec::new(),
             story: Vec::new(),
         }
@@ -72,6 +80,7 @@ pub(crate) fn with<T>(look: impl FnOnce(&mut World) -> T) -> T {
 /// A new world.
 pub(super) fn begin(seed: u64, haste: usize) {
     end();
+    server::begin();
     let luck = fastrand::Rng::with_seed(seed);
     with(|world| (world.luck, world.hasty, world.haste) = (luck, haste > 0, haste));
 }
