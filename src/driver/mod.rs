@@ -36,7 +36,7 @@ pub(crate) use held::HeldLock;
 use crate::{
     clock::Moment,
     config::{Config, Name},
-    error::{Error, Lost},
+    error::{Error, Lost, Result},
     kind::Kind,
     lock::{self, Event, HoldId, Loss},
     owner::Owner,
@@ -68,8 +68,8 @@ pub(crate) struct Driver {
     abandoned: AtomicBool,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
-    /// Notified when a name was forgotten, once the client stops.
-    forgotten: Notify,
+    /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
+    changed: Notify,
 }
 
 /// The stages of [`Driver::life`].
@@ -96,7 +96,7 @@ impl Driver {
             life: AtomicU8::new(OPEN),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
-            forgotten: Notify::new(),
+            changed: Notify::new(),
         });
         let running = Running(Arc::clone(&driver));
         driver.spawn(async move { running.0.run(changes, seen).await });
@@ -111,9 +111,9 @@ impl Driver {
             let nap = self.timers.nap(was_idle);
             was_idle = false;
             tokio::select! {
+                () = self.done() => {}
                 () = sleep(nap) => was_idle = true,
                 () = self.timers.woken() => {}
-                () = self.forgotten.notified() => {}
                 Ok(()) = changes.changed() => {
                     let now = *changes.borrow_and_update();
                     self.reconnected(seen);
@@ -189,7 +189,7 @@ impl Driver {
         self.used.fetch_max(used, Ordering::SeqCst);
         self.names.remove_if(&(Arc::clone(lock.name.key()), lock.kind), |_, other| std::ptr::eq(&**other, lock));
         if self.is_stopping() {
-            self.forgotten.notify_waiters();
+            self.changed.notify_waiters();
         }
     }
 
@@ -239,8 +239,9 @@ impl Driver {
 
     // ---- the end ----
 
-    fn is_stopping(&self) -> bool {
-        self.life.load(Ordering::SeqCst) != OPEN
+    /// The client acquires no more locks.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.life.load(Ordering::SeqCst) != OPEN || self.is_abandoned()
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
@@ -264,7 +265,6 @@ impl Driver {
     /// All holds end, and are released.
     pub(crate) fn close(&self) {
         self.become_at_least(CLOSED);
-        self.forgotten.notify_one(); // the task may be done
         if self.is_abandoned() {
             self.give_up();
         }
@@ -273,17 +273,32 @@ impl Driver {
     fn become_at_least(&self, life: u8) {
         self.life.fetch_max(life, Ordering::SeqCst);
         self.all().iter().for_each(|lock| self.tell_life(lock));
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves once the client acquires no more locks.
+    pub(crate) async fn stopped(&self) {
+        self.until(Driver::is_stopping).await;
     }
 
     /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
     pub(crate) async fn idle(&self) {
+        self.until(|driver| driver.names.is_empty() || driver.is_abandoned()).await;
+    }
+
+    /// Resolves when the client is closed and nothing is under way.
+    pub(crate) async fn done(&self) {
+        self.until(Driver::is_done).await;
+    }
+
+    async fn until(&self, is_so: impl Fn(&Driver) -> bool) {
         loop {
-            let mut forgotten = pin!(self.forgotten.notified());
-            forgotten.as_mut().enable();
-            if self.names.is_empty() || self.is_abandoned() {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if is_so(self) {
                 return;
             }
-            forgotten.await;
+            changed.await;
         }
     }
 
@@ -292,15 +307,14 @@ impl Driver {
         self.gave_up.store(true, Ordering::SeqCst);
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
-        self.forgotten.notify_waiters();
-        self.forgotten.notify_one(); // for the task, which may be busy
+        self.changed.notify_waiters();
     }
 
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.
     fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
         self.all().iter().for_each(|lock| lock.end());
-        self.forgotten.notify_waiters();
+        self.changed.notify_waiters();
         if self.is_closed() {
             self.give_up(); // if the client closes later, `close` does that
         }
@@ -308,6 +322,11 @@ impl Driver {
 
     fn is_closed(&self) -> bool {
         self.life.load(Ordering::SeqCst) == CLOSED
+    }
+
+    /// An error after the client was closed.
+    pub(crate) fn refuse_if_closed(&self, what: &str, name: &str) -> Result<()> {
+        if self.is_closed() || self.is_abandoned() { Err(self.closed(what, name)) } else { Ok(()) }
     }
 
     /// The error for calls after the client was closed.
