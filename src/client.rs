@@ -15,7 +15,7 @@ use crate::{
     clock::Moment,
     config::{Config, Confirmed, Lease, Name, PubSub},
     credentials::{Credentials, CredentialsProvider},
-    engine::{Engine, Hold},
+    engine::Engine,
     error::{Error, Result},
     redis::Url,
     stats::Stats,
@@ -204,8 +204,7 @@ impl Client {
     /// ```
     #[must_use]
     pub fn held(&self) -> Vec<Held> {
-        let of_machine = self.engine.driver.held().into_iter().filter_map(Held::of_machine);
-        self.engine.holds().iter().filter_map(|hold| Held::of(hold)).chain(of_machine).collect()
+        self.engine.driver.held().into_iter().filter_map(Held::of).collect()
     }
 
     /// A script on a bare connection of this client. Benchmarks use it to measure the cost of everything else. Not part of the
@@ -263,15 +262,7 @@ pub struct Held {
 }
 
 impl Held {
-    fn of(hold: &Hold) -> Option<Held> {
-        let (since, holds, remaining) = hold.held()?;
-        let since = Instant::now().checked_sub(Moment::now().since(since))?;
-        Some(Held { name: hold.name.to_string(), id: hold.id().to_owned(), holds, since, remaining })
-    }
-}
-
-impl Held {
-    fn of_machine((name, id, since, holds, until): (Name, Box<str>, Moment, u32, Moment)) -> Option<Held> {
+    fn of((name, id, since, holds, until): (Name, Box<str>, Moment, u32, Moment)) -> Option<Held> {
         let since = Instant::now().checked_sub(Moment::now().since(since))?;
         Some(Held { name: name.to_string(), id: id.into(), holds, since, remaining: until.left() })
     }

@@ -1,4 +1,4 @@
-//! The guard: a lock that is held, whichever engine acquired it.
+//! The guard: a lock that is held.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -8,8 +8,9 @@ use tracing::Instrument;
 use crate::{
     clock::Moment,
     config::Lease,
+    ask::Asked,
     driver::HeldLock,
-    engine::{Engine, EngineGuard, ask},
+    engine::Engine,
     error::{Error, Lost, Result},
     failed::unexpected,
     owner::Owner,
@@ -46,25 +47,10 @@ use crate::{
 /// ```
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct Guard {
-    held: HeldBy,
-    span: HoldSpan,
-}
-
-/// All kinds run on the state machine. The older engine is to be removed.
-enum HeldBy {
+    held: HeldLock,
     /// The client lives as long as its guards.
-    Machine(HeldLock, #[expect(dead_code, reason = "it is only kept")] Arc<Engine>),
-    Engine(EngineGuard),
-}
-
-/// The same call for both.
-macro_rules! held {
-    ($guard:expr, $held:ident => $call:expr) => {
-        match $guard {
-            HeldBy::Machine($held, _) => $call,
-            HeldBy::Engine($held) => $call,
-        }
-    };
+    engine: Arc<Engine>,
+    span: HoldSpan,
 }
 
 /// The result of [protected](Guard::protect_outcome) work.
@@ -124,25 +110,22 @@ impl<T> Outcome<T> {
 }
 
 impl Guard {
-    pub(crate) fn of_machine(held: HeldLock, engine: &Arc<Engine>) -> Guard {
-        Guard { held: HeldBy::Machine(held, Arc::clone(engine)), span: HoldSpan::default() }
-    }
-
-    pub(crate) fn of_engine(held: EngineGuard) -> Guard {
-        Guard { held: HeldBy::Engine(held), span: HoldSpan::default() }
+    pub(crate) fn new(held: HeldLock, engine: &Arc<Engine>) -> Guard {
+        Guard { held, engine: Arc::clone(engine), span: HoldSpan::default() }
     }
 
     /// The span of the hold begins, below that of the caller.
     pub(crate) fn begin_span(&mut self) {
-        self.span = held!(&self.held, held => HoldSpan::new(held.server(), held.subject(), || held.id()));
+        let held = &self.held;
+        self.span = HoldSpan::new(held.server(), held.subject(), || held.id());
     }
 
     fn server(&self) -> &ServerLabel {
-        held!(&self.held, held => held.server())
+        self.held.server()
     }
 
     fn subject(&self) -> Subject<'_> {
-        held!(&self.held, held => held.subject())
+        self.held.subject()
     }
 
     /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
@@ -181,22 +164,18 @@ impl Guard {
     }
 
     async fn give_back(&mut self) -> Result<()> {
-        held!(&mut self.held, held => held.unlock().await)
+        self.held.unlock().await
     }
 
     /// As [`lost`](Guard::lost), without the guard. Like [`lost_token`](Guard::lost_token), it does not resolve after a release.
     #[cfg(feature = "blocking")]
     pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
-        use futures_util::future::Either;
-        match &self.held {
-            HeldBy::Machine(held, _) => Either::Left(held.watch()),
-            HeldBy::Engine(held) => Either::Right(held.watch()),
-        }
+        self.held.watch()
     }
 
     #[cfg(feature = "blocking")]
     pub(crate) fn command_timeout(&self) -> Duration {
-        held!(&self.held, held => held.command_timeout())
+        self.held.command_timeout()
     }
 
     /// Resolves when the client learns that the lock is lost, and at the latest when [`remaining`](Guard::remaining) is zero. Use it in
@@ -208,7 +187,7 @@ impl Guard {
     ///
     /// Dropping the future changes nothing. You can call it again.
     pub async fn lost(&self) -> Lost {
-        held!(&self.held, held => held.lost().await)
+        self.held.lost().await
     }
 
     /// A token for other tasks. The client cancels it when [`lost`](Guard::lost) would resolve. A release does not cancel it, unless
@@ -230,7 +209,7 @@ impl Guard {
     /// before.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        held!(&self.held, held => held.lost_token())
+        self.held.lost_token()
     }
 
     /// True if [`lost`](Guard::lost) would resolve now. Sends no request.
@@ -248,7 +227,7 @@ impl Guard {
     /// server may differ.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        held!(&self.held, held => held.remaining())
+        self.held.remaining()
     }
 
     /// Checks now on the server that this owner still holds the lock.
@@ -263,7 +242,7 @@ impl Guard {
     ///
     /// Dropping the future changes nothing.
     pub async fn check(&self) -> Result<()> {
-        held!(&self.held, held => held.confirm(None).await)
+        self.held.confirm(None).await
     }
 
     /// Extends the lease: it expires `lease` from now. Never shortens the lease.
@@ -279,14 +258,23 @@ impl Guard {
     /// If you drop the future, the lease may or may not be extended. It is never shortened.
     pub async fn extend(&self, lease: Duration) -> Result<()> {
         let lease = Lease::new("lease", lease)?;
-        held!(&self.held, held => held.confirm(Some(lease)).await)
+        self.held.confirm(Some(lease)).await
     }
 
     /// Runs a script that acts only if the server still has the hold.
     pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
-        match &self.held {
-            HeldBy::Machine(held, _) => machine_while_held(held, what, request).await,
-            HeldBy::Engine(held) => held.while_held(what, request).await,
+        if let Some(reason) = self.loss() {
+            return Err(Error::lost(self.name(), reason));
+        }
+        let asked = Asked { what, name: self.name(), request };
+        let answer = self.engine.tell(asked, self.engine.outage_ends()).await?;
+        match answer.code {
+            Code::Kept => Ok(()),
+            Code::Gone => {
+                self.held.confirm(None).await?; // notifies the holder
+                Err(Error::lost(self.name(), Lost::Removed))
+            }
+            _ => Err(unexpected(&answer)),
         }
     }
 
@@ -372,7 +360,7 @@ impl Guard {
     /// The hold count of this owner now. Nested calls that are still waiting for a reply count too.
     #[must_use]
     pub fn holds(&self) -> u32 {
-        held!(&self.held, held => held.holds())
+        self.held.holds()
     }
 
     /// The id of this hold: `clientUUID:n`, or `clientUUID:n:write` for a write lock. In Redis it is the name of a field in the hash that
@@ -382,61 +370,45 @@ impl Guard {
     /// request, has the id of the hold before. And readers of this client may share one hold on the server, and its id.
     #[must_use]
     pub fn id(&self) -> &str {
-        held!(&self.held, held => held.id())
+        self.held.id()
     }
 
     /// The owner of this hold, which may re-enter. Known only inside this process.
     #[must_use]
     pub fn owner(&self) -> &Owner {
-        held!(&self.held, held => held.owner())
+        self.held.owner()
     }
 
     /// The lock's name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        held!(&self.held, held => held.name())
+        self.held.name()
     }
 
     /// How it was lost, if it is.
     pub(crate) fn loss(&self) -> Option<Lost> {
-        held!(&self.held, held => held.loss())
+        self.held.loss()
     }
 
     /// When the last request was sent by which the server had it. It may have lost it at any time after that.
     pub(crate) fn last_confirmed(&self) -> Moment {
-        held!(&self.held, held => held.last_confirmed())
+        self.held.last_confirmed()
     }
 
     /// The lock's key in Redis.
     pub(crate) fn key(&self) -> &str {
-        held!(&self.held, held => held.key())
+        self.held.key()
     }
 
     /// The fencing token, if locks of this kind have one.
     pub(crate) fn fence(&self) -> Option<u64> {
-        held!(&self.held, held => held.fence())
-    }
-}
-
-async fn machine_while_held(held: &HeldLock, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
-    if let Some(reason) = held.loss() {
-        return Err(Error::lost(held.name(), reason));
-    }
-    let (redis, outage_timeout) = held.server_of_requests();
-    let answer = ask(redis, what, held.name(), request, outage_timeout).await?;
-    match answer.code {
-        Code::Kept => Ok(()),
-        Code::Gone => {
-            held.confirm(None).await?; // notifies the holder
-            Err(Error::lost(held.name(), Lost::Removed))
-        }
-        _ => Err(unexpected(&answer)),
+        self.held.fence()
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.span.note_loss(|| held!(&self.held, held => held.loss_before_release()));
+        self.span.note_loss(|| self.held.loss_before_release());
     }
 }
 

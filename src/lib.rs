@@ -116,6 +116,7 @@
 //! `std::time::Instant` continues, too. On other systems that clock may stop during sleep. When such a machine wakes up, its client may
 //! take an expired lease for a valid one until the next reply of the server, at most a third of a lease later.
 
+mod ask;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod client;
@@ -135,7 +136,6 @@ mod export;
 mod failed;
 mod guard;
 mod kind;
-#[allow(dead_code)] // the simulation uses some of it
 mod lock;
 mod owner;
 mod primitives;

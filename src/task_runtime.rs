@@ -4,12 +4,17 @@
 //! send releases even then. The price is a switch of threads per request: 7 % of a round trip on a two-core machine. From a
 //! multi-threaded runtime it would be up to 25 %.
 
-use std::{future::Future, io, thread};
+use std::{
+    future::{Future, pending},
+    io, thread,
+    time::Duration,
+};
 
 use tokio::{
     runtime::{Builder, Handle, RuntimeFlavor},
     sync::oneshot,
     task::JoinHandle,
+    time::sleep,
 };
 
 use crate::{
@@ -97,6 +102,14 @@ impl Spawner {
     pub(crate) fn handle(&self) -> &Handle {
         &self.0
     }
+}
+
+/// Waits for so long by the clock of the caller. Outside a runtime there is none.
+pub(crate) async fn pass(time: Duration) {
+    if Handle::try_current().is_err() {
+        return pending().await;
+    }
+    sleep(time).await;
 }
 
 fn is_threaded(runtime: &Handle) -> bool {

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &[
         "sync",
         "error",
@@ -26,6 +26,7 @@ const LAYERS: [&[&str]; 11] = [
     &["lock"],
     &["redis"],
     &["kind", "request", "failed", "task_runtime"],
+    &["ask"],
     &["driver"],
     &["engine"],
     &["guard"],

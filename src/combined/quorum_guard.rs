@@ -22,13 +22,12 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    engine::pass,
     error::{Error, Lost, Result},
     failed::GIVING_BACK,
     guard::Guard,
     primitives::Lock,
     sync::tokio,
-    task_runtime::TaskRuntime,
+    task_runtime::{TaskRuntime, pass},
 };
 
 /// A vote that is granted later than this after a majority counts from then on: meanwhile, another owner may have acquired the lock with

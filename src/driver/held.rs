@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, task::AbortHandle, time::sleep};
+use tokio::{runtime::Handle, task::AbortHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -28,7 +28,7 @@ use crate::{
     spans::ServerLabel,
     stats::Subject,
     sync::{std, tokio},
-    task_runtime::TaskRuntime,
+    task_runtime::{TaskRuntime, pass},
 };
 
 /// A lock that this process acquired. Dropping it releases it.
@@ -142,14 +142,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// Waits for so long by the clock of the caller. Outside a runtime there is none.
-async fn pass(time: Duration) {
-    if Handle::try_current().is_err() {
-        return std::future::pending().await;
-    }
-    sleep(time).await;
 }
 
 impl HeldLock {

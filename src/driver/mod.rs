@@ -39,7 +39,7 @@ pub(crate) use held::HeldLock;
 use crate::{
     clock::Moment,
     config::{Config, Name},
-    error::{Error, Lost},
+    error::{Error, Lost, Result},
     kind::Kind,
     lock::{self, Event, HoldId, Loss, Mode},
     owner::Owner,
@@ -67,13 +67,12 @@ pub(crate) struct Driver {
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
-    /// The runtime of the client has ended. The engine has the same value.
-    abandoned: Arc<AtomicBool>,
+    /// The runtime of the client has ended.
+    abandoned: AtomicBool,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
-    /// Notified when a name was forgotten, once the client stops. The task of the timers is woken, too: it must not share a `Notify` with
-    /// others, which could take its wake-up.
-    forgotten: Notify,
+    /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
+    changed: Notify,
 }
 
 /// The stages of [`Driver::life`].
@@ -88,8 +87,8 @@ impl Driver {
     pub(crate) fn start(
         client: String,
         config: Config,
-        (redis, counters): (Arc<Redis>, Arc<Counters>),
-        abandoned: Arc<AtomicBool>,
+        redis: Arc<Redis>,
+        counters: Arc<Counters>,
     ) -> Arc<Driver> {
         let mut changes = redis.changes();
         // Read here: locks can be acquired, and their server can change, before the task runs.
@@ -105,9 +104,9 @@ impl Driver {
             lanes: Lanes::default(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
-            abandoned,
+            abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
-            forgotten: Notify::new(),
+            changed: Notify::new(),
         });
         let running = Running(Arc::clone(&driver));
         driver.spawn(async move { running.0.run(changes, seen).await });
@@ -122,6 +121,7 @@ impl Driver {
             let nap = self.timers.nap(was_idle);
             was_idle = false;
             tokio::select! {
+                () = self.done() => {}
                 () = sleep(nap) => was_idle = true,
                 () = self.timers.woken() => {}
                 Ok(()) = changes.changed() => {
@@ -195,8 +195,7 @@ impl Driver {
         self.used.fetch_max(used, Ordering::SeqCst);
         self.names.remove_if(&(Arc::clone(lock.name.key()), lock.kind), |_, other| std::ptr::eq(&**other, lock));
         if self.is_stopping() {
-            self.forgotten.notify_waiters();
-            self.timers.wake(); // the task may be done
+            self.changed.notify_waiters();
         }
     }
 
@@ -250,8 +249,9 @@ impl Driver {
 
     // ---- the end ----
 
-    fn is_stopping(&self) -> bool {
-        self.life.load(Ordering::SeqCst) != OPEN
+    /// The client acquires no more locks.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.life.load(Ordering::SeqCst) != OPEN || self.is_abandoned()
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
@@ -279,7 +279,6 @@ impl Driver {
     /// All holds end, and are released.
     pub(crate) fn close(&self) {
         self.become_at_least(CLOSED);
-        self.timers.wake();
         if self.is_abandoned() {
             self.give_up();
         }
@@ -290,17 +289,32 @@ impl Driver {
         for lock in self.all() {
             self.life_event().into_iter().for_each(|event| lock.tell(event));
         }
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves once the client acquires no more locks.
+    pub(crate) async fn stopped(&self) {
+        self.until(Driver::is_stopping).await;
     }
 
     /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
     pub(crate) async fn idle(&self) {
+        self.until(|driver| driver.is_done() || driver.names.is_empty() || driver.is_abandoned()).await;
+    }
+
+    /// Resolves when the client is closed and nothing is under way.
+    pub(crate) async fn done(&self) {
+        self.until(Driver::is_done).await;
+    }
+
+    async fn until(&self, is_so: impl Fn(&Driver) -> bool) {
         loop {
-            let mut forgotten = pin!(self.forgotten.notified());
-            forgotten.as_mut().enable();
-            if self.is_done() || self.names.is_empty() || self.is_abandoned() {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if is_so(self) {
                 return;
             }
-            forgotten.await;
+            changed.await;
         }
     }
 
@@ -309,15 +323,14 @@ impl Driver {
         self.gave_up.store(true, Ordering::SeqCst);
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
-        self.forgotten.notify_waiters();
-        self.timers.wake();
+        self.changed.notify_waiters();
     }
 
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.
     fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
         self.all().iter().for_each(|lock| lock.end());
-        self.forgotten.notify_waiters();
+        self.changed.notify_waiters();
         if self.is_closed() {
             self.give_up(); // if the client closes later, `close` does that
         }
@@ -325,6 +338,11 @@ impl Driver {
 
     fn is_closed(&self) -> bool {
         self.life.load(Ordering::SeqCst) >= CLOSED
+    }
+
+    /// An error after the client was closed.
+    pub(crate) fn refuse_if_closed(&self, what: &str, name: &str) -> Result<()> {
+        if self.is_closed() || self.is_abandoned() { Err(self.closed(what, name)) } else { Ok(()) }
     }
 
     /// The error for calls after the client was closed.

@@ -6,8 +6,8 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
+    ask::Asked,
     client::Client,
-    clock::Moment,
     config::{Lease, Name},
     driver,
     engine::Engine,
@@ -131,7 +131,7 @@ impl Handle {
 
     /// True if that owner has a hold of this lock, lost or not.
     pub(super) fn is_held_by(&self, kind: &'static Kind, owner: &Owner) -> bool {
-        self.name.as_ref().is_ok_and(|name| self.engine.is_held_by(name, kind, owner))
+        self.name.as_ref().is_ok_and(|name| self.engine.driver.is_held_by(name, kind, owner))
     }
 
     /// The interval at which the client renews a lock without a fixed lease.
@@ -175,12 +175,8 @@ impl Handle {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Option<Guard>> {
-        Ok(if request.kind.rules.on_machine {
-            let held = driver::acquire(&self.engine.driver, request).await?;
-            held.map(|held| Guard::of_machine(held, &self.engine))
-        } else {
-            self.engine.take(request).await?.map(Guard::of_engine)
-        })
+        let held = driver::acquire(&self.engine.driver, request).await?;
+        Ok(held.map(|held| Guard::new(held, &self.engine)))
     }
 
     /// An error if a setting is not valid.
@@ -203,16 +199,15 @@ impl Handle {
 
     /// The holder of a lock that one owner holds at a time.
     pub(super) async fn inspect(&self, kind: &'static Kind) -> Result<Option<Holder>> {
-        let sent = Moment::now();
         let Some(held) = self.look(kind, ("inspect", ""), self.engine.outage_ends()).await? else { return Ok(None) };
         let holder = Holder::of(&held).ok_or_else(|| self.conflict())?;
-        self.named(kind, &holder.id, sent)?;
+        self.named(kind, &holder.id)?;
         Ok(Some(holder))
     }
 
-    /// The server has named this holder in the reply to a request that was sent at `sent`.
-    pub(super) fn named(&self, kind: &'static Kind, holder: &str, sent: Moment) -> Result<()> {
-        self.engine.named((&valid(&self.name)?, kind), holder, sent);
+    /// The server has named this holder.
+    pub(super) fn named(&self, kind: &'static Kind, holder: &str) -> Result<()> {
+        self.engine.driver.named_by_server(&valid(&self.name)?, kind, holder);
         Ok(())
     }
 
@@ -274,7 +269,7 @@ impl Handle {
     ) -> Result<Answer> {
         let name = valid(&self.name)?;
         let span = spans::tell(&self.engine.config.server, Subject { kind, name: self.name() }, what);
-        let told = self.engine.tell(what, &name, request, give_up).instrument(span.clone()).await;
+        let told = self.engine.tell(Asked { what, name: &name, request }, give_up).instrument(span.clone()).await;
         if let Err(error) = &told {
             spans::note_error(&span, error);
         }
@@ -301,7 +296,7 @@ struct ForcedOnDrop<'a>(&'a Engine, &'a Name);
 
 impl Drop for ForcedOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.forced(self.1);
+        self.0.driver.forced(self.1);
     }
 }
 

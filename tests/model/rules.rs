@@ -1,5 +1,5 @@
 //! What the scripts do, as one pure function: a lock and a request give the lock after it and a reply. `lua.rs` holds
-//! it against the scripts themselves, `protocol.rs` explores what clients make of it.
+//! it against the scripts themselves, `tests/simulation` has it as its server.
 
 // Which hold, and time: the simulation has others than the model.
 pub(crate) use super::units::{Id, Ticks, resting};
@@ -33,7 +33,7 @@ pub(crate) enum What {
     Release {
         level: u8,
     },
-    /// The last acquisition, before the time for which nobody else may have the lock. Not used by the clients of the model.
+    /// The last acquisition, before the time for which nobody else may have the lock.
     ReleaseEarly {
         rest: Ticks,
     },
