@@ -105,16 +105,6 @@ impl Lease {
         Ok(Lease(Duration::from_millis(time.as_millis().try_into().expect("a year of ms fits 64 bits"))))
     }
 
-    pub(crate) fn millis(self) -> u64 {
-        self.0.as_millis().try_into().expect("a year of ms fits 64 bits")
-    }
-
-    /// The part of the lease for which this process is certain to hold the lock. The clocks of client and server may each be off by
-    /// 500 ppm, the most that NTP adjusts; and timers fire up to 1 ms late.
-    pub(crate) fn certain(self) -> Duration {
-        self.0.saturating_sub(self.0 / 1000 + Duration::from_millis(1))
-    }
-
     /// The time after which to renew: a little less than a third of the lease, so that the reply arrives within the third.
     pub(crate) fn renewal(self) -> Duration {
         self.0.mul_f64(0.3)

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     clock::Moment,
     lock::Mode,
-    redis::{Answer, Part, PartBuilder, Script, prefixed},
+    redis::{Part, PartBuilder, Script, prefixed},
     stats::KindLabel,
 };
 
@@ -94,8 +94,6 @@ pub(crate) struct Rules {
     pub(crate) waits: Waits,
     /// The numbers of its holds.
     pub(crate) numbering: Numbering,
-    /// It runs on the state machine.
-    pub(crate) on_machine: bool,
     /// The lock may pass from hold to hold in this process without a request.
     pub(crate) passes_on: bool,
     /// The server returns a fencing token when it grants the lock or hands it over.
@@ -103,30 +101,6 @@ pub(crate) struct Rules {
     /// Other clients may shorten the lease, by default to no less than this. So after each confirmation the hold is certain for at most
     /// this long.
     pub(crate) sure: Option<Duration>,
-}
-
-/// The time for which a hold is certain, counted from the request that confirmed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sure {
-    /// No other client has shortened the lease.
-    AsUsual(Duration),
-    /// Another client has.
-    Shortened(Duration),
-    /// Another client has, or the request took that long to the server.
-    PerhapsShortened(Duration),
-}
-
-impl Sure {
-    /// The new end of that time, if it was `before`, and `promised` is the time until which the holder was told that it is certain. Only
-    /// proof that the lease was shortened moves the end to before that.
-    pub(crate) fn end(self, sent: Moment, before: Moment, promised: Moment) -> Moment {
-        match self {
-            Sure::AsUsual(time) if before == Moment::FAR => sent + time,
-            Sure::AsUsual(time) => before.max(sent + time),
-            Sure::Shortened(time) => sent + time,
-            Sure::PerhapsShortened(time) => promised.max(sent + time),
-        }
-    }
 }
 
 /// The suffix of the field of a hold that was released before its `min_hold` was over.
@@ -140,62 +114,19 @@ impl Rules {
         shared: false,
         waits: Waits::Here,
         numbering: Numbering::Lock,
-        on_machine: false,
         passes_on: true,
         has_token: false,
         sure: None,
     };
-
-    /// The time for which a hold is certain after a confirmation that was sent at `sent`. The reply has the time that was left on the
-    /// server; by this process, the lease ended at `end`. If the server had less, another client has shortened the lease, and may do so
-    /// again at once. The server may have run the request at any time between `sent` and now.
-    pub(crate) fn sure_after(&self, answer: &Answer, sent: Moment, end: Moment) -> Option<Sure> {
-        let left = answer.words().and_then(|[left, _]| left.parse().ok()).map(Duration::from_millis);
-        let short = |left: Duration| self.sure.map(|sure| sure.min(left - left / 1000));
-        match left {
-            Some(left) if left < end.left() => short(left).map(Sure::Shortened),
-            Some(left) if left < end.since(sent) => short(left).map(Sure::PerhapsShortened),
-            _ => self.sure.map(Sure::AsUsual),
-        }
-    }
 
     /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
     pub(crate) fn has_mark(&self) -> bool {
         self.shared || self.waits == Waits::Marked
     }
 
-    /// The time after which the trace of a waiter on the server expires.
-    pub(crate) fn trace(&self) -> Duration {
-        match self.waits {
-            Waits::Here => Duration::ZERO, // a reader's claim does not make its holds last longer
-            Waits::Marked => Duration::from_secs(3),
-            Waits::InLine => Duration::from_secs(30),
-        }
-    }
-
-    /// The longest sleep between two attempts while `holder` has the lock. It is the cost of a lost message, if the lease does not expire
-    /// sooner. A mark must not expire during the sleep: a `claimed` one, or one that is left beside a holder of the other kind. The next
-    /// waiters in a queue on the server must notice in time that the waiter before them does not come.
-    pub(crate) fn longest_nap(&self, holder: Option<&str>, place: Option<u64>, claimed: bool) -> Duration {
-        let is_marked = || !holder.is_some_and(|holder| self.is_of_kind(holder));
-        if claimed {
-            return Duration::from_secs(1);
-        }
-        match self.waits {
-            Waits::Marked if is_marked() => Duration::from_secs(1),
-            Waits::InLine if place.is_none_or(|place| place <= 2) => Duration::from_millis(2_500),
-            Waits::Here | Waits::Marked | Waits::InLine => Duration::from_secs(5),
-        }
-    }
-
     /// True if this is the id of a hold of this kind, held or resting. Ids do not distinguish kinds without a suffix.
     pub(crate) fn is_of_kind(&self, id: &str) -> bool {
         id.strip_suffix(REST).unwrap_or(id).ends_with(self.suffix)
-    }
-
-    /// True if other processes go first after a release. They are notified at the same moment, but take longer to react.
-    pub(crate) fn yields(&self) -> bool {
-        !self.shared && self.waits != Waits::InLine
     }
 }
 
@@ -244,16 +175,6 @@ impl Kind {
         if self.rules.sure.is_some() { words.arg(end.left().as_millis()).done() } else { words.done() }
     }
 
-    /// True if `acquire` has an argument after the channel: [`Kind::beside`], or a claim, or the command that notifies the next waiter.
-    pub(crate) fn has_last_word(&self) -> bool {
-        self.beside.is_some() || self.rules.waits == Waits::InLine
-    }
-
-    /// True if the lock can stay on the server beyond its own lease: its owner may also hold the other kind of the same name, and renew it.
-    pub(crate) fn may_outlast_its_lease(&self) -> bool {
-        self.barred_by.is_some()
-    }
-
     /// The two kinds of one lock that several may hold at once, and the one kind of others.
     pub(crate) fn of_mode(&'static self, mode: Mode) -> &'static Kind {
         match mode {
@@ -284,43 +205,5 @@ impl Eq for Kind {}
 impl Hash for Kind {
     fn hash<H: Hasher>(&self, state: &mut H) {
         ptr::hash(self, state);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::redis::Code;
-
-    const LIMIT: Duration = Duration::from_secs(30);
-
-    /// The end of what is certain after a reply that came a while after it was sent, if the server had `left` ms when it ran the request,
-    /// and the lease had `promised` ms when the request was sent. In ms after it was sent.
-    fn after_a_reply(left: u64, promised: u64) -> Duration {
-        let rules = Rules { sure: Some(LIMIT), ..Rules::PLAIN };
-        let sent = Moment::now();
-        let end = sent + Duration::from_millis(promised);
-        std::thread::sleep(Duration::from_millis(40)); // the request took this long, or the reply
-        let sure = rules.sure_after(&Answer::new(Code::Kept, format!("{left} yes")), sent, end);
-        sure.expect("the kind has a limit").end(sent, end, end).since(sent)
-    }
-
-    #[test]
-    fn a_request_that_took_long_does_not_look_like_a_shortened_lease() {
-        let time = Duration::from_millis;
-        assert_eq!(after_a_reply(20_000, 20_000), LIMIT, "not shortened");
-        assert_eq!(
-            after_a_reply(19_980, 20_000),
-            time(20_000),
-            "what was promised holds: perhaps the request took 20 ms"
-        );
-        assert_eq!(after_a_reply(100, 20_000), time(100) - time(100) / 1000, "shortened");
-    }
-
-    #[test]
-    fn a_late_reply_takes_back_nothing() {
-        let (sent, before) = (Moment::now(), Moment::now() + LIMIT + LIMIT);
-        assert_eq!(Sure::AsUsual(LIMIT).end(sent, before, before), before);
-        assert_eq!(Sure::AsUsual(LIMIT).end(sent, Moment::FAR, Moment::FAR), sent + LIMIT, "the first reply sets it");
     }
 }

@@ -8,7 +8,6 @@ use crate::{
     config::{Lease, Name},
     kind::Kind,
     owner::Owner,
-    stats::Subject,
     sync::tokio,
 };
 
@@ -26,13 +25,6 @@ pub(crate) struct AcquireRequest {
     /// The lock stays held for at least this long, even if it is released sooner.
     pub(crate) min_hold: Option<Lease>,
     pub(crate) wait_limit: WaitLimit,
-}
-
-impl AcquireRequest {
-    /// For statistics and spans.
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: self.kind.rules.label, name: &self.name }
-    }
 }
 
 /// The time to wait while another owner holds the lock.

@@ -24,7 +24,6 @@ use crate::{
     failed::{CONFIRMING, GIVING_BACK},
     lock::{Event, HoldId, Mode, Outcome, Ticket, Token},
     owner::Owner,
-    redis::Redis,
     spans::ServerLabel,
     stats::Subject,
     sync::{std, tokio},
@@ -252,11 +251,6 @@ impl HeldLock {
     /// As [`loss`](HeldLock::loss), unless it was released.
     pub(crate) fn loss_before_release(&self) -> Option<Lost> {
         if self.stage == Stage::Held { self.loss() } else { None }
-    }
-
-    /// For requests that only the holder makes: the server, and the time for which they are sent again.
-    pub(crate) fn server_of_requests(&self) -> (&Redis, Duration) {
-        (&self.lock().driver.redis, self.lock().driver.config.outage_timeout)
     }
 
     pub(crate) fn fence(&self) -> Option<u64> {

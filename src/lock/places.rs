@@ -349,6 +349,7 @@ impl Places {
         self.places.get(&id)
     }
 
+    #[allow(dead_code, reason = "the simulation uses it")]
     pub(crate) fn waiting_ids(&self) -> impl Iterator<Item = HoldId> {
         self.owners.values().copied()
     }

@@ -441,11 +441,13 @@ impl LockState {
     }
 
     /// The places in the queue on the server of owners that wait.
+    #[allow(dead_code, reason = "the simulation uses it")]
     pub(crate) fn places(&self) -> impl Iterator<Item = HoldId> {
         let places = if let Wanted::Places(places) = &self.wanted { Some(places.waiting_ids()) } else { None };
         places.into_iter().flatten()
     }
 
+    #[allow(dead_code, reason = "the simulation uses it")]
     pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.queue.contains(ticket)
     }
@@ -456,6 +458,7 @@ impl LockState {
     }
 
     /// The number of waiters, and the mode of the first one.
+    #[allow(dead_code, reason = "the simulation uses it")]
     pub(crate) fn waiting(&self) -> (usize, Option<Mode>) {
         (self.queue.len(), self.queue.first().map(|(_, first)| first.mode()))
     }

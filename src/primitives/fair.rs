@@ -30,7 +30,6 @@ static FAIR: Kind = Kind {
         label: KindLabel::Fair,
         waits: Waits::InLine,
         numbering: Numbering::Fair,
-        on_machine: true,
         passes_on: false,
         ..Rules::PLAIN
     },

@@ -29,7 +29,6 @@ static FENCED: Kind = Kind {
     rules: Rules {
         label: KindLabel::Fenced,
         numbering: Numbering::Fenced,
-        on_machine: true,
         passes_on: false,
         has_token: true,
         ..Rules::PLAIN

@@ -25,7 +25,7 @@ static LOCK: Kind = Kind {
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,
     barred_by: None,
-    rules: Rules { numbering: Numbering::Lock, on_machine: true, ..Rules::PLAIN },
+    rules: Rules { numbering: Numbering::Lock, ..Rules::PLAIN },
 };
 
 impl Client {

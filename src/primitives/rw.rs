@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     client::Client,
-    clock::Moment,
     error::{Error, Lost, Result},
     guard::Guard,
     kind::{ExtraKey, Kind, Numbering, Rules, Waits},
@@ -42,7 +41,6 @@ static READ: Kind = Kind {
         passes_on: false,
         sure: Some(OF_OTHERS),
         numbering: Numbering::ReadWrite,
-        on_machine: true,
         ..Rules::PLAIN
     },
 };
@@ -63,7 +61,6 @@ static WRITE: Kind = Kind {
         waits: Waits::Marked,
         passes_on: false,
         numbering: Numbering::ReadWrite,
-        on_machine: true,
         ..Rules::PLAIN
     },
 };
@@ -342,7 +339,6 @@ impl RwLock {
 
     async fn look(&self, what: &'static str) -> Result<RwState> {
         let asked = self.0.tell(what, (&READ, &READ.inspect), ("", ""), self.0.engine.outage_ends());
-        let sent = Moment::now();
         let state = RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())?;
         if let RwState::Write { writer, .. } = &state {
             self.0.named(&WRITE, &writer.id, sent)?;

@@ -176,11 +176,6 @@ impl Answer {
         all.iter().all(Option::is_some).then(|| all.map(Option::unwrap_or_default))
     }
 
-    /// True if this is the only word after the code.
-    pub(crate) fn is(&self, word: &str) -> bool {
-        self.rest == word
-    }
-
     /// The only word, if it is a number.
     pub(crate) fn number(&self) -> Option<u64> {
         self.rest.parse().ok()
