@@ -341,7 +341,7 @@ impl RwLock {
         let asked = self.0.tell(what, (&READ, &READ.inspect), ("", ""), self.0.engine.outage_ends());
         let state = RwState::of(&asked.await?).ok_or_else(|| self.0.conflict())?;
         if let RwState::Write { writer, .. } = &state {
-            self.0.named(&WRITE, &writer.id, sent)?;
+            self.0.named(&WRITE, &writer.id)?;
         }
         Ok(state)
     }

@@ -159,9 +159,6 @@ impl Dispatcher {
         wanted: u8,
     ) -> Result<(Answer, u8), Fault> {
         let (begun, link) = (Instant::now(), self.conn.link().await?);
-        if part.is_recalled() {
-            return Err(Fault::Closed); // the request was recalled
-        }
         let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
         let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted, begun).await? } else { 0 };
         Ok((answer, confirmed))
@@ -239,9 +236,6 @@ impl Dispatcher {
 
     async fn call(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         let link = self.conn.link().await?;
-        if part.is_recalled() {
-            return Err(Fault::Closed); // the request was recalled
-        }
         link.run(script, std::slice::from_ref(part)).await?.pop().expect("one part, one answer")
     }
 
@@ -315,8 +309,6 @@ impl Dispatcher {
         batch: &mut Vec<PendingRequest>,
     ) -> Result<Option<Answers>, Fault> {
         let mut call = pin!(async {
-            let recalled = batch.extract_if(.., |waiting| waiting.part.is_recalled());
-            recalled.for_each(|waiting| _ = waiting.answer.send(Err(Fault::Closed)));
             batch.retain(|waiting| !waiting.answer.is_closed());
             let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
             if parts.is_empty() { Ok(Some(Vec::new())) } else { link.try_run(script, &parts).await }

@@ -31,7 +31,7 @@ pub(crate) use keys::{LOCK_CHANNEL, prefixed};
 pub use memory::MemoryServer;
 #[cfg(feature = "bench")]
 pub(crate) use raw::Raw;
-pub(crate) use script::{Answer, Code, Part, PartBuilder, Recall, Script};
+pub(crate) use script::{Answer, Code, Part, PartBuilder, Script};
 pub(crate) use url::Url;
 
 use crate::{

@@ -5,7 +5,6 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -53,21 +52,6 @@ struct Words {
     /// The end of each word; keys come first.
     ends: Vec<u32>,
     keys: usize,
-    recall: Option<Recall>,
-}
-
-/// Recalls requests that were not sent yet: after `call`, no request that carries it is sent anymore.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Recall(Arc<AtomicBool>);
-
-impl Recall {
-    pub(crate) fn call(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_called(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
 }
 
 /// Collects the words of a [`Part`].
@@ -76,16 +60,12 @@ pub(crate) struct PartBuilder(Words);
 impl Part {
     /// Starts with the first key.
     pub(crate) fn of(key: &str) -> PartBuilder {
-        let words = Words { text: String::with_capacity(160), ends: Vec::with_capacity(8), keys: 0, recall: None };
+        let words = Words { text: String::with_capacity(160), ends: Vec::with_capacity(8), keys: 0 };
         PartBuilder(words).key(format_args!("{key}"))
     }
 
     pub(crate) fn key(&self) -> &str {
         &self.0.text[self.0.word(0)]
-    }
-
-    pub(super) fn is_recalled(&self) -> bool {
-        self.0.recall.as_ref().is_some_and(Recall::is_called)
     }
 
     /// All words, one after the other.
@@ -125,11 +105,6 @@ impl PartBuilder {
 
     pub(crate) fn arg(mut self, arg: impl fmt::Display) -> PartBuilder {
         self.0.push(format_args!("{arg}"));
-        self
-    }
-
-    pub(crate) fn recalled_by(mut self, recall: &Recall) -> PartBuilder {
-        self.0.recall = Some(recall.clone());
         self
     }
 

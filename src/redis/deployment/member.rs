@@ -104,10 +104,6 @@ async fn announce(
             else => return,
         };
         let Announced { mut answer, script, part, way, begun } = request;
-        if part.is_recalled() {
-            let _ = answer.send(Err(Fault::Closed));
-            continue;
-        }
         // A caller that leaves sends a release, and that comes after this.
         let sent = tokio::select! {
             biased;

@@ -50,9 +50,6 @@ impl MemoryLink {
 
     /// The server has it when this is first polled: requests arrive in that order.
     pub(in crate::redis) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        if part.is_recalled() {
-            return Err(Fault::not_sent("it was recalled"));
-        }
         self.connected.counters.calls.up();
         self.connected.counters.requests.up();
         self.exchange(move |state| state.execute(script, &part)).await
