@@ -47,30 +47,6 @@ async fn a_lock_that_was_handed_over_and_ended_unseen_is_taken_anew() {
     assert!(!server.exists("x"));
 }
 
-/// A nested call is granted, and its caller does not look. The outer guard is dropped, and the lease ends. The owner has released all that
-/// it knows of, so it acquires the lock anew.
-#[tokio::test]
-async fn a_nested_lock_that_was_granted_and_ended_unseen_is_taken_anew() {
-    let server = Server::start();
-    let client = plain(&server).await;
-    let lock = client.lock("x").owner(&Owner::new()).lease(ms(1_000));
-    let outer = lock.lock().await.expect("free");
-    let mut kept = pin!(lock.lock());
-    server.freeze(); // else the reply may be there before the poll is over
-    assert!(poll_once(kept.as_mut()).is_pending(), "without a round trip");
-    server.thaw();
-    let granted = [(outer.id().to_owned(), 2)];
-    until("the grant", ms(3_000), || server.lock("x") == granted).await;
-    sleep(ms(200)).await; // a task of the client takes the request over, and gets the reply
-    drop(outer);
-    until("the lease to end", ms(3_000), || !server.exists("x")).await;
-    let (taken, _) = within("a lock", ms(3_000), kept).await;
-    let guard = taken.expect("free");
-    assert!(!guard.is_lost(), "lost from the start: {guard:?}");
-    guard.unlock().await.expect("ours to the end");
-    assert!(!server.exists("x"));
-}
-
 /// `held` is given back, the first of the client's waiters is not there, and the next has the lock all the same.
 async fn goes_to_the_next(server: &Server, client: &Client, held: Guard) {
     let lock = client.lock("x").owner(&Owner::new());
