@@ -6,9 +6,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
+    ask::Asked,
     clock::Moment,
     config::Lease,
-    ask::Asked,
     driver::HeldLock,
     engine::Engine,
     error::{Error, Lost, Result},

@@ -14,8 +14,6 @@ use crate::{
 /// A call that acquires a lock.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
-    /// When the call began. A single attempt ends one `command_timeout` after this, whatever it waits for.
-    pub(crate) since: Instant,
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) kind: &'static Kind,

@@ -84,12 +84,7 @@ const DONE: u8 = 3;
 
 impl Driver {
     /// Starts the task of the timers, on the present runtime.
-    pub(crate) fn start(
-        client: String,
-        config: Config,
-        redis: Arc<Redis>,
-        counters: Arc<Counters>,
-    ) -> Arc<Driver> {
+    pub(crate) fn start(client: String, config: Config, redis: Arc<Redis>, counters: Arc<Counters>) -> Arc<Driver> {
         let mut changes = redis.changes();
         // Read here: locks can be acquired, and their server can change, before the task runs.
         let seen = *changes.borrow_and_update();

@@ -186,7 +186,6 @@ impl Handle {
             return Err(Error::config("min_hold", "it is longer than the lease"));
         }
         Ok(AcquireRequest {
-            since: Instant::now(),
             name: valid(&self.name)?,
             owner: self.acts_for.owner(),
             kind,

@@ -3,9 +3,7 @@
 use std::{
     fmt::{self, Write},
     ops::Range,
-    sync::{
-        Arc, OnceLock,
-    },
+    sync::{Arc, OnceLock},
 };
 
 use super::fault::Fault;
