@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     By, Driver, HeldLock,
-    calls::{AcquiredHow, CallResult, Cause, Polled},
+    calls::{AcquiredHow, CallResult, Cause, PendingCall, Polled},
     lost,
     named::{NamedLock, now},
     slot::Slot,
@@ -161,10 +161,19 @@ pub(super) struct Call {
 impl Call {
     /// The result, and when the call began. An error if the runtime of the client has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(CallResult, Moment)>> {
-        self.poll_requests(cx);
-        let polled = self.lock.inner().calls.poll(self.ticket, cx.waker());
+        let polled = loop {
+            self.poll_requests(cx);
+            match self.lock.inner().calls.poll(self.ticket, cx.waker()) {
+                Polled::Pending { replaced, lent } if !lent.is_empty() => {
+                    self.slots.extend(lent);
+                    drop(replaced);
+                }
+                polled => break polled,
+            }
+        };
         match polled {
-            Polled::Ended(result, since) => {
+            Polled::Ended(result, since, lent) => {
+                self.slots.extend(lent);
                 if result.outcome != Outcome::Acquired {
                     self.ending = OnDrop::GoesOn; // it has left already
                 }
@@ -173,7 +182,7 @@ impl Call {
             Polled::Pending { .. } if self.lock.driver.has_ended() => {
                 Poll::Ready(Err(self.lock.driver.closed(self.what, &self.lock.name)))
             }
-            Polled::Pending { replaced } => {
+            Polled::Pending { replaced, .. } => {
                 drop(replaced);
                 Poll::Pending
             }
@@ -201,13 +210,14 @@ impl Drop for Call {
     fn drop(&mut self) {
         leave(&self.lock, std::mem::take(&mut self.slots));
         let (lock, ticket, ending) = (&self.lock, self.ticket, self.ending);
-        lock.with(By::Client, |inner, fed| {
+        let (call, _) = lock.with(By::Client, |inner, fed| {
             let call = inner.calls.forget(ticket);
             if ending == OnDrop::Leaves {
                 inner.handle(lock, Event::Dropped(ticket), fed);
             }
             call // dropped after the mutex is unlocked
         });
+        leave(lock, call.map(PendingCall::into_lent).unwrap_or_default());
     }
 }
 

@@ -1,13 +1,15 @@
 //! The calls about one name that wait for a result.
 
-use std::{collections::BTreeMap, task::Waker};
+use std::{collections::BTreeMap, mem, sync::Arc, task::Waker};
 
 use tokio_util::sync::CancellationToken;
 
+use super::slot::Slot;
 use crate::{
     lock::{Moment, Outcome, Ticket},
     redis::Fault,
     stats::AcquiredBy,
+    sync::std,
 };
 
 /// How a caller learns its result.
@@ -24,6 +26,18 @@ pub(super) struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
+    /// Requests that the caller is to poll, until it takes them.
+    lent: Vec<Arc<Slot>>,
+}
+
+impl PendingCall {
+    fn new(caller: Caller, since: Moment) -> PendingCall {
+        PendingCall { caller, since, result: None, lent: Vec::new() }
+    }
+
+    pub(super) fn into_lent(self) -> Vec<Arc<Slot>> {
+        self.lent
+    }
 }
 
 /// The result of a call.
@@ -51,11 +65,21 @@ pub(super) enum Cause {
     OwnRelease,
 }
 
-/// What a caller gets when it polls.
+/// What a caller gets when it polls. With the result, the requests that it was to poll, which another task goes on with.
 #[derive(Debug)]
 pub(super) enum Polled {
-    Ended(CallResult, Moment),
-    Pending { replaced: Option<Waker> },
+    Ended(CallResult, Moment, Vec<Arc<Slot>>),
+    /// It is to poll these requests.
+    Pending {
+        replaced: Option<Waker>,
+        lent: Vec<Arc<Slot>>,
+    },
+}
+
+impl Polled {
+    fn pending(replaced: Option<Waker>) -> Polled {
+        Polled::Pending { replaced, lent: Vec::new() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -63,27 +87,38 @@ pub(super) struct Calls(BTreeMap<Ticket, PendingCall>);
 
 impl Calls {
     pub(super) fn begin(&mut self, ticket: Ticket, since: Moment) {
-        self.0.insert(ticket, PendingCall { caller: Caller::Polled(None), since, result: None });
+        self.0.insert(ticket, PendingCall::new(Caller::Polled(None), since));
     }
 
     /// The guard with this ticket was dropped. Its token is cancelled if the lock was lost before.
     pub(super) fn begin_left(&mut self, ticket: Ticket, token: CancellationToken, since: Moment) {
-        self.0.insert(ticket, PendingCall { caller: Caller::Left(token), since, result: None });
+        self.0.insert(ticket, PendingCall::new(Caller::Left(token), since));
     }
 
     /// The result, if there is one. Else the waker is kept. The waker that it replaces must be dropped after the mutex is unlocked: it can be
     /// the last that keeps a task, and with it a guard.
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
-        let Some(call) = self.0.get_mut(&ticket) else { return Polled::Pending { replaced: None } };
+        let Some(call) = self.0.get_mut(&ticket) else { return Polled::pending(None) };
         if call.result.is_some() {
-            let ended = self.0.remove(&ticket).and_then(|call| Some((call.result?, call.since)));
-            return ended.map_or(Polled::Pending { replaced: None }, |(result, since)| Polled::Ended(result, since));
+            let ended =
+                self.0.remove(&ticket).and_then(|call| Some(Polled::Ended(call.result?, call.since, call.lent)));
+            return ended.unwrap_or(Polled::pending(None));
         }
-        match &mut call.caller {
-            Caller::Polled(Some(before)) if before.will_wake(waker) => Polled::Pending { replaced: None },
-            Caller::Polled(before) => Polled::Pending { replaced: before.replace(waker.clone()) },
-            Caller::Left(_) => Polled::Pending { replaced: None },
-        }
+        let replaced = match &mut call.caller {
+            Caller::Polled(Some(before)) if before.will_wake(waker) => None,
+            Caller::Polled(before) => before.replace(waker.clone()),
+            Caller::Left(_) => None,
+        };
+        Polled::Pending { replaced, lent: mem::take(&mut call.lent) }
+    }
+
+    /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller.
+    pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
+        let call = self.0.get_mut(&ticket).filter(|call| call.result.is_none())?;
+        let Caller::Polled(waker) = &call.caller else { return None };
+        let waker = waker.clone()?;
+        call.lent.push(Arc::clone(slot));
+        Some(waker)
     }
 
     /// Drop what it returns after the mutex is unlocked.

@@ -473,10 +473,27 @@ impl Inner {
                 fed.effects.slots.push(slot);
             }
             By::Client => {
+                if matches!(event, Event::Message(Channel::Place(_))) && self.lend(lock, (id, request), now, fed) {
+                    return;
+                }
                 let lane = if self.trouble.is_some() { Condition::InTrouble } else { Condition::Usual };
                 fed.effects.sends.push((id, request, lane));
             }
         }
+    }
+
+    /// The waiter whose turn it is goes on with its own request, as with its first one. True if it is polled.
+    fn lend(&mut self, lock: &NamedLock, (id, request): (RequestId, Request), now: Moment, fed: &mut Fed<'_>) -> bool {
+        let Request::Acquire { id: place, .. } = request else { return false };
+        let Some(waiter) = self.state.first_at(place) else { return false };
+        let slot = Arc::new(Slot::new(id, request, from_machine(now), lock.work(request)));
+        let waker = self.calls.lend(waiter, &slot);
+        let is_lent = waker.is_some();
+        if is_lent {
+            self.slots.push(slot);
+        }
+        fed.effects.wakers.extend(waker);
+        is_lent
     }
 
     fn note_attempt(&mut self, request: &Request, event: &Event) {

@@ -1,6 +1,7 @@
 //! A request under way that its caller polls. The caller can leave it, and the client can take it over.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -42,5 +43,11 @@ impl Slot {
 
     fn work(&self) -> MutexGuard<'_, Option<Work>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("id", &self.id).field("request", &self.request).finish_non_exhaustive()
     }
 }

@@ -428,6 +428,12 @@ impl LockState {
         listening.is_some_and(|listening| listening != Listening::Off)
     }
 
+    /// The first waiter of the owner that has this place in the queue on the server.
+    pub(crate) fn first_at(&self, place: HoldId) -> Option<Ticket> {
+        let Wanted::Places(places) = &self.wanted else { return None };
+        self.queue.first_of(places.waiting(place)?.owner()).map(|(ticket, _)| ticket)
+    }
+
     /// The place of this waiter in the queue on the server.
     pub(crate) fn place_of(&self, ticket: Ticket) -> Option<HoldId> {
         let owner = self.queue.get(ticket)?.owner;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     family::{clean, idle},
-    support::{Server, Stopwatch, client, ms, plain, until, within},
+    support::{Server, Stopwatch, client, ms, plain, poll_until, until, within},
 };
 
 const SOON: Duration = ms(3_000);
@@ -123,6 +123,24 @@ async fn a_dead_head_costs_the_others_no_more_than_its_grace() {
         next.expect("no panic").unlock().await.expect("ours");
         clean(&server, &two).await;
     }
+}
+
+/// It is notified as the others are, and has half a second to look.
+#[tokio::test]
+async fn one_that_is_not_polled_is_passed_over_soon() {
+    let (server, one, two) = two_clients().await;
+    let (guard, kept) = (lock(&one).lock().await.expect("free"), lock(&one));
+    let mut kept = Box::pin(kept.lock());
+    poll_until("it to stand in line", kept.as_mut(), || in_line(&server) == 1).await;
+    let waiting = waits(&two);
+    until("the next to stand in line", SOON, || in_line(&server) == 2).await;
+    let called = Stopwatch::start();
+    guard.unlock().await.expect("ours");
+    let (next, _) = within("its turn", SOON, waiting).await;
+    assert!(called.elapsed() < ms(1_000), "{}", called.elapsed());
+    next.expect("no panic").unlock().await.expect("ours");
+    drop(kept);
+    clean(&server, &two).await;
 }
 
 /// Redisson's waiters sleep until they are told: behind a dead head they are called when its time to come is over, also by a client
