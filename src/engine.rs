@@ -145,7 +145,7 @@ impl Engine {
     pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.driver.stop();
-        let _ = timeout(grace, self.driver.idle()).await; // after that, all are told
+        let _ = timeout(grace, self.driver.idle()).await; // then all holders are notified
         self.close().await
     }
 
@@ -158,6 +158,9 @@ impl Engine {
         }
         let done = timeout(CLOSING, self.driver.idle()).await;
         self.driver.give_up();
+        if self.driver.is_abandoned() {
+            return Err(Error::abandoned("releasing all locks", "")); // meanwhile
+        }
         done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None))
     }
 
