@@ -71,8 +71,6 @@ pub(crate) struct After {
     pub(crate) published: bool,
 }
 
-pub(crate) type Rules = fn(Option<Lock>, Request) -> After;
-
 pub(crate) fn run(lock: Option<Lock>, Request { id, what }: Request) -> After {
     let mine = lock.filter(|lock| lock.id == id);
     match (what, mine) {
