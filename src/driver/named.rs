@@ -122,7 +122,7 @@ impl NamedLock {
             tickets: 0,
             slots: Vec::new(),
             timer: None,
-            channels: HashMap::new(),
+            channels: HashMap::default(),
             attempt: None,
             trouble: None,
             holder: None,
