@@ -11,11 +11,10 @@ use tokio::{runtime::Handle, task::AbortHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    By,
-    acquire::{Call, OnDrop, error},
+    call::{Call, OnDrop, error},
     calls::CallResult,
-    lost,
-    named::{Fed, Inner, NamedLock, from_machine, now},
+    named::{By, Fed, Inner, NamedLock},
+    translate::{from_machine, lost, now},
 };
 use crate::{
     clock::Moment,

@@ -1,10 +1,13 @@
 //! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
 //! notifies their callers.
 //!
-//! From the bottom up: `wire`, `slot`, `notes`, `calls`, `lanes`, `timers`, `named`, `reports`, `acquire`, `held`.
+//! From the bottom up: `translate`, `wire`, `slot`, `notes`, `calls`, `lanes`, `timers`, `reports`, `channels`, `shared`, `named`, `call`,
+//! `held`, `acquire`. Each file imports only from those before it.
 
 mod acquire;
+mod call;
 mod calls;
+mod channels;
 #[cfg(leasehold_explore)]
 #[path = "../../tests/explore/scenarios.rs"]
 mod explore;
@@ -13,74 +16,33 @@ mod lanes;
 mod named;
 mod notes;
 mod reports;
+mod shared;
 mod slot;
 mod timers;
+mod translate;
 mod wire;
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
-use dashmap::DashMap;
-use tokio::{
-    sync::{Notify, watch},
-    time::sleep,
-};
+use tokio::{sync::watch, time::sleep};
 
 pub(crate) use acquire::acquire;
 pub(crate) use held::HeldLock;
+pub(crate) use named::Driver;
 
 use crate::{
     clock::Moment,
     config::{Config, Name},
-    error::{Error, Lost, Result},
     kind::Kind,
-    lock::{self, Event, HoldId, Loss, Mode},
+    lock::{self, Event, HoldId, Mode},
     owner::Owner,
     redis::Redis,
     stats::Counters,
-    sync::{dashmap, std, tokio},
-    task_runtime::Spawner,
+    sync::{std, tokio},
 };
-use lanes::Lanes;
-use named::{By, NamedLock, from_machine};
-use timers::Timers;
-
-/// The names that one client uses, and what they share.
-#[derive(Debug)]
-pub(crate) struct Driver {
-    /// The id of the client.
-    client: Box<str>,
-    config: Config,
-    redis: Arc<Redis>,
-    counters: Arc<Counters>,
-    runtime: Spawner,
-    names: DashMap<(Arc<str>, &'static Kind), Arc<NamedLock>>,
-    timers: Timers,
-    lanes: Lanes,
-    /// No name that was forgotten has used a number above this one.
-    used: AtomicU64,
-    life: AtomicU8,
-    /// The runtime of the client has ended.
-    abandoned: AtomicBool,
-    /// The client has closed although releases were under way.
-    gave_up: AtomicBool,
-    /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
-    changed: Notify,
-}
-
-/// The stages of [`Driver::life`].
-const OPEN: u8 = 0;
-const STOPPING: u8 = 1;
-const CLOSED: u8 = 2;
-/// Closed, and nothing is held, wanted or under way anymore.
-const DONE: u8 = 3;
+use named::NamedLock;
+use shared::{CLOSED, STOPPING, Shared};
+use translate::from_machine;
 
 impl Driver {
     /// Starts the task of the timers, on the present runtime.
@@ -88,21 +50,7 @@ impl Driver {
         let mut changes = redis.changes();
         // Read here: locks can be acquired, and their server can change, before the task runs.
         let seen = *changes.borrow_and_update();
-        let driver = Arc::new(Driver {
-            client: client.into(),
-            config,
-            redis,
-            counters,
-            runtime: Spawner::here(),
-            names: DashMap::new(),
-            timers: Timers::new(),
-            lanes: Lanes::default(),
-            used: AtomicU64::new(0),
-            life: AtomicU8::new(OPEN),
-            abandoned: AtomicBool::new(false),
-            gave_up: AtomicBool::new(false),
-            changed: Notify::new(),
-        });
+        let driver = Arc::new(Shared::new(client, config, redis, counters));
         let running = Running(Arc::clone(&driver));
         driver.spawn(async move { running.0.run(changes, seen).await });
         driver
@@ -137,36 +85,10 @@ impl Driver {
         }
     }
 
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(work);
-    }
-
-    /// A request waits for its turn for at most this long, and then for its reply for as long.
-    fn request_limit(&self) -> Duration {
-        lock::step_of_request(self.config.command_timeout)
-    }
-
-    fn machine_config(&self) -> lock::Config {
-        lock::Config {
-            watchdog: *self.config.watchdog,
-            command_timeout: self.config.command_timeout,
-            outage_timeout: self.config.outage_timeout,
-            // Replicas do not confirm a hand-over. So if replicas must confirm, there are no hand-overs.
-            handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
-            round_trip: self.counters.round_trip.get(),
-            publishes: !self.redis.publish().is_empty(),
-        }
-    }
-
-    fn rules_of(&self, kind: &'static Kind) -> lock::Rules {
-        let reading = kind.of_mode(Mode::Shared);
-        lock::Rules { passes_on: kind.rules.passes_on, has_marks: kind.rules.has_mark(), sure: reading.rules.sure }
-    }
-
     // ---- names ----
 
     /// The lock of this name. A lock that is about to be forgotten is replaced.
-    fn named(self: &Arc<Self>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
+    fn lock_of(self: &Arc<Self>, name: &Name, kind: &'static Kind) -> Arc<NamedLock> {
         let kind = kind.of_mode(Mode::Exclusive); // readers and writers have one lock
         let key = || (Arc::clone(name.key()), kind);
         if let Some(lock) = self.names.get(&key()) {
@@ -174,32 +96,6 @@ impl Driver {
         }
         // Made with its shard of the map locked: a client that stops sees it there, or it sees that the client stops.
         Arc::clone(&self.names.entry(key()).or_insert_with(|| NamedLock::new(self, name, kind)))
-    }
-
-    /// What a lock must know that was made after the client was stopped or closed.
-    fn life_event(&self) -> Option<Event> {
-        match self.life.load(Ordering::SeqCst) {
-            OPEN => None,
-            STOPPING => Some(Event::Stop),
-            _ => Some(Event::Close),
-        }
-    }
-
-    /// Removes a lock from the map. Its numbers must not be used again.
-    fn forget(&self, lock: &NamedLock, used: u64) {
-        self.used.fetch_max(used, Ordering::SeqCst);
-        self.names.remove_if(&(Arc::clone(lock.name.key()), lock.kind), |_, other| std::ptr::eq(&**other, lock));
-        if self.is_stopping() {
-            self.changed.notify_waiters();
-        }
-    }
-
-    fn used(&self) -> u64 {
-        self.used.load(Ordering::SeqCst)
-    }
-
-    fn all(&self) -> Vec<Arc<NamedLock>> {
-        self.names.iter().map(|entry| Arc::clone(&entry)).collect()
     }
 
     /// The lock of this name, if this client uses it.
@@ -244,28 +140,6 @@ impl Driver {
 
     // ---- the end ----
 
-    /// The client acquires no more locks.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.life.load(Ordering::SeqCst) != OPEN || self.is_abandoned()
-    }
-
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::SeqCst)
-    }
-
-    /// No call gets a result anymore.
-    fn has_ended(&self) -> bool {
-        self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
-    }
-
-    /// Once true, it stays true: a call that comes later is refused, although its name is in the map for a moment.
-    fn is_done(&self) -> bool {
-        if self.is_closed() && self.names.is_empty() {
-            self.life.fetch_max(DONE, Ordering::SeqCst);
-        }
-        self.life.load(Ordering::SeqCst) == DONE
-    }
-
     /// No new holds.
     pub(crate) fn stop(&self) {
         self.become_at_least(STOPPING);
@@ -280,69 +154,29 @@ impl Driver {
     }
 
     fn become_at_least(&self, life: u8) {
-        self.life.fetch_max(life, Ordering::SeqCst);
+        self.becomes_at_least(life);
         for lock in self.all() {
             self.life_event().into_iter().for_each(|event| lock.tell(event));
         }
-        self.changed.notify_waiters();
-    }
-
-    /// Resolves once the client acquires no more locks.
-    pub(crate) async fn stopped(&self) {
-        self.until(Driver::is_stopping).await;
-    }
-
-    /// Resolves when nothing is held, wanted or under way. After [`stop`](Driver::stop).
-    pub(crate) async fn idle(&self) {
-        self.until(|driver| driver.is_done() || driver.names.is_empty() || driver.is_abandoned()).await;
-    }
-
-    /// Resolves when the client is closed and nothing is under way.
-    pub(crate) async fn done(&self) {
-        self.until(Driver::is_done).await;
-    }
-
-    async fn until(&self, is_so: impl Fn(&Driver) -> bool) {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if is_so(self) {
-                return;
-            }
-            changed.await;
-        }
+        self.has_changed();
     }
 
     /// Ends although releases are under way.
     pub(crate) fn give_up(&self) {
-        self.gave_up.store(true, Ordering::SeqCst);
+        self.gives_up();
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
-        self.changed.notify_waiters();
+        self.has_changed();
     }
 
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.
     fn abandon(&self) {
-        self.abandoned.store(true, Ordering::SeqCst);
+        self.is_now_abandoned();
         self.all().iter().for_each(|lock| lock.end());
-        self.changed.notify_waiters();
+        self.has_changed();
         if self.is_closed() {
             self.give_up(); // if the client closes later, `close` does that
         }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.life.load(Ordering::SeqCst) >= CLOSED
-    }
-
-    /// An error after the client was closed.
-    pub(crate) fn refuse_if_closed(&self, what: &str, name: &str) -> Result<()> {
-        if self.is_closed() || self.is_abandoned() { Err(self.closed(what, name)) } else { Ok(()) }
-    }
-
-    /// The error for calls after the client was closed.
-    fn closed(&self, what: &str, name: &str) -> Error {
-        if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
     }
 }
 
@@ -354,14 +188,5 @@ impl Drop for Running {
         if !self.0.is_done() {
             self.0.abandon();
         }
-    }
-}
-
-fn lost(loss: Loss) -> Lost {
-    match loss {
-        Loss::Removed => Lost::Removed,
-        Loss::Expired => Lost::Expired,
-        Loss::MaxHold => Lost::MaxHold,
-        Loss::Closed => Lost::Closed,
     }
 }

@@ -1,7 +1,6 @@
 //! One name: the state of its lock behind one mutex, and what follows from each event.
 
 use std::{
-    collections::HashMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
@@ -10,13 +9,15 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Driver,
     calls::{AcquiredHow, CallResult, Calls, Cause, Notice},
+    channels::{Channels, Messages},
     lanes::Condition,
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
+    shared::Shared,
     slot::{Slot, Work},
     timers::TimerKey,
+    translate::{from_machine, lost, now},
     wire::{Replied, Sending, field, mode_of},
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
         Action, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId,
         Ticket,
     },
-    redis::{Fault, Listener, Subscription, source},
+    redis::{Fault, Listener, source},
     stats::{AcquiredBy, Subject},
     sync::{std, tokio},
 };
@@ -46,6 +47,9 @@ pub(super) enum By {
     /// A task of the client.
     Client,
 }
+
+/// The names of one client, and what they share.
+pub(crate) type Driver = Shared<NamedLock>;
 
 /// One name of one kind of lock, in one client. Reading and writing are two kinds of one lock.
 pub(crate) struct NamedLock {
@@ -67,36 +71,17 @@ pub(super) struct Inner {
     /// Requests that their callers poll, by id: in the order in which they were sent.
     slots: Vec<Arc<Slot>>,
     timer: Option<TimerKey>,
-    channels: HashMap<Channel, ListenedChannel>,
+    channels: Channels,
     /// The last attempt for a new hold: its id, and why it was sent.
     attempt: Option<(HoldId, AcquiredBy)>,
     /// The last reason for which a request has failed.
     trouble: Option<Box<Cause>>,
     /// The holder that the server named last.
     holder: Option<Box<str>>,
-    pub(super) reporter: Option<Reporter>,
-    /// A warning was last logged about this waiter.
-    pub(super) reported: Option<Ticket>,
+    reporter: Reporter,
     gauges: NameGauges,
     /// It is no longer in the client's map, and a caller that finds it makes a new one.
     is_forgotten: bool,
-}
-
-/// A channel on which waiters are notified.
-struct ListenedChannel {
-    messages: Messages,
-    /// Why the last request for this place was sent.
-    sent: AcquiredBy,
-    /// The position of this place in the queue on the server, 1 for the next waiter.
-    position: Option<u64>,
-}
-
-/// The subscription to a channel.
-enum Messages {
-    None,
-    /// One thread is about to change it.
-    Changing,
-    Subscribed(Subscription),
 }
 
 /// What is done after the mutex is unlocked.
@@ -122,12 +107,11 @@ impl NamedLock {
             tickets: 0,
             slots: Vec::new(),
             timer: None,
-            channels: HashMap::new(),
+            channels: Channels::default(),
             attempt: None,
             trouble: None,
             holder: None,
-            reporter: None,
-            reported: None,
+            reporter: Reporter::default(),
             gauges: NameGauges::default(),
             is_forgotten: false,
         };
@@ -292,28 +276,29 @@ impl NamedLock {
         loop {
             let mut inner = self.inner();
             let wants = inner.state.wants_messages(channel);
-            let Some(messages) = inner.messages(channel) else { return };
-            match mem::replace(messages, Messages::Changing) {
-                Messages::None if wants => {
+            match inner.channels.begin_change(channel) {
+                Some(Messages::None) if wants => {
                     drop(inner);
                     let subscription = self.subscribe(channel);
-                    self.inner().settled(channel, subscription);
+                    let unused = self.inner().channels.settled(channel, subscription);
+                    drop(unused);
                     self.subscribed(channel);
                 }
-                Messages::Subscribed(subscription) if !wants => {
+                Some(Messages::Subscribed(subscription)) if !wants => {
                     drop(inner);
                     drop(subscription);
-                    self.inner().settled(channel, Messages::None);
+                    self.inner().channels.settled(channel, Messages::None);
                 }
-                Messages::None => {
-                    inner.channels.remove(&channel);
+                Some(Messages::None) => {
+                    inner.channels.remove(channel);
                     inner.forget_if_unused(self, now());
                     return;
                 }
-                settled => {
-                    *messages = settled;
+                Some(settled) => {
+                    inner.channels.settled(channel, settled);
                     return;
                 }
+                None => return,
             }
         }
     }
@@ -333,7 +318,7 @@ impl NamedLock {
     /// Messages may have been missed. From now on they arrive, or not.
     fn subscribed(&self, channel: Channel) {
         self.with(By::Client, |inner, fed| {
-            let Some(Messages::Subscribed(subscription)) = inner.messages(channel) else { return };
+            let Some(subscription) = inner.channels.subscription(channel) else { return };
             let is_live = subscription.is_live();
             inner.handle(self, Event::Unsubscribed(channel), fed);
             if is_live {
@@ -412,10 +397,6 @@ impl Inner {
         self.is_forgotten
     }
 
-    pub(super) fn holder(&self) -> Option<&str> {
-        self.holder.as_deref()
-    }
-
     /// Feeds the state machine, and does what it says as far as that belongs under the mutex.
     pub(super) fn handle(&mut self, lock: &NamedLock, event: Event, fed: &mut Fed<'_>) {
         let (config, mut actions) = (lock.driver.machine_config(), Vec::new());
@@ -440,10 +421,9 @@ impl Inner {
             }
             Action::Lost(..) => fed.effects.has_lost = true,
             Action::Left { mode, since } => fed.effects.notes.push(Note::HeldFor(mode, now.since(since))),
-            Action::Ended(mode, loss) => fed.effects.notes.push(Note::Ended(mode, loss.map(super::lost))),
+            Action::Ended(mode, loss) => fed.effects.notes.push(Note::Ended(mode, loss.map(lost))),
             Action::Subscribe(channel) => {
-                let new = ListenedChannel { messages: Messages::None, sent: AcquiredBy::FirstTry, position: None };
-                self.channels.entry(channel).or_insert(new);
+                self.channels.add(channel);
                 fed.effects.channels.push(channel);
             }
             Action::Unsubscribe(channel) => fed.effects.channels.push(channel),
@@ -502,43 +482,29 @@ impl Inner {
             _ => AcquiredBy::Woken,
         };
         let is_retry = self.attempt.is_some_and(|(last, _)| last == *id);
-        match self.channels.get_mut(&Channel::Place(*id)) {
-            Some(place) => place.sent = by,
-            None if is_retry => {}
-            None => self.attempt = Some((*id, by)),
+        if !self.channels.note_sent(*id, by) && !is_retry {
+            self.attempt = Some((*id, by));
         }
     }
 
     /// Why the request that was granted was sent.
     fn sent(&self, request: Option<Request>) -> AcquiredBy {
         let place = match request {
-            Some(Request::Acquire { id, .. }) => self.channels.get(&Channel::Place(id)),
+            Some(Request::Acquire { id, .. }) => self.channels.sent(id),
             _ => None,
         };
-        place.map(|place| place.sent).or(self.attempt.map(|(_, by)| by)).unwrap_or(AcquiredBy::FirstTry)
+        place.or(self.attempt.map(|(_, by)| by)).unwrap_or(AcquiredBy::FirstTry)
     }
 
     fn note_position(&mut self, event: &Event, request: &Request) {
-        if let (Event::Replied(_, Reply::Queued { place, .. }), Request::Acquire { id, .. }) = (event, request)
-            && let Some(listened) = self.channels.get_mut(&Channel::Place(*id))
-        {
-            listened.position = Some(*place);
+        if let (Event::Replied(_, Reply::Queued { place, .. }), Request::Acquire { id, .. }) = (event, request) {
+            self.channels.note_position(*id, *place);
         }
     }
 
     /// The position of this waiter in the queue on the server, 1 for the next one.
-    pub(super) fn position(&self, waiter: Ticket) -> Option<u64> {
-        self.channels.get(&Channel::Place(self.state.place_of(waiter)?))?.position
-    }
-
-    fn messages(&mut self, channel: Channel) -> Option<&mut Messages> {
-        self.channels.get_mut(&channel).map(|listened| &mut listened.messages)
-    }
-
-    fn settled(&mut self, channel: Channel, now: Messages) {
-        if let Some(messages) = self.messages(channel) {
-            *messages = now;
-        }
+    fn position(&self, waiter: Ticket) -> Option<u64> {
+        self.channels.position(self.state.place_of(waiter)?)
     }
 
     fn forget_slot(&mut self, id: RequestId) {
@@ -578,7 +544,28 @@ impl Inner {
         }
     }
 
-    // ---- statistics ----
+    // ---- statistics and logs ----
+
+    /// What is to be logged now about the first waiter.
+    fn report(&mut self, lock: &NamedLock, now: Moment) -> Option<Note> {
+        let (first, slow) = (self.state.first_waiter(), lock.driver.config.slow_wait);
+        let (ticket, waited) = self.reporter.report(first, slow, now)?;
+        let (holder, by_this_client) = self.holder_now(lock);
+        Some(Note::StillWaiting { waited, holder, by_this_client, place: self.position(ticket) })
+    }
+
+    /// True if a warning about this waiter was logged.
+    pub(super) fn has_reported(&self, ticket: Ticket) -> bool {
+        self.reporter.has_reported(ticket)
+    }
+
+    /// The holder, and whether it is of this client: else the server has named it last.
+    pub(super) fn holder_now(&self, lock: &NamedLock) -> (Option<Box<str>>, bool) {
+        match self.state.holds().next() {
+            Some(((hold, mode), _)) => (Some(lock.field(hold, mode)), true),
+            None => (self.holder.clone(), false),
+        }
+    }
 
     fn count(&mut self, fed: &mut Fed<'_>) {
         if self.is_forgotten {
@@ -607,7 +594,7 @@ impl Inner {
         let due = self.state.due(config).map(from_machine);
         let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
         let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
-        let report = self.reporter.map(|reporter| from_machine(reporter.due()));
+        let report = self.reporter.due().map(from_machine);
         let Some(at) = [due, unpolled, remembered, report].into_iter().flatten().min() else { return };
         if self.timer.is_some_and(|(set, _)| set <= at) {
             return;
@@ -630,7 +617,7 @@ impl Inner {
         }
         self.is_forgotten = true;
         self.timer.take().into_iter().for_each(|timer| lock.driver.timers.remove(timer));
-        lock.driver.forget(lock, self.state.numbers().used());
+        lock.driver.forget(&(Arc::clone(lock.name.key()), lock.kind), lock, self.state.numbers().used());
     }
 }
 
@@ -687,14 +674,6 @@ impl std::fmt::Debug for NamedLock {
 /// The end of the interval in which this request would have been polled.
 fn unpolled_at(sent: clock::Moment) -> clock::Moment {
     (sent + UNPOLLED + UNPOLLED).floor(UNPOLLED)
-}
-
-pub(super) fn now() -> Moment {
-    Moment(clock::Moment::now().nanos())
-}
-
-pub(super) fn from_machine(moment: Moment) -> clock::Moment {
-    clock::Moment::from_nanos(moment.0)
 }
 
 /// What the statistics count of a reply.

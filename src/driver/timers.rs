@@ -9,7 +9,6 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::named::NamedLock;
 use crate::{
     clock::Moment,
     sync::{std, tokio},
@@ -22,26 +21,26 @@ const NAP: Duration = Duration::from_secs(1);
 pub(super) type TimerKey = (Moment, u64);
 
 #[derive(Debug)]
-pub(super) struct Timers {
-    list: Mutex<Schedule>,
-    /// Notified when a name becomes due before the sleep ends, or when the client may be done.
+pub(super) struct Timers<L> {
+    list: Mutex<Schedule<L>>,
+    /// Notified when a name becomes due before the sleep ends.
     wake: Notify,
 }
 
 #[derive(Debug)]
-struct Schedule {
-    due: BTreeMap<TimerKey, Arc<NamedLock>>,
+struct Schedule<L> {
+    due: BTreeMap<TimerKey, Arc<L>>,
     numbers: u64,
     asleep_until: Moment,
 }
 
-impl Timers {
-    pub(super) fn new() -> Timers {
+impl<L> Timers<L> {
+    pub(super) fn new() -> Timers<L> {
         let list = Schedule { due: BTreeMap::new(), numbers: 0, asleep_until: Moment::FAR };
         Timers { list: Mutex::new(list), wake: Notify::new() }
     }
 
-    pub(super) fn add(&self, at: Moment, lock: &Arc<NamedLock>) -> TimerKey {
+    pub(super) fn add(&self, at: Moment, lock: &Arc<L>) -> TimerKey {
         let mut list = self.list();
         list.numbers += 1;
         let key = (at, list.numbers);
@@ -49,7 +48,7 @@ impl Timers {
         let is_sooner = at < list.asleep_until;
         drop(list);
         if is_sooner {
-            self.wake();
+            self.wake.notify_one();
         }
         key
     }
@@ -60,7 +59,7 @@ impl Timers {
     }
 
     /// Removes and returns the names that are due by now.
-    pub(super) fn take_due(&self) -> Vec<(TimerKey, Arc<NamedLock>)> {
+    pub(super) fn take_due(&self) -> Vec<(TimerKey, Arc<L>)> {
         let mut list = self.list();
         let later = list.due.split_off(&(Moment::now(), u64::MAX));
         mem::replace(&mut list.due, later).into_iter().collect()
@@ -80,11 +79,6 @@ impl Timers {
         list.asleep_until.left()
     }
 
-    /// Wakes the task, or keeps it from its next sleep.
-    pub(super) fn wake(&self) {
-        self.wake.notify_one();
-    }
-
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
@@ -94,7 +88,7 @@ impl Timers {
         self.list().due.is_empty()
     }
 
-    fn list(&self) -> MutexGuard<'_, Schedule> {
+    fn list(&self) -> MutexGuard<'_, Schedule<L>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! Readers of JVMs beside ours: they set the end of the lock, and older ones that of our reader, to their own lease.
 
-use std::{pin::pin, time::Duration};
+use std::time::Duration;
 
 use leasehold::{Client, Guard, Owner, RwLock};
 
@@ -64,15 +64,15 @@ async fn a_reply_that_is_looked_at_late_makes_nothing_certain_again() {
     let client = plain(&server).await;
     let guard = lock(&client).read().await.expect("free");
     guard.check().await.expect("ours"); // from now on, the server has the script
-    let before = server.calls("evalsha");
-    {
-        let mut late = pin!(guard.check());
-        assert!(poll_once(late.as_mut()).is_pending());
-        until("the first request to run", ms(2_500), || server.calls("evalsha") > before).await;
-        ends_in(&server, "x", 3_000);
-        guard.check().await.expect("ours");
-        late.await.expect("ours");
+    let mut before = server.calls("evalsha");
+    let mut late = Box::pin(guard.check());
+    while poll_once(late.as_mut()).is_ready() {
+        (before, late) = (server.calls("evalsha"), Box::pin(guard.check())); // the machine paused, and the reply was there
     }
+    until("the first request to run", ms(2_500), || server.calls("evalsha") > before).await;
+    ends_in(&server, "x", 3_000);
+    guard.check().await.expect("ours");
+    late.await.expect("ours");
     assert!(guard.remaining() <= ms(3_000), "{:?}", guard.remaining());
     until("the watchdog to look in time", ms(2_500), || guard.remaining() > ms(28_000)).await;
     guard.unlock().await.expect("ours to the end");

@@ -287,6 +287,64 @@ fn no_reader_joins_once_another_client_writes() {
     client.assert_waits(3);
 }
 
+/// A writer of another client has left a mark, so the next reader requests a hold of its own, and waits behind that writer.
+#[test]
+fn no_reader_joins_before_a_writer_of_another_client() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.reply(Reply::Kept { admits: false, left: None });
+    client.assert_waits(2);
+    assert!(is_attempt(client.request()));
+}
+
+/// Readers come one after the other. A writer of another client that leaves no mark waits for those of 100 ms only.
+#[test]
+fn readers_join_a_hold_for_a_limited_time() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    let began = client.now;
+    for n in 2..50 {
+        client.pass(ms(5));
+        client.acquire(n, Owner(n), READ, Limit::Forever);
+        if is_attempt(client.request()) {
+            return assert!((ms(80)..=ms(110)).contains(&client.now.since(began)), "{:?}", client.now.since(began));
+        }
+        client.reply(KEEPS);
+        client.feed(Event::Seen(t(n)));
+    }
+    panic!("readers join it forever");
+}
+
+/// A hand-over creates an exclusive hold, which a reader cannot use.
+#[test]
+fn a_write_hold_is_released_if_a_reader_is_next() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.unlock(1);
+    assert!(is_release(client.request()), "{:?}", client.request());
+}
+
+/// The write hold of an owner that also reads is lost by its `max_hold`. Its guard remains, and the read hold renews the lock. So the lost
+/// hold would keep other readers out: it is released when its own lease has ended.
+#[test]
+fn a_lost_write_hold_ends_with_its_lease_beside_a_read_hold() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, Terms { max_hold: Some(ms(1_000)), ..KEPT });
+    client.hold(2, A, READ);
+    let mut released = None;
+    for second in 1..60 {
+        client.pass(ms(1_000));
+        for (id, request) in std::mem::take(&mut client.requests) {
+            released = released.or_else(|| is_release(request).then_some(second));
+            client.feed(Event::Replied(id, if is_release(request) { RELEASED } else { KEEPS }));
+        }
+    }
+    assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
+    assert!(released.is_some_and(|second| (30..=45).contains(&second)), "{released:?}");
+}
+
 /// A writer of this client was granted the lock, so the readers that shared a hold of it were forced open.
 #[test]
 fn readers_are_lost_once_a_writer_of_their_own_client_was_granted() {

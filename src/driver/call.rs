@@ -1,0 +1,147 @@
+//! A call that waits for its result.
+
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    calls::{CallResult, Cause, Notice, PendingCall, Polled},
+    named::{By, NamedLock},
+    slot::Slot,
+    translate::{lost, now},
+};
+use crate::{
+    error::{Error, Result},
+    failed::{self, silent},
+    lock::{Event, Moment, Outcome, Ticket},
+    redis::Fault,
+    sync::std,
+};
+
+/// What it means that a call is dropped before its end.
+#[derive(Debug)]
+pub(super) enum OnDrop {
+    /// The waiter leaves.
+    Leaves,
+    /// Nothing: the client goes on with it.
+    GoesOn,
+    /// The client goes on with the release, and cancels the token of the guard if the lock was lost before.
+    Releases(CancellationToken),
+}
+
+/// A call that waits for its result. It polls the requests that it made.
+pub(super) struct Call {
+    /// For error messages.
+    pub(super) what: &'static str,
+    pub(super) lock: Arc<NamedLock>,
+    pub(super) ticket: Ticket,
+    pub(super) slots: Vec<Arc<Slot>>,
+    pub(super) ending: OnDrop,
+}
+
+impl Call {
+    /// The result, and when the call began. An error if the runtime of the client has ended.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(CallResult, Moment)>> {
+        let polled = loop {
+            self.poll_requests(cx);
+            match self.lock.inner().calls.poll(self.ticket, cx.waker()) {
+                Polled::Pending { replaced, lent } if !lent.is_empty() => {
+                    self.slots.extend(lent);
+                    drop(replaced);
+                }
+                polled => break polled,
+            }
+        };
+        match polled {
+            Polled::Ended(result, since, lent) => {
+                self.slots.extend(lent);
+                if result.outcome != Outcome::Acquired {
+                    self.ending = OnDrop::GoesOn; // it has left already
+                }
+                Poll::Ready(Ok((result, since)))
+            }
+            Polled::Pending { .. } if self.lock.driver.has_ended() => {
+                Poll::Ready(Err(self.lock.driver.closed(self.what, &self.lock.name)))
+            }
+            Polled::Pending { replaced, .. } => {
+                drop(replaced);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_requests(&mut self, cx: &mut Context<'_>) {
+        let mut at = 0;
+        while let Some(slot) = self.slots.get(at) {
+            match slot.poll(cx) {
+                Poll::Pending => at += 1,
+                Poll::Ready(replied) => {
+                    let slot = self.slots.swap_remove(at);
+                    if let Some(replied) = replied {
+                        let more = self.lock.replied(slot.id, &slot.request, replied, By::Caller);
+                        self.slots.extend(more);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        leave(&self.lock, mem::take(&mut self.slots));
+        let (lock, ticket) = (&self.lock, self.ticket);
+        let ending = mem::replace(&mut self.ending, OnDrop::GoesOn);
+        // The call is dropped after the mutex is unlocked.
+        let ((call, notice), _) = lock.with(By::Client, |inner, fed| match ending {
+            OnDrop::Releases(token) => inner.calls.leave(ticket, token),
+            OnDrop::GoesOn => (inner.calls.forget(ticket), None),
+            OnDrop::Leaves => {
+                let call = inner.calls.forget(ticket);
+                inner.handle(lock, Event::Dropped(ticket), fed);
+                (call, None)
+            }
+        });
+        leave(lock, call.map(PendingCall::into_lent).unwrap_or_default());
+        notice.into_iter().for_each(Notice::give);
+    }
+}
+
+/// A task of the client goes on with these requests.
+pub(super) fn leave(lock: &NamedLock, slots: Vec<Arc<Slot>>) {
+    slots.iter().for_each(|slot| lock.carry(slot));
+}
+
+/// The error of a call that began then.
+pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Moment) -> Error {
+    let (name, waited) = (&*lock.name, now().since(began));
+    let fault = match result.cause.as_deref() {
+        Some(Cause::Fault(fault)) => Some(fault.clone()),
+        Some(Cause::OwnRelease) => Some(Fault::unknown("an earlier release by this client has no reply yet")),
+        Some(Cause::Replicas(_)) | None => None,
+    };
+    match (result.outcome, fault) {
+        (Outcome::Lost(loss), _) => Error::lost(name, lost(loss)),
+        (Outcome::Upgrade, _) => Error::Upgrade { name: name.to_owned() },
+        (Outcome::TooFewReplicas, None) => too_few_replicas(lock, result),
+        (Outcome::Unconfirmed, _) => Error::unconfirmed(name),
+        (Outcome::Closed, _) => lock.driver.closed(what, name),
+        (Outcome::Refused | Outcome::TooFewReplicas, Some(fault)) => failed::error(fault, what, waited, name),
+        (_, fault) => {
+            let last = fault.and_then(Fault::source);
+            silent(what, name, waited, lock.driver.redis.trouble(lock.name.key(), last))
+        }
+    }
+}
+
+fn too_few_replicas(lock: &NamedLock, result: &CallResult) -> Error {
+    let got = match result.cause.as_deref() {
+        Some(Cause::Replicas(got)) => *got,
+        _ => 0,
+    };
+    Error::Replicas { name: lock.name.to_string(), wanted: lock.driver.config.replicas, got }
+}

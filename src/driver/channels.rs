@@ -1,0 +1,83 @@
+//! The channels on which the waiters of one name are notified.
+
+use std::{collections::HashMap, mem};
+
+use crate::{
+    lock::{Channel, HoldId},
+    redis::Subscription,
+    stats::AcquiredBy,
+    sync::std,
+};
+
+#[derive(Default)]
+pub(super) struct Channels(HashMap<Channel, ListenedChannel>);
+
+struct ListenedChannel {
+    messages: Messages,
+    /// Why the last request for this place was sent.
+    sent: AcquiredBy,
+    /// The position of this place in the queue on the server, 1 for the next waiter.
+    position: Option<u64>,
+}
+
+/// The subscription to a channel.
+pub(super) enum Messages {
+    None,
+    /// One thread is about to change it.
+    Changing,
+    Subscribed(Subscription),
+}
+
+impl Channels {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, channel: Channel) {
+        let new = ListenedChannel { messages: Messages::None, sent: AcquiredBy::FirstTry, position: None };
+        self.0.entry(channel).or_insert(new);
+    }
+
+    pub(super) fn remove(&mut self, channel: Channel) {
+        self.0.remove(&channel);
+    }
+
+    /// What there is, for the one thread that may change it. It must call [`settled`](Channels::settled).
+    pub(super) fn begin_change(&mut self, channel: Channel) -> Option<Messages> {
+        self.0.get_mut(&channel).map(|listened| mem::replace(&mut listened.messages, Messages::Changing))
+    }
+
+    /// Returns it if the channel is gone. Drop it after the mutex is unlocked.
+    pub(super) fn settled(&mut self, channel: Channel, now: Messages) -> Option<Messages> {
+        let Some(listened) = self.0.get_mut(&channel) else { return Some(now) };
+        listened.messages = now;
+        None
+    }
+
+    pub(super) fn subscription(&self, channel: Channel) -> Option<&Subscription> {
+        match &self.0.get(&channel)?.messages {
+            Messages::Subscribed(subscription) => Some(subscription),
+            Messages::None | Messages::Changing => None,
+        }
+    }
+
+    /// False if this place has no channel yet.
+    pub(super) fn note_sent(&mut self, place: HoldId, by: AcquiredBy) -> bool {
+        let listened = self.0.get_mut(&Channel::Place(place)).map(|listened| listened.sent = by);
+        listened.is_some()
+    }
+
+    pub(super) fn sent(&self, place: HoldId) -> Option<AcquiredBy> {
+        self.0.get(&Channel::Place(place)).map(|listened| listened.sent)
+    }
+
+    pub(super) fn note_position(&mut self, place: HoldId, position: u64) {
+        if let Some(listened) = self.0.get_mut(&Channel::Place(place)) {
+            listened.position = Some(position);
+        }
+    }
+
+    pub(super) fn position(&self, place: HoldId) -> Option<u64> {
+        self.0.get(&Channel::Place(place))?.position
+    }
+}

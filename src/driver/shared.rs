@@ -1,0 +1,216 @@
+//! What the names of one client share: its connections and settings, the list of its names, and how far it has come.
+
+use std::{
+    future::Future,
+    pin::pin,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use dashmap::DashMap;
+use tokio::sync::Notify;
+
+use super::{lanes::Lanes, timers::Timers};
+use crate::{
+    config::Config,
+    error::{Error, Result},
+    kind::Kind,
+    lock::{self, Event, Mode},
+    redis::Redis,
+    stats::Counters,
+    sync::{dashmap, std, tokio},
+    task_runtime::Spawner,
+};
+
+/// A name, and the kind of its exclusive holds.
+pub(super) type NameKey = (Arc<str>, &'static Kind);
+
+/// `L` is the lock of one name.
+#[derive(Debug)]
+pub(crate) struct Shared<L> {
+    /// The id of the client.
+    pub(super) client: Box<str>,
+    pub(super) config: Config,
+    pub(super) redis: Arc<Redis>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) runtime: Spawner,
+    pub(super) names: DashMap<NameKey, Arc<L>>,
+    pub(super) timers: Timers<L>,
+    pub(super) lanes: Lanes,
+    /// No name that was forgotten has used a number above this one.
+    used: AtomicU64,
+    life: AtomicU8,
+    /// The runtime of the client has ended.
+    abandoned: AtomicBool,
+    /// The client has closed although releases were under way.
+    gave_up: AtomicBool,
+    /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
+    changed: Notify,
+}
+
+/// The stages of [`Shared::life`].
+const OPEN: u8 = 0;
+pub(super) const STOPPING: u8 = 1;
+pub(super) const CLOSED: u8 = 2;
+/// Closed, and nothing is held, wanted or under way anymore.
+const DONE: u8 = 3;
+
+impl<L> Shared<L> {
+    /// For tasks on the present runtime.
+    pub(super) fn new(client: String, config: Config, redis: Arc<Redis>, counters: Arc<Counters>) -> Shared<L> {
+        Shared {
+            client: client.into(),
+            config,
+            redis,
+            counters,
+            runtime: Spawner::here(),
+            names: DashMap::new(),
+            timers: Timers::new(),
+            lanes: Lanes::default(),
+            used: AtomicU64::new(0),
+            life: AtomicU8::new(OPEN),
+            abandoned: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
+    /// A request waits for its turn for at most this long, and then for its reply for as long.
+    pub(super) fn request_limit(&self) -> Duration {
+        lock::step_of_request(self.config.command_timeout)
+    }
+
+    pub(super) fn machine_config(&self) -> lock::Config {
+        lock::Config {
+            watchdog: *self.config.watchdog,
+            command_timeout: self.config.command_timeout,
+            outage_timeout: self.config.outage_timeout,
+            // Replicas do not confirm a hand-over. So if replicas must confirm, there are no hand-overs.
+            handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
+            round_trip: self.counters.round_trip.get(),
+            publishes: !self.redis.publish().is_empty(),
+        }
+    }
+
+    pub(super) fn rules_of(&self, kind: &'static Kind) -> lock::Rules {
+        let reading = kind.of_mode(Mode::Shared);
+        lock::Rules { passes_on: kind.rules.passes_on, has_marks: kind.rules.has_mark(), sure: reading.rules.sure }
+    }
+
+    // ---- names ----
+
+    /// What a lock must know that was made after the client was stopped or closed.
+    pub(super) fn life_event(&self) -> Option<Event> {
+        match self.life.load(Ordering::SeqCst) {
+            OPEN => None,
+            STOPPING => Some(Event::Stop),
+            _ => Some(Event::Close),
+        }
+    }
+
+    /// Removes a lock from the map. Its numbers must not be used again.
+    pub(super) fn forget(&self, key: &NameKey, lock: &L, used: u64) {
+        self.used.fetch_max(used, Ordering::SeqCst);
+        self.names.remove_if(key, |_, other| ptr::eq(&**other, lock));
+        if self.is_stopping() {
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<L>> {
+        self.names.iter().map(|entry| Arc::clone(&entry)).collect()
+    }
+
+    // ---- the end ----
+
+    /// The client acquires no more locks.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.life.load(Ordering::SeqCst) != OPEN || self.is_abandoned()
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    /// No call gets a result anymore.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.life.load(Ordering::SeqCst) >= CLOSED
+    }
+
+    /// Once true, it stays true: a call that comes later is refused, although its name is in the map for a moment.
+    pub(super) fn is_done(&self) -> bool {
+        if self.is_closed() && self.names.is_empty() {
+            self.life.fetch_max(DONE, Ordering::SeqCst);
+        }
+        self.life.load(Ordering::SeqCst) == DONE
+    }
+
+    pub(super) fn becomes_at_least(&self, life: u8) {
+        self.life.fetch_max(life, Ordering::SeqCst);
+    }
+
+    pub(super) fn gives_up(&self) {
+        self.gave_up.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_now_abandoned(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// Notifies all that wait for a stage.
+    pub(super) fn has_changed(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Resolves once the client acquires no more locks.
+    pub(crate) async fn stopped(&self) {
+        self.until(Shared::is_stopping).await;
+    }
+
+    /// Resolves when nothing is held, wanted or under way. After [`stop`](Shared::stop).
+    pub(crate) async fn idle(&self) {
+        self.until(|shared| shared.is_done() || shared.names.is_empty() || shared.is_abandoned()).await;
+    }
+
+    /// Resolves when the client is closed and nothing is under way.
+    pub(crate) async fn done(&self) {
+        self.until(Shared::is_done).await;
+    }
+
+    pub(super) async fn until(&self, is_so: impl Fn(&Shared<L>) -> bool) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if is_so(self) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// An error after the client was closed.
+    pub(crate) fn refuse_if_closed(&self, what: &str, name: &str) -> Result<()> {
+        if self.is_closed() || self.is_abandoned() { Err(self.closed(what, name)) } else { Ok(()) }
+    }
+
+    /// The error for calls after the client was closed.
+    pub(super) fn closed(&self, what: &str, name: &str) -> Error {
+        if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
+    }
+}
