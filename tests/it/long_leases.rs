@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{Client, Owner, ReadGuard};
 
 use crate::{
-    family::{Way as Kind, idle},
+    family::{How, Way as Kind, idle},
     family_faults,
     support::{
         Server, before, behind, client, ms, plain, poll_until,
@@ -167,4 +167,52 @@ async fn a_writing_that_was_lost_in_an_outage_ends_beside_its_owners_reading() {
     assert!(!reading.is_lost());
     drop((beside, reading, writing));
     idle(&one).await;
+}
+
+/// A call acquires the lock by the request of another call, which needed less. Nothing renews a fixed lease.
+#[tokio::test]
+async fn a_fixed_lease_is_the_one_of_its_caller() {
+    const LEASE: Duration = ms(50_000);
+    for way in [Kind::Plain, Kind::Fenced, Kind::Read, Kind::Write] {
+        let server = Server::start();
+        let (acquire, proxy) = (family_faults::script(&server, way, "acquire"), before(&server));
+        let client = behind(&proxy, |builder| builder).await;
+        proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
+        let asks = |how: How| {
+            let client = client.clone();
+            tokio::spawn(async move { way.take(&client, "x", how).await })
+        };
+        let first = asks(How::for_other());
+        until("its request", SOON, || proxy.tally().delayed == 1).await;
+        let second = asks(How { lease: Some(LEASE), ..How::for_other() });
+        until("both to wait", SOON, || client.stats().now.waiting == 2).await;
+        first.abort();
+        let held = within("its turn", SOON, second).await.0.expect("no panic").expect("answered").expect("free");
+        until("the lease that it asked for", ms(2_000), || server.pttl("x") > 49_000).await;
+        held.unlock().await.expect("ours to the end");
+        idle(&client).await;
+        assert!(!server.exists("x"), "{way:?}");
+    }
+}
+
+/// The connection is closed while a nested read asks for a longer lease than the outer one.
+#[tokio::test]
+async fn of_a_nested_read_a_lost_reply_takes_nothing() {
+    for way in [Way::There, Way::Back] {
+        let server = Server::start();
+        let (renew, proxy) = (family_faults::script(&server, Kind::Read, "renew"), before(&server));
+        let client = behind(&proxy, |builder| builder).await;
+        let owner = Owner::new();
+        let lock = client.rw_lock("x").owner(&owner);
+        let outer = lock.read().await.expect("free");
+        proxy.rule(Rule::new(renew, Fault::Cut(way)));
+        let (nested, took) = within("the reply", SOON, lock.clone().lease(HOUR).read()).await;
+        let nested = nested.expect("nested");
+        assert!(took < ms(700), "{took}");
+        outer.unlock().await.expect("ours to the end");
+        assert!(server.pttl("x") > 3_500_000, "{}", server.pttl("x"));
+        nested.unlock().await.expect("ours to the end");
+        idle(&client).await;
+        assert!(!server.exists("x"));
+    }
 }

@@ -466,3 +466,36 @@ async fn locked_out_for_a_second_calls_ride_it_out() {
     let waited = waited.expect("no panic");
     assert!(waited.is_ok() && other.is_ok(), "the waiter: {waited:?}; one that asked meanwhile: {other:?}");
 }
+
+/// A reader that may not release its lock. A writer of the same client waits for it, and asks rarely.
+#[tokio::test]
+async fn behind_a_refused_release_of_its_own_client_a_writer_asks_rarely() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.rw_lock("x").owner(&Owner::new()).read().await.expect("free");
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "-del"]);
+    drop(guard);
+    let lock = client.rw_lock("x").owner(&Owner::new());
+    let waiting = tokio::spawn(async move { lock.write().await });
+    let requests = in_a_second(&client).await;
+    assert!(requests < 20, "{requests} requests in a second");
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "+del"]);
+    let (writing, took) = within("its turn", AGAIN, waiting).await;
+    writing.expect("no panic").expect("free").unlock().await.expect("ours");
+    assert!(took < ms(1_500), "{took}");
+}
+
+/// A user loses a permission while it reads. A nested read says which one, and at once.
+#[tokio::test]
+async fn a_nested_read_that_is_refused_says_so() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lock = client.rw_lock("x").owner(&Owner::new());
+    let outer = lock.read().await.expect("free");
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "-pexpire"]);
+    let (nested, _) = within("the reply", ms(2_000), lock.read()).await;
+    assert!(matches!(nested, Err(Error::Denied { .. })), "{nested:?}");
+    let _: String = server.ask(&["ACL", "SETUSER", "default", "+pexpire"]);
+    lock.read().await.expect("nested").unlock().await.expect("ours");
+    outer.unlock().await.expect("ours to the end");
+}

@@ -443,3 +443,22 @@ async fn nobody_joins_beside_a_writer_that_was_granted_before() {
     idle(&one).await;
     clean(&server, &one).await;
 }
+
+/// Forced open by another client while a writer of the same client waits. Its grant shows that the readers have lost the lock.
+#[tokio::test]
+async fn no_reader_is_certain_beside_a_writer_of_its_own_client() {
+    let server = Server::start();
+    let (one, other) = (plain(&server).await, plain(&server).await);
+    let (first, second) = two(&one, |lock| lock).await;
+    let writing = tokio::spawn({
+        let lock = lock(&one);
+        async move { lock.write().await.expect("in the end") }
+    });
+    until("it to wait", SOON, || one.stats().total.refused >= 2).await;
+    assert!(lock(&other).force_unlock().await.expect("answered"));
+    let writer = within("its turn", SOON, writing).await.0.expect("no panic");
+    assert!(first.is_lost() && second.is_lost() && !writer.is_lost());
+    writer.unlock().await.expect("ours");
+    drop((first, second));
+    idle(&one).await;
+}
