@@ -43,8 +43,7 @@ pub(crate) mod tokio {
     }
 
     pub(crate) mod task {
-        pub(crate) use crate::explore::tasks::{AbortHandle, JoinHandle, JoinSet};
-        pub(crate) use ::tokio::task::consume_budget;
+        pub(crate) use crate::explore::tasks::{AbortHandle, JoinHandle};
         pub(crate) use shuttle::future::yield_now;
     }
 
@@ -55,5 +54,5 @@ pub(crate) mod tokio {
 
 /// In the place of the crate `dashmap`.
 pub(crate) mod dashmap {
-    pub(crate) use super::map::{DashMap, Entry};
+    pub(crate) use super::map::DashMap;
 }

@@ -1,12 +1,13 @@
 //! In the place of src/task_runtime.rs: runtimes that the exploration starts and ends.
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use crate::{
     error::{Error, Result},
     explore::tokio::{
         runtime::Handle,
         task::{AbortHandle, JoinHandle},
+        time::sleep,
     },
 };
 
@@ -71,4 +72,9 @@ impl Spawner {
     pub(crate) fn handle(&self) -> &Handle {
         &self.0
     }
+}
+
+/// Every caller has a clock here.
+pub(crate) async fn pass(time: Duration) {
+    sleep(time).await;
 }

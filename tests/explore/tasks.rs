@@ -12,9 +12,8 @@ use std::{
     task::{Context, Wake, Waker},
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use shuttle::current::TaskId;
 pub(crate) use shuttle::future::{AbortHandle, JoinHandle};
-use shuttle::{current::TaskId, future::JoinError};
 
 use super::world;
 
@@ -155,50 +154,5 @@ impl Wake for Called {
         self.called.store(true, Ordering::Relaxed);
         let task = self.task.lock().expect("nobody panics with it").clone();
         task.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Tasks that end with it.
-#[derive(Debug)]
-pub(crate) struct JoinSet<T>(FuturesUnordered<JoinHandle<T>>);
-
-impl<T> JoinSet<T> {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl<T: Send + 'static> JoinSet<T> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn new() -> JoinSet<T> {
-        JoinSet(FuturesUnordered::new())
-    }
-
-    pub(crate) fn spawn(&mut self, work: impl Future<Output = T> + Send + 'static) -> AbortHandle {
-        let task = spawn(work);
-        let handle = task.abort_handle();
-        self.0.push(task);
-        handle
-    }
-
-    pub(crate) async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
-        self.0.next().await
-    }
-
-    pub(crate) async fn join_all(mut self) -> Vec<T> {
-        let mut all = Vec::new();
-        while let Some(done) = self.join_next().await {
-            all.push(done.expect("nobody ends it before"));
-        }
-        all
-    }
-}
-
-impl<T> Drop for JoinSet<T> {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
     }
 }
