@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::{
     on_server::OnServer,
     places::{Asked, Listening, Place, Waiting},
-    requests::{FIRST_PAUSE, Failure},
+    requests::Failure,
     server_hold::{Granted, ServerHold},
     state::{Life, LockState, Wanted},
-    types::{Config, Cx, HoldId, Loss, Mode, Moment, Outcome, Owner, Reply, RequestId},
+    types::{Config, Cx, HoldId, Mode, Moment, Outcome, Owner, Reply, RequestId},
 };
 
 /// The longest sleep between two requests of a waiter. It is the cost of a lost message.
@@ -130,8 +130,8 @@ impl LockState {
         reply: Reply,
         cx: &mut Cx<'_>,
     ) {
-        if self.is_unclear(owner, reply) {
-            return self.behind_own_release(id, reply, cx);
+        if let Some(pause) = self.unclear_for(owner, reply) {
+            return self.behind_own_release(id, reply, pause, cx);
         }
         let Wanted::Places(places) = &mut self.wanted else { return };
         match reply {
@@ -157,32 +157,29 @@ impl LockState {
         }
     }
 
-    /// The server has not run a release of this client yet, so whether another owner holds the lock is unknown. True if a waiter of this
-    /// owner needs to know that.
-    fn is_unclear(&self, owner: Owner, reply: Reply) -> bool {
-        let (Reply::Queued { own, .. } | Reply::Busy { own, .. }) = reply else { return false };
-        own.is_some_and(|own| self.is_releasing(own)) && self.queue.of(owner).any(|(_, waiter)| !waiter.keeps_waiting())
+    /// The server has not run a release of this client yet, so whether another owner holds the lock is unknown. The pause before the
+    /// next request, if a waiter of this owner needs to know that.
+    fn unclear_for(&self, owner: Owner, reply: Reply) -> Option<Duration> {
+        let (Reply::Queued { own, .. } | Reply::Busy { own, .. }) = reply else { return None };
+        let pause = self.pause_behind(own?)?;
+        self.queue.of(owner).any(|(_, waiter)| !waiter.keeps_waiting()).then_some(pause)
     }
 
     /// Such waiters learn nothing from that, as those for other locks.
-    fn behind_own_release(&mut self, id: HoldId, reply: Reply, cx: &mut Cx<'_>) {
+    fn behind_own_release(&mut self, id: HoldId, reply: Reply, pause: Duration, cx: &mut Cx<'_>) {
         let Wanted::Places(places) = &mut self.wanted else { return };
         places.change_waiting(id, |waiting| match reply {
-            Reply::Queued { .. } => waiting.queued(id, FIRST_PAUSE, cx),
-            _ => waiting.not_queued(cx.now + FIRST_PAUSE),
+            Reply::Queued { .. } => waiting.queued(id, pause, cx),
+            _ => waiting.not_queued(cx.now + pause),
         });
     }
 
-    /// The place has become a hold. Its owner acquires it. If that is certain, the server has no hold of another owner.
+    /// The place has become a hold. Its owner acquires it.
     fn place_granted(&mut self, id: HoldId, (owner, asked): (Owner, Asked), reply: Reply, cx: &mut Cx<'_>) {
         let token = if let Reply::Granted(token) = reply { token } else { None };
         let Asked { request, sent, lease, in_doubt } = asked;
         let server = ServerHold::new(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt }, cx);
-        while server.until > cx.now
-            && let Some(at) = self.find_held(|_, _| true)
-        {
-            self.lose(at, Loss::Removed, cx);
-        }
+        self.lose_others(&server, cx);
         if reply == Reply::TooFewReplicas {
             self.end_first_of(owner, Outcome::TooFewReplicas, cx);
             return self.release(server, cx);

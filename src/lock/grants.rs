@@ -38,6 +38,15 @@ impl LockState {
         self.refuse(cx);
     }
 
+    /// An exclusive id was granted. If that is certain, the server has no hold of another owner.
+    pub(super) fn lose_others(&mut self, granted: &ServerHold, cx: &mut Cx<'_>) {
+        while granted.until > cx.now
+            && let Some(at) = self.find_held(|_, _| true)
+        {
+            self.lose(at, Loss::Removed, cx);
+        }
+    }
+
     /// Another request must show whether the server has these ids.
     pub(super) fn confirm_disputed(&mut self, now: Moment) {
         let forced_after = self.forced_after;
@@ -63,7 +72,7 @@ impl LockState {
             }
         }
         self.others.had_their_turn();
-        lengthen(&mut server, waiter.terms, cx);
+        lengthen(&mut server, waiter.terms, sent, cx);
         self.put(OnServer::Held(server, Holders::One(hold, reentry)));
     }
 
@@ -72,7 +81,7 @@ impl LockState {
         if !waiter.terms.accepts_any_hold() {
             server.close();
         }
-        lengthen(&mut server, waiter.terms, cx);
+        lengthen(&mut server, waiter.terms, sent, cx);
         let mut readers = Holders::readers();
         self.enter(first, waiter, &mut server, &mut readers, sent, cx);
         self.admit(&mut server, &mut readers, sent, cx);
@@ -325,10 +334,12 @@ fn nested_branch(ticket: Ticket, waiter: &Waiter, cx: &Cx<'_>) -> NestedCall {
     NestedCall { ticket, owner, terms, since: cx.now, by }
 }
 
-/// A hold that was requested for another waiter may have too short a lease.
-fn lengthen(server: &mut ServerHold, terms: Terms, cx: &Cx<'_>) {
+/// A hold that was requested for another waiter at `sent` may have too short a lease. The watchdog renews it, but not a fixed lease, and not
+/// if the holder dies before its `min_hold`.
+fn lengthen(server: &mut ServerHold, terms: Terms, sent: Moment, cx: &Cx<'_>) {
     let lease = terms.requested_lease(cx.config);
-    if server.ends() < cx.now + lease / 2 {
+    let least = if terms.accepts_any_hold() { cx.now + lease / 2 } else { sent + cx.config.certain(lease) };
+    if server.ends() < least {
         server.extend(Some(lease));
         server.confirm_now(cx.now);
     }

@@ -3,7 +3,7 @@
 use std::{mem, time::Duration};
 
 use super::{
-    requests::{ConfirmWaiter, ConfirmWaiters, Failure, PendingRequest},
+    requests::{ConfirmWaiter, ConfirmWaiters, FIRST_PAUSE, Failure, PendingRequest},
     server_hold::ServerHold,
     types::{
         Action, Config, Cx, How, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket,
@@ -590,6 +590,27 @@ impl Readers {
         }
         if !self.calls.is_empty() {
             server.confirm_now(cx.now);
+        }
+    }
+
+    /// Nested calls wait for the retry, unless the server will not run that either.
+    pub(crate) fn confirmation_failed(
+        &mut self,
+        server: &mut ServerHold,
+        request: RequestId,
+        failure: Failure,
+        cx: &mut Cx<'_>,
+    ) {
+        let refused = server.sent(request).filter(|_| failure == Failure::Refused);
+        let is_refused = |call: &mut NestedCall| refused.is_some_and(|sent| call.since <= sent);
+        self.calls.extract_if(.., is_refused).for_each(|call| cx.notify(call.ticket, Outcome::Refused));
+        self.drop_unused(cx);
+        server.confirmation_failed(cx, failure);
+        for call in &self.calls {
+            server.extend(Some(call.terms.requested_lease(cx.config)));
+        }
+        if !self.calls.is_empty() && failure != Failure::NotNow {
+            server.confirm_now(cx.now + FIRST_PAUSE);
         }
     }
 

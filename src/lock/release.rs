@@ -134,6 +134,11 @@ impl PendingRelease {
         self.request.sent(request)
     }
 
+    /// The pause before the next try. It grows with each failure.
+    pub(crate) fn pause(&self) -> Duration {
+        self.request.pause()
+    }
+
     /// No reply yet, and no failure.
     pub(crate) fn is_at_first_try(&self) -> bool {
         self.request.silent_since().is_none()

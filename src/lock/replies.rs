@@ -66,6 +66,9 @@ impl LockState {
                 if asking.only.is_none() {
                     server.admits(sent, cx.config); // beside a writer, others are not admitted
                 }
+                if mode == Mode::Exclusive {
+                    self.lose_others(&server, cx);
+                }
                 match self.next_waiter() {
                     Some((_, next)) if !asking.serves(next) => self.release(server, cx),
                     _ => self.grant(server, sent, cx),
@@ -75,10 +78,10 @@ impl LockState {
                 self.end_next(cx, Outcome::TooFewReplicas);
                 self.release(ServerHold::new(granted, cx), cx);
             }
-            Reply::Busy { own: Some(id), by, .. } if self.is_releasing(id) => {
-                self.busy_by_own_release(&asking, by, cx);
-            }
-            Reply::Busy { left, by, own } => self.busy(&asking, sent, (left, by, own), cx),
+            Reply::Busy { left, by, own } => match own.and_then(|own| self.pause_behind(own)) {
+                Some(pause) => self.busy_by_own_release(&asking, by, cx.now + pause),
+                None => self.busy(&asking, sent, (left, by, own), cx),
+            },
             Reply::Lost => self.writer_lost(how, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
@@ -155,9 +158,9 @@ impl LockState {
 
     /// Waiters learn nothing from that: another client may acquire the lock before them when the release arrives. If that takes too long,
     /// their calls end without a result.
-    fn busy_by_own_release(&mut self, asking: &Asking, by: Mode, cx: &Cx<'_>) {
+    fn busy_by_own_release(&mut self, asking: &Asking, by: Mode, look_at: Moment) {
         let mark = mark_after(asking, by);
-        let idle = Idle { look_at: cx.now + FIRST_LOOK, called: asking.called, refused: Refusal::ByOwnRelease, mark };
+        let idle = Idle { look_at, called: asking.called, refused: Refusal::ByOwnRelease, mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
     }
 
@@ -281,6 +284,9 @@ impl LockState {
                 }
             }
             OnServer::Releasing(release) => release.failed(cx, failure),
+            OnServer::Held(server, Holders::Readers(readers)) => {
+                readers.confirmation_failed(server, request, failure, cx);
+            }
             other => other.server_hold().into_iter().for_each(|server| server.confirmation_failed(cx, failure)),
         }
     }

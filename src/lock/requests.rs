@@ -99,6 +99,10 @@ impl PendingRequest {
         }
     }
 
+    pub(crate) fn pause(&self) -> Duration {
+        self.pause
+    }
+
     /// The try under way failed.
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
         self.in_doubt |= failure == Failure::Unknown;

@@ -73,7 +73,15 @@ enum Access {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Confirmation {
     PlannedFor(Moment),
-    UnderWay { request: RequestId, sent: Moment, lease: Option<Duration>, claim: Claim, waiters: ConfirmWaiters },
+    UnderWay {
+        request: RequestId,
+        sent: Moment,
+        lease: Option<Duration>,
+        /// The part of it that is not the usual one.
+        extension: Option<Duration>,
+        claim: Claim,
+        waiters: ConfirmWaiters,
+    },
 }
 
 /// The request that created a hold.
@@ -290,12 +298,12 @@ impl ServerHold {
         if at > cx.now {
             return;
         }
-        let requested = lease.max(self.extension.take());
-        let (lease, claim) = self.claimed(requested, is_lengthened, cx);
+        let extension = self.extension.take();
+        let (lease, claim) = self.claimed(lease.max(extension), is_lengthened, cx);
         let request = numbers.request();
         self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
-        self.confirmation = Confirmation::UnderWay { request, sent: cx.now, lease, claim, waiters };
+        self.confirmation = Confirmation::UnderWay { request, sent: cx.now, lease, extension, claim, waiters };
         let repaired = if claim == Claim::Nothing { lease.max(self.to_repair(cx.now)) } else { lease };
         let request_for = Request::Renew { id: self.id, mode: self.mode(), lease: repaired, claim };
         cx.actions.push(Action::Send(request, request_for));
@@ -342,7 +350,7 @@ impl ServerHold {
 
     /// The confirmation under way got a reply.
     pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
-        let Confirmation::UnderWay { request, sent, lease, claim, waiters } = &mut self.confirmation else {
+        let Confirmation::UnderWay { request, sent, lease, claim, waiters, .. } = &mut self.confirmation else {
             return Confirmed::Gone;
         };
         let (request, sent, lease, claim, mut waiters) = (*request, *sent, *lease, *claim, mem::take(waiters));
@@ -372,10 +380,8 @@ impl ServerHold {
     /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
     pub(crate) fn confirmation_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
         self.close();
-        if let Confirmation::UnderWay { lease, waiters, .. } = &self.confirmation
-            && !waiters.is_empty()
-        {
-            self.extension = self.extension.max(*lease); // a caller has requested it
+        if let Confirmation::UnderWay { extension, .. } = &self.confirmation {
+            self.extension = self.extension.max(*extension); // a caller has requested it
         }
         self.recall_waiters();
         if failure == Failure::Refused {
@@ -415,6 +421,7 @@ impl ServerHold {
     /// Its callers are notified as long as the server has the hold, and at once if it does not.
     pub(crate) fn lose(&mut self, loss: Loss, cx: &mut Cx<'_>) {
         self.close();
+        self.extension = None;
         if loss == Loss::Removed {
             self.notify_waiters(cx, Outcome::Lost(loss));
         }

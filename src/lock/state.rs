@@ -18,6 +18,9 @@ use super::{
 pub(crate) const TIME_TO_SEE: Duration = Duration::from_millis(400);
 pub(crate) const LEAST_TIME_TO_SEE: Duration = Duration::from_millis(20);
 
+/// The longest pause of a waiter behind a release that the server has not run. The reply to that release ends the pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LockState {
     pub(super) wanted: Wanted,
@@ -282,8 +285,12 @@ impl LockState {
         self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.is_at_first_try()))
     }
 
-    pub(super) fn is_releasing(&self, id: HoldId) -> bool {
-        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.id() == id))
+    /// The pause before the next request of a waiter, if this id keeps it out, whose release the server has not run yet.
+    pub(super) fn pause_behind(&self, id: HoldId) -> Option<Duration> {
+        self.on_server.iter().find_map(|one| match one {
+            OnServer::Releasing(release) if release.id() == id => Some(release.pause().min(LONGEST_PAUSE)),
+            _ => None,
+        })
     }
 
     /// A release of this client took more than one try, and the server has not run it yet.

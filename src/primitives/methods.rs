@@ -122,7 +122,7 @@ macro_rules! exclusive {
             /// # Errors
             ///
             /// * [`Error::Lost`](crate::Error::Lost): this owner held the lock and lost it; release its other guards first. Also
-            ///   when the lock was granted too late four times in a row, which only happens with a lease shorter than a round trip.
+            ///   when the lock was granted too late three times in a row, which only happens with a lease shorter than a round trip.
             /// * [`Error::Unavailable`](crate::Error::Unavailable): the server did not reply for
             ///   [`outage_timeout`](crate::Builder::outage_timeout).
             /// * Others as [`Error`](crate::Error) says. In each case this call acquired nothing.
@@ -133,11 +133,9 @@ macro_rules! exclusive {
             /// subscription that no other call needs ends half a second later.
             ///
             /// Await the future or drop it. Do not keep it without polling it, as a `select!` does with a branch that you resume later. An
-            /// unpolled call delays the waiters behind it, and other `lock` calls of the same owner, for 6 to 11 s; then they pass it over.
-            /// If you poll it after that, it waits anew, at the end of the queue. Two
-            /// kinds of calls are not passed over: `try_lock`, and `lock` of an owner that already holds the lock. If the server has
-            /// granted the lock to such a call and you do not poll it, the lock stays held for it until you poll or drop the future, or
-            /// until the lease expires.
+            /// unpolled call delays the waiters behind it for about half a second; then they pass it over. If you poll it after that, it
+            /// waits anew, at the end of the queue. One kind of call is not passed over: `lock` of an owner that already holds the lock.
+            /// The hold of that owner lasts until you poll or drop the future, or until the lease expires.
             pub async fn lock(&self) -> crate::Result<$guard> {
                 let taken = self.0.take(&$kind, "lock", crate::request::WaitLimit::Forever).await?;
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))

@@ -37,8 +37,8 @@ pub(crate) const SETTLE: Duration = Duration::from_millis(3_500);
 pub(crate) const CALM: Duration = Duration::from_millis(2_500);
 /// How long the clients may take to end what they have begun.
 const LAST: Duration = Duration::from_secs(30);
-/// A future that is not polled may keep its place, or what was handed to it, for so long.
-const UNPOLLED: Duration = Duration::from_secs(11);
+/// Futures that are not polled may keep the lock, or their place, for so long: the first for half a second, the next ones for less.
+const UNPOLLED: Duration = Duration::from_millis(1_500);
 /// What a client without a runtime has asked for ends with its lease.
 const WITHOUT_RUNTIME: Duration = Duration::from_secs(2);
 

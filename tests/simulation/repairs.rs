@@ -287,6 +287,75 @@ fn no_reader_joins_once_another_client_writes() {
     client.assert_waits(3);
 }
 
+/// A writer of another client has left a mark, so the next reader requests a hold of its own, and waits behind that writer.
+#[test]
+fn no_reader_joins_before_a_writer_of_another_client() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.reply(Reply::Kept { admits: false, left: None });
+    client.assert_waits(2);
+    assert!(is_attempt(client.request()));
+}
+
+/// Readers come one after the other. A writer of another client that leaves no mark waits for those of 100 ms only.
+#[test]
+fn readers_join_a_hold_for_a_limited_time() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    let began = client.now;
+    for n in 2..50 {
+        client.pass(ms(5));
+        client.acquire(n, Owner(n), READ, Limit::Forever);
+        if is_attempt(client.request()) {
+            return assert!((ms(80)..=ms(110)).contains(&client.now.since(began)), "{:?}", client.now.since(began));
+        }
+        client.reply(KEEPS);
+        client.feed(Event::Seen(t(n)));
+    }
+    panic!("readers join it forever");
+}
+
+/// A hand-over creates an exclusive hold, which a reader cannot use.
+#[test]
+fn a_write_hold_is_released_if_a_reader_is_next() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.unlock(1);
+    assert!(is_release(client.request()), "{:?}", client.request());
+}
+
+/// The write hold of an owner that also reads is lost by its `max_hold`. Its guard remains, and the read hold renews the lock. So the lost
+/// hold would keep other readers out: it is released when its own lease has ended.
+#[test]
+fn a_lost_write_hold_ends_with_its_lease_beside_a_read_hold() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, Terms { max_hold: Some(ms(1_000)), ..KEPT });
+    client.hold(2, A, READ);
+    let mut released = None;
+    for second in 1..60 {
+        client.pass(ms(1_000));
+        for (id, request) in std::mem::take(&mut client.requests) {
+            released = released.or_else(|| is_release(request).then_some(second));
+            client.feed(Event::Replied(id, if is_release(request) { RELEASED } else { KEEPS }));
+        }
+    }
+    assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
+    assert!(released.is_some_and(|second| (30..=45).contains(&second)), "{released:?}");
+}
+
+/// A writer of this client was granted the lock, so the readers that shared a hold of it were forced open.
+#[test]
+fn readers_are_lost_once_a_writer_of_their_own_client_was_granted() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+    client.assert_told(2, Outcome::Acquired);
+    assert_eq!(client.lost.get(&t(1)), Some(&Loss::Removed));
+}
+
 // ---- outages ----
 
 /// A waiter behind a hold of this client notices an outage by its confirmations, not only after the lease.
@@ -648,6 +717,33 @@ fn a_try_behind_an_own_release_ends_without_a_result() {
     client.assert_told(2, Outcome::Unavailable);
 }
 
+/// The server refuses the release of a read lock for as long as its lease. A waiter behind it does not burden the server.
+#[test]
+fn looks_behind_an_own_release_become_rare() {
+    for kind in [Kind::ReadWrite, Kind::Fair] {
+        let mut client = Client::new(kind);
+        let own = Some(releasing(&mut client, if kind == Kind::Fair { KEPT } else { READ }));
+        client.acquire(2, B, KEPT, if kind == Kind::Fair { Limit::Once } else { Limit::Forever });
+        let mut looks = 0;
+        for _ in 0..300 {
+            for (id, request) in std::mem::take(&mut client.requests) {
+                looks += u32::from(is_attempt(request));
+                let busy = Reply::Busy { left: None, by: Mode::Shared, own };
+                client.feed(if is_release(request) { Event::Refused(id) } else { Event::Replied(id, busy) });
+            }
+            client.pass(ms(10));
+        }
+        client.assert_waits(2);
+        assert!(looks < 25, "{looks} requests in three seconds");
+        // Once the release has worked, the waiter does not sleep.
+        client.pass(ms(1_000));
+        client.end(is_release, |id| Event::Replied(id, RELEASED));
+        if kind == Kind::ReadWrite {
+            assert!(client.requests.iter().any(|(_, request)| is_attempt(*request)), "{:?}", client.requests);
+        }
+    }
+}
+
 /// The same in a queue on the server, where a caller with a limit has a place.
 #[test]
 fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
@@ -880,6 +976,60 @@ fn a_longer_lease_is_requested_again_without_a_reply() {
     client.reply(KEEPS);
     client.assert_told(2, Outcome::Confirmed);
     assert!(client.state.certain_until(t(1), client.now + ms(3_500_000)).is_some());
+}
+
+/// A request for a short lease, or for the watchdog's, acquires the lock for a caller with a longer fixed lease. Nothing renews that one.
+#[test]
+fn a_grant_for_another_caller_is_extended_to_a_fixed_lease() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let fixed = Terms { lease: Some(ms(50_000)), mode, ..KEPT };
+        let mut client = Client::new(Kind::ReadWrite);
+        client.acquire(1, A, Terms { mode, ..KEPT }, Limit::Forever);
+        client.acquire(2, B, fixed, Limit::Forever);
+        client.feed(Event::Dropped(t(1)));
+        client.reply(GRANTED);
+        client.assert_told(2, Outcome::Acquired);
+        client.feed(Event::Seen(t(2)));
+        // The reply to the extension is lost, too.
+        client.end(
+            |request| matches!(request, Request::Renew { lease, .. } if lease == Some(ms(50_000))),
+            Event::Unknown,
+        );
+        client.pass(ms(1_000));
+        client.end(
+            |request| matches!(request, Request::Renew { lease, .. } if lease == Some(ms(50_000))),
+            |id| Event::Replied(id, kept(ms(29_990))),
+        );
+        client.pass(ms(1));
+        assert!(client.requests.is_empty(), "{:?}", client.requests);
+        let least = if mode == Mode::Shared { ms(29_500) } else { ms(48_000) }; // a JVM may shorten the lease of a reader
+        assert!(client.certain(2) > least, "{:?}", client.certain(2));
+    }
+}
+
+/// A nested read needs a longer lease than the outer one. It acquires nothing less if the reply to its request is lost.
+#[test]
+fn a_nested_read_with_a_lease_requests_that_lease_until_there_is_a_reply() {
+    let lease = Some(ms(120_000));
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, A, Terms { lease, ..READ }, Limit::Forever);
+    client.end(|request| matches!(request, Request::Renew { .. }), Event::Unknown);
+    client.pass(ms(10));
+    let is_long = |request| matches!(request, Request::Renew { lease: Some(lease), .. } if lease == ms(120_000));
+    client.end(is_long, |id| Event::Replied(id, kept(ms(29_000))));
+    client.assert_told(2, Outcome::Acquired);
+}
+
+/// A user may lose a permission while it reads. A nested read fails as a nested write does.
+#[test]
+fn a_refused_nested_read_ends() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.end(|request| matches!(request, Request::Renew { .. }), Event::Refused);
+    client.assert_told(2, Outcome::Refused);
+    assert!(client.certain(1) > ms(29_000));
 }
 
 /// A thousand tasks that wake at once need more time for the last reply.
