@@ -21,6 +21,12 @@ pub(crate) trait AnyLock: Clone + Send + Sync {
 pub(crate) trait Counted: AnyLock<Guard: AnyGuard<Held = Guard>> {
     /// How many levels the server counts of each hold.
     fn counts(&self) -> impl Future<Output = Result<HashMap<String, u64>>> + Send;
+
+    /// The hold count that the server must have of this guard.
+    fn believed(guard: &Guard) -> u64 {
+        guard.holds().into()
+    }
+
     fn force(&self) -> impl Future<Output = Result<bool>> + Send;
 }
 
@@ -165,7 +171,7 @@ pub(crate) struct Reading(pub(crate) RwLock);
 pub(crate) struct Writing(pub(crate) RwLock);
 
 macro_rules! side {
-    ($side:ident -> $guard:ident, $take:ident, $at_once:ident, $in_time:ident) => {
+    ($side:ident -> $guard:ident, $take:ident, $at_once:ident, $in_time:ident, $believed:expr) => {
         impl AnyLock for $side {
             type Guard = $guard;
 
@@ -191,6 +197,10 @@ macro_rules! side {
         }
 
         impl Counted for $side {
+            fn believed(guard: &Guard) -> u64 {
+                $believed(guard)
+            }
+
             async fn counts(&self) -> Result<HashMap<String, u64>> {
                 let all = match self.0.inspect().await? {
                     RwState::Free => Vec::new(),
@@ -206,8 +216,9 @@ macro_rules! side {
         }
     };
 }
-side!(Reading -> ReadGuard, read, try_read, try_read_for);
-side!(Writing -> WriteGuard, write, try_write, try_write_for);
+// The readers of a client may share one id, which has the hold count 1 whatever they acquire.
+side!(Reading -> ReadGuard, read, try_read, try_read_for, |_| 1);
+side!(Writing -> WriteGuard, write, try_write, try_write_for, |guard: &Guard| guard.holds().into());
 
 /// The key of the queue of that fair lock.
 pub(crate) fn line_of(name: &str) -> Option<String> {

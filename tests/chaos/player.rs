@@ -157,8 +157,8 @@ impl Player {
     }
 
     /// Asks the server for the levels. What was cancelled may still be on its way back, so it is given time.
-    pub(crate) async fn count(&self, lock: &impl Counted, guard: &Guard) {
-        let (since, id, believed) = (clock(), guard.id(), u64::from(guard.holds()));
+    pub(crate) async fn count<L: Counted>(&self, lock: &L, guard: &Guard) {
+        let (since, id, believed) = (clock(), guard.id(), L::believed(guard));
         let ends = Instant::now() + ON_ITS_WAY_BACK;
         let held = |counts: &HashMap<String, u64>| if counts.is_empty() { "none" } else { "ok" };
         loop {

@@ -12,8 +12,9 @@ use std::{
 
 use super::Driver;
 use crate::{
-    Builder, Client, Error, Guard, Lock, Owner, Result,
+    Builder, Client, Error, Guard, Lock, Owner, Result, WriteGuard,
     explore::{explore, server, tokio, world},
+    lock::Mode,
     sync::now,
 };
 use tokio::{
@@ -97,7 +98,46 @@ async fn take_as(lock: &Lock, limit: Limit) -> Result<Option<Held>> {
         Limit::Until(time) => lock.try_lock_for(time).await,
         Limit::Forever => lock.lock().await.map(Some),
     };
-    world::tell(|| format!("{} {limit:?} -> {taken:?}", lock.name()));
+    taken_within((limit, begun), (lock.name(), Mode::Exclusive), taken)
+}
+
+async fn take_fair(client: &Client, owner: &Owner, limit: Limit) -> Result<Option<Held>> {
+    let (lock, begun) = (client.fair_lock(LOCK).owner(owner), now());
+    let taken = match limit {
+        Limit::Once => lock.try_lock().await,
+        Limit::Until(time) => lock.try_lock_for(time).await,
+        Limit::Forever => lock.lock().await.map(Some),
+    };
+    taken_within((limit, begun), (LOCK, Mode::Exclusive), taken)
+}
+
+async fn read(client: &Client, owner: &Owner, limit: Limit) -> Result<Option<Held>> {
+    let (lock, begun) = (client.rw_lock(LOCK).owner(owner), now());
+    let taken = match limit {
+        Limit::Once => lock.try_read().await,
+        Limit::Until(time) => lock.try_read_for(time).await,
+        Limit::Forever => lock.read().await.map(Some),
+    };
+    taken_within((limit, begun), (LOCK, Mode::Shared), taken.map(|guard| guard.map(Guard::from)))
+}
+
+async fn write(client: &Client, owner: &Owner, limit: Limit) -> Result<Option<Held>> {
+    let (lock, begun) = (client.rw_lock(LOCK).owner(owner), now());
+    let taken = match limit {
+        Limit::Once => lock.try_write().await,
+        Limit::Until(time) => lock.try_write_for(time).await,
+        Limit::Forever => lock.write().await.map(Some),
+    };
+    taken_within((limit, begun), (LOCK, Mode::Exclusive), taken.map(|guard| guard.map(Guard::from)))
+}
+
+/// The result of a call that began then.
+fn taken_within(
+    (limit, begun): (Limit, Duration),
+    (name, mode): (&str, Mode),
+    taken: Result<Option<Guard>>,
+) -> Result<Option<Held>> {
+    world::tell(|| format!("{name} {limit:?} -> {taken:?}"));
     if taken.is_err() && !is_lenient() {
         world::violated("an error without a cause");
     }
@@ -109,41 +149,44 @@ async fn take_as(lock: &Lock, limit: Limit) -> Result<Option<Held>> {
     if now() - begun > limit && !is_lenient() && !server::is_troubled() {
         world::violated(&format!("the call took {:?}", now() - begun));
     }
-    Ok(taken?.map(|guard| Held::new(lock.name(), guard)))
+    Ok(taken?.map(|guard| Held::new((name, mode), guard)))
 }
 
 /// A guard that is checked whenever all tasks are asleep, and whenever its owner calls for it, until its release.
 struct Held {
     name: String,
+    mode: Mode,
     guard: Arc<Guard>,
     watch: world::Watch,
 }
 
 thread_local! {
     /// All guards.
-    static GUARDS: RefCell<Vec<Weak<Guard>>> = RefCell::default();
+    static GUARDS: RefCell<Vec<(Mode, Weak<Guard>)>> = RefCell::default();
 }
 
 impl Held {
-    fn new(name: &str, guard: Guard) -> Held {
+    fn new((name, mode): (&str, Mode), guard: Guard) -> Held {
         let (name, guard) = (name.to_owned(), Arc::new(guard));
         let (watched, key) = (Arc::downgrade(&guard), name.clone());
         GUARDS.with_borrow_mut(|guards| {
-            guards.retain(|guard| guard.strong_count() > 0);
-            guards.push(Weak::clone(&watched));
+            guards.retain(|(_, guard)| guard.strong_count() > 0);
+            guards.push((mode, Weak::clone(&watched)));
         });
         let watch = world::watch(move || {
             let Some(guard) = watched.upgrade() else { return };
-            look(&key, &guard);
-            look_at_count(&key, &guard);
+            look((&key, mode), &guard);
+            if mode == Mode::Exclusive {
+                look_at_count(&key, &guard); // readers share one entry
+            }
         });
-        let held = Held { name, guard, watch };
+        let held = Held { name, mode, guard, watch };
         held.look();
         held
     }
 
     fn look(&self) {
-        look(&self.name, &self.guard);
+        look((&self.name, self.mode), &self.guard);
     }
 
     /// Works for a while.
@@ -199,11 +242,11 @@ impl Held {
 }
 
 fn is_there(name: &str, guard: &Guard) -> bool {
-    server::holder(name).is_some_and(|(id, _)| id == guard.id())
+    server::holders(name).iter().any(|(id, _)| id == guard.id())
 }
 
 /// A guard that is certain has the lock on the server, and no other owner is certain. One that is not certain says that it is lost.
-fn look(name: &str, guard: &Guard) {
+fn look((name, mode): (&str, Mode), guard: &Guard) {
     let there = is_there(name, guard);
     if guard.remaining().is_zero() {
         if !is_lenient() {
@@ -218,11 +261,13 @@ fn look(name: &str, guard: &Guard) {
         return;
     }
     if !there {
-        world::violated(&format!("{guard:?} is certain, and the server has {:?}", server::holder(name)));
+        world::violated(&format!("{guard:?} is certain, and the server has {:?}", server::holders(name)));
     }
-    let others: Vec<_> = GUARDS.with_borrow(|guards| guards.iter().filter_map(Weak::upgrade).collect());
-    for other in others {
-        let excluded = other.name() == name && other.owner() != guard.owner();
+    let others: Vec<_> = GUARDS
+        .with_borrow(|guards| guards.iter().filter_map(|(mode, guard)| Some((*mode, guard.upgrade()?))).collect());
+    for (other_mode, other) in others {
+        let both_read = (mode, other_mode) == (Mode::Shared, Mode::Shared);
+        let excluded = other.name() == name && other.owner() != guard.owner() && !both_read;
         if excluded && !other.remaining().is_zero() && !guard.remaining().is_zero() {
             world::violated(&format!("{guard:?} and {other:?} are certain"));
         }
@@ -231,7 +276,7 @@ fn look(name: &str, guard: &Guard) {
 
 /// While nothing is under way, the server counts the guards that the holder has.
 fn look_at_count(name: &str, guard: &Guard) {
-    let there = server::holder(name).filter(|(id, _)| id == guard.id());
+    let there = server::holders(name).into_iter().find(|(id, _)| id == guard.id());
     if let Some((_, count)) = there
         && server::is_quiet()
         && !server::is_troubled()
@@ -359,6 +404,9 @@ async fn rest(clients: impl IntoIterator<Item = Client>) {
             gauges(),
             !server::is_quiet()
         ));
+    }
+    if !until(limit, || !server::has_waiters(LOCK)).await {
+        world::violated("the server still has waiters at the end");
     }
     if !until(FORGOTTEN, || drivers.iter().all(is_empty)).await {
         world::violated("a name is not forgotten");
@@ -912,6 +960,293 @@ async fn dropping_beside_a_loss() {
 #[test]
 fn drop_beside_loss() {
     explore("drop_beside_loss", dropping_beside_a_loss);
+}
+
+// ---- read-write locks ----
+
+/// Reads or writes in one of several ways.
+async fn rw_turn(client: Client, owner: Owner, mode: Mode) {
+    let limit = Limit::any();
+    let call = async {
+        match mode {
+            Mode::Shared => read(&client, &owner, limit).await,
+            Mode::Exclusive => write(&client, &owner, limit).await,
+        }
+    };
+    let taken = if world::once_in(3) { cut_short(call).await.unwrap_or(Ok(None)) } else { call.await };
+    if let Ok(Some(held)) = taken {
+        held.work().await;
+        held.give_back().await;
+    }
+}
+
+/// Readers of one client join while others leave, and a writer of another client waits.
+async fn reading() {
+    let (one, other) = (client(16).await, client(16).await);
+    let watch = watch_over(&[&one, &other], 0, SOON);
+    let [a, b, c, d] = owners();
+    let twice = |owner: Owner| {
+        let one = one.clone();
+        async move {
+            rw_turn(one.clone(), owner.clone(), Mode::Shared).await;
+            rw_turn(one, owner, Mode::Shared).await;
+        }
+    };
+    let readers = [spawn(twice(a)), spawn(twice(b)), spawn(twice(c))];
+    let writer = spawn(rw_turn(other.clone(), d, Mode::Exclusive));
+    all(readers.into_iter().chain([writer])).await;
+    drop(watch);
+    rest([one, other]).await;
+}
+
+#[test]
+fn readers() {
+    explore("readers", reading);
+}
+
+/// Readers leave while the writer before them releases the lock, or while another client's writer waits for them.
+async fn cancelling_readers() {
+    let (one, other) = (client(16).await, client(16).await);
+    let watch = watch_over(&[&one, &other], 0, SOON);
+    let [a, b, c, d] = owners();
+    let first = write(if world::once_in(2) { &one } else { &other }, &a, Limit::Forever).await;
+    let restless = |owner: Owner| {
+        let one = one.clone();
+        async move {
+            for _ in 0..2 {
+                if let Some(Ok(Some(held))) = cut_short(read(&one, &owner, Limit::Forever)).await {
+                    held.give_back().await;
+                }
+            }
+        }
+    };
+    let readers = [spawn(restless(b)), spawn(restless(c))];
+    let writer = spawn(rw_turn(other.clone(), d, Mode::Exclusive));
+    if let Ok(Some(held)) = first {
+        held.work().await;
+        held.give_back().await;
+    }
+    all(readers.into_iter().chain([writer])).await;
+    drop(watch);
+    rest([one, other]).await;
+}
+
+#[test]
+fn cancelled_readers() {
+    explore("cancelled_readers", cancelling_readers);
+}
+
+/// A writer begins to read, and another writer waits. None of them is between.
+async fn downgrading() {
+    let (one, other) = (client(16).await, client(16).await);
+    let watch = watch_over(&[&one, &other], 0, SOON);
+    let [a, b, c, d] = owners();
+    let writing = one.rw_lock(LOCK).owner(&a).write().await;
+    let modes = [Mode::Exclusive, Mode::Shared];
+    let waiters = [(&one, b), (&one, c), (&other, d)];
+    let waiters = waiters.map(|(client, owner)| spawn(rw_turn(client.clone(), owner, modes[world::below(2)])));
+    steps(20).await;
+    if let Ok(writing) = writing {
+        downgrade(writing).await;
+    } else if !is_lenient() {
+        world::violated("an error without a cause");
+    }
+    all(waiters).await;
+    drop(watch);
+    rest([one, other]).await;
+}
+
+async fn downgrade(writing: WriteGuard) {
+    let reading = match world::below(3) {
+        0 => cut_short(writing.downgrade()).await,
+        _ => Some(writing.downgrade().await),
+    };
+    world::tell(|| format!("downgrade -> {reading:?}"));
+    match reading {
+        Some(Ok(reading)) => {
+            let held = Held::new((LOCK, Mode::Shared), reading.into());
+            held.work().await;
+            held.give_back().await;
+        }
+        Some(Err(_)) if !is_lenient() => world::violated("an error without a cause"),
+        Some(Err(_)) | None => {}
+    }
+}
+
+#[test]
+fn downgrades() {
+    explore("downgrades", downgrading);
+}
+
+// ---- fair locks ----
+
+/// For longer than a caller keeps a request that it does not poll.
+const CARRIED: [u64; 6] = [0, 1, 20, 79, 81, 200];
+
+fn short_time() -> Duration {
+    Duration::from_millis(CARRIED[world::below(CARRIED.len())])
+}
+
+async fn fair_turn(client: Client, owner: Owner) {
+    let limit = Limit::any();
+    let taken = match world::below(3) {
+        0 => cut_short(take_fair(&client, &owner, limit)).await.unwrap_or(Ok(None)),
+        _ => take_fair(&client, &owner, limit).await,
+    };
+    if let Ok(Some(held)) = taken {
+        held.work().await;
+        held.give_back().await;
+    }
+}
+
+/// Owners of two clients come and leave, two tasks of one owner among them.
+async fn standing_in_line() {
+    let (one, other) = (client(16).await, client(16).await);
+    let watch = watch_over(&[&one, &other], 0, SOON);
+    let [a, b, c] = owners();
+    let tasks = [(&one, a.clone()), (&one, a), (&one, b), (&other, c)];
+    all(tasks.map(|(client, owner)| spawn(fair_turn(client.clone(), owner)))).await;
+    drop(watch);
+    rest([one, other]).await;
+}
+
+#[test]
+fn fair() {
+    explore("fair", standing_in_line);
+}
+
+/// It is the turn of a waiter: the client lends it its next request. It is not polled then, or it leaves, or its time ends. The waiters behind
+/// it must not wait for its grace on the server.
+async fn lending() {
+    server::trouble(server::Troubles { slow: world::below(3), ..Default::default() });
+    let (one, other) = (client(16).await, client(16).await);
+    let [a, b, c, d] = owners();
+    let held = take_fair(if world::once_in(2) { &one } else { &other }, &a, Limit::Forever).await;
+    let idle = one.clone();
+    let idle = spawn(async move {
+        let lock = idle.fair_lock(LOCK).owner(&b);
+        let limit = [LEASE * 5, short_time() + Duration::from_millis(1)][world::below(2)];
+        let mut call = Box::pin(lock.try_lock_for(limit));
+        for pause in [short_time(), short_time(), PASSED_OVER * 3] {
+            if let Some(taken) = cut_short(call.as_mut()).await {
+                // An error is its own fault: its request may have been without a reply when its limit ended.
+                if let Ok(Some(guard)) = taken {
+                    Held::new((LOCK, Mode::Exclusive), guard).give_back().await;
+                }
+                return;
+            }
+            if world::once_in(4) {
+                return; // the call is dropped
+            }
+            sleep(pause).await;
+        }
+    });
+    steps(20).await;
+    let others = [(one.clone(), c), (other.clone(), d)].map(|(client, owner)| {
+        spawn(async move {
+            let begun = now();
+            let taken = take_fair(&client, &owner, Limit::Forever).await;
+            if now() - begun > PASSED_OVER && !is_lenient() {
+                world::violated("a caller waits for one that is not polled");
+            }
+            if let Ok(Some(held)) = taken {
+                held.give_back().await;
+            }
+        })
+    });
+    sleep(short_time()).await;
+    if let Ok(Some(held)) = held {
+        held.give_back().await;
+    }
+    all(others.into_iter().chain([idle])).await;
+    rest([one, other]).await;
+}
+
+#[test]
+fn lend() {
+    explore("lend", lending);
+}
+
+/// Waiters for one place come and leave, so two threads subscribe and unsubscribe its channel. Subscriptions may be lost.
+async fn settling_places() {
+    server::trouble(server::Troubles { deaf: world::below(2), ..Default::default() });
+    let (one, other) = (client(16).await, client(16).await);
+    let [a, b, c] = owners();
+    let held = take_fair(&other, &a, Limit::Forever).await;
+    let restless = |owner: Owner| {
+        let one = one.clone();
+        async move {
+            for _ in 0..3 {
+                if let Some(Ok(Some(held))) = cut_short(take_fair(&one, &owner, Limit::any())).await {
+                    held.give_back().await;
+                }
+            }
+        }
+    };
+    let patient = one.clone();
+    let patient = spawn(async move {
+        if let Ok(Some(held)) = take_fair(&patient, &c, Limit::Forever).await {
+            held.give_back().await;
+        }
+    });
+    let tasks = [spawn(restless(b.clone())), spawn(restless(b)), patient];
+    if let Ok(Some(held)) = held {
+        held.work().await;
+        held.give_back().await;
+    }
+    all(tasks).await;
+    rest([one, other]).await;
+}
+
+#[test]
+fn places() {
+    explore("places", settling_places);
+}
+
+/// The client ends, by any way, while its tasks wait for a fair lock or a read-write lock, or have one.
+async fn ending_beside_others() {
+    rough();
+    let runtime = Handle::new();
+    let one = runtime.spawn(client(16)).await.expect("nobody ends it");
+    let other = client(16).await;
+    let is_fair = world::once_in(2);
+    let turn = |client: &Client, owner: Owner, mode| {
+        let client = client.clone();
+        spawn(async move {
+            match is_fair {
+                true => fair_turn(client, owner).await,
+                false => rw_turn(client, owner, mode).await,
+            }
+        })
+    };
+    let [a, b, c, d] = owners();
+    let tasks = [
+        turn(&one, a, Mode::Shared),
+        turn(&one, b, Mode::Exclusive),
+        turn(&one, c, Mode::Shared),
+        turn(&other, d, Mode::Exclusive),
+    ];
+    steps(60).await;
+    let ended = match world::below(4) {
+        0 => one.clone().shutdown(LEASE).await,
+        1 => one.clone().shutdown(Duration::ZERO).await,
+        2 => one.clone().close().await,
+        _ => {
+            runtime.end();
+            Ok(())
+        }
+    };
+    world::tell(|| format!("end -> {ended:?}"));
+    let driver = driver(&one);
+    drop(one);
+    all(tasks).await;
+    are_dropped(vec![driver]).await;
+    drop(other);
+}
+
+#[test]
+fn end_of_kinds() {
+    explore("end_of_kinds", ending_beside_others);
 }
 
 // ---- wakers ----

@@ -117,12 +117,24 @@ fn short(words: &str) -> String {
     words.split(' ').map(short).collect::<Vec<_>>().join(" ")
 }
 
-/// The id that has the lock, and its hold count.
+/// One id that has the lock, and its hold count.
 pub(crate) fn holder(key: &str) -> Option<(String, u64)> {
+    holders(key).into_iter().next()
+}
+
+/// All of them: several readers may have a lock.
+pub(crate) fn holders(key: &str) -> Vec<(String, u64)> {
     let words = ["HGETALL", key].map(str::to_owned);
-    let Output::List(fields) = command(&words) else { return None };
-    let [id, count, ..] = &fields[..] else { return None };
-    Some((id.clone(), count.parse().expect("a number")))
+    let Output::List(fields) = command(&words) else { return Vec::new() };
+    let pairs = fields.chunks_exact(2).filter(|pair| pair[0] != "mode");
+    pairs.map(|pair| (pair[0].clone(), pair[1].parse().expect("a number"))).collect()
+}
+
+/// A queue of waiters, or the mark of one.
+pub(crate) fn has_waiters(key: &str) -> bool {
+    let keys = ["redisson_lock_queue", "redisson_lock_timeout", "leasehold_rwlock_waits"];
+    let exists = |prefix| command(&["EXISTS".to_owned(), format!("{prefix}:{{{key}}}")]) == Output::Number(1);
+    keys.into_iter().any(exists)
 }
 
 /// Deletes the key under its holder.

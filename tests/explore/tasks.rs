@@ -12,8 +12,8 @@ use std::{
     task::{Context, Wake, Waker},
 };
 
-pub(crate) use shuttle::future::{AbortHandle, JoinHandle};
 use shuttle::current::TaskId;
+pub(crate) use shuttle::future::{AbortHandle, JoinHandle};
 
 use super::world;
 

@@ -148,12 +148,25 @@ impl<'a> Side<'a> {
         self.take(kind, name).granted(&format!("{self} to take the free {kind} lock {name}"), 10 * SOON).await
     }
 
+    /// Behind a hold of its own process, one of ours sends nothing before the release, so the server does not know that it waits.
+    async fn waits_here(self, client: &Client, kind: Kind, name: &str) -> Taking<'a> {
+        let before = client.stats().now.waiting;
+        let taking = self.take(kind, name);
+        until("one more to wait in this process", 10 * SOON, || client.stats().now.waiting > before).await;
+        taking
+    }
+
     /// Asks for what is taken, from a process that does not wait for it yet, or in line; until it waits.
     ///
     /// A JVM's thread that wants to read or write must sleep: while it is about to, it misses what a writer of any side publishes
     /// (Redisson's issue 4744).
     pub(crate) async fn waits(self, server: &Server, kind: Kind, name: &str) -> Taking<'a> {
-        let taking = kind.one_more_waits(server, name, || self.take(kind, name)).await;
+        let taking = match self {
+            Side::Leasehold(client) if kind != Kind::Fair && client.held().iter().any(|held| held.name == name) => {
+                self.waits_here(client, kind, name).await
+            }
+            _ => kind.one_more_waits(server, name, || self.take(kind, name)).await,
+        };
         match &taking {
             Taking::Redisson(Held { by: By::Redisson { jvm, thread, .. }, .. }, _) if kind.is_of_a_pair() => {
                 jvm.sleeps(*thread).await;

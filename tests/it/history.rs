@@ -412,6 +412,17 @@ fn given_back_and_still_there() {
     assert_eq!(kinds(&left), []);
 }
 
+#[test]
+fn an_id_is_unique_for_its_name_only() {
+    let mut two = history("10 0 a granted one:1 100\n20 0 b granted one:1 100\n60 0 a releasing one:1", "");
+    two.calm = vec![(2 * SECOND, 4 * SECOND)];
+    two.seen.insert("b".into(), vec![seen(3 * SECOND, 3 * SECOND + 1, Some("one:1"))]);
+    assert_eq!(kinds(&two), []);
+    let released = "70 0 b releasing one:1".parse().expect("an event");
+    two.clients.get_mut("one").expect("it is there").push(released);
+    assert_eq!(kinds(&two), [Kind::Leftover]);
+}
+
 fn failover(name: &str, since: u64, until: u64) -> Failover {
     Failover { names: vec![name.to_owned()], since, until }
 }
@@ -578,11 +589,12 @@ fn rw(one: &str, other: &str) -> History {
 }
 
 #[test]
-fn levels_of_an_id_that_readers_share_are_those_of_any_of_them() {
+fn the_hold_count_of_an_id_that_readers_share_is_one() {
     let reads = "10 0 a asked\n20 0 a granted one:1~r 100\n50 0 a counted one:1~r 40 1 2";
     let joins = "\n25 1 a asked\n30 1 a granted one:1~other 100\n80 1 a releasing one:1~other";
     assert_eq!(kinds(&rw(reads, "")), [Kind::Level]);
-    assert_eq!(kinds(&rw(&format!("{reads}{joins}"), "")), []);
+    assert_eq!(kinds(&rw(&format!("{reads}{joins}"), "")), [Kind::Level]);
+    assert_eq!(kinds(&rw(&format!("{}{joins}", reads.replace("1 2", "1 1")), "")), []);
     assert_eq!(kinds(&rw(&reads.replace("1 2", "1 0"), "")), [Kind::Hollow], "and never none");
 }
 

@@ -101,10 +101,7 @@ impl History {
         let mut by_id: HashMap<&str, Vec<&Hold>> = HashMap::new();
         holds.iter().for_each(|hold| by_id.entry(&hold.holder).or_default().push(hold));
         let events = self.clients.values().flatten().filter(|event| event.name == name);
-        let miscounted = events.filter_map(|event| miscounted(event, &by_id));
-        // Several readers of a client may have one id, whose count is that of any of them.
-        let has_others = |at: &Hold| at.shared && holds.iter().any(|hold| hold.id == at.id && hold.holder != at.holder);
-        miscounted.filter(|at| at.violation.kind != Kind::Level || !has_others(at.hold)).collect()
+        events.filter_map(|event| miscounted(event, &by_id)).collect()
     }
 
     pub(super) fn forces(&self, name: &str) -> Vec<Force> {

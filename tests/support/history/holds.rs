@@ -43,7 +43,7 @@ const GRAIN: u64 = 5_000_000;
 /// The call that brings a hold without asking for one.
 const DOWNGRADE: &str = "downgrade";
 
-/// What is known of one id.
+/// What is known of one id of one name.
 struct Known {
     asked: u64,
     guards: u32,
@@ -55,7 +55,7 @@ struct Known {
 pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> Vec<(String, Hold)> {
     let mut asked: HashMap<(u32, &str), u64> = HashMap::new();
     let mut holds: Vec<(String, Hold)> = Vec::new();
-    let mut by_id: HashMap<&str, Known> = HashMap::new();
+    let mut by_id: HashMap<(&str, &str), Known> = HashMap::new();
     for event in events {
         let key = (event.task, event.name.as_str());
         match &event.what {
@@ -65,7 +65,7 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
             What::Left | What::Failed { .. } => _ = asked.remove(&key),
             What::Granted { id, until } => {
                 let asked = asked.remove(&key).unwrap_or(event.at);
-                let known = by_id.entry(id).or_insert(Known { asked, guards: 0, open: None });
+                let known = by_id.entry((&event.name, id)).or_insert(Known { asked, guards: 0, open: None });
                 known.guards += 1;
                 let at = *known.open.get_or_insert_with(|| {
                     holds.push((event.name.clone(), Hold::new(client, id, known.asked, event.at, killed)));
@@ -75,23 +75,23 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
                 holds[at].1.levels += 1;
             }
             What::Rests { id, least } => {
-                let at = by_id.get(id.as_str()).and_then(|known| known.open);
+                let at = by_id.get(&(event.name.as_str(), id.as_str())).and_then(|known| known.open);
                 at.inspect(|at| holds[*at].1.rests = holds[*at].1.asked + least);
             }
             What::Confirmed { id } => {
-                let ended = holds.iter_mut().rev().map(|(_, hold)| hold).find(|hold| hold.holder == *id);
-                ended.into_iter().for_each(|hold| hold.confirmed = Some(hold.end));
+                let ended = holds.iter_mut().rev().find(|(name, hold)| *name == event.name && hold.holder == *id);
+                ended.into_iter().for_each(|(_, hold)| hold.confirmed = Some(hold.end));
             }
             What::Token { id, token } => {
-                let at = by_id.get(id.as_str()).and_then(|known| known.open);
+                let at = by_id.get(&(event.name.as_str(), id.as_str())).and_then(|known| known.open);
                 at.inspect(|at| holds[*at].1.tokens.push(*token));
             }
             What::Sure { id, until } => {
-                let at = by_id.get(id.as_str()).and_then(|known| known.open);
+                let at = by_id.get(&(event.name.as_str(), id.as_str())).and_then(|known| known.open);
                 at.inspect(|at| holds[*at].1.sure(event.at, *until));
             }
             What::Releasing { id } => {
-                let Some(known) = by_id.get_mut(id.as_str()) else { continue };
+                let Some(known) = by_id.get_mut(&(event.name.as_str(), id.as_str())) else { continue };
                 known.guards = known.guards.saturating_sub(1);
                 if known.guards == 0 {
                     let at = known.open.take();
@@ -99,7 +99,7 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
                 }
             }
             What::Lost { id, removed } => {
-                let at = by_id.get_mut(id.as_str()).and_then(|known| known.open.take());
+                let at = by_id.get_mut(&(event.name.as_str(), id.as_str())).and_then(|known| known.open.take());
                 at.inspect(|at| holds[*at].1.lost(event.at, *removed));
             }
             _ => {}

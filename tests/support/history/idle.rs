@@ -175,7 +175,7 @@ impl History {
         let mut found = Vec::new();
         for (name, id, at) in &self.left {
             let lives = client_of(id, members).is_some_and(|client| !self.killed.contains_key(client));
-            let is_excused = match given_back.get(id.as_str()) {
+            let is_excused = match given_back.get(&(name.as_str(), id.as_str())) {
                 Some(since) => self.came_back(name, *since),
                 None => !lives && self.orphaned(name).iter().any(|(killed, until)| (*killed..*until).contains(at)),
             };
@@ -193,7 +193,7 @@ impl History {
         for (name, all) in &self.seen {
             for seen in all.iter().filter(|seen| self.is_calm(seen.since)) {
                 for id in &seen.ids {
-                    let Some(since) = given_back.get(id.as_str()) else { continue };
+                    let Some(since) = given_back.get(&(name.as_str(), id.as_str())) else { continue };
                     if since + nanos(GIVEN_BACK) + self.rest(name) >= seen.since || !known.insert(id) {
                         continue;
                     }
@@ -210,15 +210,15 @@ impl History {
         found
     }
 
-    /// When the last level of each id was released, by clients that were not killed.
-    fn given_back(&self) -> HashMap<&str, u64> {
-        let mut levels: HashMap<&str, (u32, u64)> = HashMap::new();
+    /// When the last level of each id was released, by clients that were not killed. An id is unique for its name only.
+    fn given_back(&self) -> HashMap<(&str, &str), u64> {
+        let mut levels: HashMap<(&str, &str), (u32, u64)> = HashMap::new();
         for (_, events) in self.clients.iter().filter(|(client, _)| !self.killed.contains_key(*client)) {
             for event in events {
                 match &event.what {
-                    What::Granted { id, .. } => levels.entry(on_server(id)).or_default().0 += 1,
+                    What::Granted { id, .. } => levels.entry((&event.name, on_server(id))).or_default().0 += 1,
                     What::Releasing { id } => {
-                        let (levels, at) = levels.entry(on_server(id)).or_default();
+                        let (levels, at) = levels.entry((&event.name, on_server(id))).or_default();
                         (*levels, *at) = (levels.saturating_sub(1), event.at);
                     }
                     _ => {}
