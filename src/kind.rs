@@ -7,7 +7,6 @@ use std::{
 };
 
 use crate::{
-    clock::Moment,
     lock::Mode,
     redis::{Part, PartBuilder, Script, prefixed},
     stats::KindLabel,
@@ -169,10 +168,10 @@ impl Kind {
     }
 
     /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).
-    /// `end` is the end of the lease by the clock of this process.
-    pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str, end: Moment) -> Part {
+    pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str) -> Part {
         let words = self.words(&self.renew, key, hold, claim);
-        if self.rules.sure.is_some() { words.arg(end.left().as_millis()).done() } else { words.done() }
+        // The script also repairs what is left of the lease. The machine requests that as the lease.
+        if self.rules.sure.is_some() { words.arg(0).done() } else { words.done() }
     }
 
     /// The two kinds of one lock that several may hold at once, and the one kind of others.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::{
-    clock::Moment,
     kind::{Kind, NUMBERINGS, Waits},
     lock::{Claim, Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
@@ -118,7 +117,7 @@ impl Sending<'_> {
                     Claim::Withdraws(number) => (number.to_string(), 1),
                 };
                 let terms = (&*id(hold), lease.map_or(0, millis), count);
-                (&kind.renew.script, kind.renew_part(self.key, terms, &claim, Moment::PAST)) // the lease repairs it
+                (&kind.renew.script, kind.renew_part(self.key, terms, &claim))
             }
             Request::HandOver { id: from, to, lease } => {
                 let script = kind.hand_over.as_ref().expect("only kinds that hand over make this request");
