@@ -117,7 +117,7 @@ impl LockState {
                 _ => places.remove(id, cx),
             },
             // The last request for a place that was left.
-            Some(_) if matches!(reply, Reply::Busy { .. } | Reply::Out | Reply::Conflict) => places.remove(id, cx),
+            Some(_) if matches!(reply, Reply::Busy { .. } | Reply::Out) => places.remove(id, cx),
             Some(_) => _ = places.change(id, |place| place.request_ended(request)),
             None => {}
         }
@@ -151,7 +151,8 @@ impl LockState {
                 self.place_granted(id, (owner, asked), reply, cx);
             }
             _ => {
-                places.remove(id, cx);
+                places.change_waiting(id, |waiting| waiting.not_a_lock(cx.now));
+                places.leave(id, cx);
                 self.end_first_of(owner, Outcome::Refused, cx);
             }
         }

@@ -207,6 +207,12 @@ impl Waiting {
         (self.queued, self.next) = (false, Next::LookAt(look_at));
     }
 
+    /// The key holds something else now. The server has the place that an earlier request has created, or may have.
+    pub(crate) fn not_a_lock(&mut self, now: Moment) {
+        self.queued |= matches!(&self.next, Next::Asking(asking) if asking.request.is_in_doubt());
+        self.next = Next::LookAt(now);
+    }
+
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
         if let Next::Asking(asking) = &mut self.next {
             asking.request.failed(now, failure);

@@ -746,6 +746,24 @@ fn looks_behind_an_own_release_become_rare() {
     }
 }
 
+/// A fair waiter has a place, and then the key holds something else. Its call ends, and its place is released, also if the place may only
+/// be there.
+#[test]
+fn a_fair_waiter_leaves_no_place_behind_another_kind_of_lock() {
+    for is_in_doubt in [false, true] {
+        let mut client = Client::new(Kind::Fair);
+        client.acquire(1, A, KEPT, Limit::Forever);
+        let (place, Request::Acquire { id, .. }) = client.requests.remove(0) else { panic!("no place is requested") };
+        let queued = Reply::Queued { left: Some(ms(20_000)), place: 1, own: None };
+        client.feed(if is_in_doubt { Event::Unknown(place) } else { Event::Replied(place, queued) });
+        client.pass(ms(2_600));
+        client.end(is_attempt, |id| Event::Replied(id, Reply::Conflict));
+        client.assert_told(1, Outcome::Refused);
+        assert!(is_release(client.request()));
+        assert!(matches!(client.request(), Request::Release { id: released, .. } if released == id));
+    }
+}
+
 /// The same in a queue on the server, where a caller with a limit has a place.
 #[test]
 fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
