@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[derive(Default)]
-pub(super) struct Channels(HashMap<Channel, ListenedChannel>);
+pub(super) struct NameChannels(HashMap<Channel, ListenedChannel>);
 
 struct ListenedChannel {
     messages: Messages,
@@ -28,7 +28,7 @@ pub(super) enum Messages {
     Subscribed(Subscription),
 }
 
-impl Channels {
+impl NameChannels {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -42,7 +42,7 @@ impl Channels {
         self.0.remove(&channel);
     }
 
-    /// What there is, for the one thread that may change it. It must call [`settled`](Channels::settled).
+    /// What there is, for the one thread that may change it. It must call [`settled`](NameChannels::settled).
     pub(super) fn begin_change(&mut self, channel: Channel) -> Option<Messages> {
         self.0.get_mut(&channel).map(|listened| mem::replace(&mut listened.messages, Messages::Changing))
     }

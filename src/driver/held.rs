@@ -31,7 +31,7 @@ use crate::{
 
 /// A lock that this process acquired. Dropping it releases it.
 pub(crate) struct HeldLock {
-    shared: Arc<Shared>,
+    shared: Arc<HeldTicket>,
     owner: Owner,
     id: OnceLock<Box<str>>,
     hold: HoldId,
@@ -43,7 +43,7 @@ pub(crate) struct HeldLock {
 
 /// What futures need that may outlive the guard.
 #[derive(Debug)]
-struct Shared {
+struct HeldTicket {
     lock: Arc<NamedLock>,
     ticket: Ticket,
 }
@@ -91,7 +91,7 @@ enum Fate {
     Released,
 }
 
-impl Shared {
+impl HeldTicket {
     /// How the lock was lost, if it was. The clock is considered: a timer may be late.
     fn loss(&self) -> Option<Lost> {
         match self.fate() {
@@ -150,7 +150,7 @@ impl HeldLock {
         (hold, mode): (HoldId, Mode),
         token: Option<Token>,
     ) -> HeldLock {
-        let shared = Arc::new(Shared { lock, ticket });
+        let shared = Arc::new(HeldTicket { lock, ticket });
         let fence = token.map(|Token(token)| token);
         HeldLock { shared, owner, id: OnceLock::new(), hold, mode, fence, stage: Stage::Held, watch: OnceLock::new() }
     }

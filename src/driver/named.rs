@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::{AcquiredHow, CallResult, Calls, Cause, Notice},
-    channels::{Channels, Messages},
+    channels::{Messages, NameChannels},
     lanes::Condition,
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
@@ -71,7 +71,7 @@ pub(super) struct Inner {
     /// Requests that their callers poll, by id: in the order in which they were sent.
     slots: Vec<Arc<Slot>>,
     timer: Option<TimerKey>,
-    channels: Channels,
+    channels: NameChannels,
     /// The last attempt for a new hold: its id, and why it was sent.
     attempt: Option<(HoldId, AcquiredBy)>,
     /// The last reason for which a request has failed.
@@ -107,7 +107,7 @@ impl NamedLock {
             tickets: 0,
             slots: Vec::new(),
             timer: None,
-            channels: Channels::default(),
+            channels: NameChannels::default(),
             attempt: None,
             trouble: None,
             holder: None,
