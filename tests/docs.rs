@@ -48,8 +48,8 @@ fn named(entry: &str) -> Vec<&str> {
 }
 
 fn is_there(test: &str) -> bool {
-    if test == "tests/model" {
-        return read("tests/model/main.rs").contains("#[test]");
+    if test == "tests/simulation" {
+        return read("tests/simulation/seeds.rs").contains("#[test]");
     }
     if let Some(trouble) = test.strip_prefix("scripts/chaos: ") {
         let files = ["troubles", "scene/cluster", "scene/sentinels", "scene/independent"]
