@@ -414,12 +414,13 @@ fn given_back_and_still_there() {
 
 #[test]
 fn an_id_is_unique_for_its_name_only() {
-    let mut two = history("10 0 a granted one:1 100\n20 0 b granted one:1 100\n60 0 a releasing one:1", "");
+    let of_b = "20 0 b granted one:1 100\n70 0 b releasing one:1";
+    let mut two = history("10 0 a granted one:1 100\n60 0 a releasing one:1", "");
     two.calm = vec![(2 * SECOND, 4 * SECOND)];
     two.seen.insert("b".into(), vec![seen(3 * SECOND, 3 * SECOND + 1, Some("one:1"))]);
-    assert_eq!(kinds(&two), []);
-    let released = "70 0 b releasing one:1".parse().expect("an event");
-    two.clients.get_mut("one").expect("it is there").push(released);
+    assert_eq!(kinds(&two), [], "this id was released for another name");
+    let events = of_b.lines().map(|line| line.parse().expect("an event"));
+    two.clients.get_mut("one").expect("it is there").extend(events);
     assert_eq!(kinds(&two), [Kind::Leftover]);
 }
 
