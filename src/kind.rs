@@ -68,16 +68,22 @@ pub(crate) enum Numbering {
     Lock,
     Fenced,
     Fair,
+    /// Of fair locks whose names have a brace: `a` and `{a}` are two locks that share one queue and its channels.
+    FairWithBrace,
     ReadWrite,
 }
 
 /// The numbers of one numbering are this far apart.
-pub(crate) const NUMBERINGS: u64 = 4;
+pub(crate) const NUMBERINGS: u64 = 5;
 
 impl Numbering {
-    /// The number of the `n`-th hold.
-    pub(crate) fn number(self, n: u64) -> u64 {
-        n * NUMBERINGS + self as u64
+    /// The number of the `n`-th hold of this key.
+    pub(crate) fn number(self, key: &str, n: u64) -> u64 {
+        let numbering = match self {
+            Numbering::Fair if key.contains('{') => Numbering::FairWithBrace,
+            numbering => numbering,
+        };
+        n * NUMBERINGS + numbering as u64
     }
 }
 

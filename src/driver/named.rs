@@ -140,7 +140,7 @@ impl NamedLock {
 
     /// The field of a hold on the server.
     pub(super) fn field(&self, hold: HoldId, mode: Mode) -> Box<str> {
-        field(&self.driver.client, self.kind.of_mode(mode), hold).into()
+        field(&self.driver.client, self.kind.of_mode(mode), self.name.key(), hold).into()
     }
 
     // ---- events ----

@@ -94,12 +94,12 @@ impl Sending<'_> {
 
     fn part(&self, publish: &str) -> (&'static Script, Part) {
         let kind = self.kind.of_mode(mode_of(&self.request));
-        let id = |id| field(self.client, kind, id);
+        let id = |id| field(self.client, kind, self.key, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
                 let words = kind.words(&kind.acquire, self.key, (&id(hold), millis(lease), count), word(kind, how));
                 let part = match (kind.beside, how) {
-                    (Some(beside), How::Beside(hold)) => words.arg(field(self.client, beside, hold)),
+                    (Some(beside), How::Beside(hold)) => words.arg(field(self.client, beside, self.key, hold)),
                     (Some(_), _) => words.arg(""),
                     (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish),
                     (None, _) => words,
@@ -131,8 +131,8 @@ impl Sending<'_> {
         let reply = match answer.code {
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
-            Code::Busy => return busy(answer, self.client, self.kind),
-            Code::Queued => return queued(answer, self.client, self.kind),
+            Code::Busy => return busy(answer, self.client, self.kind, self.key),
+            Code::Queued => return queued(answer, self.client, self.kind, self.key),
             Code::Out => Reply::Out,
             Code::Released | Code::Gone => released(answer, publish),
             Code::Kept => kept(answer),
@@ -166,22 +166,22 @@ fn word(kind: &Kind, how: How) -> &'static str {
 }
 
 /// The number of a hold, if this id is of this client. A hold that was released, and rests, has another one.
-fn own(client: &str, kind: &Kind, id: &str) -> Option<HoldId> {
+fn own(client: &str, kind: &Kind, key: &str, id: &str) -> Option<HoldId> {
     let number = id.strip_prefix(client)?.strip_prefix(':')?.strip_suffix(kind.rules.suffix)?;
     let hold = HoldId(number.parse::<u64>().ok()? / NUMBERINGS);
-    (field(client, kind, hold) == id).then_some(hold)
+    (field(client, kind, key, hold) == id).then_some(hold)
 }
 
 /// The field of a hold on the server.
-pub(super) fn field(client: &str, kind: &Kind, hold: HoldId) -> String {
-    format!("{client}:{}{}", kind.rules.numbering.number(hold.0), kind.rules.suffix)
+pub(super) fn field(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
+    format!("{client}:{}{}", kind.rules.numbering.number(key, hold.0), kind.rules.suffix)
 }
 
-fn busy(answer: &Answer, client: &str, kind: &'static Kind) -> Replied {
+fn busy(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replied {
     let [left, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
     let by = if kind.rules.is_of_kind(holder) { Mode::Exclusive } else { Mode::Shared };
-    let own = own(client, kind.of_mode(by), holder);
+    let own = own(client, kind.of_mode(by), key, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
     Replied::Reply(Reply::Busy { left, by, own }, holder)
 }
@@ -192,10 +192,10 @@ fn kept(answer: &Answer) -> Reply {
     Reply::Kept { admits: admits == "yes", left: left.parse().ok().map(Duration::from_millis) }
 }
 
-fn queued(answer: &Answer, client: &str, kind: &Kind) -> Replied {
+fn queued(answer: &Answer, client: &str, kind: &Kind, key: &str) -> Replied {
     let [left, place, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis);
-    let (own, place) = (own(client, kind, holder), place.parse().unwrap_or(u64::MAX));
+    let (own, place) = (own(client, kind, key, holder), place.parse().unwrap_or(u64::MAX));
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
     Replied::Reply(Reply::Queued { left, place, own }, holder)
 }

@@ -215,6 +215,26 @@ async fn a_free_lock_is_acquired_although_its_queue_is_shared_with_another_name(
     next.expect("no panic").unlock().await.expect("ours");
 }
 
+/// One client waits for both. Each waiter has a place and a channel of its own.
+#[tokio::test]
+async fn waiters_of_one_client_for_two_names_of_one_queue_have_two_places() {
+    let (server, one, two) = two_clients().await;
+    let held = [one.fair_lock("a").lock().await.expect("free"), one.fair_lock("{a}").lock().await.expect("free")];
+    let waiting = ["a", "{a}"].map(|name| {
+        let lock = two.fair_lock(name);
+        tokio::spawn(async move { lock.lock().await.expect("in turn").unlock().await.expect("ours") })
+    });
+    let queue = || server.ask::<Vec<String>>(&["LRANGE", "redisson_lock_queue:{a}", "0", "-1"]);
+    until("both to stand in line", SOON, || queue().len() == 2).await;
+    assert_ne!(queue()[0], queue()[1]);
+    for guard in held {
+        guard.unlock().await.expect("ours");
+    }
+    for waiting in waiting {
+        within("its turn", GRACE + ms(4_000), waiting).await.0.expect("no panic");
+    }
+}
+
 /// The waiter for the other name asks just after its turn, before anybody has passed it over.
 #[tokio::test]
 async fn a_turn_that_is_over_is_not_renewed_by_a_waiter_for_another_name() {
