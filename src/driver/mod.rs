@@ -154,26 +154,26 @@ impl Driver {
     }
 
     fn become_at_least(&self, life: u8) {
-        self.becomes_at_least(life);
+        self.raise_life(life);
         for lock in self.all() {
             self.life_event().into_iter().for_each(|event| lock.tell(event));
         }
-        self.has_changed();
+        self.notify_changed();
     }
 
     /// Ends although releases are under way.
     pub(crate) fn give_up(&self) {
-        self.gives_up();
+        self.set_gave_up();
         self.all().iter().for_each(|lock| lock.end());
         self.names.retain(|_, _| false);
-        self.has_changed();
+        self.notify_changed();
     }
 
     /// The runtime has ended. Callers get an error, and nothing is sent anymore.
     fn abandon(&self) {
-        self.is_now_abandoned();
+        self.set_abandoned();
         self.all().iter().for_each(|lock| lock.end());
-        self.has_changed();
+        self.notify_changed();
         if self.is_closed() {
             self.give_up(); // if the client closes later, `close` does that
         }

@@ -161,20 +161,20 @@ impl<L> Shared<L> {
         self.life.load(Ordering::SeqCst) == DONE
     }
 
-    pub(super) fn becomes_at_least(&self, life: u8) {
+    pub(super) fn raise_life(&self, life: u8) {
         self.life.fetch_max(life, Ordering::SeqCst);
     }
 
-    pub(super) fn gives_up(&self) {
+    pub(super) fn set_gave_up(&self) {
         self.gave_up.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn is_now_abandoned(&self) {
+    pub(super) fn set_abandoned(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
     /// Notifies all that wait for a stage.
-    pub(super) fn has_changed(&self) {
+    pub(super) fn notify_changed(&self) {
         self.changed.notify_waiters();
     }
 
