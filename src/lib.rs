@@ -142,6 +142,7 @@ mod primitives;
 mod redis;
 mod request;
 mod spans;
+mod spawner;
 mod stats;
 mod sync;
 #[cfg_attr(leasehold_explore, path = "../tests/explore/task_runtime.rs")]

@@ -85,25 +85,6 @@ impl TaskRuntime {
     }
 }
 
-/// The runtime of a client's tasks, for code that runs elsewhere.
-#[derive(Debug)]
-pub(crate) struct Spawner(Handle);
-
-impl Spawner {
-    /// The present runtime.
-    pub(crate) fn here() -> Spawner {
-        Spawner(Handle::current())
-    }
-
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.0.spawn(work));
-    }
-
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.0
-    }
-}
-
 /// Waits for so long by the clock of the caller. Outside a runtime there is none.
 pub(crate) async fn pass(time: Duration) {
     if Handle::try_current().is_err() {

@@ -25,7 +25,7 @@ const LAYERS: [&[&str]; 12] = [
     // Without I/O, so it needs nothing of the crate.
     &["lock"],
     &["redis"],
-    &["kind", "request", "failed", "task_runtime"],
+    &["kind", "request", "failed", "spawner", "task_runtime"],
     &["ask"],
     &["driver"],
     &["engine"],

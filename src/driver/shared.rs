@@ -21,9 +21,9 @@ use crate::{
     kind::Kind,
     lock::{self, Event, Mode},
     redis::Redis,
+    spawner::Spawner,
     stats::Counters,
     sync::{dashmap, std, tokio},
-    task_runtime::Spawner,
 };
 
 /// A name, and the kind of its exclusive holds.

@@ -57,23 +57,6 @@ impl Drop for AbortOnDrop {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Spawner(Handle);
-
-impl Spawner {
-    pub(crate) fn here() -> Spawner {
-        Spawner(Handle::current())
-    }
-
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.0.spawn(work));
-    }
-
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.0
-    }
-}
-
 /// Every caller has a clock here.
 pub(crate) async fn pass(time: Duration) {
     sleep(time).await;

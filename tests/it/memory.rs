@@ -6,7 +6,11 @@ use leasehold::{Client, Owner};
 
 use crate::{
     family::{Held, How, Way as Kind},
-    support::{Server, ms, plain, until, within},
+    support::{
+        Server, ms, plain,
+        stall::{LAST_ATTEMPT, unless_stalled},
+        until, within,
+    },
 };
 
 const SOON: Duration = ms(2_000);
@@ -88,6 +92,10 @@ async fn a_waiter_rides_it_out() {
 /// The pauses grow to a second. Whatever the pause, the last attempt is made when the limit ends, and has time for its reply.
 #[tokio::test]
 async fn waiters_have_it_at_their_limit() {
+    unless_stalled(LAST_ATTEMPT, last_attempts).await;
+}
+
+async fn last_attempts() {
     let server = Server::start();
     let client = plain(&server).await;
     memory(&server, "1");
