@@ -250,7 +250,7 @@ async fn one_name_in_several_databases_is_acquired_in_the_same_order_by_all() {
 async fn slow_requests_do_not_add_up_after_a_wait_limit() {
     let server = Server::start();
     let (mut proxies, mut locks) = (Vec::new(), Vec::new());
-    for number in 0..8 {
+    for number in 0..16 {
         let proxy = before(&server);
         let client = behind(&proxy, |builder| builder).await;
         locks.push(client.mutex(&format!("{number}")));
@@ -259,7 +259,7 @@ async fn slow_requests_do_not_add_up_after_a_wait_limit() {
     let locks = MultiLock::new(locks);
     locks.lock().await.expect("free").unlock().await.expect("held to the end"); // the server knows the scripts
     for proxy in &proxies {
-        let chances = vec![(1.0, Fault::Delay(Way::There, ms(120)))];
+        let chances = vec![(1.0, Fault::Delay(Way::There, ms(60)))];
         proxy.schedule(Schedule { seed: 1, which: Which::Command("EVALSHA"), chances });
     }
     let (answer, took) = within("an answer", ms(10_000), locks.try_lock_for(ms(50))).await;
