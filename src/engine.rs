@@ -141,6 +141,10 @@ impl Engine {
         self.redis.publish()
     }
 
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.redis.is_cluster()
+    }
+
     /// Acquires no more locks, waits for at most `grace` until all holds are released, and closes.
     pub(crate) async fn shutdown(&self, grace: Duration) -> Result<()> {
         TaskRuntime::around(CLOSING_CLIENT)?;

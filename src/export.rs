@@ -17,6 +17,7 @@ const HOLDS: &str = "leasehold_holds";
 const WAITING: &str = "leasehold_waiting";
 const ACQUIRED: &str = "leasehold_acquired_total";
 const REENTERED: &str = "leasehold_reentered_total";
+const PASSED: &str = "leasehold_passed_total";
 const RELEASED: &str = "leasehold_released_total";
 const LOST: &str = "leasehold_lost_total";
 const FAILED: &str = "leasehold_failed_total";
@@ -27,20 +28,21 @@ const HOLD: &str = "leasehold_hold_seconds";
 
 const GAUGES: [(&str, &str); 4] = [
     (HOLDS, "Held locks; nested acquisitions count once"),
-    (WAITING, "Calls that wait for a lock, including calls at their first attempt"),
+    (WAITING, "Calls that wait for a lock or a latch, including calls at their first attempt"),
     ("leasehold_subscriptions", "Channels that the client subscribes to"),
     ("leasehold_releasing", "Releases in progress, including those in the background"),
 ];
 
-const COUNTERS: [(&str, &str); 13] = [
+const COUNTERS: [(&str, &str); 14] = [
     (ACQUIRED, "Holds acquired, without nested acquisitions"),
     (REENTERED, "Nested acquisitions"),
+    (PASSED, "Waits for a latch that ended because it was open"),
     (RELEASED, "Holds released, including releases that could not be confirmed"),
     (LOST, "Holds lost before their release, or found gone at their release"),
-    (FAILED, "Calls for a lock that ended with an error"),
+    (FAILED, "Calls for a lock and waits for a latch that ended with an error"),
     (RENEWALS, "Renewals and checks of held locks that the server confirmed"),
-    (REFUSED, "Attempts that found the lock held by another owner"),
-    ("leasehold_wakeups_total", "Wake-ups by a release message"),
+    (REFUSED, "Attempts that found the lock held by another owner, or the latch not open"),
+    ("leasehold_wakeups_total", "Wake-ups by a message about a release or a latch"),
     ("leasehold_calls_total", "Script calls sent; one call can carry many requests"),
     ("leasehold_requests_total", "Requests sent in those calls"),
     ("leasehold_timeouts_total", "Requests without a reply in time"),
@@ -62,7 +64,7 @@ fn describe() {
 }
 
 impl KindLabel {
-    const ALL: usize = 5;
+    const ALL: usize = 6;
 }
 
 /// The metrics that are about locks.
@@ -137,6 +139,7 @@ struct Handles {
     lost: [Counter; 4],
     failed: [Counter; Failure::ALL.len()],
     reentered: Counter,
+    passed: Counter,
     released: Counter,
     renewals: Counter,
     refused: Counter,
@@ -164,6 +167,7 @@ impl Handles {
             lost: LOSSES.map(|reason| counter(LockEvent::Lost(reason))),
             failed: Failure::ALL.map(|failure| counter(LockEvent::Failed(failure))),
             reentered: counter(LockEvent::Reentered),
+            passed: counter(LockEvent::Passed),
             released: counter(LockEvent::Released),
             renewals: counter(LockEvent::Renewed),
             refused: counter(LockEvent::Refused),
@@ -178,6 +182,7 @@ impl Handles {
             LockEvent::Lost(reason) => &self.lost[reason as usize],
             LockEvent::Failed(failure) => &self.failed[failure as usize],
             LockEvent::Reentered => &self.reentered,
+            LockEvent::Passed => &self.passed,
             LockEvent::Released => &self.released,
             LockEvent::Renewed => &self.renewals,
             LockEvent::Refused => &self.refused,
@@ -192,6 +197,7 @@ impl LockEvent {
             LockEvent::Lost(reason) => (LOST, Some(("reason", reason.label()))),
             LockEvent::Failed(failure) => (FAILED, Some(("reason", failure.label()))),
             LockEvent::Reentered => (REENTERED, None),
+            LockEvent::Passed => (PASSED, None),
             LockEvent::Released => (RELEASED, None),
             LockEvent::Renewed => (RENEWALS, None),
             LockEvent::Refused => (REFUSED, None),

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     lock::Mode,
-    redis::{Part, PartBuilder, Script, prefixed},
+    redis::{ChannelName, Part, PartBuilder, Script, prefixed},
     stats::KindLabel,
 };
 
@@ -17,8 +17,7 @@ use crate::{
 /// moves a slot, it refuses calls that name both an existing and a missing key, and a channel never exists as a key.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    /// The prefix of the key in the name of the channel, see [`Kind::channel`].
-    pub(crate) channel: &'static str,
+    pub(crate) channel: ChannelName,
     pub(crate) acquire: KindScript,
     pub(crate) release: KindScript,
     pub(crate) renew: KindScript,
@@ -49,6 +48,8 @@ pub(crate) enum ExtraKey {
     Prefixed(&'static str),
     /// The lock's key, the id of the hold, and this suffix.
     OfHold(&'static str),
+    /// The lock's key with this prefix, and the id of the request.
+    OfRequest(&'static str),
 }
 
 /// The place where waiters wait, and the traces of them on the server.
@@ -58,6 +59,8 @@ pub(crate) enum Waits {
     Here,
     /// In a queue of this process. While holders of the other kind have the lock, its head also leaves a mark on the server.
     Marked,
+    /// Here, until the server says that all may pass. They hold nothing.
+    ToPass,
     /// In a queue on the server. Each waiter sends its own requests, and is notified on a channel of its own.
     InLine,
 }
@@ -167,10 +170,11 @@ impl Kind {
     ) -> PartBuilder {
         let keys = script.keys.iter().fold(Part::of(key), |part, extra| match extra {
             ExtraKey::Prefixed(prefix) => part.key(format_args!("{}", prefixed(prefix, key))),
+            ExtraKey::OfRequest(prefix) => part.key(format_args!("{}:{id}", prefixed(prefix, key))),
             ExtraKey::OfHold(suffix) if key.contains('{') => part.key(format_args!("{key}:{id}:{suffix}")),
             ExtraKey::OfHold(suffix) => part.key(format_args!("{{{key}}}:{id}:{suffix}")),
         });
-        keys.arg(id).arg(lease).arg(count).arg(more).arg(prefixed(self.channel, key))
+        keys.arg(id).arg(lease).arg(count).arg(more).arg(self.channel.of(key))
     }
 
     /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).
@@ -194,7 +198,7 @@ impl Kind {
 
     /// The channel on which releases of this key are published.
     pub(crate) fn channel(&self, key: &str) -> String {
-        prefixed(self.channel, key).to_string()
+        self.channel.of(key).to_string()
     }
 }
 

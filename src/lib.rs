@@ -161,7 +161,7 @@ pub use credentials::Credentials;
 pub use error::{Error, Lost, Result};
 pub use guard::{Guard, Outcome};
 pub use owner::Owner;
-pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Lock, ReadGuard, RwLock, RwState, WriteGuard};
+pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, ReadGuard, RwLock, RwState, WriteGuard};
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;
 pub use stats::{Gauges, Stats, Times, Totals};

@@ -14,6 +14,8 @@ use crate::{
 /// A call that acquires a lock.
 #[derive(Debug)]
 pub(crate) struct AcquireRequest {
+    /// For error messages.
+    pub(crate) what: &'static str,
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) kind: &'static Kind,

@@ -73,6 +73,11 @@ pub(crate) fn note_acquired<'a>(span: &Span, id: impl FnOnce() -> &'a str) {
     }
 }
 
+/// The wait for a latch is over.
+pub(crate) fn note_passed(span: &Span) {
+    span.record("lock.outcome", "passed");
+}
+
 pub(crate) fn note_given_up(span: &Span) {
     span.record("lock.outcome", "gave_up");
 }

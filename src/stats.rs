@@ -48,7 +48,7 @@ pub struct Stats {
 pub struct Gauges {
     /// Held locks; nested acquisitions count once.
     pub holds: u64,
-    /// Calls that wait for a lock, including calls at their first attempt.
+    /// Calls that wait for a lock or a latch, including calls at their first attempt.
     pub waiting: u64,
     /// Channels that the client subscribes to. It leaves a channel half a second after the last waiter.
     pub subscriptions: u64,
@@ -72,18 +72,20 @@ pub struct Totals {
     pub by_timer: u64,
     /// Nested acquisitions.
     pub reentered: u64,
+    /// Waits for a latch that ended because it was open. They acquire nothing.
+    pub passed: u64,
     /// Holds released, including releases that could not be confirmed.
     pub released: u64,
     /// Holds lost before their release, or found gone at their release.
     pub lost: u64,
-    /// Calls for a lock that ended with an error, for example because the server did not reply. A call that found the lock held by another
-    /// owner until its wait limit is none of them.
+    /// Calls for a lock, and waits for a latch, that ended with an error, for example because the server did not reply. A call that ended
+    /// at its wait limit is none of them.
     pub failed: u64,
     /// Requests of the watchdog that the server confirmed: renewals, and for holds with a fixed lease, checks that the lock is still there.
     pub renewals: u64,
-    /// Attempts that found the lock held by another owner.
+    /// Attempts that found the lock held by another owner, or the latch not open.
     pub refused: u64,
-    /// Wake-ups by a release message.
+    /// Wake-ups by a message about a release, or about a latch.
     pub wakeups: u64,
     /// Script calls sent; one call can carry many requests.
     pub calls: u64,
@@ -122,6 +124,7 @@ pub(crate) struct Counters {
     pub(crate) releasing: Level,
     acquired_by: [Count; 4],
     reentered: Count,
+    passed: Count,
     released: Count,
     lost: Count,
     failed: Count,
@@ -147,6 +150,7 @@ pub(crate) enum KindLabel {
     Fenced,
     Read,
     Write,
+    Latch,
 }
 
 impl KindLabel {
@@ -157,6 +161,7 @@ impl KindLabel {
             KindLabel::Fenced => "fenced",
             KindLabel::Read => "read",
             KindLabel::Write => "write",
+            KindLabel::Latch => "latch",
         }
     }
 }
@@ -183,6 +188,7 @@ pub(crate) struct Subject<'a> {
 pub(crate) enum LockEvent {
     Acquired(AcquiredBy),
     Reentered,
+    Passed,
     Released,
     Lost(Lost),
     Failed(Failure),
@@ -215,6 +221,7 @@ impl Counters {
             releasing: Level::exported("leasehold_releasing"),
             acquired_by: Default::default(),
             reentered: Count::default(),
+            passed: Count::default(),
             released: Count::default(),
             lost: Count::default(),
             failed: Count::default(),
@@ -252,6 +259,7 @@ impl Counters {
             handed_over,
             by_timer,
             reentered: self.reentered.get(),
+            passed: self.passed.get(),
             released: self.released.get(),
             lost: self.lost.get(),
             failed: self.failed.get(),
@@ -291,6 +299,12 @@ impl LockCounters<'_> {
 
     pub(crate) fn reentered(self) {
         self.count(LockEvent::Reentered);
+    }
+
+    /// A wait for a latch is over. Such waits are not among those for locks, because they may last as long as any work.
+    pub(crate) fn passed(self, waited: Duration) {
+        self.count(LockEvent::Passed);
+        self.all.exporter.time(self.lock, LockTime::Wait, waited);
     }
 
     pub(crate) fn released(self) {
@@ -346,6 +360,7 @@ impl LockCounters<'_> {
         match event {
             LockEvent::Acquired(way) => &self.all.acquired_by[way as usize],
             LockEvent::Reentered => &self.all.reentered,
+            LockEvent::Passed => &self.all.passed,
             LockEvent::Released => &self.all.released,
             LockEvent::Lost(_) => &self.all.lost,
             LockEvent::Failed(_) => &self.all.failed,

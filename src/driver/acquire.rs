@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    failed::ASKING,
-    lock::{Event, Limit, Moment, Outcome, Owner, Terms, Ticket},
+    lock::{Event, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket},
     request::{AcquireRequest, WaitLimit},
     sync::{std, tokio},
     task_runtime::TaskRuntime,
@@ -20,31 +19,62 @@ use crate::{
 
 /// Acquires the lock; `None` if another owner holds it for longer than the wait limit.
 pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<Option<HeldLock>> {
-    if driver.is_abandoned() {
-        return Err(driver.closed(ASKING, &request.name));
-    }
-    TaskRuntime::around(ASKING)?;
-    let (limit, began) = (limit_of(request.wait_limit), now());
+    let (limit, began) = start(driver, request)?;
     loop {
-        let lock = driver.lock_of(&request.name, request.kind);
-        let Some(mut call) = begin(&lock, request, limit, began) else {
-            if driver.is_stopping() || driver.has_ended() {
-                return Err(driver.closed(ASKING, &request.name));
-            }
-            continue;
-        };
-        let (result, _) = poll_fn(|cx| call.poll(cx)).await?;
-        report_end(&lock, call.ticket, began, &result);
+        let (mut call, result) = called(driver, request, limit, began).await?;
         match result.outcome {
             Outcome::Acquired => {
-                if let Some(held) = held(&lock, request, &call, &result, began) {
+                if let Some(held) = held(&call.lock, request, &call, &result, began) {
                     call.ending = OnDrop::GoesOn; // it has a guard now
                     return Ok(Some(held));
                 }
             }
             Outcome::Busy => return Ok(None),
             Outcome::StartAgain => {}
-            _ => return Err(error(&lock, ASKING, &result, began)),
+            _ => return Err(error(&call.lock, request.what, &result, began)),
+        }
+    }
+}
+
+/// Waits until the waiters may pass; false if that takes longer than the wait limit.
+pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<bool> {
+    let (limit, began) = start(driver, request)?;
+    let (call, result) = called(driver, request, limit, began).await?;
+    match result.outcome {
+        Outcome::Passed => {
+            driver.counters.of(call.lock.subject(Mode::Exclusive)).passed(now().since(began));
+            Ok(true)
+        }
+        Outcome::Busy => Ok(false),
+        _ => Err(error(&call.lock, request.what, &result, began)),
+    }
+}
+
+/// The wait limit and the beginning of a call, by the clock of the state machine.
+fn start(driver: &Driver, request: &AcquireRequest) -> Result<(Limit, Moment)> {
+    if driver.is_abandoned() {
+        return Err(driver.closed(request.what, &request.name));
+    }
+    TaskRuntime::around(request.what)?;
+    Ok((limit_of(request.wait_limit), now()))
+}
+
+/// A call with its result.
+async fn called(
+    driver: &Arc<Driver>,
+    request: &AcquireRequest,
+    limit: Limit,
+    began: Moment,
+) -> Result<(Call, CallResult)> {
+    loop {
+        let lock = driver.lock_of(&request.name, request.kind);
+        if let Some(mut call) = begin(&lock, request, limit, began) {
+            let (result, _) = poll_fn(|cx| call.poll(cx)).await?;
+            report_end(&lock, call.ticket, began, &result);
+            return Ok((call, result));
+        }
+        if driver.is_stopping() || driver.has_ended() {
+            return Err(driver.closed(request.what, &request.name));
         }
     }
 }
@@ -82,7 +112,7 @@ fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit, began: M
         inner.handle(lock, Event::Acquire { ticket, owner, terms, limit }, fed);
         Some(ticket)
     });
-    Some(Call { what: ASKING, lock: Arc::clone(lock), ticket: ticket?, slots, ending: OnDrop::Leaves })
+    Some(Call { what: request.what, lock: Arc::clone(lock), ticket: ticket?, slots, ending: OnDrop::Leaves })
 }
 
 /// The caller has seen that it acquired the lock. `None` if it was lost before that.

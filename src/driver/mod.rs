@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use tokio::{sync::watch, time::sleep};
 
-pub(crate) use acquire::acquire;
+pub(crate) use acquire::{acquire, pass};
 pub(crate) use held::HeldLock;
 pub(crate) use named::Driver;
 

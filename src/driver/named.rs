@@ -653,6 +653,7 @@ fn new_state(driver: &Driver, kind: &'static Kind) -> LockState {
     let numbers = Numbers::after(driver.used());
     let mut state = match kind.rules.waits {
         Waits::InLine => LockState::fair(numbers),
+        Waits::ToPass => LockState::latch(numbers),
         Waits::Here | Waits::Marked => LockState::new(numbers),
     };
     if let Some(event) = driver.life_event() {

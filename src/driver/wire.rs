@@ -33,13 +33,12 @@ pub(super) enum Replied {
 
 impl Replied {
     pub(super) fn event(&self, id: RequestId, request: &Request, replicas: u8) -> Event {
-        let is_new = matches!(request, Request::Acquire { how, .. } if *how != How::Again);
         match self {
             Replied::Reply(reply, _) => Event::Replied(id, *reply),
             Replied::TooFewReplicas(_) => Event::Replied(id, Reply::TooFewReplicas),
             Replied::Failed(fault) => match failure(fault, id, request) {
                 // Perhaps it was granted, and the server refused to wait for replicas.
-                Event::Refused(id) if is_new && replicas > 0 => Event::Replied(id, Reply::TooFewReplicas),
+                Event::Refused(id) if is_new(request) && replicas > 0 => Event::Replied(id, Reply::TooFewReplicas),
                 event => event,
             },
         }
@@ -66,7 +65,7 @@ impl Sending<'_> {
     pub(super) async fn send(&self, redis: &Redis) -> Replied {
         let publish = redis.publish();
         let (script, part) = self.part(publish);
-        let is_new = matches!(self.request, Request::Acquire { how, .. } if how != How::Again);
+        let is_new = is_new(&self.request);
         let sent = match self.request {
             Request::Acquire { .. } if is_new && self.replicas > 0 => {
                 redis.replicated(script, part, self.replicas).await
@@ -129,6 +128,7 @@ impl Sending<'_> {
     fn read(&self, answer: &Answer, publish: &str) -> Replied {
         let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token);
         let reply = match answer.code {
+            code if self.kind.rules.waits == Waits::ToPass => looked(code),
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
             Code::Busy => return busy(answer, self.client, self.kind, self.key),
@@ -142,6 +142,11 @@ impl Sending<'_> {
         };
         Replied::Reply(reply, None)
     }
+}
+
+/// True if the request is for a hold that replicas must confirm.
+fn is_new(request: &Request) -> bool {
+    matches!(request, Request::Acquire { how, .. } if !matches!(how, How::Again | How::Look))
 }
 
 /// The mode of the hold that a request is about.
@@ -158,7 +163,7 @@ fn word(kind: &Kind, how: How) -> &'static str {
     match how {
         How::Wait if leaves_traces => "join",
         How::Stay if leaves_traces => "stay",
-        How::Try | How::Wait | How::Stay | How::Beside(_) => "first",
+        How::Try | How::Wait | How::Stay | How::Beside(_) | How::Look => "first",
         How::Turn => "turn",
         How::Late => "late",
         How::Again => "again",
@@ -184,6 +189,15 @@ fn busy(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replie
     let own = own(client, kind.of_mode(by), key, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
     Replied::Reply(Reply::Busy { left, by, own }, holder)
+}
+
+/// Whether the waiters may pass.
+fn looked(code: Code) -> Reply {
+    match code {
+        Code::Free => Reply::Open,
+        Code::Held => Reply::Busy { left: None, by: Mode::Exclusive, own: None },
+        _ => Reply::Conflict,
+    }
 }
 
 /// Of a shared hold, the reply has the time that was left, and whether the lock would be granted to another reader.

@@ -273,6 +273,13 @@ impl WaitQueue {
         self.first_of(owner).map(|(_, first)| first.joined)
     }
 
+    /// A request that was sent at `sent` found the way open. Waiters that joined before pass.
+    pub(crate) fn pass(&mut self, sent: Moment, cx: &mut Cx<'_>) {
+        while self.first().is_some_and(|(_, first)| first.joined <= sent) {
+            self.end_first(cx, Outcome::Passed);
+        }
+    }
+
     pub(crate) fn end(&mut self, ticket: Ticket, cx: &mut Cx<'_>, outcome: Outcome) {
         self.leave(ticket);
         cx.notify(ticket, outcome);

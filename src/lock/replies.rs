@@ -83,6 +83,7 @@ impl LockState {
                 None => self.busy(&asking, sent, (left, by, own), cx),
             },
             Reply::Lost => self.writer_lost(how, cx),
+            Reply::Open => self.queue.pass(sent, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
         self.turn = self.turn_after(&asking, reply);
@@ -141,6 +142,7 @@ impl LockState {
             (Reply::Busy { by: Mode::Shared, .. }, Some((before, _)), Wanted::One(Attempt::Idle(idle))) if was_late => {
                 Turn::OfReaders { before, look_at: idle.look_at }
             }
+            _ if self.turn == Turn::OfAll => Turn::OfAll,
             _ => Turn::OfTheFirst,
         }
     }
@@ -327,7 +329,7 @@ fn mark_after(asking: &Asking, by: Mode) -> Option<Mark> {
     let is_left = match asking.how {
         How::Turn | How::Late => true,
         How::Wait => asking.mode == Mode::Exclusive && by == Mode::Shared,
-        How::Try | How::Stay | How::Beside(_) | How::Again => false,
+        How::Try | How::Stay | How::Beside(_) | How::Again | How::Look => false,
     };
     let left = Mark { id: asking.id, mode: asking.mode };
     asking.mark.or(is_left.then_some(left))

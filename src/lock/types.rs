@@ -280,6 +280,8 @@ pub(crate) enum How {
     Beside(HoldId),
     /// Only if the hold exists.
     Again,
+    /// No hold: the server only says whether the waiters may pass. Nothing is left of this request.
+    Look,
 }
 
 /// What a renewal of a shared hold says about leases that are longer than the watchdog's.
@@ -296,6 +298,8 @@ pub(crate) enum Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reply {
     Granted(Option<Token>),
+    /// `Look`, and the waiters may pass.
+    Open,
     /// `Again` or `Beside`, and that hold does not exist.
     Lost,
     /// `left`: the next request makes sense after this time, or after a message.
@@ -343,6 +347,8 @@ pub(crate) enum Reply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Acquired,
+    /// The wait is over, and the caller holds nothing.
+    Passed,
     /// Another owner holds the lock.
     Busy,
     /// The caller acquired the lock, but was not polled in time, and others went first. It may call again.

@@ -12,6 +12,7 @@ use crate::{
     driver,
     engine::Engine,
     error::{Error, Result},
+    failed::{ASKING, WAITING},
     guard::Guard,
     kind::{Kind, KindScript},
     owner::Owner,
@@ -24,6 +25,8 @@ use crate::{
 use tokio::time::Instant;
 
 const FORCE_UNLOCK: &str = "force_unlock";
+/// A request may be sent again for as long as `outage_timeout`. Its receipt lasts for so much longer.
+const RECEIPT: Duration = Duration::from_secs(60);
 
 /// A lock by name, with the settings for acquiring it.
 #[derive(Clone)]
@@ -118,6 +121,19 @@ impl Handle {
         Handle { acts_for: ActsFor::EachCall, ..self }
     }
 
+    /// Refuses a name if a cluster would not deliver the messages of this kind.
+    pub(super) fn with_channel_of(self, kind: &Kind) -> Self {
+        const REASON: &str = "the name or the prefix has a '{', and a cluster would keep a latch and its channel apart";
+        let is_apart = |name: &Name| self.engine.is_cluster() && kind.channel.is_apart_from(name.key());
+        let name = match &self.name {
+            Ok(name) if is_apart(name) => {
+                Err(Arc::new(Error::InvalidName { name: self.given.chars().take(64).collect(), reason: REASON }))
+            }
+            name => name.clone(),
+        };
+        Handle { name, ..self }
+    }
+
     /// The key in Redis (or the name, if it is not valid) with the server and the database; and the id of the client.
     pub(super) fn rank(&self) -> ((&str, &str, u8), Uuid) {
         let key = self.name.as_ref().map_or(&self.given, |name| name.key());
@@ -156,7 +172,7 @@ impl Handle {
     ) -> Result<Option<Guard>> {
         let subject = Subject { kind: kind.rules.label, name: self.name() };
         let span = spans::acquire(&self.engine.config.server, subject, what);
-        let mut taken = match self.request(kind, wait_limit) {
+        let mut taken = match self.request(kind, ASKING, wait_limit) {
             Ok(request) => self.acquire(&request).instrument(span.clone()).await,
             Err(invalid) => Err(invalid),
         };
@@ -174,18 +190,38 @@ impl Handle {
         taken
     }
 
+    /// Waits until the waiters of this kind may pass; false at the wait limit.
+    pub(super) async fn pass(&self, kind: &'static Kind, method: &'static str, wait_limit: WaitLimit) -> Result<bool> {
+        let subject = Subject { kind: kind.rules.label, name: self.name() };
+        let span = spans::acquire(&self.engine.config.server, subject, method);
+        let passed = match self.request(kind, WAITING, wait_limit) {
+            Ok(request) => driver::pass(&self.engine.driver, &request).instrument(span.clone()).await,
+            Err(invalid) => Err(invalid),
+        };
+        match &passed {
+            Ok(true) => spans::note_passed(&span),
+            Ok(false) => spans::note_given_up(&span),
+            Err(error) => {
+                spans::note_failed(&span, error);
+                self.engine.counters.of(subject).failed(error.failure());
+            }
+        }
+        passed
+    }
+
     async fn acquire(&self, request: &AcquireRequest) -> Result<Option<Guard>> {
         let held = driver::acquire(&self.engine.driver, request).await?;
         Ok(held.map(|held| Guard::new(held, &self.engine)))
     }
 
     /// An error if a setting is not valid.
-    fn request(&self, kind: &'static Kind, wait_limit: WaitLimit) -> Result<AcquireRequest> {
+    fn request(&self, kind: &'static Kind, what: &'static str, wait_limit: WaitLimit) -> Result<AcquireRequest> {
         let (lease, min_hold) = (valid(&self.lease)?, valid(&self.min_hold)?);
         if lease.is_some_and(|lease| Some(lease) < min_hold) {
             return Err(Error::config("min_hold", "it is longer than the lease"));
         }
         Ok(AcquireRequest {
+            what,
             name: valid(&self.name)?,
             owner: self.acts_for.owner(),
             kind,
@@ -258,6 +294,19 @@ impl Handle {
     ) -> Result<Answer> {
         let part = kind.part(script, valid(&self.name)?.key(), (id, 0, 0), more);
         self.ask((what, kind.rules.label), (&script.script, part), give_up).await
+    }
+
+    /// Sends a request that changes something without an owner. If it is sent again, its number shows whether it has run.
+    pub(super) async fn change(
+        &self,
+        what: &'static str,
+        (kind, script): (&'static Kind, &'static KindScript),
+        count: u32,
+    ) -> Result<Answer> {
+        let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
+        let lasts = u64::try_from((self.engine.config.outage_timeout + RECEIPT).as_millis()).unwrap_or(u64::MAX);
+        let part = kind.part(script, name.key(), (&id, lasts, count), self.engine.publish());
+        self.ask((what, kind.rules.label), (&script.script, part), self.engine.outage_ends()).await
     }
 
     async fn ask(

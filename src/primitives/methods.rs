@@ -57,7 +57,17 @@ macro_rules! settings {
             pub fn non_reentrant(self) -> Self {
                 $lock(self.0.non_reentrant())
             }
+        }
 
+        crate::primitives::methods::named!($lock);
+    };
+}
+pub(super) use settings;
+
+/// The name of anything that is a [`Handle`](super::handle::Handle).
+macro_rules! named {
+    ($type:ident) => {
+        impl $type {
             /// The name, without the client's prefix.
             #[must_use]
             pub fn name(&self) -> &str {
@@ -65,14 +75,14 @@ macro_rules! settings {
             }
         }
 
-        impl std::fmt::Debug for $lock {
+        impl std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.debug(stringify!($lock), f)
+                self.0.debug(stringify!($type), f)
             }
         }
     };
 }
-pub(super) use settings;
+pub(super) use named;
 
 /// Acquiring a lock that one owner holds at a time, with guards of its own.
 macro_rules! exclusive {

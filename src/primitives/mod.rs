@@ -14,6 +14,7 @@ macro_rules! script {
 mod fair;
 mod fenced;
 mod handle;
+mod latch;
 mod lock;
 mod methods;
 mod rw;
@@ -24,6 +25,7 @@ pub(crate) use fenced::write_if_held;
 pub use fenced::{FencedGuard, FencedLock};
 pub(crate) use handle::ActsFor;
 pub use handle::Holder;
+pub use latch::Latch;
 pub use lock::Lock;
 pub(crate) use methods::plain_inside;
 #[cfg(feature = "blocking")]

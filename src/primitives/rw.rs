@@ -11,14 +11,14 @@ use crate::{
     error::{Error, Lost, Result},
     guard::Guard,
     kind::{ExtraKey, Kind, Numbering, Rules, Waits},
-    redis::{Answer, Code},
+    redis::{Answer, ChannelName, Code},
     request::WaitLimit,
     stats::KindLabel,
     sync::tokio,
 };
 use tokio::time::Instant;
 
-const CHANNEL: &str = "redisson_rwlock";
+const CHANNEL: ChannelName = ChannelName::Prefixed("redisson_rwlock");
 const MARK: ExtraKey = ExtraKey::Prefixed("leasehold_rwlock_waits");
 const LIVES: ExtraKey = ExtraKey::OfHold("rwlock_timeout:1");
 /// If a JVM reads at the same time, its watchdog may shorten the lease of the whole lock to its own lease, 30 s by default. This is a

@@ -4,8 +4,42 @@ use std::fmt;
 
 use crate::config::hash_tag;
 
-/// The prefix of the channel of a plain lock.
-pub(crate) const LOCK_CHANNEL: &str = "redisson_lock__channel";
+/// The channel of a plain lock.
+pub(crate) const LOCK_CHANNEL: ChannelName = ChannelName::Prefixed("redisson_lock__channel");
+
+/// How the name of a channel is made from a key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ChannelName {
+    /// As those of other keys, see [`prefixed`].
+    Prefixed(&'static str),
+    /// The key is always in braces after this prefix. So a cluster does not keep a key with a brace and its channel in one slot.
+    Wrapped(&'static str),
+}
+
+impl ChannelName {
+    pub(crate) fn of<'a>(self, key: &'a str) -> impl fmt::Display + 'a {
+        ChannelOf { name: self, key }
+    }
+
+    /// True if a cluster may keep the key and its channel in two slots.
+    pub(crate) fn is_apart_from(self, key: &str) -> bool {
+        matches!(self, ChannelName::Wrapped(_)) && key.contains('{')
+    }
+}
+
+struct ChannelOf<'a> {
+    name: ChannelName,
+    key: &'a str,
+}
+
+impl fmt::Display for ChannelOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            ChannelName::Prefixed(prefix) => prefixed(prefix, self.key).fmt(f),
+            ChannelName::Wrapped(prefix) => write!(f, "{prefix}{{{}}}", self.key),
+        }
+    }
+}
 
 /// A name made from a prefix and a key. Redisson puts braces around a key without a brace, so that a cluster keeps both in one slot. It
 /// leaves other keys as they are.
@@ -60,13 +94,18 @@ mod tests {
         assert_eq!((slot_of("foo"), slot_of("{foo}bar"), slot_of("x{foo}{bar}")), (12_182, 12_182, 12_182));
         assert_eq!((slot_of("foo{}{bar}"), slot_of("")), (8_363, 0));
         for key in ["a", "{a}b", "ein Schloß"] {
-            assert_eq!(slot_of(key), slot_of(&prefixed(LOCK_CHANNEL, key).to_string()), "{key}");
+            assert_eq!(slot_of(key), slot_of(&LOCK_CHANNEL.of(key).to_string()), "{key}");
         }
     }
 
     #[test]
     fn as_redisson_names_them() {
-        assert_eq!(prefixed(LOCK_CHANNEL, "a").to_string(), "redisson_lock__channel:{a}");
-        assert_eq!(prefixed(LOCK_CHANNEL, "{a}b").to_string(), "redisson_lock__channel:{a}b");
+        assert_eq!(LOCK_CHANNEL.of("a").to_string(), "redisson_lock__channel:{a}");
+        assert_eq!(LOCK_CHANNEL.of("{a}b").to_string(), "redisson_lock__channel:{a}b");
+        let latch = ChannelName::Wrapped("redisson_countdownlatch__channel__");
+        assert_eq!(latch.of("a").to_string(), "redisson_countdownlatch__channel__{a}");
+        assert_eq!(latch.of("{a}b").to_string(), "redisson_countdownlatch__channel__{{a}b}");
+        assert_eq!((slot_of("a"), latch.is_apart_from("a")), (slot_of(&latch.of("a").to_string()), false));
+        assert!(latch.is_apart_from("{a}b") && !LOCK_CHANNEL.is_apart_from("{a}b"));
     }
 }

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use conn::spread;
 pub(crate) use fault::{Fault, Persistence, server_in, source};
 pub(crate) use hub::{Listener, Subscription};
-pub(crate) use keys::{LOCK_CHANNEL, prefixed};
+pub(crate) use keys::{ChannelName, LOCK_CHANNEL, prefixed};
 #[cfg(feature = "test-util")]
 pub use memory::MemoryServer;
 #[cfg(feature = "bench")]
@@ -185,6 +185,15 @@ impl Redis {
             Backend::Deployed(deployment, _) => deployment.connection_of(key),
             #[cfg(feature = "test-util")]
             Backend::InMemory(_) => 1,
+        }
+    }
+
+    /// True if keys in different slots may be on different servers.
+    pub(crate) fn is_cluster(&self) -> bool {
+        match &self.servers {
+            Backend::Deployed(deployment, _) => deployment.is_cluster(),
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(_) => false,
         }
     }
 

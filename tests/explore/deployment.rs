@@ -35,6 +35,10 @@ pub(super) enum Line {
 }
 
 impl Deployment {
+    pub(super) fn is_cluster(&self) -> bool {
+        false
+    }
+
     pub(super) async fn connect(
         url: &Url,
         config: &Config,

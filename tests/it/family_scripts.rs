@@ -72,6 +72,82 @@ impl Bench {
     }
 }
 
+mod latch {
+    use super::*;
+
+    const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
+    const LATER: [&str; 2] = ["x", "leasehold_receipt:{x}:8"];
+    const CHANNEL: &str = "redisson_countdownlatch__channel__{x}";
+    const SET: &str = source!("latch/latch.lua", "latch/set.lua");
+    const COUNT_DOWN: &str = source!("latch/latch.lua", "latch/count_down.lua");
+    const DELETE: &str = source!("latch/latch.lua", "latch/delete.lua");
+    const LOOK: &str = source!("latch/latch.lua", "latch/look.lua");
+
+    fn of(count: &str) -> [&str; 5] {
+        ["7", "60000", count, "PUBLISH", CHANNEL]
+    }
+
+    fn both(said: &str) -> (String, String) {
+        (said.to_owned(), said.to_owned())
+    }
+
+    #[test]
+    fn each_request_runs_once() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.twice(SET, &KEYS, &of("3")), both("granted"));
+        assert_eq!(bench.twice(SET, &LATER, &of("5")), both("held"));
+        bench.put(&["DEL", KEYS[1], LATER[1]]);
+        assert_eq!(bench.twice(COUNT_DOWN, &KEYS, &of("0")), both("released 2"));
+        bench.put(&["DEL", KEYS[1]]);
+        assert_eq!(bench.twice(LOOK, &KEYS[..1], &of("0")), both("held 2"));
+        assert_eq!(bench.twice(DELETE, &KEYS, &of("0")), both("released"));
+        assert_eq!(bench.twice(LOOK, &KEYS[..1], &of("0")), both("free"));
+        bench.put(&["DEL", KEYS[1]]);
+        assert_eq!(bench.twice(DELETE, &KEYS, &of("0")), both("gone"));
+        bench.put(&["DEL", KEYS[1]]);
+        assert_eq!(bench.twice(COUNT_DOWN, &KEYS, &of("0")), both("gone"));
+        bench.put(&["DEL", KEYS[1]]);
+        assert_eq!(bench.twice(SET, &KEYS, &of("0")), both("granted"));
+        assert!(!bench.server.exists("x"));
+    }
+
+    /// What ran once, whatever it did, does nothing when it runs late: the latch of then is gone.
+    #[test]
+    fn what_runs_late_changes_no_later_latch() {
+        let mut bench = Bench::new();
+        for (script, before, first) in [
+            (SET, None, "granted"),
+            (SET, Some("1"), "held"),
+            (COUNT_DOWN, None, "gone"),
+            (COUNT_DOWN, Some("1"), "released 0"),
+            (DELETE, None, "gone"),
+            (DELETE, Some("1"), "released"),
+        ] {
+            bench.put(&["DEL", "x", KEYS[1]]);
+            before.into_iter().for_each(|count| bench.put(&["SET", "x", count]));
+            assert_eq!(bench.run(script, &KEYS, &of("4")), first);
+            for later in [&["SET", "x", "9"][..], &["DEL", "x"]] {
+                bench.put(later);
+                assert_eq!(bench.twice(script, &KEYS, &of("4")), both(first));
+                assert_eq!(bench.server.exists("x"), later[0] == "SET");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_latch_stays() {
+        let mut bench = Bench::new();
+        for text in ["many", "", "1.5", "0x10"] {
+            bench.put(&["SET", "x", text]);
+            for (script, keys) in [(SET, &KEYS[..]), (COUNT_DOWN, &KEYS), (DELETE, &KEYS), (LOOK, &KEYS[..1])] {
+                assert_eq!(bench.twice(script, keys, &of("4")), both("conflict"), "{text}");
+            }
+            assert_eq!(bench.server.ask::<String>(&["GET", "x"]), text);
+            assert!(!bench.server.exists(KEYS[1]));
+        }
+    }
+}
+
 mod fenced {
     use super::*;
 

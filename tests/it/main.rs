@@ -37,6 +37,7 @@ mod history;
 mod identity;
 mod idle;
 mod jvm_readers;
+mod latch;
 mod leader;
 mod leader_processes;
 mod links;

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Outcome, Owner, Reply, Request,
+        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner, Reply, Request,
         RequestId, Terms, Ticket,
     },
     server::{Kind, Listeners, Published, Server},
@@ -50,8 +50,18 @@ struct Size {
 enum Caller {
     NotYet,
     Waiting,
-    Guard { seen: bool, lost: Option<Loss> },
-    Unlocking { there: bool, unknown: bool },
+    /// `was_open`: at some time since it called.
+    AtLatch {
+        was_open: bool,
+    },
+    Guard {
+        seen: bool,
+        lost: Option<Loss>,
+    },
+    Unlocking {
+        there: bool,
+        unknown: bool,
+    },
     Done,
 }
 
@@ -110,6 +120,11 @@ fn config(size: &Size) -> Config {
     }
 }
 
+/// Whether it leaves nothing on the server.
+fn looks(request: &Request) -> bool {
+    matches!(request, Request::Acquire { how: How::Look, .. })
+}
+
 fn ticket(caller: usize) -> Ticket {
     Ticket(caller as u64 + 1)
 }
@@ -147,6 +162,10 @@ impl Client {
     fn notified(&mut self, ticket: Ticket, outcome: Outcome, is_robbed: bool) -> Result<(), String> {
         let caller = &mut self.callers[ticket.0 as usize - 1];
         *caller = match (&caller, outcome) {
+            (Caller::AtLatch { was_open: false }, Outcome::Passed) => {
+                return Err(format!("{ticket:?} passed a latch that was not open"));
+            }
+            (Caller::AtLatch { .. }, _) => Caller::Done,
             (Caller::Waiting, Outcome::Acquired) => Caller::Guard { seen: false, lost: None },
             (Caller::Guard { seen: false, .. }, Outcome::StartAgain) => Caller::Done,
             (Caller::Unlocking { there: false, unknown: false }, Outcome::Confirmed) => {
@@ -179,7 +198,7 @@ impl World {
             self.caller_steps(size, at, &mut steps);
             self.network_steps(size, at, &mut steps);
         }
-        if self.forced > 0 && !self.server.fields().is_empty() {
+        if self.forced > 0 && (size.kind == Kind::Latch || !self.server.fields().is_empty()) {
             steps.push(Step::Force);
         }
         if self.ticks > 0 && self.next_due(size).is_some() {
@@ -200,7 +219,7 @@ impl World {
             };
             match state {
                 Caller::NotYet if caller == 0 || is_before(&callers[caller - 1]) => steps.push(Step::Call(at, caller)),
-                Caller::Waiting if size.leave => steps.push(Step::Leave(at, caller)),
+                Caller::Waiting | Caller::AtLatch { .. } if size.leave => steps.push(Step::Leave(at, caller)),
                 Caller::Guard { seen: false, .. } if !size.free => steps.push(Step::Look(at, caller)),
                 Caller::Guard { seen: false, .. } => steps.extend([Step::Look(at, caller), Step::Leave(at, caller)]),
                 Caller::Guard { .. } if !size.free => steps.push(Step::Unlock(at, caller)),
@@ -244,6 +263,9 @@ impl World {
         client.state.handle(event, &mut Cx { now, config: &config, rules: &rules, actions: &mut actions });
         for action in actions {
             match action {
+                Action::Send(_, request) if size.kind == Kind::Latch && !looks(&request) => {
+                    return Err(format!("{at} sends {request:?}"));
+                }
                 Action::Send(id, request) => {
                     client.requests.push((id, request));
                     client.sent.push(now);
@@ -311,7 +333,13 @@ impl World {
         match step {
             Step::Call(at, caller) => {
                 let (owner, terms) = size.callers[at][caller];
-                self.clients[at].callers[caller] = Caller::Waiting;
+                if size.kind == Kind::Latch {
+                    self.now = self.now + Duration::from_nanos(1); // a call is not at the moment of an earlier request
+                }
+                self.clients[at].callers[caller] = match size.kind {
+                    Kind::Latch => Caller::AtLatch { was_open: self.server.admits(Mode::Exclusive) },
+                    _ => Caller::Waiting,
+                };
                 let limit = Limit::Forever;
                 self.feed(size, at, Event::Acquire { ticket: ticket(caller), owner: Owner(owner), terms, limit })
             }
@@ -355,6 +383,7 @@ impl World {
                 let (gone, published) = self.server.force(self.listeners(usize::MAX));
                 self.robbed.extend(gone);
                 self.publish(published);
+                self.note_open();
                 Ok(())
             }
             Step::Message(at) => {
@@ -372,6 +401,16 @@ impl World {
             }
             Step::Tick => self.tick(size),
             Step::Call(..) | Step::Look(..) | Step::Leave(..) | Step::Unlock(..) => Ok(()),
+        }
+    }
+
+    /// A latch may be open now.
+    fn note_open(&mut self) {
+        let is_open = self.server.admits(Mode::Exclusive);
+        for caller in self.clients.iter_mut().flat_map(|client| &mut client.callers) {
+            if let Caller::AtLatch { was_open } = caller {
+                *was_open |= is_open;
+            }
         }
     }
 
@@ -397,7 +436,21 @@ impl World {
         }
         let lost = replies.iter().map(|(id, _)| *id).chain(requests.iter().map(|(id, _)| *id));
         lost.collect::<Vec<_>>().into_iter().try_for_each(|id| self.feed(size, at, Event::Unknown(id)))?;
+        if size.kind == Kind::Latch {
+            self.miss_messages(size, at)?;
+        }
         self.feed(size, at, Event::Reconnected)
+    }
+
+    /// The connection for messages is lost, too, and subscribes again.
+    fn miss_messages(&mut self, size: &Size, at: usize) -> Result<(), String> {
+        let client = &mut self.clients[at];
+        client.messages.clear();
+        for channel in std::mem::take(&mut client.listens) {
+            self.clients[at].subscribing.insert(channel);
+            self.feed(size, at, Event::Unsubscribed(channel))?;
+        }
+        Ok(())
     }
 
     fn tick(&mut self, size: &Size) -> Result<(), String> {
@@ -470,6 +523,10 @@ impl World {
     }
 
     fn look_at_end(&self, size: &Size) -> Result<(), String> {
+        let crowded = |client: &Client| client.requests.len() + client.replies.len() > 1;
+        if size.kind == Kind::Latch && self.clients.iter().any(crowded) {
+            return Err("two requests for one message".into());
+        }
         let is_over = self.clients.iter().all(Client::is_done);
         if is_over && !size.overtaking && !self.server.is_empty() {
             return Err(format!("left behind: {:?}", self.server));
@@ -678,6 +735,24 @@ fn fair_sizes() -> Vec<Size> {
     ]
 }
 
+/// The latch opens and is set again, as often as `forced` says.
+fn latch_sizes() -> Vec<Size> {
+    let latch =
+        |name, callers: &[&[(u64, Terms)]], forced, budget| Size { forced, ..size(name, Kind::Latch, callers, budget) };
+    let one: &[_] = &[(1, KEPT)];
+    let two: &[_] = &[(1, KEPT), (2, KEPT)];
+    let three: &[_] = &[(1, KEPT), (2, KEPT), (3, KEPT)];
+    vec![
+        latch("latch, 1 x 1, opens, two cuts, 4 ticks", &[one], 1, (2, 4)),
+        latch("latch, 1 x 2, opens twice, a cut, 2 ticks", &[two], 3, (1, 2)),
+        latch("latch, 1 x 3, opens twice, a cut, 1 tick", &[three], 3, (1, 1)),
+        latch("latch, 2 x 1, opens twice, a cut", &[one, one], 3, (1, 0)),
+        latch("latch, 2 x 2, opens", &[two, two], 1, (0, 0)),
+        Size { unordered: true, ..latch("latch, 1 x 2, any order, opens twice, a cut, 1 tick", &[two], 3, (1, 1)) },
+        Size { overtaking: true, ..latch("latch, 1 x 2, overtaking, opens, two cuts, 1 tick", &[two], 1, (2, 1)) },
+    ]
+}
+
 /// Minutes each.
 fn large_sizes() -> Vec<Size> {
     let two: &[_] = &[(1, KEPT), (2, KEPT)];
@@ -722,9 +797,10 @@ fn explore_all(sizes: Vec<Size>) {
 /// Sizes that a build without optimization explores in seconds.
 #[test]
 fn small_orders() {
-    let small = ["plain, 1 x 2, a cut", "plain, 1 x capped", "1 x capped reader", "1 x upgrade"];
+    let small = ["plain, 1 x 2, a cut", "plain, 1 x capped", "1 x capped reader", "1 x upgrade", "latch, 1 x 2, opens"];
     let is_small = |size: &Size| small.iter().any(|name| size.name.starts_with(name));
-    explore_all(exclusive_sizes().into_iter().chain(read_write_sizes()).filter(is_small).collect());
+    let all = exclusive_sizes().into_iter().chain(read_write_sizes()).chain(latch_sizes());
+    explore_all(all.filter(is_small).collect());
 }
 
 #[test]
@@ -743,6 +819,12 @@ fn read_write_orders() {
 #[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
 fn fair_orders() {
     explore_all(fair_sizes());
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
+fn latch_orders() {
+    explore_all(latch_sizes());
 }
 
 #[test]

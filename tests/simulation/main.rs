@@ -6,7 +6,8 @@
 //!   `SEEDS=n` or `SIMULATION_SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
 //!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write` or `fair`, `FIRST=1` stops at the first finding.
 //! * `crowd` lets thousands of waiters for a fair lock leave at once, and counts requests.
-//! * `exclusive_orders`, `read_write_orders` and `fair_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
+//! * `latch` checks who passes at a latch, and what is sent.
+//! * `exclusive_orders`, `read_write_orders`, `fair_orders` and `latch_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.
 //!
 //! These rules hold after every step:
@@ -21,6 +22,8 @@
 //! * A reader that joins, and a nested call, acquire only what the server confirmed after the call. Tokens grow.
 //! * No lock is free for longer than 60 ms after a release, while a waiter could acquire it. Behind a waiter that was killed it
 //!   may be free for five seconds longer. A caller that does not look is passed over.
+//! * A waiter passes a latch only if the latch was open since its call, and all waiters of a client need one request. No waiter sleeps while
+//!   the latch is open. Requests only look.
 //! * For each hold that a guard showed, the client reports once that its last guard has gone, and once what became of it.
 //! * A timer that was served is not due again at once. In the end nothing is left, on the server or in the clients.
 //!
@@ -28,6 +31,7 @@
 
 mod crowd;
 mod explore;
+mod latch;
 // Ids are copied here; in tests/model they are text.
 #[allow(dead_code, clippy::clone_on_copy, clippy::redundant_closure)]
 #[path = "../model/family/rules/mod.rs"]

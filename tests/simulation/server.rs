@@ -20,6 +20,7 @@ pub(crate) enum Kind {
     Fenced,
     ReadWrite,
     Fair,
+    Latch,
 }
 
 /// The subscribers at the time of a request.
@@ -51,6 +52,14 @@ enum Name {
     Fenced(Fenced),
     ReadWrite(ReadWrite),
     Fair(Fair),
+    Latch(Gate),
+}
+
+/// Whether the count of a latch is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Gate {
+    Open,
+    Shut,
 }
 
 fn nanos(time: Duration) -> i64 {
@@ -64,6 +73,7 @@ impl Server {
             Kind::Fenced => Name::Fenced(Fenced::default()),
             Kind::ReadWrite => Name::ReadWrite(ReadWrite::default()),
             Kind::Fair => Name::Fair(Fair::default()),
+            Kind::Latch => Name::Latch(Gate::Shut),
         };
         Server { now: Moment::ZERO, name }
     }
@@ -80,6 +90,7 @@ impl Server {
             Name::Fenced(fenced) => fenced.lock = fenced.lock.take().and_then(|lock| lock.later(time)),
             Name::ReadWrite(rw) => rw.pass(time),
             Name::Fair(fair) => fair.pass(time),
+            Name::Latch(_) => {}
         }
     }
 
@@ -96,6 +107,7 @@ impl Server {
                 let turns = fair.places.values().flat_map(|till| [*till, till - GRACE]).filter(|left| *left > 0);
                 turns.chain(fair.lock.as_ref().map(|lock| lock.left)).min()
             }
+            Name::Latch(_) => None,
         };
         left.map(|left| self.now + Duration::from_nanos(left as u64))
     }
@@ -110,6 +122,7 @@ impl Server {
                 rw.count(field).filter(|_| is_there)
             }
             Name::Fair(fair) => fair.count(field),
+            Name::Latch(_) => None,
         }
     }
 
@@ -121,6 +134,7 @@ impl Server {
             Name::Fenced(Fenced { lock, .. }) | Name::Fair(Fair { lock, .. }) => lock.as_ref()?.left,
             Name::ReadWrite(rw) if writes(field) => rw.lock.as_ref()?.left,
             Name::ReadWrite(rw) => rw.lives.get(&life(field))?.0,
+            Name::Latch(_) => return None,
         };
         u64::try_from(left).ok()
     }
@@ -133,6 +147,7 @@ impl Server {
             | Name::Fair(Fair { lock, .. }) => {
                 lock.iter().flat_map(|lock| lock.fields.iter().map(|(id, _)| *id)).collect()
             }
+            Name::Latch(_) => Vec::new(),
         }
     }
 
@@ -167,7 +182,7 @@ impl Server {
     pub(crate) fn mark(&self) -> Option<FieldId> {
         match &self.name {
             Name::ReadWrite(rw) => rw.mark.map(|(id, _)| id),
-            Name::Plain(_) | Name::Fenced(_) | Name::Fair(_) => None,
+            Name::Plain(_) | Name::Fenced(_) | Name::Fair(_) | Name::Latch(_) => None,
         }
     }
 
@@ -181,6 +196,7 @@ impl Server {
                 rw::Mode::Read => mode == Mode::Shared && !rw.mark.is_some_and(|(id, _)| writes(&id)),
                 rw::Mode::Write | rw::Mode::Conflict => false,
             },
+            Name::Latch(gate) => *gate == Gate::Open,
         }
     }
 
@@ -201,13 +217,19 @@ impl Server {
             Name::Fenced(fenced) => fenced.lock = None,
             Name::ReadWrite(rw) => *rw = ReadWrite::default(),
             Name::Fair(fair) => *fair = Fair::default(),
+            Name::Latch(gate) => *gate = Gate::Open,
         }
         gone
     }
 
-    /// All holds end. The waiter that is next is notified if it has a place on the server, and otherwise nobody.
+    /// All holds end. The waiter that is next is notified if it has a place on the server, and otherwise nobody. A latch is counted down to
+    /// zero, or set again if it was.
     pub(crate) fn force(&mut self, listeners: Listeners) -> (Vec<FieldId>, Published) {
         let gone = self.fields();
+        if let Name::Latch(gate) = &mut self.name {
+            *gate = if *gate == Gate::Open { Gate::Shut } else { Gate::Open };
+            return (gone, Published::ToAll);
+        }
         let Name::Fair(fair) = &mut self.name else { return (self.lose_all(), Published::Nothing) };
         fair.listening = listeners.places;
         let notified = gone.iter().flat_map(|id| fair.force_unlock(id).1).collect();
@@ -235,6 +257,8 @@ impl Server {
                 name.listening.clear();
                 return (reply, Published::To(notified));
             }
+            Name::Latch(Gate::Open) => (Reply::Open, false),
+            Name::Latch(Gate::Shut) => (Reply::Busy { left: None, by: Mode::Exclusive, own: None }, false),
         };
         (reply, if published { Published::ToAll } else { Published::Nothing })
     }
@@ -372,7 +396,7 @@ fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
 
 fn asked(how: How) -> hash::How {
     match how {
-        How::Try | How::Beside(_) => hash::How::First,
+        How::Try | How::Beside(_) | How::Look => hash::How::First,
         How::Wait => hash::How::Wait,
         How::Stay => hash::How::Stay,
         How::Turn => hash::How::Turn,

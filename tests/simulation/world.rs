@@ -30,6 +30,7 @@ pub(crate) fn state_of(kind: Kind) -> LockState {
     match kind {
         Kind::Plain | Kind::Fenced | Kind::ReadWrite => LockState::new(Numbers::after(0)),
         Kind::Fair => LockState::fair(Numbers::after(0)),
+        Kind::Latch => LockState::latch(Numbers::after(0)),
     }
 }
 

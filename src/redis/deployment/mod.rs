@@ -101,6 +101,10 @@ impl Deployment {
         }
     }
 
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Deployment::Cluster(..))
+    }
+
     /// A number for the connection of a key; 0 while its server is not known.
     pub(super) fn connection_of(&self, key: &str) -> usize {
         match self {

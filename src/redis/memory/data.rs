@@ -159,7 +159,8 @@ impl Data {
             ["GET", key] => text(self.text(key)?.map(String::as_str)),
             ["SET", key, value] => self.set(key, value, None),
             ["SET", key, value, "PX", time] => self.set(key, value, Some(self.after(number(time)?))),
-            ["INCR", key] => self.increment(key),
+            ["INCR", key] => self.add_to(key, 1),
+            ["DECR", key] => self.add_to(key, -1),
             ["PUBLISH" | "SPUBLISH", channel, _] => count(self.channels.publish(channel)),
             [command, key, ref rest @ ..] if command.starts_with('H') => self.of_hash(command, key, rest),
             [command, key, ref rest @ ..] if command.starts_with('Z') => self.of_ranks(command, key, rest),
@@ -192,8 +193,8 @@ impl Data {
         Ok(Output::Done)
     }
 
-    fn increment(&mut self, key: &str) -> Outcome {
-        let next = sum(number(self.text(key)?.map_or("0", String::as_str))?, 1)?;
+    fn add_to(&mut self, key: &str, by: i64) -> Outcome {
+        let next = sum(number(self.text(key)?.map_or("0", String::as_str))?, by)?;
         if let Some(text) = self.text_mut(key)? {
             *text = next.to_string();
         } else {

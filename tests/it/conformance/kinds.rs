@@ -270,3 +270,33 @@ pub(super) async fn one_leads_and_work_is_done_once(place: &Place) {
     }
     assert!(!place.exists("led"));
 }
+
+pub(super) async fn a_latch_lets_all_pass_when_it_is_counted_down(place: &Place) {
+    let (one, other, name) = (plain(place).await, plain(place).await, "start");
+    for _ in 0..3 {
+        assert!(one.latch(name).try_set_count(2).await.expect("it replies"));
+        assert!(!other.latch(name).try_set_count(2).await.expect("it replies"));
+        assert!(!other.latch(name).wait_for(ms(20)).await.expect("it replies"));
+        let looked = other.stats().total.refused;
+        let waiting: Vec<_> = (0..20)
+            .map(|n| {
+                let latch = [&other, &other, &one][n % 3].latch(name);
+                tokio::spawn(async move { latch.wait().await })
+            })
+            .collect();
+        until("them to have looked", SOON, || other.stats().total.refused >= looked + 2).await;
+        assert_eq!((one.latch(name).count_down().await.ok(), place.ask::<u32>(name, &["GET", name])), (Some(1), 1));
+        assert!(waiting.iter().all(|one| !one.is_finished()));
+        assert_eq!(
+            (other.latch(name).count_down().await.ok(), other.latch(name).count().await.ok()),
+            (Some(0), Some(0))
+        );
+        for one in waiting {
+            let (passed, took) = within("to pass", SOON, one).await;
+            passed.expect("no panic").expect("it is open");
+            assert!(took < ms(1_000), "{took:?}");
+        }
+        assert!(one.held().is_empty() && !one.latch(name).delete().await.expect("it replies"));
+    }
+    is_clean(place, &[&one, &other], &[name.to_owned()]).await;
+}

@@ -52,6 +52,7 @@ macro_rules! cases_in {
             several_locks_are_held_all_or_none
             a_hold_has_a_least_and_a_greatest_time
             one_leads_and_work_is_done_once
+            a_latch_lets_all_pass_when_it_is_counted_down
         }
     };
 }

@@ -1,0 +1,122 @@
+//! The count-down latch: Redisson's `RCountDownLatch`, byte for byte in Redis. Nothing is held: its waiters pass when the count is zero.
+
+use std::time::Duration;
+
+use super::{handle::Handle, methods::named};
+use crate::{
+    client::Client,
+    error::Result,
+    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
+    redis::{Answer, ChannelName, Code},
+    request::WaitLimit,
+    stats::KindLabel,
+};
+
+const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
+const LOOK: KindScript = script!("latch/latch.lua", "latch/look.lua");
+static SET: KindScript = script!("latch/latch.lua", "latch/set.lua"; RECEIPT);
+static COUNT_DOWN: KindScript = script!("latch/latch.lua", "latch/count_down.lua"; RECEIPT);
+static DELETE: KindScript = script!("latch/latch.lua", "latch/delete.lua"; RECEIPT);
+
+/// Waiters only look, so no request of the state machine does anything else.
+static LATCH: Kind = Kind {
+    channel: ChannelName::Wrapped("redisson_countdownlatch__channel__"),
+    acquire: LOOK,
+    release: LOOK,
+    renew: LOOK,
+    hand_over: None,
+    inspect: LOOK,
+    force_unlock: LOOK,
+    beside: None,
+    barred_by: None,
+    rules: Rules { label: KindLabel::Latch, waits: Waits::ToPass, passes_on: false, ..Rules::PLAIN },
+};
+
+impl Client {
+    /// The count-down latch of this name: tasks on all machines wait until others have counted it down to zero. Sends nothing; the first
+    /// call reports a name that cannot be used. In a cluster, neither the name nor the prefix may have a `{tag}`.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let ready = client.latch("import:ready");
+    /// ready.try_set_count(2).await?; // two parts
+    /// assert_eq!(ready.count_down().await?, 1); // each part, when it is done
+    /// assert_eq!(ready.count_down().await?, 0);
+    /// ready.wait().await?; // everywhere: returns once both have counted down
+    /// # Ok(()) }) }
+    /// ```
+    pub fn latch(&self, name: &str) -> Latch {
+        Latch(Handle::new(self, name).non_reentrant().with_channel_of(&LATCH))
+    }
+}
+
+/// A count-down latch by name. Cheap to clone. [`try_set_count`](Latch::try_set_count) creates it with a count, and each
+/// [`count_down`](Latch::count_down) lowers the count by one. At zero the server deletes it, and all waiters pass, on all machines. Then it can
+/// be set again. A latch that does not exist is open: set it before others [`wait`](Latch::wait).
+///
+/// Nothing is held, so nothing expires and nothing is lost. If a process dies before it counts down, the others wait on. So limit the wait with
+/// [`wait_for`](Latch::wait_for), or [`delete`](Latch::delete) the latch. If a reply is lost, the client sends the request again, and it
+/// counts once.
+///
+/// # Errors
+///
+/// All methods: [`Error::Conflict`](crate::Error::Conflict) if the key is not a latch; [`Error::Unavailable`](crate::Error::Unavailable) if the
+/// server does not reply for [`outage_timeout`](crate::Builder::outage_timeout), and then a change may or may not have been made; others as
+/// [`Error`](crate::Error) says.
+///
+/// # Cancel safety
+///
+/// If you drop the future of a change, it may or may not have been made, but never twice. Dropping another future leaves nothing behind.
+#[derive(Clone)]
+#[must_use = "this only names a latch: call `.wait().await?` or another method on it"]
+pub struct Latch(Handle);
+
+named!(Latch);
+
+#[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
+impl Latch {
+    /// Creates the latch with this count; false if there is one already. Count 0 creates nothing, because a latch that does not exist is open.
+    pub async fn try_set_count(&self, n: u32) -> Result<bool> {
+        let answer = self.0.change("try_set_count", (&LATCH, &SET), n).await?;
+        self.number(&answer, Code::Granted, Code::Held).map(|set| set.is_some())
+    }
+
+    /// Counts down by one, and returns the count that is left. Without a latch it changes nothing, and returns 0.
+    pub async fn count_down(&self) -> Result<u64> {
+        let answer = self.0.change("count_down", (&LATCH, &COUNT_DOWN), 0).await?;
+        self.number(&answer, Code::Released, Code::Gone).map(Option::unwrap_or_default)
+    }
+
+    /// The count: 0 if there is no latch.
+    pub async fn count(&self) -> Result<u64> {
+        let answer = self.0.tell("count", (&LATCH, &LATCH.inspect), ("", ""), self.0.engine.outage_ends()).await?;
+        self.number(&answer, Code::Held, Code::Free).map(Option::unwrap_or_default)
+    }
+
+    /// Waits until the count is zero. All waiters of a client share one subscription, and one request after each message.
+    pub async fn wait(&self) -> Result<()> {
+        self.0.pass(&LATCH, "wait", WaitLimit::Forever).await.map(|_passed| ())
+    }
+
+    /// The same, but for no longer than `limit`; false if the count was above zero all that time. It looks once more when `limit` is over,
+    /// so it may return later by about a round trip.
+    pub async fn wait_for(&self, limit: Duration) -> Result<bool> {
+        self.0.pass(&LATCH, "wait_for", WaitLimit::of(limit)).await
+    }
+
+    /// Deletes the latch; true if there was one. All waiters of leasehold pass. Those of Redisson wait on, as after its own `delete`.
+    pub async fn delete(&self) -> Result<bool> {
+        let answer = self.0.change("delete", (&LATCH, &DELETE), 0).await?;
+        self.number(&answer, Code::Released, Code::Gone).map(|deleted| deleted.is_some())
+    }
+
+    /// The number after the code `yes`, 0 if there is none; `None` after the code `no`.
+    fn number(&self, answer: &Answer, yes: Code, no: Code) -> Result<Option<u64>> {
+        match answer.code {
+            code if code == yes => Ok(Some(answer.number().unwrap_or_default())),
+            code if code == no => Ok(None),
+            _ => Err(self.0.conflict()),
+        }
+    }
+}
