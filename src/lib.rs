@@ -23,6 +23,7 @@
 //! | several locks at once, held all or none | [`MultiLock`] |
 //! | a lock that survives the loss of a server, on three or more independent servers | [`Quorum`] |
 //! | one leader among all processes; a job once per period | [`Client::leader`]; [`Lock::run_once_per`] |
+//! | tasks that wait until others have counted down to zero, for example to start together | [`Client::latch`]: holds nothing |
 //!
 //! <div class="warning">
 //!

@@ -5,8 +5,8 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
     Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
-    Holder, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, PubSub, Quorum, QuorumGuard, QuorumLock,
-    ReadGuard, Result, RwLock, RwState, Stats, Times, Totals, Uuid, WriteGuard,
+    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, PubSub, Quorum, QuorumGuard,
+    QuorumLock, ReadGuard, Result, RwLock, RwState, Stats, Times, Totals, Uuid, WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -24,6 +24,7 @@ fn for_threads() {
     shared::<blocking::FencedGuard>();
     shared::<blocking::FencedLock>();
     shared::<blocking::Guard>();
+    shared::<blocking::Latch>();
     shared::<blocking::Lock>();
     shared::<blocking::MultiGuard>();
     shared::<blocking::MultiLock>();
@@ -51,6 +52,7 @@ fn types() {
     shared::<Guard>();
     shared::<Held>();
     shared::<Holder>();
+    shared::<Latch>();
     shared::<Leader>();
     shared::<Lock>();
     shared::<Lost>();
@@ -81,6 +83,7 @@ fn types() {
     cloneable::<Client>();
     cloneable::<FairLock>();
     cloneable::<FencedLock>();
+    cloneable::<Latch>();
     cloneable::<Leader>();
     cloneable::<Lock>();
     cloneable::<MultiLock>();
@@ -94,6 +97,7 @@ fn types() {
     printable::<FencedGuard>();
     printable::<FencedLock>();
     printable::<Guard>();
+    printable::<Latch>();
     printable::<Lock>();
     printable::<Owner>();
     printable::<ReadGuard>();
@@ -143,6 +147,16 @@ async fn futures(client: Client, [a, b, c]: [Guard; 3], owner: Owner, lock: Lock
     sendable(&a.protect(async {}));
     sendable(&b.protect_outcome(async {}));
     sendable(&c.try_protect(async { Ok::<_, Error>(()) }));
+}
+
+#[allow(dead_code)] // never run, as above
+async fn latches(latch: Latch) {
+    sendable(&latch.try_set_count(1));
+    sendable(&latch.count_down());
+    sendable(&latch.count());
+    sendable(&latch.wait());
+    sendable(&latch.wait_for(Duration::ZERO));
+    sendable(&latch.delete());
 }
 
 #[allow(dead_code)] // never run, as above

@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{
+    latch::Latch,
     lock::{FairLock, FencedLock, Lock},
     rw::RwLock,
     wait::wait,
@@ -105,6 +106,11 @@ impl Client {
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::new(self.0.rw_lock(name))
+    }
+
+    /// A count-down latch. Sends nothing. See [`leasehold::Client::latch`](client::Client::latch).
+    pub fn latch(&self, name: &str) -> Latch {
+        Latch::new(self.0.latch(name))
     }
 
     /// The first half of every id of a hold in Redis.

@@ -46,6 +46,7 @@
 mod client;
 mod guard;
 mod kept;
+mod latch;
 mod lock;
 mod multi;
 mod quorum;
@@ -54,6 +55,7 @@ mod wait;
 
 pub use client::Client;
 pub use guard::{FencedGuard, Guard, ReadGuard, WriteGuard};
+pub use latch::Latch;
 pub use lock::{FairLock, FencedLock, Lock};
 pub use multi::{MultiGuard, MultiLock};
 pub use quorum::{Quorum, QuorumGuard, QuorumLock};

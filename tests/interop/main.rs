@@ -8,6 +8,7 @@ mod fenced;
 mod forced;
 mod jvm;
 mod killed;
+mod latch;
 mod leases;
 mod nested;
 mod rw;

@@ -604,6 +604,7 @@ async fn try_out(kind: &str, tag: &str, ours: &Client, other: &Client, server: &
         "lock" => try_plain(tag, ours, other, calls).await,
         "fenced_lock" => try_fenced(tag, ours, calls).await,
         "rw_lock" => try_rw(tag, ours, other, calls).await,
+        "latch" => try_latch(tag, ours, other, calls).await,
         _ => try_fair(tag, ours, other, server, calls).await,
     }
 }
@@ -640,6 +641,20 @@ async fn try_rw(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) {
     calls.note("write in vain", in_vain(ours, ours.rw_lock(&theirs).write()).await);
 }
 
+async fn try_latch(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) {
+    let (latch, theirs) = (ours.latch(&format!("{tag}latch")), other.latch(&format!("{tag}latch")));
+    theirs.try_set_count(3).await.expect("answered");
+    calls.note("count", latch.count().await);
+    calls.note("wait in vain", in_vain(ours, latch.wait()).await);
+    calls.note("count_down", latch.count_down().await);
+    theirs.delete().await.expect("answered");
+    theirs.try_set_count(1).await.expect("answered");
+    calls.note("the last count_down", latch.count_down().await);
+    theirs.delete().await.expect("answered");
+    calls.note("try_set_count", latch.try_set_count(2).await);
+    calls.note("delete", latch.delete().await);
+}
+
 async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
     let fair = format!("{tag}fair");
     let (lock, stranger, theirs) =
@@ -664,7 +679,7 @@ async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, cal
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
     let page = Page::read();
-    for kind in ["fenced_lock", "rw_lock", "fair_lock"] {
+    for kind in ["fenced_lock", "rw_lock", "fair_lock", "latch"] {
         enough_and_none_too_many(kind, "", &page.besides(kind)).await;
     }
 }
@@ -673,7 +688,7 @@ async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_with_a_tag_need_what_the_page_says_and_no_more() {
     let page = Page::read();
-    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock"] {
+    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock", "latch"] {
         let commands = if kind == "lock" { Vec::new() } else { page.besides(kind) };
         let commands = commands.into_iter().filter(|rule| rule.starts_with('+'));
         let besides: Vec<_> = commands.chain(page.with_a_tag(kind)).collect();

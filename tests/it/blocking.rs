@@ -637,3 +637,25 @@ fn a_process_can_end_while_it_holds_locks() {
     until("the process to end", || process.is_done());
     until("the end of the lease", || !server.exists("ledger"));
 }
+
+#[test]
+fn threads_wait_for_a_latch() {
+    let (server, client) = server_and_client();
+    let latch = client.latch("start");
+    assert!(latch.try_set_count(2).expect("answered") && !latch.try_set_count(2).expect("answered"));
+    assert!(!latch.wait_for(ms(20)).expect("answered"));
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let latch = latch.clone();
+            thread::spawn(move || latch.wait())
+        })
+        .collect();
+    until("all to wait", || client.stats().now.waiting == 4);
+    assert_eq!((latch.count_down().expect("answered"), latch.count().expect("answered")), (1, 1));
+    assert_eq!((latch.count_down().expect("answered"), latch.name()), (0, "start"));
+    for one in waiting {
+        within("to pass", || one.join()).0.expect("no panic").expect("passed");
+    }
+    assert!(latch.try_set_count(1).expect("answered") && latch.delete().expect("answered"));
+    assert!(!server.exists("start") && client.held().is_empty());
+}

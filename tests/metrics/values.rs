@@ -58,6 +58,7 @@ fn assert_same(client: &Client, seen: &Seen) {
     let counters = [
         ("acquired", stats.total.acquired),
         ("reentered", stats.total.reentered),
+        ("passed", stats.total.passed),
         ("released", stats.total.released),
         ("lost", stats.total.lost),
         ("failed", stats.total.failed),
@@ -164,6 +165,29 @@ async fn kinds_of_locks_are_apart() {
         assert_eq!((scene.counter("released", &labels), scene.gauge("holds", &labels)), (1, 0.0), "{kind}");
     }
     assert_same(client, &scene.seen);
+}
+
+/// A wait for a latch counts by itself: it acquires nothing.
+#[tokio::test(start_paused = true)]
+async fn waits_for_a_latch() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let latch = scene.client.latch("x");
+    latch.try_set_count(1).await.expect("answered");
+    let waiting = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await }
+    });
+    assert!(!latch.wait_for(SECOND).await.expect("answered"));
+    assert_eq!(scene.gauge("waiting", "kind=latch"), 1.0);
+    sleep(SECOND).await;
+    scene.other.latch("x").count_down().await.expect("answered");
+    waiting.await.expect("no panic").expect("passed");
+    assert_eq!((scene.counter("passed", "kind=latch"), scene.counter("acquired", "")), (1, 0));
+    assert_eq!((scene.gauge("waiting", "kind=latch"), scene.gauge("holds", "")), (0.0, 0.0));
+    assert_eq!(scene.seen.times("leasehold_wait_seconds", "kind=latch"), [2.0]);
+    let stats = scene.client.stats();
+    assert_eq!((stats.total.passed, stats.total.acquired, stats.wait.count), (1, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]

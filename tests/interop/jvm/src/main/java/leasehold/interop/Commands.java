@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
@@ -18,6 +19,9 @@ final class Commands {
     /** {@code COMMAND[:KIND] NAME ARGUMENTS…}, on the thread that is to own what is locked. */
     static Object run(RedissonClient redisson, List<String> words) throws IOException, InterruptedException {
         var command = words.get(0).split(":");
+        if (command[0].equals("latch")) {
+            return latch(redisson.getCountDownLatch(words.get(1)), command[1], words);
+        }
         var lock = lock(redisson, command.length > 1 ? command[1] : "plain", words.get(1));
         switch (command[0]) {
             case "lock" -> lock.lock(number(words, 2), MILLISECONDS);
@@ -25,6 +29,28 @@ final class Commands {
             default -> {
                 return ask(redisson, lock, command[0], words);
             }
+        }
+        return "done";
+    }
+
+    /** {@code latch:COMMAND NAME ARGUMENTS…}. */
+    private static Object latch(RCountDownLatch latch, String command, List<String> words) throws InterruptedException {
+        switch (command) {
+            case "countDown" -> latch.countDown();
+            case "await" -> latch.await();
+            case "trySetCount" -> {
+                return latch.trySetCount(number(words, 2));
+            }
+            case "awaitFor" -> {
+                return latch.await(number(words, 2), MILLISECONDS);
+            }
+            case "count" -> {
+                return latch.getCount();
+            }
+            case "delete" -> {
+                return latch.delete();
+            }
+            default -> throw new IllegalArgumentException("no such command: " + words);
         }
         return "done";
     }
