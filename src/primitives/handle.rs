@@ -25,7 +25,7 @@ use crate::{
 use tokio::time::Instant;
 
 const FORCE_UNLOCK: &str = "force_unlock";
-/// A request may be sent again for as long as `outage_timeout`. Its receipt lasts for so much longer.
+/// A request may be sent again for as long as `outage_timeout`. Its receipt lasts for at least so much longer.
 const RECEIPT: Duration = Duration::from_secs(60);
 
 /// A lock by name, with the settings for acquiring it.
@@ -304,7 +304,9 @@ impl Handle {
         count: u32,
     ) -> Result<Answer> {
         let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
-        let lasts = u64::try_from((self.engine.config.outage_timeout + RECEIPT).as_millis()).unwrap_or(u64::MAX);
+        let config = &self.engine.config;
+        let lasts = config.outage_timeout + RECEIPT.max(config.command_timeout * 3);
+        let lasts = u64::try_from(lasts.as_millis()).expect("a few years at most");
         let part = kind.part(script, name.key(), (&id, lasts, count), self.engine.publish());
         self.ask((what, kind.rules.label), (&script.script, part), self.engine.outage_ends()).await
     }

@@ -51,23 +51,20 @@ impl Client {
     }
 }
 
-/// A count-down latch by name. Cheap to clone. [`try_set_count`](Latch::try_set_count) creates it with a count, and each
-/// [`count_down`](Latch::count_down) lowers the count by one. At zero the server deletes it, and all waiters pass, on all machines. Then it can
-/// be set again. A latch that does not exist is open: set it before others [`wait`](Latch::wait).
-///
-/// Nothing is held, so nothing expires and nothing is lost. If a process dies before it counts down, the others wait on. So limit the wait with
-/// [`wait_for`](Latch::wait_for), or [`delete`](Latch::delete) the latch. If a reply is lost, the client sends the request again, and it
-/// counts once.
+/// A count-down latch by name. [`try_set_count`](Latch::try_set_count) creates it, and each [`count_down`](Latch::count_down) lowers its
+/// count by one. At zero the server deletes it, and all waiters pass, on all machines. Then it can be set again. A latch that does not exist
+/// is open: set it before others [`wait`](Latch::wait).
+/// Nothing is held, so nothing expires. If a process dies before it counts down, the others wait on: limit the wait, or
+/// [`delete`](Latch::delete) the latch. If a reply is lost, the client sends the request again, and it counts once.
 ///
 /// # Errors
 ///
-/// All methods: [`Error::Conflict`](crate::Error::Conflict) if the key is not a latch; [`Error::Unavailable`](crate::Error::Unavailable) if the
-/// server does not reply for [`outage_timeout`](crate::Builder::outage_timeout), and then a change may or may not have been made; others as
-/// [`Error`](crate::Error) says.
+/// [`Conflict`](crate::Error::Conflict) if the key is not a latch. [`Unavailable`](crate::Error::Unavailable) if the server does not reply
+/// for [`outage_timeout`](crate::Builder::outage_timeout): then a change was made once or not at all. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety
 ///
-/// If you drop the future of a change, it may or may not have been made, but never twice. Dropping another future leaves nothing behind.
+/// If you drop the future of a change, it was made once or not at all. Dropping another future leaves nothing behind.
 #[derive(Clone)]
 #[must_use = "this only names a latch: call `.wait().await?` or another method on it"]
 pub struct Latch(Handle);
@@ -76,7 +73,7 @@ named!(Latch);
 
 #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl Latch {
-    /// Creates the latch with this count; false if there is one already. Count 0 creates nothing, because a latch that does not exist is open.
+    /// Creates the latch with this count; false if there is one already. Count 0 creates nothing: a latch that does not exist is open.
     pub async fn try_set_count(&self, n: u32) -> Result<bool> {
         let answer = self.0.change("try_set_count", (&LATCH, &SET), n).await?;
         self.number(&answer, Code::Granted, Code::Held).map(|set| set.is_some())

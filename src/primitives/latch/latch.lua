@@ -9,8 +9,8 @@ local function count_of(latch)
   end
 end
 
--- `decide` gets the latch and its count. It returns the reply, and if it changes something also the message and the change. The receipt comes
--- first, because the server may refuse it for lack of memory. It publishes before the change, as the release of a lock does.
+-- `decide` gets the latch and its count. It returns the reply, and if it changes something also the message and the change. The receipt
+-- comes first, because the server may refuse it for lack of memory. It publishes before the change, as the release of a lock does.
 local function once(k, a, decide)
   local latch, receipt = KEYS[k + 1], KEYS[k + 2]
   local said = redis.call('GET', receipt)

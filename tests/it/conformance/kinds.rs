@@ -276,7 +276,7 @@ pub(super) async fn a_latch_lets_all_pass_when_it_is_counted_down(place: &Place)
     for _ in 0..3 {
         assert!(one.latch(name).try_set_count(2).await.expect("it replies"));
         assert!(!other.latch(name).try_set_count(2).await.expect("it replies"));
-        assert!(!other.latch(name).wait_for(ms(20)).await.expect("it replies"));
+        assert!(!other.latch(name).wait_for(ms(100)).await.expect("it replies"));
         let looked = other.stats().total.refused;
         let waiting: Vec<_> = (0..20)
             .map(|n| {
