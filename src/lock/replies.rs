@@ -142,7 +142,7 @@ impl LockState {
             (Reply::Busy { by: Mode::Shared, .. }, Some((before, _)), Wanted::One(Attempt::Idle(idle))) if was_late => {
                 Turn::OfReaders { before, look_at: idle.look_at }
             }
-            _ if self.turn == Turn::OfAll => Turn::OfAll,
+            _ if self.turn == Turn::AllPass => Turn::AllPass,
             _ => Turn::OfTheFirst,
         }
     }

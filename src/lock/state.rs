@@ -107,8 +107,8 @@ pub(super) struct Asking {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Turn {
     OfTheFirst,
-    /// Of all at once, as at a latch. They pass and hold nothing, so requests only look.
-    OfAll,
+    /// All are next, as at a latch. They pass and hold nothing, so requests only look.
+    AllPass,
     /// Of readers, before this writer. It sends its next request at `look_at` if they are refused.
     OfReaders {
         before: Ticket,
@@ -149,7 +149,7 @@ impl LockState {
 
     /// A latch, whose waiters pass when it is open.
     pub(crate) fn latch(numbers: Numbers) -> LockState {
-        LockState { turn: Turn::OfAll, ..LockState::new(numbers) }
+        LockState { turn: Turn::AllPass, ..LockState::new(numbers) }
     }
 
     fn wanted(wanted: Wanted, numbers: Numbers) -> LockState {
@@ -272,7 +272,7 @@ impl LockState {
         let is_late = waiter.joined + cx.config.watchdog <= cx.now;
         match self.writer() {
             Some((id, owner)) if owner == waiter.owner => How::Beside(id),
-            _ if self.turn == Turn::OfAll => How::Look,
+            _ if self.turn == Turn::AllPass => How::Look,
             _ if !waiter.keeps_waiting() => How::Try,
             _ if may_mark && is_late && (waiter.mode() == Mode::Exclusive || waiter.is_beaten()) => How::Late,
             _ if may_mark && waiter.is_beaten() => How::Turn,

@@ -13,7 +13,6 @@ use crate::{
 };
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
-const LOOK: KindScript = script!("latch/latch.lua", "latch/look.lua");
 static SET: KindScript = script!("latch/latch.lua", "latch/set.lua"; RECEIPT);
 static COUNT_DOWN: KindScript = script!("latch/latch.lua", "latch/count_down.lua"; RECEIPT);
 static DELETE: KindScript = script!("latch/latch.lua", "latch/delete.lua"; RECEIPT);
@@ -21,12 +20,12 @@ static DELETE: KindScript = script!("latch/latch.lua", "latch/delete.lua"; RECEI
 /// Waiters only look, so no request of the state machine does anything else.
 static LATCH: Kind = Kind {
     channel: ChannelName::Wrapped("redisson_countdownlatch__channel__"),
-    acquire: LOOK,
-    release: LOOK,
-    renew: LOOK,
+    acquire: script!("latch/latch.lua", "latch/look.lua"),
+    release: script!("latch/latch.lua", "latch/look.lua"),
+    renew: script!("latch/latch.lua", "latch/look.lua"),
     hand_over: None,
-    inspect: LOOK,
-    force_unlock: LOOK,
+    inspect: script!("latch/latch.lua", "latch/look.lua"),
+    force_unlock: script!("latch/latch.lua", "latch/look.lua"),
     beside: None,
     barred_by: None,
     rules: Rules { label: KindLabel::Latch, waits: Waits::ToPass, passes_on: false, ..Rules::PLAIN },
