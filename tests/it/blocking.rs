@@ -643,7 +643,7 @@ fn threads_wait_for_a_latch() {
     let (server, client) = server_and_client();
     let latch = client.latch("start");
     assert!(latch.try_set_count(2).expect("answered") && !latch.try_set_count(2).expect("answered"));
-    assert!(!latch.wait_for(ms(100)).expect("answered"));
+    assert!(!latch.wait_for(ms(1_000)).expect("answered"));
     let waiting: Vec<_> = (0..4)
         .map(|_| {
             let latch = latch.clone();
