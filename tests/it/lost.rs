@@ -218,8 +218,8 @@ async fn a_release_does_not_look_like_a_loss_to_the_task_that_watches() {
     const GUARDS: usize = 200;
     let server = Server::start();
     let client = client(&server, |builder| builder.own_thread(true)).await;
-    for _ in 0..40 {
-        let lock = client.lock("held").owner(&Owner::new()).lease(ms(150));
+    for _ in 0..20 {
+        let lock = client.lock("held").owner(&Owner::new()).lease(ms(400));
         let nested = futures_util::future::join_all((0..GUARDS).map(|_| lock.lock())).await;
         let guards: Vec<_> = nested.into_iter().map(|guard| guard.expect("free, or nested")).collect();
         let tokens: Vec<_> = guards.iter().map(Guard::lost_token).collect();
