@@ -104,6 +104,9 @@ pub(crate) enum Limit {
 /// The delay that each of thousands of tasks that wake at once adds to a reply, on a machine that is also busy with other work. With 50 µs,
 /// beside twelve processes on two cores, one in twenty of a thousand tasks got an error.
 const A_TASK: Duration = Duration::from_micros(200);
+/// The least time for the last reply. A busy machine, or a server that forks, delays it by tens of milliseconds. An error would tell the caller
+/// less than a reply that is this late.
+const LEAST_LAST_REPLY: Duration = Duration::from_millis(100);
 /// The longest such delay, however many waiters there are.
 const LONGEST_LAST_REPLY: Duration = Duration::from_secs(1);
 
@@ -144,7 +147,7 @@ impl Config {
     /// The time that the reply to a waiter may take after its limit, beside so many other waiters.
     pub(crate) fn last_reply(&self, waiters: usize) -> Duration {
         let all = (A_TASK * u32::try_from(waiters).unwrap_or(u32::MAX)).min(LONGEST_LAST_REPLY);
-        (self.round_trip * 4).max(Duration::from_millis(20)).max(all).min(self.command_timeout)
+        (self.round_trip * 4).max(LEAST_LAST_REPLY).max(all).min(self.command_timeout)
     }
 }
 
