@@ -64,7 +64,7 @@ fn describe() {
 }
 
 impl KindLabel {
-    const ALL: usize = 6;
+    const ALL: usize = KindLabel::Latch as usize + 1;
 }
 
 /// The metrics that are about locks.

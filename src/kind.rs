@@ -21,7 +21,7 @@ pub(crate) struct Kind {
     pub(crate) acquire: KindScript,
     pub(crate) release: KindScript,
     pub(crate) renew: KindScript,
-    /// Hands the lock over to another hold of this client. `None` if that has no advantage.
+    /// Hands the lock over to another hold of this client. `None` only if several may hold it, or if its waiters wait in line.
     pub(crate) hand_over: Option<KindScript>,
     pub(crate) inspect: KindScript,
     pub(crate) force_unlock: KindScript,
@@ -77,9 +77,11 @@ pub(crate) enum Numbering {
 }
 
 /// The numbers of one numbering are this far apart.
-pub(crate) const NUMBERINGS: u64 = 5;
+pub(crate) const NUMBERINGS: u64 = Numbering::LAST as u64 + 1;
 
 impl Numbering {
+    const LAST: Numbering = Numbering::ReadWrite;
+
     /// The number of the `n`-th hold of this key.
     pub(crate) fn number(self, key: &str, n: u64) -> u64 {
         let numbering = match self {
@@ -97,7 +99,7 @@ pub(crate) struct Rules {
     pub(crate) label: KindLabel,
     /// The suffix of the ids of its holds.
     pub(crate) suffix: &'static str,
-    /// Several owners may hold it at once.
+    /// Several owners may hold it at once. Owners of one client then share one hold on the server, which counts it once.
     pub(crate) shared: bool,
     pub(crate) waits: Waits,
     /// The numbers of its holds.
@@ -129,7 +131,7 @@ impl Rules {
 
     /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
     pub(crate) fn has_mark(&self) -> bool {
-        self.shared || self.waits == Waits::Marked
+        self.waits == Waits::Marked
     }
 
     /// True if this is the id of a hold of this kind, held or resting. Ids do not distinguish kinds without a suffix.

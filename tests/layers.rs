@@ -158,7 +158,7 @@ const MACHINE: [&str; 15] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 14] = [
+const DRIVER: [&str; 15] = [
     "translate",
     "wire",
     "slot",
@@ -170,6 +170,7 @@ const DRIVER: [&str; 14] = [
     "channels",
     "shared",
     "named",
+    "renewals",
     "call",
     "held",
     "acquire",

@@ -4,7 +4,7 @@ use std::{future::poll_fn, sync::Arc};
 
 use super::{
     call::{Call, OnDrop, error, leave},
-    calls::{AcquiredHow, CallResult},
+    calls::{AcquiredHold, AcquiredHow, CallResult, EndedCall},
     held::HeldLock,
     named::{By, Driver, NamedLock},
     translate::now,
@@ -21,12 +21,12 @@ use crate::{
 pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<Option<HeldLock>> {
     let (limit, began) = start(driver, request)?;
     loop {
-        let (mut call, result) = called(driver, request, limit, began).await?;
+        let (mut call, EndedCall { result, acquired, .. }) = called(driver, request, limit, began).await?;
         match result.outcome {
             Outcome::Acquired => {
-                if let Some(held) = held(&call.lock, request, &call, &result, began) {
-                    call.ending = OnDrop::GoesOn; // it has a guard now
-                    return Ok(Some(held));
+                if let Some(acquired) = acquired.or_else(|| too_late(&call.lock, call.ticket)) {
+                    call.ending = OnDrop::Ended; // it has a guard now
+                    return Ok(Some(held(&call, request, acquired, result.way, began)));
                 }
             }
             Outcome::Busy => return Ok(None),
@@ -39,7 +39,7 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
 /// Waits until the waiters may pass; false if that takes longer than the wait limit.
 pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<bool> {
     let (limit, began) = start(driver, request)?;
-    let (call, result) = called(driver, request, limit, began).await?;
+    let (call, EndedCall { result, .. }) = called(driver, request, limit, began).await?;
     match result.outcome {
         Outcome::Passed => {
             driver.counters.of(call.lock.subject(Mode::Exclusive)).passed(now().since(began));
@@ -65,13 +65,13 @@ async fn called(
     request: &AcquireRequest,
     limit: Limit,
     began: Moment,
-) -> Result<(Call, CallResult)> {
+) -> Result<(Call, EndedCall)> {
     loop {
         let lock = driver.lock_of(&request.name, request.kind);
         if let Some(mut call) = begin(&lock, request, limit, began) {
-            let (result, _) = poll_fn(|cx| call.poll(cx)).await?;
-            report_end(&lock, call.ticket, began, &result);
-            return Ok((call, result));
+            let ended = poll_fn(|cx| call.poll(cx)).await?;
+            report_end(&lock, call.ticket, began, &ended.result);
+            return Ok((call, ended));
         }
         if driver.is_stopping() || driver.has_ended() {
             return Err(driver.closed(request.what, &request.name));
@@ -115,15 +115,8 @@ fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit, began: M
     Some(Call { what: request.what, lock: Arc::clone(lock), ticket: ticket?, slots, ending: OnDrop::Leaves })
 }
 
-/// The caller has seen that it acquired the lock. `None` if it was lost before that.
-fn held(
-    lock: &Arc<NamedLock>,
-    request: &AcquireRequest,
-    call: &Call,
-    result: &CallResult,
-    began: Moment,
-) -> Option<HeldLock> {
-    let ticket = call.ticket;
+/// The hold was lost, or may have been, before the caller saw that it acquired it.
+fn too_late(lock: &Arc<NamedLock>, ticket: Ticket) -> Option<AcquiredHold> {
     let (hold, slots) = lock.with(By::Caller, |inner, fed| {
         inner.handle(lock, Event::Seen(ticket), fed);
         let hold = inner.state.hold_of(ticket);
@@ -133,18 +126,22 @@ fn held(
         hold
     });
     leave(lock, slots);
-    let (hold, mode, token) = hold?;
+    hold
+}
+
+fn held(call: &Call, request: &AcquireRequest, hold: AcquiredHold, way: AcquiredHow, began: Moment) -> HeldLock {
+    let (lock, (hold, mode, token)) = (&call.lock, hold);
     // Before anything that can panic: from here on, its drop releases the lock.
-    let held = HeldLock::new(Arc::clone(lock), ticket, request.owner.clone(), (hold, mode), token);
+    let held = HeldLock::new(Arc::clone(lock), call.ticket, request.owner.clone(), (hold, mode), token);
     let counters = lock.driver.counters.of(lock.subject(mode));
-    match result.way {
+    match way {
         AcquiredHow::Nested => counters.reentered(),
         AcquiredHow::First(way) => {
             counters.acquired(way, now().since(began));
             tracing::debug!(target: "leasehold::lock", name = &*lock.name, id = &*lock.field(hold, mode), "acquired");
         }
     }
-    Some(held)
+    held
 }
 
 fn terms_of(request: &AcquireRequest) -> Terms {

@@ -9,7 +9,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    calls::{CallResult, Cause, Notice, PendingCall, Polled},
+    calls::{CallResult, Cause, EndedCall, Notice, Polled},
     named::{By, NamedLock},
     slot::Slot,
     translate::{lost, now},
@@ -27,8 +27,10 @@ use crate::{
 pub(super) enum OnDrop {
     /// The waiter leaves.
     Leaves,
-    /// Nothing: the client goes on with it.
+    /// The client goes on with it.
     GoesOn,
+    /// Nothing: it has ended, and whoever has its result does the rest.
+    Ended,
     /// The client goes on with the release, and cancels the token of the guard if the lock was lost before.
     Releases(CancellationToken),
 }
@@ -44,11 +46,11 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The result, and when the call began. An error if the runtime of the client has ended.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(CallResult, Moment)>> {
+    /// The result. An error if the runtime of the client has ended.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedCall>> {
         let polled = loop {
             self.poll_requests(cx);
-            match self.lock.inner().calls.poll(self.ticket, cx.waker()) {
+            match self.lock.inner().poll_call(self.ticket, cx.waker()) {
                 Polled::Pending { replaced, lent } if !lent.is_empty() => {
                     self.slots.extend(lent);
                     drop(replaced);
@@ -57,12 +59,12 @@ impl Call {
             }
         };
         match polled {
-            Polled::Ended(result, since, lent) => {
-                self.slots.extend(lent);
-                if result.outcome != Outcome::Acquired {
-                    self.ending = OnDrop::GoesOn; // it has left already
+            Polled::Ended(mut ended) => {
+                self.slots.append(&mut ended.lent);
+                if ended.result.outcome != Outcome::Acquired {
+                    self.ending = OnDrop::Ended; // it has left already
                 }
-                Poll::Ready(Ok((result, since)))
+                Poll::Ready(Ok(ended))
             }
             Polled::Pending { .. } if self.lock.driver.has_ended() => {
                 Poll::Ready(Err(self.lock.driver.closed(self.what, &self.lock.name)))
@@ -95,18 +97,21 @@ impl Drop for Call {
     fn drop(&mut self) {
         leave(&self.lock, mem::take(&mut self.slots));
         let (lock, ticket) = (&self.lock, self.ticket);
-        let ending = mem::replace(&mut self.ending, OnDrop::GoesOn);
+        let ending = mem::replace(&mut self.ending, OnDrop::Ended);
+        if matches!(ending, OnDrop::Ended) {
+            return; // without the mutex
+        }
         // The call is dropped after the mutex is unlocked.
         let ((call, notice), _) = lock.with(By::Client, |inner, fed| match ending {
             OnDrop::Releases(token) => inner.calls.leave(ticket, token),
-            OnDrop::GoesOn => (inner.calls.forget(ticket), None),
+            OnDrop::GoesOn | OnDrop::Ended => (inner.calls.forget(ticket), None),
             OnDrop::Leaves => {
                 let call = inner.calls.forget(ticket);
                 inner.handle(lock, Event::Dropped(ticket), fed);
                 (call, None)
             }
         });
-        leave(lock, call.map(PendingCall::into_lent).unwrap_or_default());
+        leave(lock, call.map(|call| call.into_lent()).unwrap_or_default());
         notice.into_iter().for_each(Notice::give);
     }
 }

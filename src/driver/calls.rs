@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::slot::Slot;
 use crate::{
-    lock::{Moment, Outcome, Ticket},
+    lock::{HoldId, Mode, Moment, Outcome, Ticket, Token},
     redis::Fault,
     stats::AcquiredBy,
     sync::std,
@@ -39,6 +39,10 @@ pub(super) struct PendingCall {
 impl PendingCall {
     fn new(caller: Caller, since: Moment) -> PendingCall {
         PendingCall { caller, since, result: None, lent: Vec::new() }
+    }
+
+    fn into_ended(self) -> Option<EndedCall> {
+        Some(EndedCall { result: self.result?, since: self.since, lent: self.lent, acquired: None })
     }
 
     pub(super) fn into_lent(self) -> Vec<Arc<Slot>> {
@@ -71,10 +75,25 @@ pub(super) enum Cause {
     OwnRelease,
 }
 
-/// What a caller gets when it polls. With the result, the requests that it was to poll, which another task goes on with.
+/// A call that has ended.
+#[derive(Debug)]
+pub(super) struct EndedCall {
+    pub(super) result: CallResult,
+    /// The time at which it began.
+    pub(super) since: Moment,
+    /// The requests that it was to poll. Another task goes on with them.
+    pub(super) lent: Vec<Arc<Slot>>,
+    /// What it acquired, if that was not lost before the caller looked.
+    pub(super) acquired: Option<AcquiredHold>,
+}
+
+/// The id, the mode and the token of a hold.
+pub(super) type AcquiredHold = (HoldId, Mode, Option<Token>);
+
+/// What a caller gets when it polls.
 #[derive(Debug)]
 pub(super) enum Polled {
-    Ended(CallResult, Moment, Vec<Arc<Slot>>),
+    Ended(EndedCall),
     /// It is to poll these requests.
     Pending {
         replaced: Option<Waker>,
@@ -107,16 +126,29 @@ impl Notice {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Calls(BTreeMap<Ticket, PendingCall>);
+pub(super) struct Calls(BTreeMap<Ticket, Box<PendingCall>>);
 
 impl Calls {
     pub(super) fn begin(&mut self, ticket: Ticket, since: Moment) {
-        self.0.insert(ticket, PendingCall::new(Caller::Polled(None), since));
+        self.insert(ticket, PendingCall::new(Caller::Polled(None), since));
+    }
+
+    fn insert(&mut self, ticket: Ticket, call: PendingCall) {
+        self.0.insert(ticket, Box::new(call));
+    }
+
+    /// An empty map keeps room for eleven calls, and most names have none.
+    fn remove(&mut self, ticket: Ticket) -> Option<Box<PendingCall>> {
+        let call = self.0.remove(&ticket);
+        if self.0.is_empty() {
+            self.0 = BTreeMap::new();
+        }
+        call
     }
 
     /// The guard with this ticket was dropped. Its token is cancelled if the lock was lost before.
     pub(super) fn begin_left(&mut self, ticket: Ticket, token: CancellationToken, since: Moment) {
-        self.0.insert(ticket, PendingCall::new(Caller::Left(token), since));
+        self.insert(ticket, PendingCall::new(Caller::Left(token), since));
     }
 
     /// The result, if there is one. Else the waker is kept. The waker that it replaces must be dropped after the mutex is unlocked: it can be
@@ -124,9 +156,8 @@ impl Calls {
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
         let Some(call) = self.0.get_mut(&ticket) else { return Polled::pending(None) };
         if call.result.is_some() {
-            let ended =
-                self.0.remove(&ticket).and_then(|call| Some(Polled::Ended(call.result?, call.since, call.lent)));
-            return ended.unwrap_or(Polled::pending(None));
+            let ended = self.remove(ticket).and_then(|call| call.into_ended());
+            return ended.map_or(Polled::pending(None), Polled::Ended);
         }
         let replaced = match &mut call.caller {
             Caller::Polled(Some(before)) if before.will_wake(waker) => None,
@@ -147,16 +178,20 @@ impl Calls {
 
     /// The caller has dropped its future. The token of its guard is cancelled if the result is, or will be, that the lock was lost.
     /// Drop the call after the mutex is unlocked.
-    pub(super) fn leave(&mut self, ticket: Ticket, token: CancellationToken) -> (Option<PendingCall>, Option<Notice>) {
-        let Some(call) = self.0.remove(&ticket) else { return (None, None) };
+    pub(super) fn leave(
+        &mut self,
+        ticket: Ticket,
+        token: CancellationToken,
+    ) -> (Option<Box<PendingCall>>, Option<Notice>) {
+        let Some(call) = self.remove(ticket) else { return (None, None) };
         self.begin_left(ticket, token, call.since);
         let notice = call.result.clone().and_then(|result| self.end(ticket, result));
         (Some(call), notice)
     }
 
     /// Drop what it returns after the mutex is unlocked.
-    pub(super) fn forget(&mut self, ticket: Ticket) -> Option<PendingCall> {
-        self.0.remove(&ticket)
+    pub(super) fn forget(&mut self, ticket: Ticket) -> Option<Box<PendingCall>> {
+        self.remove(ticket)
     }
 
     /// The call has ended.
@@ -166,7 +201,7 @@ impl Calls {
             call.result = Some(result);
             return waker.take().map(Notice::Wake);
         }
-        match self.0.remove(&ticket)?.caller {
+        match self.remove(ticket)?.caller {
             Caller::Left(token) if matches!(result.outcome, Outcome::Lost(_)) => Some(Notice::Cancel(token)),
             Caller::Left(_) | Caller::Polled(_) => None,
         }
@@ -174,7 +209,7 @@ impl Calls {
 
     /// The client has ended. All callers are to look.
     pub(super) fn end_all(&mut self) -> Vec<Notice> {
-        let waker = |call: &mut PendingCall| match &mut call.caller {
+        let waker = |call: &mut Box<PendingCall>| match &mut call.caller {
             Caller::Polled(waker) => waker.take().map(Notice::Wake),
             Caller::Left(_) => None,
         };

@@ -9,8 +9,10 @@ use crate::{
     sync::std,
 };
 
+/// Most names have none, and need no memory for them.
 #[derive(Default)]
-pub(super) struct NameChannels(HashMap<Channel, ListenedChannel>);
+#[expect(clippy::box_collection, reason = "an empty map has 48 bytes, for each held lock")]
+pub(super) struct NameChannels(Option<Box<HashMap<Channel, ListenedChannel>>>);
 
 struct ListenedChannel {
     messages: Messages,
@@ -30,32 +32,43 @@ pub(super) enum Messages {
 
 impl NameChannels {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 
     pub(super) fn add(&mut self, channel: Channel) {
         let new = ListenedChannel { messages: Messages::None, sent: AcquiredBy::FirstTry, position: None };
-        self.0.entry(channel).or_insert(new);
+        self.0.get_or_insert_default().entry(channel).or_insert(new);
     }
 
     pub(super) fn remove(&mut self, channel: Channel) {
-        self.0.remove(&channel);
+        if let Some(channels) = &mut self.0 {
+            channels.remove(&channel);
+        }
+        self.0.take_if(|channels| channels.is_empty());
+    }
+
+    fn get(&self, channel: Channel) -> Option<&ListenedChannel> {
+        self.0.as_ref()?.get(&channel)
+    }
+
+    fn get_mut(&mut self, channel: Channel) -> Option<&mut ListenedChannel> {
+        self.0.as_mut()?.get_mut(&channel)
     }
 
     /// What there is, for the one thread that may change it. It must call [`settled`](NameChannels::settled).
     pub(super) fn begin_change(&mut self, channel: Channel) -> Option<Messages> {
-        self.0.get_mut(&channel).map(|listened| mem::replace(&mut listened.messages, Messages::Changing))
+        self.get_mut(channel).map(|listened| mem::replace(&mut listened.messages, Messages::Changing))
     }
 
     /// Returns it if the channel is gone. Drop it after the mutex is unlocked.
     pub(super) fn settled(&mut self, channel: Channel, now: Messages) -> Option<Messages> {
-        let Some(listened) = self.0.get_mut(&channel) else { return Some(now) };
+        let Some(listened) = self.get_mut(channel) else { return Some(now) };
         listened.messages = now;
         None
     }
 
     pub(super) fn subscription(&self, channel: Channel) -> Option<&Subscription> {
-        match &self.0.get(&channel)?.messages {
+        match &self.get(channel)?.messages {
             Messages::Subscribed(subscription) => Some(subscription),
             Messages::None | Messages::Changing => None,
         }
@@ -63,21 +76,21 @@ impl NameChannels {
 
     /// False if this place has no channel yet.
     pub(super) fn note_sent(&mut self, place: HoldId, by: AcquiredBy) -> bool {
-        let listened = self.0.get_mut(&Channel::Place(place)).map(|listened| listened.sent = by);
+        let listened = self.get_mut(Channel::Place(place)).map(|listened| listened.sent = by);
         listened.is_some()
     }
 
     pub(super) fn sent(&self, place: HoldId) -> Option<AcquiredBy> {
-        self.0.get(&Channel::Place(place)).map(|listened| listened.sent)
+        self.get(Channel::Place(place)).map(|listened| listened.sent)
     }
 
     pub(super) fn note_position(&mut self, place: HoldId, position: u64) {
-        if let Some(listened) = self.0.get_mut(&Channel::Place(place)) {
+        if let Some(listened) = self.get_mut(Channel::Place(place)) {
             listened.position = Some(position);
         }
     }
 
     pub(super) fn position(&self, place: HoldId) -> Option<u64> {
-        self.0.get(&Channel::Place(place))?.position
+        self.get(Channel::Place(place))?.position
     }
 }

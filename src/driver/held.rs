@@ -11,8 +11,8 @@ use tokio::{runtime::Handle, task::AbortHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    call::{Call, OnDrop, error},
-    calls::CallResult,
+    call::{Call, OnDrop, error, leave},
+    calls::{CallResult, EndedCall},
     named::{By, Fed, Inner, NamedLock},
     translate::{from_machine, lost, now},
 };
@@ -91,26 +91,33 @@ enum Fate {
     Released,
 }
 
-impl HeldTicket {
-    /// How the lock was lost, if it was. The clock is considered: a timer may be late.
-    fn loss(&self) -> Option<Lost> {
-        match self.fate() {
+impl Fate {
+    fn loss(self) -> Option<Lost> {
+        match self {
             Fate::Held => None,
             Fate::Lost(reason) => Some(reason),
             Fate::Released => Some(Lost::Removed),
         }
     }
+}
+
+impl HeldTicket {
+    /// How the lock was lost, if it was. The clock is considered: a timer may be late.
+    fn loss(&self) -> Option<Lost> {
+        self.fate().loss()
+    }
 
     /// One look under the mutex, so a release that happens meanwhile does not look like a loss.
     fn fate(&self) -> Fate {
-        let look = |inner: &mut Inner, fed: &mut Fed<'_>| {
-            if inner.state.certain_until(self.ticket, now()).is_some() {
-                return Fate::Held;
-            }
-            inner.handle(&self.lock, Event::Due, fed);
-            inner.state.known_loss_of(self.ticket).map_or(Fate::Released, |loss| Fate::Lost(lost(loss)))
-        };
-        self.lock.with(By::Client, look).0
+        self.lock.with(By::Client, |inner, fed| self.fate_in(inner, fed)).0
+    }
+
+    fn fate_in(&self, inner: &mut Inner, fed: &mut Fed<'_>) -> Fate {
+        if inner.state.certain_until(self.ticket, now()).is_some() {
+            return Fate::Held;
+        }
+        inner.handle(&self.lock, Event::Due, fed);
+        inner.state.known_loss_of(self.ticket).map_or(Fate::Released, |loss| Fate::Lost(lost(loss)))
     }
 
     fn remaining(&self) -> Duration {
@@ -262,44 +269,65 @@ impl HeldLock {
     }
 
     pub(crate) async fn unlock(&mut self) -> Result<()> {
-        if let Some(reason) = self.loss() {
-            self.watch.get().inspect(|watch| watch.cancel(reason));
-            self.release();
-            return Err(Error::lost(self.name(), reason));
-        }
-        TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
-        self.stage = Stage::Released;
-        self.watch.get().inspect(|watch| watch.stop());
         let ticket = self.shared.ticket;
         let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
-        let released = self.call((GIVING_BACK, on_drop), ticket, Event::Unlock(ticket)).await;
+        let begun = self.begin((GIVING_BACK, on_drop), |_| (ticket, Event::Unlock(ticket)));
+        let released = match begun {
+            Ok(call) => {
+                self.stage = Stage::Released; // it goes on in the background
+                self.watch.get().inspect(|watch| watch.stop());
+                self.end(call).await
+            }
+            Err(error) if !error.is_lost() => return Err(error),
+            Err(error) => Err(error),
+        };
         if let Err(error) = &released {
             self.watch.get().inspect(|watch| watch.cancel(error.loss().unwrap_or(Lost::Removed)));
         }
+        self.release(); // if it was lost before
         released
     }
 
     /// Checks on the server that the lock is held, and extends the lease.
     pub(crate) async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
-        if let Some(reason) = self.loss() {
-            return Err(Error::lost(self.name(), reason));
-        }
-        TaskRuntime::around(CONFIRMING)?;
-        let ticket = self.lock().inner().next_ticket();
-        let check = Event::Check { guard: self.shared.ticket, ticket, lease: lease.map(|lease| *lease) };
-        self.call((CONFIRMING, OnDrop::GoesOn), ticket, check).await
+        let guard = self.shared.ticket;
+        let check = |inner: &mut Inner| {
+            let ticket = inner.next_ticket();
+            (ticket, Event::Check { guard, ticket, lease: lease.map(|lease| *lease) })
+        };
+        self.end(self.begin((CONFIRMING, OnDrop::GoesOn), check)?).await
     }
 
-    async fn call(&self, (what, ending): (&'static str, OnDrop), ticket: Ticket, event: Event) -> Result<()> {
+    /// An error if the lock is lost already. One look under the mutex.
+    fn begin(
+        &self,
+        (what, ending): (&'static str, OnDrop),
+        event: impl FnOnce(&mut Inner) -> (Ticket, Event),
+    ) -> Result<Call> {
         let lock = self.lock();
-        let ((), slots) = lock.with(By::Caller, |inner, fed| {
+        let (ticket, slots) = lock.with(By::Caller, |inner, fed| {
+            if let Some(reason) = self.shared.fate_in(inner, fed).loss() {
+                return Err(Error::lost(self.name(), reason));
+            }
+            TaskRuntime::around(what)?;
+            let (ticket, event) = event(inner);
             inner.calls.begin(ticket, now());
             inner.handle(lock, event, fed);
+            Ok(ticket)
         });
-        let mut call = Call { what, lock: Arc::clone(lock), ticket, slots, ending };
+        match ticket {
+            Ok(ticket) => Ok(Call { what, lock: Arc::clone(lock), ticket, slots, ending }),
+            Err(error) => {
+                leave(lock, slots); // what followed from the loss
+                Err(error)
+            }
+        }
+    }
+
+    async fn end(&self, mut call: Call) -> Result<()> {
         match poll_fn(|cx| call.poll(cx)).await? {
-            (CallResult { outcome: Outcome::Confirmed, .. }, _) => Ok(()),
-            (result, began) => Err(error(lock, what, &result, began)),
+            EndedCall { result: CallResult { outcome: Outcome::Confirmed, .. }, .. } => Ok(()),
+            EndedCall { result, since, .. } => Err(error(self.lock(), call.what, &result, since)),
         }
     }
 

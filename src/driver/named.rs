@@ -1,15 +1,18 @@
 //! One name: the state of its lock behind one mutex, and what follows from each event.
 
 use std::{
+    future::Future,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::Waker,
     time::Duration,
 };
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    calls::{AcquiredHow, CallResult, Calls, Cause, Notice},
+    calls::{AcquiredHow, CallResult, Calls, Cause, Notice, Polled},
     channels::{Messages, NameChannels},
     lanes::Condition,
     notes::{ModeGauges, NameGauges, Note},
@@ -84,12 +87,15 @@ pub(super) struct Inner {
     is_forgotten: bool,
 }
 
+/// A request that a task of the client is to send.
+pub(super) type UnsentRequest = (RequestId, Request, Condition);
+
 /// What is done after the mutex is unlocked.
 #[derive(Default)]
 struct Effects {
     notices: Vec<Notice>,
     /// Requests that a task of the client sends.
-    sends: Vec<(RequestId, Request, Condition)>,
+    sends: Vec<UnsentRequest>,
     /// Requests that the caller polls.
     slots: Vec<Arc<Slot>>,
     notes: Vec<Note>,
@@ -157,12 +163,17 @@ impl NamedLock {
 
     /// Does `work` under the mutex, then what follows from the events that it reports.
     pub(super) fn with<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Vec<Arc<Slot>>) {
+        let (result, effects) = self.locked(by, work);
+        (result, self.carry_out(effects))
+    }
+
+    fn locked<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Effects) {
         let mut effects = Effects::default();
         let mut inner = self.inner();
         let mut fed = Fed { by, request: None, effects: &mut effects };
         let result = work(&mut inner, &mut fed);
         drop(inner);
-        (result, self.carry_out(effects))
+        (result, effects)
     }
 
     fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
@@ -214,15 +225,19 @@ impl NamedLock {
         receivers - u32::from(hears)
     }
 
-    /// The time has come for which the timer was set.
-    pub(super) fn due(&self, key: TimerKey) {
-        let (unpolled, _) = self.with(By::Client, |inner, fed| {
+    /// The time has come for which the timer was set. Returns the renewals that are to be sent.
+    pub(super) fn due(&self, key: TimerKey) -> Vec<UnsentRequest> {
+        let (unpolled, mut effects) = self.locked(By::Client, |inner, fed| {
             inner.timer.take_if(|timer| *timer == key);
             let unpolled = inner.take_unpolled();
             inner.handle(self, Event::Due, fed);
             unpolled
         });
+        let is_renewal = |unsent: &mut UnsentRequest| matches!(unsent.1, Request::Renew { .. });
+        let renewals = effects.sends.extract_if(.., is_renewal).collect();
+        self.carry_out(effects);
         unpolled.into_iter().for_each(|slot| self.carry(&slot));
+        renewals
     }
 
     // ---- requests ----
@@ -242,27 +257,29 @@ impl NamedLock {
         let Some(work) = slot.take() else { return };
         let (lock, id, request) = (self.this(), slot.id, slot.request);
         self.driver.spawn(async move {
-            let ends = Ends { lock: &lock, id, request: Some(request) };
-            let replied = tokio::time::timeout(lock.driver.request_limit(), work).await;
-            ends.end(replied.unwrap_or_else(|_| Replied::Failed(lock.no_reply())));
+            let ends = SentRequest::new(lock, id, request);
+            let replied = tokio::time::timeout(ends.lock.driver.request_limit(), work).await;
+            ends.end(replied.ok());
         });
     }
 
-    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, lane: Condition) {
-        let ends = Ends { lock: &self, id, request: Some(request) };
-        let limit = self.driver.request_limit();
-        let lane = self.driver.lanes.of(self.driver.redis.connection_of(self.name.key()), lane);
+    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, condition: Condition) {
+        let (limit, lane) = (self.driver.request_limit(), self.lane(condition));
+        let sent = SentRequest::new(self, id, request);
         let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
-            return ends.end(Replied::Failed(Fault::NotSent(source("too many requests wait for this server"))));
+            return sent.has_no_room();
         };
-        let sending = Box::pin(async {
-            match request {
-                Request::Renew { .. } => self.sending(request).send_gathered(&self.driver.redis).await,
-                _ => self.sending(request).send(&self.driver.redis).await,
-            }
-        });
-        let replied = tokio::time::timeout(limit, sending).await;
-        ends.end(replied.unwrap_or_else(|_| Replied::Failed(self.no_reply())));
+        let replied = tokio::time::timeout(limit, Box::pin(sent.send())).await.ok();
+        sent.end(replied);
+    }
+
+    /// The lane for a request about this name.
+    pub(super) fn lane(&self, condition: Condition) -> Arc<Semaphore> {
+        self.driver.lanes.of(self.connection(), condition)
+    }
+
+    pub(super) fn connection(&self) -> usize {
+        self.driver.redis.connection_of(self.name.key())
     }
 
     fn no_reply(&self) -> Fault {
@@ -328,22 +345,44 @@ impl NamedLock {
     }
 }
 
-/// A request that must end, even if its task panics or its runtime ends.
-struct Ends<'a> {
-    lock: &'a NamedLock,
+/// A request that a task of the client sends. It must end, even if the task panics or its runtime ends.
+pub(super) struct SentRequest {
+    lock: Arc<NamedLock>,
     id: RequestId,
     request: Option<Request>,
 }
 
-impl Ends<'_> {
-    fn end(mut self, replied: Replied) {
+impl SentRequest {
+    pub(super) fn new(lock: Arc<NamedLock>, id: RequestId, request: Request) -> SentRequest {
+        SentRequest { lock, id, request: Some(request) }
+    }
+
+    /// Sends it. What this returns does not borrow from it, so that it can end before.
+    pub(super) fn send(&self) -> impl Future<Output = Replied> + Send + use<> {
+        let (lock, request) = (Arc::clone(&self.lock), self.request.expect("`end` takes it, and this with it"));
+        async move {
+            match request {
+                Request::Renew { .. } => lock.sending(request).send_gathered(&lock.driver.redis).await,
+                _ => lock.sending(request).send(&lock.driver.redis).await,
+            }
+        }
+    }
+
+    /// Too many other requests wait for the server.
+    pub(super) fn has_no_room(self) {
+        self.end(Some(Replied::Failed(Fault::NotSent(source("too many requests wait for this server")))));
+    }
+
+    /// `None`: it got no reply in time.
+    pub(super) fn end(mut self, replied: Option<Replied>) {
         if let Some(request) = self.request.take() {
+            let replied = replied.unwrap_or_else(|| Replied::Failed(self.lock.no_reply()));
             self.lock.replied(self.id, &request, replied, By::Client);
         }
     }
 }
 
-impl Drop for Ends<'_> {
+impl Drop for SentRequest {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
             let fault = Fault::unknown("the task of this request has ended");
@@ -391,6 +430,18 @@ impl Inner {
     pub(super) fn next_ticket(&mut self) -> Ticket {
         self.tickets += 1;
         Ticket(self.tickets)
+    }
+
+    /// What a caller gets when it polls. If it acquired the lock, it knows that from here on.
+    pub(super) fn poll_call(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
+        let mut polled = self.calls.poll(ticket, waker);
+        if let Polled::Ended(ended) = &mut polled
+            && ended.result.outcome == Outcome::Acquired
+            && self.state.note_seen(ticket, now())
+        {
+            ended.acquired = self.state.hold_of(ticket);
+        }
+        polled
     }
 
     pub(super) fn is_forgotten(&self) -> bool {

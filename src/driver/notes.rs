@@ -82,8 +82,10 @@ impl Note {
             Note::Gauges { before, now } => {
                 for mode in [Mode::Exclusive, Mode::Shared] {
                     let (before, now) = (before.of(mode), now.of(mode));
-                    of(mode).holds(before.holds, now.holds);
-                    of(mode).waiting(before.waiting, now.waiting);
+                    if before != now {
+                        of(mode).holds(before.holds, now.holds);
+                        of(mode).waiting(before.waiting, now.waiting);
+                    }
                 }
                 all.releasing.moves(before.releasing, now.releasing);
             }

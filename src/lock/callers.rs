@@ -9,7 +9,7 @@ use super::{
     queue::nested_by,
     requests::ConfirmWaiter,
     state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Wanted},
-    types::{Channel, Cx, Limit, Loss, Mode, Outcome, Owner, Terms, Ticket},
+    types::{Channel, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
 impl LockState {
@@ -40,6 +40,16 @@ impl LockState {
             let call = NestedCall { ticket, owner, terms, since: cx.now, by: nested_by(limit, cx) };
             holders.reenter(call, server, cx);
         }
+    }
+
+    /// The caller knows that it acquired the lock, and still holds it. Nothing else follows from that, so it takes no look at all facts: this
+    /// happens once a turn. False if the hold has ended, or may have.
+    pub(crate) fn note_seen(&mut self, ticket: Ticket, now: Moment) -> bool {
+        let is_held = self.certain_until(ticket, now).is_some();
+        if is_held {
+            self.seen(ticket);
+        }
+        is_held
     }
 
     pub(super) fn seen(&mut self, ticket: Ticket) {

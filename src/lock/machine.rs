@@ -13,6 +13,11 @@ impl LockState {
     /// First everything ends whose time is over. Then one fact changes. Then follow the next actions, from one look at all facts. So the order
     /// in which facts become known makes no difference, and no look is followed by a separate act.
     pub(crate) fn handle(&mut self, event: Event, cx: &mut Cx<'_>) {
+        if let Event::Seen(ticket) = event
+            && self.note_seen(ticket, cx.now)
+        {
+            return;
+        }
         self.expire(cx);
         self.change(event, cx);
         self.pass_over_absent(cx); // the event may be that a caller looks, or that its hold is gone
@@ -62,7 +67,6 @@ impl LockState {
     }
 
     fn expire_one(&mut self, at: usize, cx: &mut Cx<'_>) {
-        let has_held = self.held().next().is_some();
         match &mut self.on_server[at] {
             OnServer::Held(server, holders) => match holders.end(server) {
                 (end, loss) if end <= cx.now => self.lose(at, loss, cx),
@@ -83,7 +87,7 @@ impl LockState {
             }
             OnServer::Lost(lost) => {
                 lost.server.iter_mut().for_each(|server| server.expire_waiters(cx));
-                self.release_spent(at, has_held, cx);
+                self.release_spent(at, cx);
             }
             OnServer::Releasing(release) => {
                 if !release.expire(cx) {
@@ -106,7 +110,8 @@ impl LockState {
     }
 
     /// A lost hold ends with its lease, unless another hold of this client keeps it on the server: a writer that also reads.
-    fn release_spent(&mut self, at: usize, has_held: bool, cx: &mut Cx<'_>) {
+    fn release_spent(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let has_held = self.held().next().is_some();
         let OnServer::Lost(Lost { server, .. }) = &mut self.on_server[at] else { return };
         if let Some(server) = server.take_if(|server| has_held && server.bound <= cx.now) {
             self.release(server, cx);

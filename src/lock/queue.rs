@@ -300,12 +300,11 @@ impl WaitQueue {
     /// Waiters whose limit has ended now wait for one reply only. Waiters that waited long enough for a reply get `Unavailable`.
     /// True if the limit of a waiter has ended.
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) -> bool {
-        let last_reply = cx.config.last_reply(self.waiters.len());
         let mut has_ended = false;
         while let Some((end, ticket)) = self.limits.first().copied().filter(|(end, _)| *end <= cx.now) {
             self.limits.remove(&(end, ticket));
             has_ended = true;
-            let by = cx.now + last_reply;
+            let by = cx.now + cx.config.last_reply(self.waiters.len());
             self.for_reply.insert((by, ticket));
             let waiter = self.waiters.get_mut(&ticket).expect("it is in the queue");
             waiter.limit = WaitLimit::ForReply { by };

@@ -171,6 +171,9 @@ impl ConfirmWaiters {
 
     /// Callers whose time has ended get `Unavailable`.
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) {
+        if self.due().is_none_or(|first| first > cx.now) {
+            return;
+        }
         let ended = self.0.partition_point(|waiter| waiter.by <= cx.now);
         self.0.drain(..ended).for_each(|waiter| cx.notify(waiter.ticket, Outcome::Unavailable));
     }

@@ -73,15 +73,18 @@ enum Access {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Confirmation {
     PlannedFor(Moment),
-    UnderWay {
-        request: RequestId,
-        sent: Moment,
-        lease: Option<Duration>,
-        /// The part of it that is not the usual one.
-        extension: Option<Duration>,
-        claim: Claim,
-        waiters: ConfirmWaiters,
-    },
+    UnderWay(Box<SentConfirmation>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SentConfirmation {
+    request: RequestId,
+    sent: Moment,
+    lease: Option<Duration>,
+    /// The part of it that is not the usual one.
+    extension: Option<Duration>,
+    claim: Claim,
+    waiters: ConfirmWaiters,
 }
 
 /// The request that created a hold.
@@ -172,9 +175,9 @@ impl ServerHold {
 
     /// True if the reply to a confirmation, under way or sent now, may admit readers of other owners.
     pub(crate) fn may_admit(&self, now: Moment) -> bool {
-        match self.confirmation {
+        match &self.confirmation {
             Confirmation::PlannedFor(_) => self.is_open(now),
-            Confirmation::UnderWay { sent, .. } => self.is_open(sent),
+            Confirmation::UnderWay(confirmation) => self.is_open(confirmation.sent),
         }
     }
 
@@ -191,8 +194,8 @@ impl ServerHold {
 
     /// True if the lease is long enough for the next holder, and neither longer nor about to be made longer.
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
-        let requested = match self.confirmation {
-            Confirmation::UnderWay { lease, .. } => lease.max(self.extension),
+        let requested = match &self.confirmation {
+            Confirmation::UnderWay(confirmation) => confirmation.lease.max(self.extension),
             Confirmation::PlannedFor(_) => self.extension,
         };
         let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
@@ -261,8 +264,8 @@ impl ServerHold {
 
     /// True if callers are about to be notified, which may soon want the lock again.
     pub(crate) fn has_waiters(&self) -> bool {
-        let is_confirming = matches!(&self.confirmation, Confirmation::UnderWay { waiters, .. } if !waiters.is_empty());
-        !self.waiting.is_empty() || is_confirming
+        let is_confirming = || self.under_way().is_some_and(|confirmation| !confirmation.waiters.is_empty());
+        !self.waiting.is_empty() || is_confirming()
     }
 
     /// The next request notifies this caller. Without a caller it only confirms the hold.
@@ -303,7 +306,8 @@ impl ServerHold {
         let request = numbers.request();
         self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
-        self.confirmation = Confirmation::UnderWay { request, sent: cx.now, lease, extension, claim, waiters };
+        let sent = SentConfirmation { request, sent: cx.now, lease, extension, claim, waiters };
+        self.confirmation = Confirmation::UnderWay(Box::new(sent));
         let repaired = if claim == Claim::Nothing { lease.max(self.to_repair(cx.now)) } else { lease };
         let request_for = Request::Renew { id: self.id, mode: self.mode(), lease: repaired, claim };
         cx.actions.push(Action::Send(request, request_for));
@@ -342,18 +346,21 @@ impl ServerHold {
 
     /// The time at which this confirmation was sent, if it is under way.
     pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
-        match self.confirmation {
-            Confirmation::UnderWay { request: under_way, sent, .. } if under_way == request => Some(sent),
-            _ => None,
+        self.under_way().filter(|confirmation| confirmation.request == request).map(|confirmation| confirmation.sent)
+    }
+
+    fn under_way(&self) -> Option<&SentConfirmation> {
+        match &self.confirmation {
+            Confirmation::UnderWay(confirmation) => Some(confirmation),
+            Confirmation::PlannedFor(_) => None,
         }
     }
 
     /// The confirmation under way got a reply.
     pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
-        let Confirmation::UnderWay { request, sent, lease, claim, waiters, .. } = &mut self.confirmation else {
-            return Confirmed::Gone;
-        };
-        let (request, sent, lease, claim, mut waiters) = (*request, *sent, *lease, *claim, mem::take(waiters));
+        let Confirmation::UnderWay(confirmation) = &mut self.confirmation else { return Confirmed::Gone };
+        let SentConfirmation { request, sent, lease, claim, .. } = **confirmation;
+        let mut waiters = mem::take(&mut confirmation.waiters);
         let Reply::Kept { admits, left } = reply else {
             self.confirmation = Confirmation::PlannedFor(Moment::FAR);
             waiters.append(mem::take(&mut self.waiting));
@@ -380,9 +387,8 @@ impl ServerHold {
     /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
     pub(crate) fn confirmation_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
         self.close();
-        if let Confirmation::UnderWay { extension, .. } = &self.confirmation {
-            self.extension = self.extension.max(*extension); // a caller has requested it
-        }
+        let extension = self.under_way().and_then(|confirmation| confirmation.extension);
+        self.extension = self.extension.max(extension); // a caller has requested it
         self.recall_waiters();
         if failure == Failure::Refused {
             self.waiting.notify(cx, Outcome::Refused);
@@ -395,16 +401,16 @@ impl ServerHold {
 
     /// The next request notifies the callers that waited for the one under way, too.
     fn recall_waiters(&mut self) {
-        if let Confirmation::UnderWay { waiters, .. } = &mut self.confirmation {
-            let mut all = mem::take(waiters);
+        if let Confirmation::UnderWay(confirmation) = &mut self.confirmation {
+            let mut all = mem::take(&mut confirmation.waiters);
             all.append(mem::take(&mut self.waiting));
             self.waiting = all;
         }
     }
 
     pub(crate) fn expire_waiters(&mut self, cx: &mut Cx<'_>) {
-        if let Confirmation::UnderWay { waiters, .. } = &mut self.confirmation {
-            waiters.expire(cx);
+        if let Confirmation::UnderWay(confirmation) = &mut self.confirmation {
+            confirmation.waiters.expire(cx);
         }
         self.waiting.expire(cx);
     }
@@ -431,7 +437,7 @@ impl ServerHold {
     pub(crate) fn due(&self) -> Option<Moment> {
         let confirmation = match self.confirmation {
             Confirmation::PlannedFor(at) => Some(at),
-            Confirmation::UnderWay { .. } => None,
+            Confirmation::UnderWay(_) => None,
         };
         [confirmation, self.waiters_due()].into_iter().flatten().min()
     }
@@ -445,10 +451,7 @@ impl ServerHold {
     }
 
     fn waiters_due(&self) -> Option<Moment> {
-        let confirming = match &self.confirmation {
-            Confirmation::UnderWay { waiters, .. } => waiters.due(),
-            Confirmation::PlannedFor(_) => None,
-        };
+        let confirming = self.under_way().and_then(|confirmation| confirmation.waiters.due());
         [confirming, self.waiting.due()].into_iter().flatten().min()
     }
 
@@ -456,10 +459,7 @@ impl ServerHold {
 
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.
     pub(crate) fn before_release(&self, rests: bool) -> [Option<RequestId>; 2] {
-        let confirming = match self.confirmation {
-            Confirmation::UnderWay { request, .. } if rests => Some(request),
-            _ => None,
-        };
+        let confirming = self.under_way().filter(|_| rests).map(|confirmation| confirmation.request);
         [self.counting, confirming]
     }
 

@@ -243,7 +243,8 @@ impl LockState {
         if self.queue.is_empty() {
             return None;
         }
-        let beside = self.writer().and_then(|(_, owner)| self.queue.first_of(owner));
+        let writer = || self.writer().filter(|_| self.queue.readers() > 0); // what else its owner wants is nested
+        let beside = writer().and_then(|(_, owner)| self.queue.first_of(owner));
         let first = || self.queue.first();
         let is_passed = |ticket| matches!(self.turn, Turn::OfReaders { before, .. } if before == ticket);
         let reader = || first().filter(|(ticket, _)| is_passed(*ticket)).and_then(|_| self.queue.first_reader());

@@ -1,0 +1,59 @@
+//! Sends the renewals that are due at one moment. Thousands of held locks need a few tasks for that, not thousands: a task for each renewal
+//! costs as much as the renewal.
+
+use std::{collections::HashMap, pin::pin, sync::Arc};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Semaphore;
+
+use super::{
+    lanes::Condition,
+    named::{Driver, NamedLock, SentRequest, UnsentRequest},
+};
+use crate::sync::{std, tokio};
+
+/// The number of renewals of one task. A task waits for room for all of them, and other requests need room beside them.
+const TOGETHER: usize = 64;
+
+/// By connection: one that does not reply must not delay the others.
+#[derive(Default)]
+pub(super) struct DueRenewals(HashMap<(usize, Condition), Vec<SentRequest>>);
+
+impl DueRenewals {
+    pub(super) fn add(&mut self, lock: &Arc<NamedLock>, (id, request, condition): UnsentRequest) {
+        let renewal = SentRequest::new(Arc::clone(lock), id, request);
+        self.0.entry((lock.connection(), condition)).or_default().push(renewal);
+    }
+
+    pub(super) fn send(self, driver: &Arc<Driver>) {
+        for ((connection, condition), mut renewals) in self.0 {
+            while !renewals.is_empty() {
+                let batch = renewals.split_off(renewals.len().saturating_sub(TOGETHER));
+                let (driver, lane) = (Arc::clone(driver), driver.lanes.of(connection, condition));
+                driver.clone().spawn(async move { send(&driver, lane, batch).await });
+            }
+        }
+    }
+}
+
+async fn send(driver: &Driver, lane: Arc<Semaphore>, batch: Vec<SentRequest>) {
+    let (limit, room) = (driver.request_limit(), batch.len() as u32);
+    let Ok(Ok(_permits)) = tokio::time::timeout(limit, lane.acquire_many_owned(room)).await else {
+        return batch.into_iter().for_each(SentRequest::has_no_room);
+    };
+    let numbered = batch.iter().map(SentRequest::send).enumerate();
+    let mut replies: FuturesUnordered<_> = numbered.map(|(at, reply)| async move { (at, reply.await) }).collect();
+    let mut left: Vec<_> = batch.into_iter().map(Some).collect();
+    let mut end = pin!(tokio::time::sleep(limit));
+    loop {
+        let reply = tokio::select! {
+            reply = replies.next() => reply,
+            () = end.as_mut() => break,
+        };
+        let Some((at, reply)) = reply else { return };
+        if let Some(sent) = left[at].take() {
+            sent.end(Some(reply));
+        }
+    }
+    left.into_iter().flatten().for_each(|sent| sent.end(None));
+}
