@@ -1058,7 +1058,7 @@ impl World {
         let wait = ms(self.rng.u64(..800));
         let (limit, time) = match self.rng.u8(..10) {
             0..=1 => (Limit::Once, Some(COMMAND)),
-            2..=4 => (Limit::Until(self.clients[client].local(self.t) + wait), Some(wait + ms(25))),
+            2..=4 => (Limit::Until(self.clients[client].local(self.t) + wait), Some(wait + ms(105))),
             _ => (Limit::Forever, None),
         };
         let by = time.and_then(|time| self.by(time));
