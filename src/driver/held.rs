@@ -288,14 +288,15 @@ impl HeldLock {
         released
     }
 
-    /// Checks on the server that the lock is held, and extends the lease.
+    /// Checks on the server that the lock is held, and extends the lease. It may be lost before the reply comes.
     pub(crate) async fn confirm(&self, lease: Option<Lease>) -> Result<()> {
         let guard = self.shared.ticket;
         let check = |inner: &mut Inner| {
             let ticket = inner.next_ticket();
             (ticket, Event::Check { guard, ticket, lease: lease.map(|lease| *lease) })
         };
-        self.end(self.begin((CONFIRMING, OnDrop::GoesOn), check)?).await
+        self.end(self.begin((CONFIRMING, OnDrop::GoesOn), check)?).await?;
+        self.loss().map_or(Ok(()), |reason| Err(Error::lost(self.name(), reason)))
     }
 
     /// An error if the lock is lost already. One look under the mutex.

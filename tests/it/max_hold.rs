@@ -54,6 +54,26 @@ async fn nor_does_the_outer_guard_under_the_inner() {
     has_its_time(&server, &client, inner).await;
 }
 
+/// The server replies in time that it has the lock, but the reply arrives after the cap, or after a fixed lease. Its caller looks after that.
+#[tokio::test]
+async fn a_check_whose_reply_comes_after_it_is_lost() {
+    let server = Server::start();
+    let (renew, proxy) = (script(&server, "renew"), before(&server));
+    let client = behind(&proxy, |builder| builder).await;
+    let capped = client.lock("x").max_hold(ms(300));
+    let fixed = client.lock("x").lease(ms(300));
+    for (lock, reason, extends) in
+        [(&capped, Lost::MaxHold, false), (&capped, Lost::MaxHold, true), (&fixed, Lost::Expired, false)]
+    {
+        let guard = lock.lock().await.expect("free");
+        proxy.rule(Rule::new(renew.clone(), Fault::Delay(Way::Back, ms(600))));
+        let asked = async { if extends { guard.extend(ms(100)).await } else { guard.check().await } };
+        let (told, _) = within("a reply", ms(5_000), asked).await;
+        assert!(matches!(told, Err(Error::Lost { reason: lost, .. }) if lost == reason), "{told:?}");
+        assert!(guard.unlock().await.is_err(), "it was lost");
+    }
+}
+
 /// The only thread is busy, so the client's own tasks have not looked yet when the guard with the cap goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_hold_ended_by_its_cap_stays_lost_when_that_guard_goes() {
