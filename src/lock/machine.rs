@@ -5,6 +5,7 @@ use super::{
     places::Listening,
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, Failure, PendingRequest},
+    server_hold::ServerHold,
     state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
     types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, Terms},
 };
@@ -85,10 +86,7 @@ impl LockState {
                     self.look(cx.now);
                 }
             }
-            OnServer::Lost(lost) => {
-                lost.server.iter_mut().for_each(|server| server.expire_waiters(cx));
-                self.release_spent(at, cx);
-            }
+            OnServer::Lost(lost) => lost.server.iter_mut().for_each(|server| server.expire_waiters(cx)),
             OnServer::Releasing(release) => {
                 if !release.expire(cx) {
                     self.on_server.swap_remove(at);
@@ -109,15 +107,6 @@ impl LockState {
         }
     }
 
-    /// A lost hold ends with its lease, unless another hold of this client keeps it on the server: a writer that also reads.
-    fn release_spent(&mut self, at: usize, cx: &mut Cx<'_>) {
-        let has_held = self.held().next().is_some();
-        let OnServer::Lost(Lost { server, .. }) = &mut self.on_server[at] else { return };
-        if let Some(server) = server.take_if(|server| has_held && server.bound <= cx.now) {
-            self.release(server, cx);
-        }
-    }
-
     /// The time at which [`Event::Due`] is needed if nothing else happens.
     pub(crate) fn due(&self, config: &Config) -> Option<Moment> {
         let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).min();
@@ -127,12 +116,14 @@ impl LockState {
     }
 
     fn spent_due(&self) -> Option<Moment> {
-        self.held().next()?;
-        let bound = |one: &OnServer| match one {
-            OnServer::Lost(lost) => lost.server.as_ref().map(|server| server.bound),
+        let has_held = self.held().next().is_some();
+        let until = |one: &OnServer| match one {
+            OnServer::Lost(Lost { server: Some(server), .. }) => {
+                server.outlasts_its_lease(has_held, self.shared_until).then_some(server.until)
+            }
             _ => None,
         };
-        self.on_server.iter().filter_map(bound).min()
+        self.on_server.iter().filter_map(until).min()
     }
 
     // ---- next actions ----
@@ -145,6 +136,7 @@ impl LockState {
         self.hand_over_refused(cx);
         self.settle_places(cx);
         self.confirm_for_next(cx);
+        self.release_spent(cx);
         for one in &mut self.on_server {
             one.send(cx, &mut self.numbers);
         }
@@ -158,11 +150,26 @@ impl LockState {
         }
     }
 
+    /// A lost hold ends with its lease. The server ends it by itself, unless another hold of this client has extended the lease of both.
+    fn release_spent(&mut self, cx: &mut Cx<'_>) {
+        let (has_held, shared_until) = (self.held().next().is_some(), self.shared_until);
+        let is_spent =
+            |server: &mut ServerHold| server.until <= cx.now && server.outlasts_its_lease(has_held, shared_until);
+        let spent = |one: &mut OnServer| match one {
+            OnServer::Lost(lost) => lost.server.take_if(is_spent),
+            _ => None,
+        };
+        let spent: Vec<_> = self.on_server.iter_mut().filter_map(spent).collect();
+        spent.into_iter().for_each(|server| self.release(server, cx));
+    }
+
     /// An exclusive id remains on the server for as long as a shared hold beside it, whose requests extend the lease of both. So its release
     /// is sent again for as long.
     fn note_shared(&mut self, cx: &Cx<'_>) {
         let asking = match &self.wanted {
-            Wanted::One(Attempt::Asking(asking)) if asking.mode == Mode::Shared => Some(cx.gone_by(asking.lease)),
+            Wanted::One(Attempt::Asking(asking)) if matches!(asking.how, How::Beside(_)) => {
+                Some(cx.gone_by(asking.lease))
+            }
             _ => None,
         };
         let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();

@@ -457,6 +457,11 @@ impl ServerHold {
 
     // ---- its end ----
 
+    /// Whether the server may have a lost hold after its lease. `shared_until`: shared holds beside it have extended the lease of both.
+    pub(crate) fn outlasts_its_lease(&self, has_held: bool, shared_until: Moment) -> bool {
+        has_held || (self.mode() == Mode::Exclusive && self.until < shared_until)
+    }
+
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.
     pub(crate) fn before_release(&self, rests: bool) -> [Option<RequestId>; 2] {
         let confirming = self.under_way().filter(|_| rests).map(|confirmation| confirmation.request);

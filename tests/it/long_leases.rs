@@ -147,6 +147,26 @@ async fn a_writing_that_was_lost_ends_beside_its_owners_reading() {
     assert_eq!((total.lost, total.acquired), (2, total.released + total.lost), "{total:?}");
 }
 
+/// The same if its owner has stopped reading before. The lease of the reading was longer, and the server keeps it for both.
+#[tokio::test]
+async fn a_writing_that_was_lost_ends_after_its_owners_reading() {
+    let server = Server::start();
+    let (one, other) = (plain(&server).await, plain(&server).await);
+    let lock = one.rw_lock("x").owner(&Owner::new());
+    for capped in [true, false] {
+        let writing = lock.clone().lease(ms(1_000));
+        let writing = if capped { writing.max_hold(ms(100)) } else { writing };
+        let writing = writing.write().await.expect("free");
+        let reading = lock.read().await.expect("below its own writing");
+        reading.unlock().await.expect("ours");
+        within("its end", SOON, writing.lost()).await;
+        let next = within("its turn", SOON, other.rw_lock("x").write()).await.0.expect("nobody writes");
+        assert!(writing.unlock().await.is_err(), "it was lost");
+        next.unlock().await.expect("ours");
+        idle(&one).await;
+    }
+}
+
 /// The same if the server cannot be reached before the lease of the writing is over.
 #[tokio::test]
 async fn a_writing_that_was_lost_in_an_outage_ends_beside_its_owners_reading() {
