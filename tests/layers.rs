@@ -158,7 +158,7 @@ const MACHINE: [&str; 15] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 15] = [
+const DRIVER: [&str; 16] = [
     "translate",
     "wire",
     "slot",
@@ -168,6 +168,7 @@ const DRIVER: [&str; 15] = [
     "timers",
     "reports",
     "channels",
+    "watchers",
     "shared",
     "named",
     "renewals",

@@ -4,6 +4,7 @@ use std::{
     future::poll_fn,
     pin::pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -133,19 +134,45 @@ impl HeldTicket {
 
     /// The same; `None` if it was released.
     async fn lost_or_released(&self) -> Option<Lost> {
+        let mut watcher = Watcher { held: self, key: None };
         loop {
-            let mut notified = pin!(self.lock.lost.notified());
-            notified.as_mut().enable();
-            match self.fate() {
+            let mut rest = pin!(pass(self.remaining()));
+            let seen = poll_fn(|cx| match watcher.look(cx.waker()) {
+                Fate::Held => rest.as_mut().poll(cx).map(|()| Fate::Held),
+                ended => Poll::Ready(ended),
+            });
+            match seen.await {
                 Fate::Held => {}
                 Fate::Lost(reason) => return Some(reason),
                 Fate::Released => return None,
             }
-            tokio::select! {
-                () = notified.as_mut() => {}
-                () = pass(self.remaining()) => {}
-            }
         }
+    }
+}
+
+/// Someone that waits for the loss of a guard.
+struct Watcher<'a> {
+    held: &'a HeldTicket,
+    key: Option<u64>,
+}
+
+impl Watcher<'_> {
+    /// While it is held, the waker is kept for the next loss. That is one step with the look.
+    fn look(&mut self, waker: &Waker) -> Fate {
+        let ((fate, replaced), _) = self.held.lock.with(By::Client, |inner, fed| {
+            let fate = self.held.fate_in(inner, fed);
+            let is_held = matches!(fate, Fate::Held);
+            (fate, is_held.then(|| inner.watchers.keep(&mut self.key, waker)))
+        });
+        drop(replaced); // after the mutex is unlocked
+        fate
+    }
+}
+
+impl Drop for Watcher<'_> {
+    fn drop(&mut self) {
+        let waker = self.held.lock.inner().watchers.remove(self.key);
+        drop(waker); // after the mutex is unlocked
     }
 }
 

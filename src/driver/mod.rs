@@ -1,7 +1,7 @@
 //! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
 //! notifies their callers.
 //!
-//! From the bottom up: `translate`, `wire`, `slot`, `notes`, `calls`, `lanes`, `timers`, `reports`, `channels`, `shared`, `named`,
+//! From the bottom up: `translate`, `wire`, `slot`, `notes`, `calls`, `lanes`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`,
 //! `renewals`, `call`, `held`, `acquire`. Each file imports only from those before it.
 
 mod acquire;
@@ -21,6 +21,7 @@ mod shared;
 mod slot;
 mod timers;
 mod translate;
+mod watchers;
 mod wire;
 
 use std::sync::Arc;

@@ -21,6 +21,7 @@ use super::{
     slot::{Slot, Work},
     timers::TimerKey,
     translate::{from_machine, lost, now},
+    watchers::Watchers,
     wire::{Replied, Sending, field, mode_of},
 };
 use crate::{
@@ -62,13 +63,12 @@ pub(crate) struct NamedLock {
     /// Of exclusive holds; [`Kind::of_mode`] has the others.
     pub(super) kind: &'static Kind,
     inner: Mutex<Inner>,
-    /// Notified when a guard has lost the lock.
-    pub(super) lost: tokio::sync::Notify,
 }
 
 pub(super) struct Inner {
     pub(super) state: LockState,
     pub(super) calls: Calls,
+    pub(super) watchers: Watchers,
     /// The last ticket.
     tickets: u64,
     /// Requests that their callers poll, by id: in the order in which they were sent.
@@ -99,8 +99,9 @@ struct Effects {
     /// Requests that the caller polls.
     slots: Vec<Arc<Slot>>,
     notes: Vec<Note>,
-    has_lost: bool,
     yields: bool,
+    /// The name is no longer in the client's map.
+    forgets: bool,
     /// To be subscribed, or no longer.
     channels: Vec<Channel>,
 }
@@ -110,6 +111,7 @@ impl NamedLock {
         let inner = Inner {
             state: new_state(driver, kind),
             calls: Calls::default(),
+            watchers: Watchers::default(),
             tickets: 0,
             slots: Vec::new(),
             timer: None,
@@ -127,7 +129,6 @@ impl NamedLock {
             name: name.clone(),
             kind,
             inner: Mutex::new(inner),
-            lost: tokio::sync::Notify::new(),
         })
     }
 
@@ -193,8 +194,8 @@ impl NamedLock {
             });
         }
         effects.channels.into_iter().for_each(|channel| self.settle_messages(channel));
-        if effects.has_lost {
-            self.lost.notify_waiters(); // last, because a waker may panic
+        if effects.forgets {
+            self.driver.notify_forgotten();
         }
         effects.slots
     }
@@ -308,8 +309,11 @@ impl NamedLock {
                 }
                 Some(Messages::None) => {
                     inner.channels.remove(channel);
-                    inner.forget_if_unused(self, now());
-                    return;
+                    let forgets = inner.forget_if_unused(self, now());
+                    drop(inner);
+                    return if forgets {
+                        self.driver.notify_forgotten();
+                    };
                 }
                 Some(settled) => {
                     inner.channels.settled(channel, settled);
@@ -460,7 +464,7 @@ impl Inner {
         self.count(fed);
         fed.effects.notes.extend(self.report(lock, now));
         self.arm(lock, &config);
-        self.forget_if_unused(lock, now);
+        fed.effects.forgets |= self.forget_if_unused(lock, now);
     }
 
     fn act(&mut self, lock: &NamedLock, action: Action, event: &Event, now: Moment, fed: &mut Fed<'_>) {
@@ -470,7 +474,7 @@ impl Inner {
                 let result = self.result(ticket, outcome, event, fed.request);
                 fed.effects.notices.extend(self.calls.end(ticket, result));
             }
-            Action::Lost(..) => fed.effects.has_lost = true,
+            Action::Lost(..) => fed.effects.notices.extend(self.watchers.take_all()),
             Action::Left { mode, since } => fed.effects.notes.push(Note::HeldFor(mode, now.since(since))),
             Action::Ended(mode, loss) => fed.effects.notes.push(Note::Ended(mode, loss.map(lost))),
             Action::Subscribe(channel) => {
@@ -661,14 +665,16 @@ impl Inner {
         self.slots.extract_if(.., |slot| unpolled_at(slot.sent) <= now).collect()
     }
 
-    fn forget_if_unused(&mut self, lock: &NamedLock, now: Moment) {
+    /// True if the name was forgotten. [`notify_forgotten`](Shared::notify_forgotten) follows after the mutex is unlocked.
+    fn forget_if_unused(&mut self, lock: &NamedLock, now: Moment) -> bool {
         let is_unused = self.state.is_forgotten(now) || self.state.is_quiet() && lock.driver.is_stopping();
         if !is_unused || self.is_forgotten || !self.channels.is_empty() {
-            return;
+            return false;
         }
         self.is_forgotten = true;
         self.timer.take().into_iter().for_each(|timer| lock.driver.timers.remove(timer));
         lock.driver.forget(&(Arc::clone(lock.name.key()), lock.kind), lock, self.state.numbers().used());
+        true
     }
 }
 

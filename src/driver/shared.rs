@@ -1,20 +1,19 @@
 //! What the names of one client share: its connections and settings, the list of its names, and how far it has come.
 
 use std::{
-    future::Future,
-    pin::pin,
+    future::{Future, poll_fn},
     ptr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use dashmap::DashMap;
-use tokio::sync::Notify;
 
-use super::{lanes::Lanes, timers::Timers};
+use super::{lanes::Lanes, timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
@@ -23,7 +22,7 @@ use crate::{
     redis::Redis,
     spawner::Spawner,
     stats::Counters,
-    sync::{dashmap, std, tokio},
+    sync::{dashmap, std},
 };
 
 /// A name, and the kind of its exclusive holds.
@@ -49,7 +48,7 @@ pub(crate) struct Shared<L> {
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
     /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
-    changed: Notify,
+    changes: Changes,
 }
 
 /// The stages of [`Shared::life`].
@@ -75,7 +74,7 @@ impl<L> Shared<L> {
             life: AtomicU8::new(OPEN),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
-            changed: Notify::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -116,12 +115,16 @@ impl<L> Shared<L> {
         }
     }
 
-    /// Removes a lock from the map. Its numbers must not be used again.
+    /// Removes a lock from the map. Its numbers must not be used again. [`notify_forgotten`](Shared::notify_forgotten) must follow.
     pub(super) fn forget(&self, key: &NameKey, lock: &L, used: u64) {
         self.used.fetch_max(used, Ordering::SeqCst);
         self.names.remove_if(key, |_, other| ptr::eq(&**other, lock));
+    }
+
+    /// Notifies those that wait for the end. Their wakers are code of the caller: not under the mutex of a name.
+    pub(super) fn notify_forgotten(&self) {
         if self.is_stopping() {
-            self.changed.notify_waiters();
+            self.changes.notify_all();
         }
     }
 
@@ -175,7 +178,7 @@ impl<L> Shared<L> {
 
     /// Notifies all that wait for a stage.
     pub(super) fn notify_changed(&self) {
-        self.changed.notify_waiters();
+        self.changes.notify_all();
     }
 
     /// Resolves once the client acquires no more locks.
@@ -194,14 +197,12 @@ impl<L> Shared<L> {
     }
 
     pub(super) async fn until(&self, is_so: impl Fn(&Shared<L>) -> bool) {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if is_so(self) {
-                return;
-            }
-            changed.await;
-        }
+        let mut watching = self.changes.watch();
+        let look = |cx: &mut Context<'_>| {
+            watching.keep(cx.waker());
+            if is_so(self) { Poll::Ready(()) } else { Poll::Pending }
+        };
+        poll_fn(look).await;
     }
 
     /// An error after the client was closed.

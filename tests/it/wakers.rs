@@ -3,16 +3,16 @@
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Wake, Waker},
 };
 
-use leasehold::{Client, Lock, Owner};
+use leasehold::{Client, Guard, Lock, Lost, Owner};
 use tokio::runtime::Handle;
 
-use crate::support::{Server, ms, plain, poll_once, until, within};
+use crate::support::{Server, client, ms, plain, poll_once, until, within};
 
 /// Uses the lock at each wake-up.
 struct UsesTheLock {
@@ -109,4 +109,68 @@ async fn that_panic_delay_no_other() {
     within("the release", ms(5_000), second.unlock()).await.0.expect("ours");
     drop(panics);
     until("the lock to be free", ms(5_000), || !server.exists("x")).await;
+}
+
+/// Two readers wait for the loss of one hold. The waker of the first one panics.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_hide_no_loss() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let read = async || client.rw_lock("x").owner(&Owner::new()).read().await.expect("free");
+    let (one, other) = (read().await, read().await);
+    let panics = poll(one.lost(), &Waker::from(Arc::new(Panics)));
+    let other = tokio::spawn(async move { other.lost().await });
+    let watched = poll(one.lost(), &Waker::from(Arc::new(Panics)));
+    let _: u32 = server.ask(&["DEL", "x"]);
+    one.check().await.expect_err("it is gone");
+    drop((panics, watched)); // tokio aborts if a waker panics in one of its timers
+    let (lost, _) = within("the other one's loss", ms(5_000), other).await;
+    assert_eq!(lost.expect("no panic"), Lost::Removed);
+}
+
+/// Many locks are lost in one batch of renewals, and the wakers of all their holders panic. The other locks of that batch are renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_cost_others_of_a_batch_nothing() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(3_000))).await;
+    let mut guards = Vec::new();
+    for at in 0..60 {
+        guards.push(client.lock(&format!("x{at}")).lock().await.expect("free"));
+    }
+    let (gone, kept) = guards.split_at(20);
+    let panics: Vec<_> = gone.iter().map(|guard| poll(guard.lost(), &Waker::from(Arc::new(Panics)))).collect();
+    for guard in gone {
+        let _: u32 = server.ask(&["DEL", guard.name()]);
+    }
+    until("their losses", ms(10_000), || gone.iter().all(Guard::is_lost)).await;
+    drop(panics); // tokio aborts if a waker panics in one of its timers
+    let renewed = client.stats().total.renewals;
+    until("three renewals of each", ms(20_000), || client.stats().total.renewals >= renewed + 3 * 40).await;
+    assert!(kept.iter().all(|guard| !guard.is_lost()));
+}
+
+/// Keeps a guard until it is woken.
+struct DropsItsGuard {
+    guard: Mutex<Option<Guard>>,
+    is_done: AtomicBool,
+}
+
+impl Wake for DropsItsGuard {
+    fn wake(self: Arc<Self>) {
+        drop(self.guard.lock().expect("no panic").take());
+        self.is_done.store(true, Ordering::SeqCst);
+    }
+}
+
+/// One that waits for the end of the client is woken when the last name is forgotten. It has a guard of that name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_one_that_shuts_down_may_drop_a_guard() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let guard = client.lock("x").lock().await.expect("free");
+    let waker = Arc::new(DropsItsGuard { guard: Mutex::new(Some(guard)), is_done: AtomicBool::new(false) });
+    let ending = poll(client.clone().shutdown(ms(60_000)), &Waker::from(Arc::clone(&waker)));
+    within("the end", ms(10_000), client.close()).await.0.expect("closed");
+    until("the guard to be dropped", ms(5_000), || waker.is_done.load(Ordering::SeqCst)).await;
+    within("the end of the other call", ms(10_000), ending).await.0.expect("closed");
 }

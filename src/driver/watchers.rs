@@ -1,0 +1,79 @@
+//! The wakers of those that wait for a loss, or for the end of the client. Each of them is woken although the waker of another panics, which
+//! `Notify` does not do.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use super::calls::Notice;
+use crate::sync::std;
+
+/// Most names have none, and need no memory for them.
+#[derive(Debug, Default)]
+pub(super) struct Watchers {
+    last: u64,
+    wakers: BTreeMap<u64, Waker>,
+}
+
+impl Watchers {
+    /// Wakes it once. Drop the waker that it replaces after the mutex is unlocked: it can be the last that keeps a task, and with it a guard.
+    pub(super) fn keep(&mut self, key: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
+        let key = *key.get_or_insert_with(|| {
+            self.last += 1;
+            self.last
+        });
+        self.wakers.insert(key, waker.clone())
+    }
+
+    /// Drop what it returns after the mutex is unlocked.
+    pub(super) fn remove(&mut self, key: Option<u64>) -> Option<Waker> {
+        self.wakers.remove(&key?)
+    }
+
+    /// Give these notices after the mutex is unlocked. All watchers look, and those that still wait are kept again.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Notice> + use<> {
+        mem::take(&mut self.wakers).into_values().map(Notice::Wake)
+    }
+}
+
+/// A condition that others change.
+#[derive(Debug, Default)]
+pub(super) struct Changes(Mutex<Watchers>);
+
+impl Changes {
+    pub(super) fn notify_all(&self) {
+        let notices = self.watchers().take_all();
+        notices.for_each(Notice::give);
+    }
+
+    /// Keep the waker first, then look: so no change is missed.
+    pub(super) fn watch(&self) -> Watching<'_> {
+        Watching { changes: self, key: None }
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Watchers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct Watching<'a> {
+    changes: &'a Changes,
+    key: Option<u64>,
+}
+
+impl Watching<'_> {
+    pub(super) fn keep(&mut self, waker: &Waker) {
+        let replaced = self.changes.watchers().keep(&mut self.key, waker);
+        drop(replaced); // after the mutex is unlocked
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let waker = self.changes.watchers().remove(self.key);
+        drop(waker); // after the mutex is unlocked
+    }
+}
