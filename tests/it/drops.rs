@@ -174,7 +174,8 @@ async fn clients_that_are_dropped_at_odd_moments_leave_nothing() {
     }
     until("all tasks to end", ms(20_000), || tasks() <= before).await;
     until("all connections to be closed", ms(20_000), || connections() == 0).await;
-    assert_eq!(Arc::strong_count(&kept), 1, "something keeps a client");
+    // A connection that is closed, and a task that has ended, are still dropped for a moment.
+    until("all clients to be dropped", ms(20_000), || Arc::strong_count(&kept) == 1).await;
     assert!(!server.exists("x") && !server.exists("held"));
 }
 

@@ -4,11 +4,12 @@
 use std::{
     env,
     net::{Ipv4Addr, TcpListener},
+    ops::Range,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::sleep,
     time::{Duration, Instant},
@@ -263,9 +264,21 @@ pub(crate) fn beside(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
+/// For servers. Below the ports that systems give to connections of clients: one of those could take the port of a server that is down. The
+/// bus of a cluster of old servers is 10,000 above.
+const PORTS: Range<u16> = 11_000..21_000;
+
+/// Each test program gets each port once, because a server that is down may want its port again.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("it is bound").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(7919); // test programs that run at once begin at different ports
+    loop {
+        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % u32::from(PORTS.end - PORTS.start);
+        let port = PORTS.start + u16::try_from(number).expect("less than the number of ports");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Waits until the server speaks; false if it ends instead. Through its socket: a port may be somebody else's.
