@@ -684,7 +684,8 @@ impl World {
             return Ok(());
         };
         let left = field.and_then(|field| self.server.left(&field)).unwrap_or(0);
-        *lost = Some(LostAt { loss, safe_until: self.t + left });
+        // The clock of the server may be faster.
+        *lost = Some(LostAt { loss, safe_until: self.t + left - left / 1000 });
         Ok(())
     }
 
