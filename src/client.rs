@@ -190,7 +190,7 @@ impl Client {
         self.engine.ping().await
     }
 
-    /// The locks that this client holds now, in no particular order. Sends no request.
+    /// The locks, and permits of semaphores, that this client holds now, in no particular order. Sends no request.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -252,7 +252,7 @@ pub struct Held {
     pub name: String,
     /// The id of the hold in Redis, see [`Guard::id`](crate::Guard::id).
     pub id: String,
-    /// The hold count: the first acquisition and the nested ones.
+    /// The hold count: the first acquisition and the nested ones. Of a semaphore: the number of permits.
     pub holds: u32,
     /// The time at which the lock was acquired. If the machine slept after that, this is earlier by the length of the sleep, so that
     /// `since.elapsed()` counts the sleep, too.

@@ -27,8 +27,8 @@ const WAIT: &str = "leasehold_wait_seconds";
 const HOLD: &str = "leasehold_hold_seconds";
 
 const GAUGES: [(&str, &str); 4] = [
-    (HOLDS, "Held locks; nested acquisitions count once"),
-    (WAITING, "Calls that wait for a lock or a latch, including calls at their first attempt"),
+    (HOLDS, "Held locks; nested acquisitions count once, and so do the permits that one call acquired"),
+    (WAITING, "Calls that wait for a lock, permits or a latch, including calls at their first attempt"),
     ("leasehold_subscriptions", "Channels that the client subscribes to"),
     ("leasehold_releasing", "Releases in progress, including those in the background"),
 ];
@@ -64,7 +64,7 @@ fn describe() {
 }
 
 impl KindLabel {
-    const ALL: usize = KindLabel::Latch as usize + 1;
+    const ALL: usize = KindLabel::Semaphore as usize + 1;
 }
 
 /// The metrics that are about locks.

@@ -9,6 +9,7 @@ use crate::{
 
 /// The names of operations in error messages.
 pub(crate) const ASKING: &str = "acquiring the lock";
+pub(crate) const ASKING_PERMITS: &str = "acquiring permits";
 pub(crate) const WAITING: &str = "waiting for the latch";
 pub(crate) const GIVING_BACK: &str = "releasing the lock";
 pub(crate) const CONFIRMING: &str = "confirming the lock";

@@ -120,6 +120,13 @@ impl Guard {
         self.span = HoldSpan::new(held.server(), held.subject(), || held.id());
     }
 
+    /// Another guard of the same hold, with so many permits of this one.
+    pub(crate) fn split(&self, permits: u32) -> Guard {
+        let mut guard = Guard::new(self.held.split(permits), &self.engine);
+        guard.begin_span();
+        guard
+    }
+
     fn server(&self) -> &ServerLabel {
         self.held.server()
     }

@@ -1,6 +1,7 @@
 //! The differences between kinds of locks: their scripts and keys, and a few rules. A table, not a trait: each kind is one static.
 
 use std::{
+    fmt::Display,
     hash::{Hash, Hasher},
     ptr,
     time::Duration,
@@ -50,6 +51,8 @@ pub(crate) enum ExtraKey {
     OfHold(&'static str),
     /// The lock's key with this prefix, and the id of the request.
     OfRequest(&'static str),
+    /// The lock's key with this suffix.
+    Suffixed(&'static str),
 }
 
 /// The place where waiters wait, and the traces of them on the server.
@@ -61,6 +64,8 @@ pub(crate) enum Waits {
     Marked,
     /// Here, until the server says that all may pass. They hold nothing.
     ToPass,
+    /// Here, for a number of permits. Its head also leaves a mark on the server after it was refused several times.
+    ForPermits,
     /// In a queue on the server. Each waiter sends its own requests, and is notified on a channel of its own.
     InLine,
 }
@@ -131,7 +136,7 @@ impl Rules {
 
     /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
     pub(crate) fn has_mark(&self) -> bool {
-        self.waits == Waits::Marked
+        matches!(self.waits, Waits::Marked | Waits::ForPermits)
     }
 
     /// True if this is the id of a hold of this kind, held or resting. Ids do not distinguish kinds without a suffix.
@@ -157,7 +162,7 @@ impl Kind {
         &self,
         script: &KindScript,
         key: &str,
-        (id, lease, count): (&str, u64, u32),
+        (id, lease, count): (&str, u64, impl Display),
         more: &str,
     ) -> Part {
         self.words(script, key, (id, lease, count), more).done()
@@ -167,12 +172,14 @@ impl Kind {
         &self,
         script: &KindScript,
         key: &str,
-        (id, lease, count): (&str, u64, u32),
+        (id, lease, count): (&str, u64, impl Display),
         more: &str,
     ) -> PartBuilder {
         let keys = script.keys.iter().fold(Part::of(key), |part, extra| match extra {
             ExtraKey::Prefixed(prefix) => part.key(format_args!("{}", prefixed(prefix, key))),
             ExtraKey::OfRequest(prefix) => part.key(format_args!("{}:{id}", prefixed(prefix, key))),
+            ExtraKey::Suffixed(suffix) if key.contains('{') => part.key(format_args!("{key}:{suffix}")),
+            ExtraKey::Suffixed(suffix) => part.key(format_args!("{{{key}}}:{suffix}")),
             ExtraKey::OfHold(suffix) if key.contains('{') => part.key(format_args!("{key}:{id}:{suffix}")),
             ExtraKey::OfHold(suffix) => part.key(format_args!("{{{key}}}:{id}:{suffix}")),
         });

@@ -23,6 +23,7 @@
 //! | several locks at once, held all or none | [`MultiLock`] |
 //! | a lock that survives the loss of a server, on three or more independent servers | [`Quorum`] |
 //! | one leader among all processes; a job once per period | [`Client::leader`]; [`Lock::run_once_per`] |
+//! | a limited number of permits for all machines, for example at most ten downloads at once | [`Client::semaphore`]: each holder's permits have a lease |
 //! | tasks that wait until others have counted down to zero, for example to start together | [`Client::latch`]: holds nothing |
 //!
 //! <div class="warning">
@@ -162,7 +163,9 @@ pub use credentials::Credentials;
 pub use error::{Error, Lost, Result};
 pub use guard::{Guard, Outcome};
 pub use owner::Owner;
-pub use primitives::{FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, ReadGuard, RwLock, RwState, WriteGuard};
+pub use primitives::{
+    FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, ReadGuard, RwLock, RwState, Semaphore, WriteGuard,
+};
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;
 pub use stats::{Gauges, Stats, Times, Totals};

@@ -24,6 +24,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) max_hold: Option<Duration>,
     /// The lock stays held for at least this long, even if it is released sooner.
     pub(crate) min_hold: Option<Lease>,
+    /// Of a semaphore: all or none of so many. 0: it is a lock.
+    pub(crate) permits: u16,
     pub(crate) wait_limit: WaitLimit,
 }
 

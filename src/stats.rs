@@ -46,9 +46,9 @@ pub struct Stats {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Gauges {
-    /// Held locks; nested acquisitions count once.
+    /// Held locks; nested acquisitions count once. So do the permits that one call acquired.
     pub holds: u64,
-    /// Calls that wait for a lock or a latch, including calls at their first attempt.
+    /// Calls that wait for a lock, permits or a latch, including calls at their first attempt.
     pub waiting: u64,
     /// Channels that the client subscribes to. It leaves a channel half a second after the last waiter.
     pub subscriptions: u64,
@@ -151,6 +151,7 @@ pub(crate) enum KindLabel {
     Read,
     Write,
     Latch,
+    Semaphore,
 }
 
 impl KindLabel {
@@ -162,6 +163,7 @@ impl KindLabel {
             KindLabel::Read => "read",
             KindLabel::Write => "write",
             KindLabel::Latch => "latch",
+            KindLabel::Semaphore => "semaphore",
         }
     }
 }

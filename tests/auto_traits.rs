@@ -5,8 +5,8 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
     Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
-    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, PubSub, Quorum, QuorumGuard,
-    QuorumLock, ReadGuard, Result, RwLock, RwState, Stats, Times, Totals, Uuid, WriteGuard,
+    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PubSub, Quorum,
+    QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid, WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -30,9 +30,11 @@ fn for_threads() {
     shared::<blocking::MultiLock>();
     shared::<blocking::Quorum>();
     shared::<blocking::QuorumGuard>();
+    shared::<blocking::Permits>();
     shared::<blocking::QuorumLock>();
     shared::<blocking::ReadGuard>();
     shared::<blocking::RwLock>();
+    shared::<blocking::Semaphore>();
     shared::<blocking::WriteGuard>();
     cloneable::<blocking::Client>();
     cloneable::<blocking::Lock>();
@@ -63,6 +65,7 @@ fn types() {
     shared::<Once<u32>>();
     shared::<Outcome<u32>>();
     shared::<Owner>();
+    shared::<Permits>();
     shared::<PubSub>();
     shared::<Quorum>();
     shared::<QuorumGuard>();
@@ -71,6 +74,7 @@ fn types() {
     shared::<Result<u32>>();
     shared::<RwLock>();
     shared::<RwState>();
+    shared::<Semaphore>();
     shared::<Stats>();
     shared::<Times>();
     #[cfg(feature = "tls")]
@@ -91,6 +95,7 @@ fn types() {
     cloneable::<QuorumLock>();
     cloneable::<Owner>();
     cloneable::<RwLock>();
+    cloneable::<Semaphore>();
     printable::<Builder>();
     printable::<Client>();
     printable::<FairLock>();
@@ -100,8 +105,10 @@ fn types() {
     printable::<Latch>();
     printable::<Lock>();
     printable::<Owner>();
+    printable::<Permits>();
     printable::<ReadGuard>();
     printable::<RwLock>();
+    printable::<Semaphore>();
     printable::<WriteGuard>();
 }
 
@@ -157,6 +164,25 @@ async fn latches(latch: Latch) {
     sendable(&latch.wait());
     sendable(&latch.wait_for(Duration::ZERO));
     sendable(&latch.delete());
+}
+
+#[allow(dead_code)] // never run, as above
+async fn semaphores(semaphore: Semaphore, [one, two, three]: [Permits; 3]) {
+    sendable(&semaphore.try_set_permits(1));
+    sendable(&semaphore.set_permits(1));
+    sendable(&semaphore.add_permits(1));
+    sendable(&semaphore.available());
+    sendable(&semaphore.inspect());
+    sendable(&semaphore.acquire(1));
+    sendable(&semaphore.try_acquire(1));
+    sendable(&semaphore.try_acquire_for(1, Duration::ZERO));
+    sendable(&semaphore.with(1, async || ()));
+    sendable(&semaphore.clone().lease(Duration::ZERO).max_hold(Duration::ZERO).acquire(1));
+    sendable(&one.lost());
+    sendable(&one.check());
+    sendable(&one.release());
+    sendable(&two.protect(async {}));
+    sendable(&three.protect_outcome(async {}));
 }
 
 #[allow(dead_code)] // never run, as above

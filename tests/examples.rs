@@ -26,6 +26,7 @@ examples! {
     #[cfg(feature = "metrics")] observe "../examples/observe.rs"
     quorum "../examples/quorum.rs"
     shutdown "../examples/shutdown.rs"
+    downloads "../examples/downloads.rs"
     start_together "../examples/start_together.rs"
     #[cfg(feature = "blocking")] threads "../examples/threads.rs"
     transfer "../examples/transfer.rs"
@@ -96,6 +97,11 @@ async fn runs_quorum() {
 async fn runs_shutdown() {
     let stop = tokio::time::sleep(Duration::from_secs(2));
     shutdown::run(client(), stop).await.expect("no error");
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_downloads() {
+    downloads::run(three_clients()).await.expect("no error");
 }
 
 #[tokio::test(start_paused = true)]

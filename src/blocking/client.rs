@@ -8,6 +8,7 @@ use super::{
     latch::Latch,
     lock::{FairLock, FencedLock, Lock},
     rw::RwLock,
+    semaphore::Semaphore,
     wait::wait,
 };
 use crate::{
@@ -111,6 +112,11 @@ impl Client {
     /// A count-down latch. Sends nothing. See [`leasehold::Client::latch`](client::Client::latch).
     pub fn latch(&self, name: &str) -> Latch {
         Latch::new(self.0.latch(name))
+    }
+
+    /// A semaphore whose permits have leases. Sends nothing. See [`leasehold::Client::semaphore`](client::Client::semaphore).
+    pub fn semaphore(&self, name: &str) -> Semaphore {
+        Semaphore::new(self.0.semaphore(name))
     }
 
     /// The first half of every id of a hold in Redis.

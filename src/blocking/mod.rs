@@ -51,6 +51,7 @@ mod lock;
 mod multi;
 mod quorum;
 mod rw;
+mod semaphore;
 mod wait;
 
 pub use client::Client;
@@ -60,3 +61,4 @@ pub use lock::{FairLock, FencedLock, Lock};
 pub use multi::{MultiGuard, MultiLock};
 pub use quorum::{Quorum, QuorumGuard, QuorumLock};
 pub use rw::RwLock;
+pub use semaphore::{Permits, Semaphore};

@@ -150,6 +150,7 @@ fn terms_of(request: &AcquireRequest) -> Terms {
         lease: request.lease.map(|lease| *lease),
         max_hold: request.max_hold,
         min_hold: request.min_hold.map(|min| *min),
+        permits: request.permits,
     }
 }
 

@@ -189,6 +189,18 @@ impl HeldLock {
         HeldLock { shared, owner, id: OnceLock::new(), hold, mode, fence, stage: Stage::Held, watch: OnceLock::new() }
     }
 
+    /// Another acquisition, with so many permits of this one.
+    pub(crate) fn split(&self, permits: u32) -> HeldLock {
+        let lock = Arc::clone(self.lock());
+        let ticket = {
+            let mut inner = lock.inner();
+            let ticket = inner.next_ticket();
+            inner.state.split(self.shared.ticket, (ticket, permits));
+            ticket
+        };
+        HeldLock::new(lock, ticket, self.owner.clone(), (self.hold, self.mode), None)
+    }
+
     fn lock(&self) -> &Arc<NamedLock> {
         &self.shared.lock
     }

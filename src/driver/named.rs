@@ -711,7 +711,7 @@ fn new_state(driver: &Driver, kind: &'static Kind) -> LockState {
     let mut state = match kind.rules.waits {
         Waits::InLine => LockState::fair(numbers),
         Waits::ToPass => LockState::latch(numbers),
-        Waits::Here | Waits::Marked => LockState::new(numbers),
+        Waits::Here | Waits::Marked | Waits::ForPermits => LockState::new(numbers),
     };
     if let Some(event) = driver.life_event() {
         let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Vec::new());

@@ -17,7 +17,7 @@ use super::{lanes::Lanes, timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
-    kind::Kind,
+    kind::{Kind, Waits},
     lock::{self, Event, Mode},
     redis::Redis,
     spawner::Spawner,
@@ -101,7 +101,12 @@ impl<L> Shared<L> {
 
     pub(super) fn rules_of(&self, kind: &'static Kind) -> lock::Rules {
         let reading = kind.of_mode(Mode::Shared);
-        lock::Rules { passes_on: kind.rules.passes_on, has_marks: kind.rules.has_mark(), sure: reading.rules.sure }
+        lock::Rules {
+            passes_on: kind.rules.passes_on,
+            has_marks: kind.rules.has_mark(),
+            joins: kind.rules.waits != Waits::ForPermits,
+            sure: reading.rules.sure,
+        }
     }
 
     // ---- names ----

@@ -93,14 +93,14 @@ impl Sending<'_> {
 
     fn part(&self, publish: &str) -> (&'static Script, Part) {
         let kind = self.kind.of_mode(mode_of(&self.request));
-        let id = |id| field(self.client, kind, self.key, id);
+        let id = |id| id_for_script(self.client, kind, self.key, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
                 let words = kind.words(&kind.acquire, self.key, (&id(hold), millis(lease), count), word(kind, how));
                 let part = match (kind.beside, how) {
                     (Some(beside), How::Beside(hold)) => words.arg(field(self.client, beside, self.key, hold)),
                     (Some(_), _) => words.arg(""),
-                    (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish),
+                    (None, _) if matches!(kind.rules.waits, Waits::InLine | Waits::ForPermits) => words.arg(publish),
                     (None, _) => words,
                 };
                 (&kind.acquire.script, part.done())
@@ -109,8 +109,9 @@ impl Sending<'_> {
                 let terms = (&*id(hold), millis(rest), count);
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
-            Request::Renew { id: hold, lease, claim, .. } => {
+            Request::Renew { id: hold, lease, claim, count, .. } => {
                 let (claim, count) = match claim {
+                    _ if kind.rules.waits == Waits::ForPermits => (count.to_string(), 0),
                     Claim::Nothing => (String::new(), 0),
                     Claim::Needs(number) => (number.to_string(), 0),
                     Claim::Withdraws(number) => (number.to_string(), 1),
@@ -177,15 +178,29 @@ fn own(client: &str, kind: &Kind, key: &str, id: &str) -> Option<HoldId> {
     (field(client, kind, key, hold) == id).then_some(hold)
 }
 
-/// The field of a hold on the server.
+/// The field of a hold on the server. Of permits: the first digits of their ids, in hex.
 pub(super) fn field(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
+    if kind.rules.waits == Waits::ForPermits {
+        let mut digits: String = client.chars().filter(|digit| *digit != '-').collect();
+        digits.replace_range(12..28, ""); // the client's own digits, of which all are random
+        return format!("{digits}{:012x}", hold.of_permits().0);
+    }
     format!("{client}:{}{}", kind.rules.numbering.number(key, hold.0), kind.rules.suffix)
+}
+
+/// The same for requests. Of permits, it also says how many there are.
+fn id_for_script(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
+    let mut id = field(client, kind, key, hold);
+    if kind.rules.waits == Waits::ForPermits {
+        id += &format!("{:04x}", hold.of_permits().1);
+    }
+    id
 }
 
 fn busy(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replied {
     let [left, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis); // -1: it never expires
-    let by = if kind.rules.is_of_kind(holder) { Mode::Exclusive } else { Mode::Shared };
+    let by = if kind.rules.is_of_kind(holder) { kind.mode() } else { Mode::Shared };
     let own = own(client, kind.of_mode(by), key, holder);
     let holder = Some(holder).filter(|holder| !holder.is_empty()).map(Box::from);
     Replied::Reply(Reply::Busy { left, by, own }, holder)

@@ -79,6 +79,17 @@ impl LockState {
         self.leave_lost(ticket, waiter, cx);
     }
 
+    /// Another guard of the same hold has so many of its permits from now on, lost or not. The server has the same permits as before.
+    pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
+        for one in &mut self.on_server {
+            match one {
+                OnServer::Held(_, holders) => holders.split(guard, part),
+                OnServer::Lost(lost) => lost.holds.iter_mut().for_each(|hold| hold.split(guard, part)),
+                _ => {}
+            }
+        }
+    }
+
     /// These callers do not look: others go first.
     pub(super) fn pass_over(&mut self, absent: Vec<Ticket>, cx: &mut Cx<'_>) {
         self.time_to_see = (self.time_to_see / 2).max(LEAST_TIME_TO_SEE);

@@ -31,7 +31,9 @@ impl LockState {
                 self.granted_too_late(ticket, &server, cx);
                 self.release(server, cx);
             }
-            Some(ticket) if server.mode() == Mode::Exclusive => self.grant_to_one(server, ticket, sent, cx),
+            Some(ticket) if server.mode() == Mode::Exclusive || !cx.rules.joins => {
+                self.grant_to_one(server, ticket, sent, cx);
+            }
             Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
         }
         self.confirm_disputed(cx.now);
@@ -62,8 +64,9 @@ impl LockState {
 
     fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
         let Some(waiter) = self.queue.leave(ticket) else { return };
-        let mut hold = Hold::new(waiter.owner, Mode::Exclusive, sent);
+        let mut hold = Hold::new(waiter.owner, server.mode(), sent);
         hold.add((ticket, waiter.terms), sent, &mut server, cx);
+        server.count = hold.count();
         let mut reentry = Reentry::default();
         for (branch, other) in self.branches(waiter.owner) {
             match other.mode() {

@@ -29,6 +29,8 @@ pub(crate) struct Hold {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Acquisition {
     ticket: Ticket,
+    /// The number of its permits, else 1.
+    share: u32,
     /// The client renews its lease.
     renewed: bool,
     /// `max_hold` ends it then.
@@ -62,8 +64,8 @@ impl Hold {
         cx: &mut Cx<'_>,
     ) {
         let cap = terms.cap(sent);
-        let acquisition = Acquisition { ticket, renewed: terms.lease.is_none(), cap, unseen_since: Some(cx.now) };
-        self.acquisitions.push(acquisition);
+        let (share, renewed) = (u32::from(terms.permits.max(1)), terms.lease.is_none());
+        self.acquisitions.push(Acquisition { ticket, share, renewed, cap, unseen_since: Some(cx.now) });
         self.first.get_or_insert(ticket);
         self.lengthened |= terms.requested_lease(cx.config) > cx.config.watchdog;
         server.keep_until(terms.min_hold, cx.now);
@@ -72,6 +74,20 @@ impl Hold {
 
     pub(crate) fn has(&self, ticket: Ticket) -> bool {
         self.acquisitions.iter().any(|one| one.ticket == ticket)
+    }
+
+    /// The count that the server is to have for it.
+    pub(crate) fn count(&self) -> u32 {
+        self.acquisitions.iter().map(|one| one.share).sum()
+    }
+
+    /// Another guard has so many permits of this one from now on. The server counts those of all guards of a hold.
+    fn split(&mut self, guard: Ticket, (ticket, share): (Ticket, u32)) {
+        let parts = self.acquisitions.iter_mut().find(|one| one.ticket == guard).map(|one| {
+            one.share -= share;
+            Acquisition { ticket, share, ..*one }
+        });
+        self.acquisitions.extend(parts);
     }
 
     fn tickets(&self) -> impl Iterator<Item = Ticket> {
@@ -163,6 +179,10 @@ impl LostHold {
 
     pub(crate) fn mode(&self) -> Mode {
         self.hold.mode
+    }
+
+    pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
+        self.hold.split(guard, part);
     }
 
     pub(crate) fn needs_time(&self, now: Moment) -> bool {
@@ -280,7 +300,7 @@ impl Holders {
         }
     }
 
-    /// Each owner with a guard: since when it holds the lock, the number of its guards and nested calls, and the time until which it is
+    /// Each owner with a guard: since when it holds the lock, the number of its guards (or permits) and nested calls, and the time until which it is
     /// certain.
     pub(crate) fn each<'a>(&'a self, server: &'a ServerHold) -> impl Iterator<Item = (Moment, usize, Moment)> + 'a {
         let calls = match self {
@@ -290,18 +310,23 @@ impl Holders {
         let guarded = self.holds().iter().filter(|hold| !hold.acquisitions.is_empty());
         guarded.map(move |hold| {
             let nested = calls.iter().filter(|call| call.owner == hold.owner).count();
-            (hold.since, hold.acquisitions.len() + nested, hold.cap().min(hold.until(server)))
+            (hold.since, hold.count() as usize + nested, hold.cap().min(hold.until(server)))
         })
     }
 
-    /// The number of guards and nested calls of the owner of this guard.
+    /// The number of guards (or of their permits) and nested calls of the owner of this guard.
     pub(crate) fn count(&self, guard: Ticket) -> usize {
         let calls = match self {
             Holders::One(_, reentry) => &reentry.calls,
             Holders::Readers(readers) => &readers.calls,
         };
         let Some(hold) = self.holds().iter().find(|hold| hold.has(guard)) else { return 0 };
-        hold.acquisitions.len() + calls.iter().filter(|call| call.owner == hold.owner).count()
+        hold.count() as usize + calls.iter().filter(|call| call.owner == hold.owner).count()
+    }
+
+    /// The same as of a hold.
+    pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
+        self.holds_mut().iter_mut().for_each(|hold| hold.split(guard, part));
     }
 
     /// True if the owner of this guard held the lock already.
@@ -457,7 +482,7 @@ impl Reentry {
 
     /// Sends the count to the server if the server has another one.
     pub(crate) fn send_count(&mut self, hold: &Hold, server: &mut ServerHold, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        let count = (hold.acquisitions.len() + self.calls.len()) as u32;
+        let count = hold.count() + self.calls.len() as u32;
         let is_wrong = count != server.count || !self.calls.is_empty() || !self.unlocked.is_empty();
         if self.counting.is_none() && is_wrong {
             self.counting = Some(Box::new(Counting::new(count, cx.now)));
@@ -467,7 +492,7 @@ impl Reentry {
         counting.last = self.calls.last().map_or(Ticket(0), |last| last.ticket);
         counting.lease = self.calls.iter().map(|call| call.terms.requested_lease(cx.config)).max();
         counting.count = count;
-        let (id, mode, lease) = (server.id, Mode::Exclusive, counting.lease);
+        let (id, mode, lease) = (server.id, hold.mode, counting.lease);
         let request = match lease {
             Some(lease) => Request::Acquire { id, mode, lease, count, how: How::Again },
             None => Request::Release { id, mode, count, rest: Duration::ZERO },

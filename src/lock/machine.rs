@@ -269,7 +269,7 @@ impl LockState {
 
     fn release_mark(&mut self, cx: &Cx<'_>) {
         if let Wanted::One(Attempt::Idle(idle)) = &mut self.wanted
-            && let Some(Mark { id, mode }) = idle.mark.take()
+            && let Some(Mark { id, mode, .. }) = idle.mark.take()
         {
             let release = PendingRelease::of_attempt(id, mode, Default::default(), cx);
             self.put(OnServer::Releasing(release));
@@ -282,14 +282,16 @@ impl LockState {
             return;
         }
         let Some((_, next)) = self.next_waiter() else { return };
-        let (owner, mode, lease, how) =
-            (next.owner, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
+        let (owner, terms, mode, lease, how) =
+            (next.owner, next.terms, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
             let (mark, called) = (idle.mark, idle.called);
-            let id = mark.filter(|mark| mark.mode == mode).map_or_else(|| self.numbers.hold(), |mark| mark.id);
+            let of_mark = mark.filter(|mark| mark.suits(&terms)).map(|mark| mark.id);
+            let id = of_mark.unwrap_or_else(|| self.numbers.hold_for(&terms));
             let request = PendingRequest::new(cx.now);
-            let asking = Asking { id, only: None, mode, lease, how, request, called, woken: false, mark };
+            let permits = terms.permits;
+            let asking = Asking { id, only: None, mode, permits, lease, how, request, called, woken: false, mark };
             *attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = attempt {

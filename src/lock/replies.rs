@@ -39,6 +39,8 @@ impl LockState {
             OnServer::Held(server, Holders::One(hold, reentry)) if reentry.is_counted_by(request) => {
                 if !reentry.counted(hold, server, request, reply, cx) {
                     self.lose(at, Loss::Removed, cx);
+                } else if !cx.rules.joins {
+                    self.called(cx); // permits were released
                 }
             }
             OnServer::Held(..) | OnServer::Resting(..) => self.confirmed(at, reply, cx),
@@ -112,7 +114,7 @@ impl LockState {
         };
         let look_at = if asking.woken { cx.now } else { latest.min(cx.now + self.nap(left, mark, cx)) };
         let called = cx.rules.has_marks && asking.woken;
-        let idle = Idle { look_at, called, refused: Refusal::Of(asking.mode), mark };
+        let idle = Idle { look_at, called, refused: Refusal::Of(asking.mode, asking.permits), mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
         match &mut self.listening {
             Listening::Requested(looks) => *looks = looks.saturating_add(1),
@@ -270,6 +272,9 @@ impl LockState {
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
+            if failure == Failure::Unknown {
+                asking.mark = mark_after(asking, Mode::Exclusive); // the retry may be for a waiter that leaves none
+            }
             return if failure == Failure::Refused {
                 self.end_next(cx, Outcome::Refused)
             };
@@ -331,6 +336,6 @@ fn mark_after(asking: &Asking, by: Mode) -> Option<Mark> {
         How::Wait => asking.mode == Mode::Exclusive && by == Mode::Shared,
         How::Try | How::Stay | How::Beside(_) | How::Again | How::Look => false,
     };
-    let left = Mark { id: asking.id, mode: asking.mode };
+    let left = Mark { id: asking.id, mode: asking.mode, permits: asking.permits };
     asking.mark.or(is_left.then_some(left))
 }

@@ -114,7 +114,10 @@ impl ServerHold {
         let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(SHORTEST_PERIOD);
         let access = match mode {
             Mode::Exclusive => Access::Exclusive,
-            Mode::Shared => Access::Shared { open_until: Moment::ZERO, limit: sent + open(cx.config) * OPENINGS },
+            Mode::Shared if cx.rules.joins => {
+                Access::Shared { open_until: Moment::ZERO, limit: sent + open(cx.config) * OPENINGS }
+            }
+            Mode::Shared => Access::Shared { open_until: Moment::ZERO, limit: Moment::ZERO },
         };
         let sure_until = cx.rules.sure.filter(|_| mode == Mode::Shared).map_or(Moment::FAR, |sure| sent + sure);
         let mut server = ServerHold {
@@ -309,7 +312,7 @@ impl ServerHold {
         let sent = SentConfirmation { request, sent: cx.now, lease, extension, claim, waiters };
         self.confirmation = Confirmation::UnderWay(Box::new(sent));
         let repaired = if claim == Claim::Nothing { lease.max(self.to_repair(cx.now)) } else { lease };
-        let request_for = Request::Renew { id: self.id, mode: self.mode(), lease: repaired, claim };
+        let request_for = Request::Renew { id: self.id, mode: self.mode(), lease: repaired, claim, count: self.count };
         cx.actions.push(Action::Send(request, request_for));
     }
 

@@ -10,7 +10,7 @@ use super::{
     queue::{RareQueue, Waiter},
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{Channel, Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Ticket, Token},
+    types::{Channel, Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Terms, Ticket, Token},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -72,14 +72,15 @@ pub(super) struct Idle {
 pub(super) struct Mark {
     pub(super) id: HoldId,
     pub(super) mode: Mode,
+    pub(super) permits: u16,
 }
 
 /// Why the last request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Refusal {
-    /// Another client holds the lock. The time of the next request is right for requests that are refused if this one is: a reader may
-    /// enter where a writer may not.
-    Of(Mode),
+    /// Other clients hold the lock. The time of the next request is right for requests that are refused if this one is: a reader may
+    /// enter where a writer may not, and a waiter for fewer permits where one for more may not.
+    Of(Mode, u16),
     /// The server has not run a release of this client yet. Whether the lock is free is unknown until then.
     ByOwnRelease,
 }
@@ -88,6 +89,7 @@ pub(super) enum Refusal {
 pub(super) struct Asking {
     pub(super) id: HoldId,
     pub(super) mode: Mode,
+    pub(super) permits: u16,
     /// Of the last try.
     pub(super) how: How,
     pub(super) lease: Duration,
@@ -124,16 +126,25 @@ pub(super) enum Life {
     Closed,
 }
 
+impl Mark {
+    /// True if this waiter could have it.
+    pub(super) fn suits(self, terms: &Terms) -> bool {
+        self.mode == terms.mode && self.permits == terms.permits
+    }
+}
+
 impl Asking {
     /// True if this waiter could acquire what was asked for.
     pub(super) fn serves(&self, waiter: &Waiter) -> bool {
-        waiter.mode() == self.mode && self.only.is_none_or(|owner| owner == waiter.owner)
+        waiter.mode() == self.mode
+            && waiter.terms.permits == self.permits
+            && self.only.is_none_or(|owner| owner == waiter.owner)
     }
 }
 
 impl Idle {
     pub(super) fn until(look_at: Moment, mark: Option<Mark>) -> Attempt {
-        Attempt::Idle(Idle { look_at, called: false, refused: Refusal::Of(Mode::Shared), mark })
+        Attempt::Idle(Idle { look_at, called: false, refused: Refusal::Of(Mode::Shared, 0), mark })
     }
 }
 
@@ -284,7 +295,7 @@ impl LockState {
     /// True if a mark of that mode is of use to the waiters.
     pub(super) fn wants_mark(&self, mark: Mark) -> bool {
         let first = [self.queue.first(), self.next_waiter()];
-        first.into_iter().flatten().any(|(_, waiter)| waiter.mode() == mark.mode)
+        first.into_iter().flatten().any(|(_, waiter)| mark.suits(&waiter.terms))
     }
 
     // ---- requests ----
@@ -316,17 +327,19 @@ impl LockState {
         };
         let (_, next) = self.next_waiter()?;
         let is_pointless = self.waits_for_release() || self.is_kept_out(next) || self.admitting(next, now).is_some();
-        (!is_pointless).then(|| self.looks_at(idle, next.mode()))
+        (!is_pointless).then(|| self.looks_at(idle, &next.terms))
     }
 
     /// After a release for all, others go first. But a caller that needs a reply now gets it.
-    fn looks_at(&self, idle: &Idle, mode: Mode) -> Moment {
+    fn looks_at(&self, idle: &Idle, next: &Terms) -> Moment {
         match idle.refused {
             Refusal::ByOwnRelease => return idle.look_at,
-            Refusal::Of(refused) if self.queue.needs_reply() || refused < mode => return Moment::ZERO,
-            Refusal::Of(_) => {}
+            Refusal::Of(mode, permits) if self.queue.needs_reply() || mode < next.mode || permits > next.permits => {
+                return Moment::ZERO;
+            }
+            Refusal::Of(..) => {}
         }
-        let others = self.others.first_until().filter(|_| mode == Mode::Exclusive);
+        let others = self.others.first_until().filter(|_| next.mode == Mode::Exclusive);
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 

@@ -36,9 +36,27 @@ pub(crate) struct Ticket(pub(crate) u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
 
-/// The field of a hold on the server, without the client's own part. Ids are never reused.
+/// The field of a hold on the server, without the client's own part. Ids are never reused. The id of a hold of permits also says how many
+/// it has, so that each request about it names all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HoldId(pub(crate) u64);
+
+/// The last bits of the id of a hold of permits are their number.
+const PERMIT_BITS: u32 = 14;
+/// The most permits of one hold. The server touches each of them at each renewal.
+pub(crate) const MOST_PERMITS: u16 = 10_000;
+
+impl HoldId {
+    /// Of a lock, which has no permits, the id is the number.
+    fn of(number: u64, permits: u16) -> HoldId {
+        if permits == 0 { HoldId(number) } else { HoldId(number << PERMIT_BITS | u64::from(permits)) }
+    }
+
+    /// The number of this hold of permits, and how many it has.
+    pub(crate) fn of_permits(self) -> (u64, u16) {
+        (self.0 >> PERMIT_BITS, (self.0 & ((1 << PERMIT_BITS) - 1)) as u16)
+    }
+}
 
 /// An owner may re-enter a lock that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +92,8 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
     /// The lock stays held for at least this long after it was acquired.
     pub(crate) min_hold: Option<Duration>,
+    /// Of a semaphore: all or none of so many. 0: it is a lock.
+    pub(crate) permits: u16,
 }
 
 impl Terms {
@@ -158,6 +178,8 @@ pub(crate) struct Rules {
     pub(crate) passes_on: bool,
     /// A waiter that was refused several times leaves a mark on the server, which keeps the others out.
     pub(crate) has_marks: bool,
+    /// Owners of this client may join a shared hold. Else each of them has an id of its own, as of permits.
+    pub(crate) joins: bool,
     /// Other programs may shorten the lease of a shared hold to this. So it is certain for no longer after each confirmation.
     pub(crate) sure: Option<Duration>,
 }
@@ -256,6 +278,8 @@ pub(crate) enum Request {
         mode: Mode,
         lease: Option<Duration>,
         claim: Claim,
+        /// The count on the server, by its last reply.
+        count: u32,
     },
     /// Moves an exclusive hold, at its last acquisition, to another id.
     HandOver {
@@ -422,6 +446,11 @@ impl Numbers {
 
     pub(crate) fn hold(&mut self) -> HoldId {
         HoldId(self.next())
+    }
+
+    /// An id for a hold that suits this waiter.
+    pub(crate) fn hold_for(&mut self, terms: &Terms) -> HoldId {
+        HoldId::of(self.next(), terms.permits)
     }
 
     /// The last request.

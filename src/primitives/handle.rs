@@ -12,9 +12,10 @@ use crate::{
     driver,
     engine::Engine,
     error::{Error, Result},
-    failed::{ASKING, WAITING},
+    failed::{ASKING, ASKING_PERMITS, WAITING},
     guard::Guard,
     kind::{Kind, KindScript},
+    lock::MOST_PERMITS,
     owner::Owner,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
     request::{AcquireRequest, WaitLimit},
@@ -170,9 +171,35 @@ impl Handle {
         what: &'static str,
         wait_limit: WaitLimit,
     ) -> Result<Option<Guard>> {
+        self.take_request(kind, what, self.request(kind, ASKING, wait_limit)).await
+    }
+
+    /// The same for all or none of so many permits.
+    pub(super) async fn take_permits(
+        &self,
+        kind: &'static Kind,
+        permits: u32,
+        what: &'static str,
+        wait_limit: WaitLimit,
+    ) -> Result<Option<Guard>> {
+        let permits = u16::try_from(permits).ok().filter(|permits| (1..=MOST_PERMITS).contains(permits));
+        let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"));
+        let request = permits.and_then(|permits| {
+            let request = self.request(kind, ASKING_PERMITS, wait_limit)?;
+            Ok(AcquireRequest { permits, ..request })
+        });
+        self.take_request(kind, what, request).await
+    }
+
+    async fn take_request(
+        &self,
+        kind: &'static Kind,
+        what: &'static str,
+        request: Result<AcquireRequest>,
+    ) -> Result<Option<Guard>> {
         let subject = Subject { kind: kind.rules.label, name: self.name() };
         let span = spans::acquire(&self.engine.config.server, subject, what);
-        let mut taken = match self.request(kind, ASKING, wait_limit) {
+        let mut taken = match request {
             Ok(request) => self.acquire(&request).instrument(span.clone()).await,
             Err(invalid) => Err(invalid),
         };
@@ -228,6 +255,7 @@ impl Handle {
             lease,
             max_hold: valid(&self.max_hold)?,
             min_hold,
+            permits: 0,
             wait_limit,
         })
     }
@@ -303,11 +331,22 @@ impl Handle {
         (kind, script): (&'static Kind, &'static KindScript),
         count: u32,
     ) -> Result<Answer> {
+        self.change_by(what, (kind, script), i64::from(count), "").await
+    }
+
+    /// The same, with one more word for the script.
+    pub(super) async fn change_by(
+        &self,
+        what: &'static str,
+        (kind, script): (&'static Kind, &'static KindScript),
+        count: i64,
+        how: &'static str,
+    ) -> Result<Answer> {
         let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
         let config = &self.engine.config;
         let lasts = config.outage_timeout + RECEIPT.max(config.command_timeout * 3);
         let lasts = u64::try_from(lasts.as_millis()).expect("a few years at most");
-        let part = kind.part(script, name.key(), (&id, lasts, count), self.engine.publish());
+        let part = kind.words(script, name.key(), (&id, lasts, count), self.engine.publish()).arg(how).done();
         self.ask((what, kind.rules.label), (&script.script, part), self.engine.outage_ends()).await
     }
 

@@ -17,7 +17,9 @@ mod handle;
 mod latch;
 mod lock;
 mod methods;
+mod permits;
 mod rw;
+mod semaphore;
 
 pub use fair::FairLock;
 #[cfg(feature = "blocking")]
@@ -28,6 +30,8 @@ pub use handle::Holder;
 pub use latch::Latch;
 pub use lock::Lock;
 pub(crate) use methods::plain_inside;
+pub use permits::Permits;
 #[cfg(feature = "blocking")]
 pub(crate) use rw::Downgrade;
 pub use rw::{ReadGuard, RwLock, RwState, WriteGuard};
+pub use semaphore::Semaphore;

@@ -12,6 +12,7 @@ mod latch;
 mod leases;
 mod nested;
 mod rw;
+mod semaphore;
 mod sides;
 #[allow(dead_code)]
 #[path = "../support/mod.rs"]

@@ -605,6 +605,7 @@ async fn try_out(kind: &str, tag: &str, ours: &Client, other: &Client, server: &
         "fenced_lock" => try_fenced(tag, ours, calls).await,
         "rw_lock" => try_rw(tag, ours, other, calls).await,
         "latch" => try_latch(tag, ours, other, calls).await,
+        "semaphore" => try_semaphore(tag, ours, other, calls).await,
         _ => try_fair(tag, ours, other, server, calls).await,
     }
 }
@@ -655,6 +656,22 @@ async fn try_latch(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) 
     calls.note("delete", latch.delete().await);
 }
 
+async fn try_semaphore(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) {
+    let (free, taken) = (format!("{tag}free permits"), format!("{tag}taken permits"));
+    other.semaphore(&free).set_permits(3).await.expect("answered");
+    other.semaphore(&taken).set_permits(3).await.expect("answered");
+    let mine = ours.semaphore(&free);
+    calls.note("available", mine.available().await);
+    calls.note("inspect", mine.inspect().await);
+    if let Some(permits) = calls.note("acquire", mine.clone().lease(AN_HOUR).acquire(2).await) {
+        calls.note("check", permits.check().await);
+        calls.note("release", permits.release().await);
+    }
+    let _held = other.semaphore(&taken).acquire(3).await.expect("free");
+    calls.note("acquire in vain", in_vain(ours, ours.semaphore(&taken).acquire(1)).await);
+    calls.note("set_permits", ours.semaphore(&taken).set_permits(4).await);
+}
+
 async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
     let fair = format!("{tag}fair");
     let (lock, stranger, theirs) =
@@ -679,7 +696,7 @@ async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, cal
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
     let page = Page::read();
-    for kind in ["fenced_lock", "rw_lock", "fair_lock", "latch"] {
+    for kind in ["fenced_lock", "rw_lock", "fair_lock", "latch", "semaphore"] {
         enough_and_none_too_many(kind, "", &page.besides(kind)).await;
     }
 }
@@ -688,7 +705,7 @@ async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_with_a_tag_need_what_the_page_says_and_no_more() {
     let page = Page::read();
-    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock", "latch"] {
+    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock", "latch", "semaphore"] {
         let commands = if kind == "lock" { Vec::new() } else { page.besides(kind) };
         let commands = commands.into_iter().filter(|rule| rule.starts_with('+'));
         let besides: Vec<_> = commands.chain(page.with_a_tag(kind)).collect();

@@ -659,3 +659,29 @@ fn threads_wait_for_a_latch() {
     assert!(latch.try_set_count(1).expect("answered") && latch.delete().expect("answered"));
     assert!(!server.exists("start") && client.held().is_empty());
 }
+
+#[test]
+fn threads_share_permits() {
+    let (server, client) = server_and_client();
+    let permits = client.semaphore("licences");
+    assert!(permits.try_set_permits(3).expect("answered") && !permits.try_set_permits(3).expect("answered"));
+    let mut held = permits.acquire(3).expect("free");
+    assert!(permits.try_acquire(1).expect("answered").is_none());
+    assert!(permits.try_acquire_for(1, ms(20)).expect("answered").is_none());
+    let waiting = thread::spawn({
+        let permits = permits.clone();
+        move || permits.with(1, |one| one.count())
+    });
+    until("it to wait", || client.stats().now.waiting == 1);
+    let part = held.split(1).expect("it has three");
+    assert_eq!((held.count(), part.count(), held.id() == part.id(), held.name()), (2, 1, true, "licences"));
+    drop(part);
+    assert_eq!(within("to acquire", || waiting.join()).0.expect("no panic").expect("acquired"), 1);
+    held.check().expect("held");
+    assert!(!held.is_lost() && held.remaining() > ms(20_000) && permits.inspect().expect("answered").len() == 1);
+    held.release().expect("held");
+    permits.set_permits(5).expect("answered");
+    permits.add_permits(-1).expect("answered");
+    assert_eq!((permits.available().expect("answered"), permits.name()), (4, "licences"));
+    assert!(!server.exists("{licences}:timeout") && client.held().is_empty());
+}

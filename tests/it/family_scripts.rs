@@ -148,6 +148,131 @@ mod latch {
     }
 }
 
+mod semaphore {
+    use super::*;
+
+    const KEYS: [&str; 3] = ["x", "{x}:timeout", "leasehold_semaphore_waits:{x}"];
+    const CHANNEL: &str = "redisson_sc:{x}";
+    const TWO: &str = "41414141414141414141414141410002";
+    const THREE: &str = "42424242424242424242424242420003";
+    const ACQUIRE: &str = source!("semaphore/permits.lua", "semaphore/acquire.lua");
+    const RELEASE: &str = source!("semaphore/permits.lua", "semaphore/release.lua");
+    const RENEW: &str = source!("semaphore/permits.lua", "semaphore/renew.lua");
+    const INSPECT: &str = source!("semaphore/permits.lua", "semaphore/inspect.lua");
+    const CHANGE: &str = source!("semaphore/permits.lua", "semaphore/change.lua");
+
+    fn both(said: &str) -> (String, String) {
+        (said.to_owned(), said.to_owned())
+    }
+
+    fn acquire<'a>(id: &'a str, how: &'a str) -> [&'a str; 6] {
+        [id, "30000", "1", how, CHANNEL, "PUBLISH"]
+    }
+
+    fn keep<'a>(id: &'a str, count: &'a str) -> [&'a str; 5] {
+        [id, "0", count, "PUBLISH", CHANNEL]
+    }
+
+    fn free(bench: &Bench) -> (i64, usize) {
+        (bench.server.ask(&["GET", "x"]), bench.server.ask(&["ZCARD", KEYS[1]]))
+    }
+
+    #[test]
+    fn permits_are_acquired_and_released_once() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(TWO, "first")), both("busy -1 "));
+        bench.put(&["SET", "x", "4"]);
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(TWO, "first")), both("granted"));
+        assert_eq!(free(&bench), (2, 2));
+        let busy = bench.twice(ACQUIRE, &KEYS, &acquire(THREE, "first")).0;
+        assert!(busy.starts_with("busy 2") || busy == "busy 30000 ", "{busy}");
+        assert_eq!(bench.twice(RELEASE, &KEYS, &keep(TWO, "1")), both("released 0"));
+        assert_eq!(free(&bench), (3, 1));
+        let renew = [TWO, "60000", "0", "1", CHANNEL];
+        assert_eq!((bench.twice(RENEW, &KEYS[..2], &renew), free(&bench)), (both("kept"), (3, 1)));
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(THREE, "first")), both("granted"));
+        assert_eq!(bench.run(RELEASE, &KEYS, &keep(TWO, "0")), "released 0");
+        assert_eq!(bench.twice(RELEASE, &KEYS, &keep(TWO, "0")), both("gone 0"));
+        assert_eq!(bench.twice(RENEW, &KEYS[..2], &renew), both("gone"));
+        assert_eq!(bench.run(RELEASE, &KEYS, &keep(THREE, "0")), "released 0");
+        assert_eq!((free(&bench), bench.server.exists(KEYS[2])), ((4, 0), false));
+    }
+
+    /// What others released late, or not at all, is returned once, by the script that finds it.
+    #[test]
+    fn permits_whose_time_is_over_are_returned_once() {
+        let mut bench = Bench::new();
+        bench.put(&["SET", "x", "0"]);
+        for permit in ["1234567890123456", "BBBBBBBBBBBBBB\0\0", "BBBBBBBBBBBBBB\0\u{1}"] {
+            bench.put(&["ZADD", KEYS[1], "5", permit]);
+        }
+        assert_eq!(bench.twice(RENEW, &KEYS[..2], &[THREE, "30000", "0", "3", CHANNEL]), both("gone"));
+        assert_eq!(bench.run(INSPECT, &KEYS[..2], &["", "0", "0", ""]), "held 3");
+        assert_eq!(bench.run(INSPECT, &KEYS[..2], &["", "0", "0", "free"]), "held 3");
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(THREE, "first")), both("granted"));
+        assert_eq!(free(&bench), (0, 3));
+    }
+
+    #[test]
+    fn a_mark_keeps_others_out_until_its_waiter_acquires_or_leaves() {
+        let mut bench = Bench::new();
+        bench.put(&["SET", "x", "3"]);
+        assert_eq!(bench.run(ACQUIRE, &KEYS, &acquire(TWO, "first")), "granted");
+        assert!(bench.twice(ACQUIRE, &KEYS, &acquire(THREE, "turn")).0.starts_with("busy "));
+        assert_eq!(bench.server.ask::<String>(&["GET", KEYS[2]]), THREE[..28]);
+        let one = "43434343434343434343434343430001";
+        let busy = bench.twice(ACQUIRE, &KEYS, &acquire(one, "turn")).0;
+        let left: u32 = busy.trim().rsplit(' ').next().expect("a word").parse().expect("ms");
+        assert!((2_000..=3_000).contains(&left), "{busy}");
+        bench.run(RELEASE, &KEYS, &keep(TWO, "0"));
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(THREE, "first")), both("granted"));
+        assert!(!bench.server.exists(KEYS[2]));
+        bench.put(&["SET", KEYS[2], &TWO[..28]]);
+        assert_eq!(bench.twice(RELEASE, &KEYS, &keep(TWO, "0")), both("gone 0"));
+        assert!(!bench.server.exists(KEYS[2]));
+        let ten = "4444444444444444444444444444000a"; // more than there are
+        assert!(
+            bench.twice(ACQUIRE, &KEYS, &acquire(ten, "turn")).0.starts_with("busy ") && !bench.server.exists(KEYS[2])
+        );
+    }
+
+    #[test]
+    fn each_change_is_made_once() {
+        let mut bench = Bench::new();
+        for (number, (how, permits, said, left)) in [
+            ("new", "3", "granted", 3),
+            ("new", "5", "held", 3),
+            ("more", "2", "granted", 5),
+            ("all", "1", "granted", 1),
+        ]
+        .into_iter()
+        .chain([("more", "-4", "granted", -3)])
+        .enumerate()
+        {
+            let receipt = format!("leasehold_receipt:{{x}}:{number}");
+            let keys = ["x", KEYS[1], &receipt];
+            let number = number.to_string();
+            let args = [&*number, "60000", permits, "PUBLISH", CHANNEL, how];
+            assert_eq!(bench.twice(CHANGE, &keys, &args), both(said), "{how}");
+            assert_eq!(bench.server.ask::<i64>(&["GET", "x"]), left, "{how}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_semaphore_stays() {
+        let mut bench = Bench::new();
+        for text in ["many", "", "1.5", "0x10"] {
+            bench.put(&["SET", "x", text]);
+            assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(TWO, "turn")), both("conflict"), "{text}");
+            assert_eq!(bench.twice(RELEASE, &KEYS, &keep(TWO, "0")), both("conflict"), "{text}");
+            assert_eq!(bench.twice(INSPECT, &KEYS[..2], &["", "0", "0", ""]), both("conflict"), "{text}");
+            let args = ["7", "60000", "3", "PUBLISH", CHANNEL, "more"];
+            assert_eq!(bench.twice(CHANGE, &["x", KEYS[1], "r"], &args), both("conflict"), "{text}");
+            assert_eq!(bench.server.ask::<Vec<String>>(&["KEYS", "*"]), ["x"]);
+        }
+    }
+}
+
 mod fenced {
     use super::*;
 

@@ -69,6 +69,7 @@ mod replicas;
 mod runtime_gone;
 mod rw;
 mod scripts;
+mod semaphore;
 mod sentinels;
 mod shared_owner;
 mod shared_readers;

@@ -16,7 +16,7 @@ fn some_call(random: &mut Rng) -> Vec<String> {
     let (word, value) = (pick(&WORDS), pick(&WORDS));
     let (first, last) = (pick(&["0", "1", "-1", "-3", "5"]), pick(&["0", "2", "-1", "-2", "9"]));
     let time = pick(&["90000", "50000", "0", "-5"]);
-    let call: &[&str] = match random.u8(..29) {
+    let call: &[&str] = match random.u8(..34) {
         0 => &["EXISTS", &key, &other],
         1 => &["DEL", &key, &other],
         2 | 3 => &["PEXPIRE", &key, &time],
@@ -41,6 +41,11 @@ fn some_call(random: &mut Rng) -> Vec<String> {
         25 => &["ZADD", &key, &last, &word],
         26 => &["ZSCORE", &key, &word],
         27 => &["DECR", &key],
+        28 => &["INCRBY", &key, &last],
+        29 => &["ZCARD", &key],
+        30 => &["ZRANGE", &key, &first, &last, "WITHSCORES"],
+        31 => &["ZRANGEBYSCORE", &key, "-inf", &last],
+        32 => &["ZADD", &key, "XX", &first, &word],
         _ => &["ZREM", &key, &word],
     };
     call.iter().map(|word| (*word).to_owned()).collect()

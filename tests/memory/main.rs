@@ -9,6 +9,7 @@ mod support;
 mod beside;
 mod commands;
 mod faults;
+mod semaphore;
 mod several;
 mod storms;
 

@@ -191,6 +191,21 @@ async fn waits_for_a_latch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn permits_of_a_semaphore() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let semaphore = scene.client.semaphore("x");
+    assert!(semaphore.try_set_permits(3).await.expect("answered"));
+    let held = semaphore.acquire(2).await.expect("free");
+    assert_eq!(scene.gauge("holds", "kind=semaphore"), 1.0);
+    assert!(semaphore.try_acquire(2).await.expect("answered").is_none());
+    held.release().await.expect("held");
+    let count = |name| scene.counter(name, "kind=semaphore");
+    assert_eq!((count("acquired"), count("refused"), count("released")), (1, 1, 1));
+    assert_same(&scene.client, &scene.seen);
+}
+
+#[tokio::test(start_paused = true)]
 async fn losses_by_their_reasons() {
     let scene = Scene::set().await;
     let _recorder = scene.seen.here();

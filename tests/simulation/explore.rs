@@ -620,7 +620,7 @@ fn explore(size: &Size, most: usize) -> Explored {
     Explored { states: from.len(), depth, found: None }
 }
 
-const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None };
+const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None, permits: 0 };
 const FIXED: Terms = Terms { lease: Some(Duration::from_millis(400)), ..KEPT };
 const CAPPED: Terms = Terms { max_hold: Some(Duration::from_millis(300)), ..KEPT };
 const READ: Terms = Terms { mode: Mode::Shared, ..KEPT };

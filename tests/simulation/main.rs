@@ -6,7 +6,7 @@
 //!   `SEEDS=n` or `SIMULATION_SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
 //!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write`, `fair` or `latch`, `FIRST=1` stops at the first finding.
 //! * `crowd` lets thousands of waiters for a fair lock leave at once, and counts requests.
-//! * `latch` checks who passes at a latch, and what is sent.
+//! * `latch` checks who passes at a latch, and what is sent. `permits` runs clients of a semaphore, with rules of their own.
 //! * `exclusive_orders`, `read_write_orders`, `fair_orders` and `latch_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.
 //!
@@ -40,6 +40,7 @@ mod family;
 #[allow(dead_code)]
 #[path = "../../src/lock/mod.rs"]
 mod lock;
+mod permits;
 mod repairs;
 #[allow(dead_code)]
 #[path = "../model/rules.rs"]

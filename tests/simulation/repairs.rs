@@ -11,7 +11,7 @@ use crate::{
     world::rules_of,
 };
 
-const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None };
+const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None, permits: 0 };
 /// JVMs may shorten the leases of readers to this.
 const SURE: Duration = Duration::from_millis(29_960);
 const READ: Terms = Terms { mode: Mode::Shared, ..KEPT };

@@ -341,7 +341,7 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
         Request::Renew { id, mode: Mode::Exclusive, lease, .. } => {
             (name.write_renew(&field(id, Mode::Exclusive), lease.map_or(0, nanos)), 0)
         }
-        Request::Renew { id, mode: Mode::Shared, lease, claim } => {
+        Request::Renew { id, mode: Mode::Shared, lease, claim, .. } => {
             let claim = match claim {
                 Claim::Nothing => (false, NO_CLAIM),
                 Claim::Needs(number) => (false, u64::from(number)),

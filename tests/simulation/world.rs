@@ -37,7 +37,7 @@ pub(crate) fn state_of(kind: Kind) -> LockState {
 /// The rules of a kind.
 pub(crate) fn rules_of(kind: Kind) -> Rules {
     let is_rw = kind == Kind::ReadWrite;
-    Rules { passes_on: kind == Kind::Plain, has_marks: is_rw, sure: is_rw.then_some(SURE) }
+    Rules { passes_on: kind == Kind::Plain, has_marks: is_rw, joins: true, sure: is_rw.then_some(SURE) }
 }
 
 #[derive(Debug, Clone)]
@@ -1086,6 +1086,7 @@ impl World {
             lease: (rng.u8(..5) == 0).then(|| ms(rng.u64(50..3000))),
             max_hold: (rng.u8(..10) == 0).then(|| ms(rng.u64(10..2000))),
             min_hold: (rng.u8(..20) == 0).then(|| ms(rng.u64(1..50))),
+            permits: 0,
         }
     }
 

@@ -160,6 +160,7 @@ impl Data {
             ["SET", key, value] => self.set(key, value, None),
             ["SET", key, value, "PX", time] => self.set(key, value, Some(self.after(number(time)?))),
             ["INCR", key] => self.add_to(key, 1),
+            ["INCRBY", key, by] => self.add_to(key, number(by)?),
             ["DECR", key] => self.add_to(key, -1),
             ["PUBLISH" | "SPUBLISH", channel, _] => count(self.channels.publish(channel)),
             [command, key, ref rest @ ..] if command.starts_with('H') => self.of_hash(command, key, rest),
@@ -302,6 +303,21 @@ impl Data {
                 let score = self.ranks(key)?.and_then(|members| members.iter().find(|(known, _)| known == member));
                 text(score.map(|(_, score)| score.to_string()).as_deref())
             }
+            ("ZCARD", []) => count(self.ranks(key)?.map_or(0, Vec::len)),
+            ("ZRANGE", [first, last, "WITHSCORES"]) => {
+                let (ranks, first, last) = (self.ranked(key)?, number(first)?, number(last)?);
+                let both = |(member, score): &(String, f64)| [member.clone(), score.to_string()];
+                Ok(Output::List(ranks[span(ranks.len(), first, last)].iter().flat_map(both).collect()))
+            }
+            ("ZRANGEBYSCORE", ["-inf", most]) => {
+                let most: f64 = most.parse().map_err(|_| "ERR min or max is not a float")?;
+                let found = self.ranked(key)?.into_iter().filter(|(_, score)| *score <= most);
+                Ok(Output::List(found.map(|(member, _)| member).collect()))
+            }
+            ("ZADD", ["XX", score, member]) => {
+                let is_there = self.ranks(key)?.is_some_and(|members| members.iter().any(|(known, _)| known == member));
+                if is_there { self.of_ranks("ZADD", key, &[score, member]) } else { count(0) }
+            }
             ("ZADD", [score, member]) => {
                 let score = score.parse().map_err(|_| "ERR value is not a valid float")?;
                 if self.ranks(key)?.is_none() {
@@ -329,6 +345,15 @@ impl Data {
             }
             _ => Err(format!("ERR unknown command {command}")),
         }
+    }
+}
+
+impl Data {
+    /// The members of a sorted set in their order.
+    fn ranked(&mut self, key: &str) -> Result<Vec<(String, f64)>, String> {
+        let mut ranks = self.ranks(key)?.cloned().unwrap_or_default();
+        ranks.sort_by(|(member, score), (other, others)| score.total_cmp(others).then_with(|| member.cmp(other)));
+        Ok(ranks)
     }
 }
 

@@ -35,13 +35,27 @@ impl fmt::Debug for Interpreter {
     }
 }
 
+/// Strings that are not UTF-8, as the ids of permits, are kept with a character of Unicode's private use area for each byte.
+const BYTES: u32 = 0xF700;
+
 fn word(value: &Value) -> String {
     match value {
-        Value::String(text) => text.to_string_lossy(),
+        Value::String(text) => match text.to_str() {
+            Ok(text) => text.to_owned(),
+            Err(_) => text.as_bytes().iter().filter_map(|byte| char::from_u32(BYTES + u32::from(*byte))).collect(),
+        },
         Value::Integer(number) => number.to_string(),
         Value::Number(number) => number.to_string(),
         other => format!("{other:?}"),
     }
+}
+
+/// The string that [`word`] kept.
+fn text(lua: &Lua, kept: &str) -> mlua::Result<Value> {
+    let byte = |kept: char| u8::try_from(u32::from(kept).wrapping_sub(BYTES)).ok();
+    let bytes: Option<Vec<u8>> = kept.chars().map(byte).collect();
+    let text = lua.create_string(bytes.as_deref().unwrap_or(kept.as_bytes()))?;
+    Ok(Value::String(text))
 }
 
 /// As Redis converts its replies.
@@ -54,8 +68,10 @@ fn to_lua(lua: &Lua, outcome: Result<Output, String>) -> mlua::Result<Value> {
     match outcome {
         Ok(Output::Nil) => Ok(Value::Boolean(false)),
         Ok(Output::Number(number)) => number.into_lua(lua),
-        Ok(Output::Text(text)) => text.into_lua(lua),
-        Ok(Output::List(items)) => items.into_lua(lua),
+        Ok(Output::Text(kept)) => text(lua, &kept),
+        Ok(Output::List(items)) => {
+            items.iter().map(|kept| text(lua, kept)).collect::<mlua::Result<Vec<_>>>()?.into_lua(lua)
+        }
         Ok(Output::Done) => table("ok", "OK"),
         Err(error) => table("err", &error),
     }

@@ -301,3 +301,29 @@ pub(super) async fn a_latch_lets_all_pass_when_it_is_counted_down(place: &Place)
     }
     is_clean(place, &[&one, &other], &[name.to_owned()]).await;
 }
+
+pub(super) async fn permits_are_acquired_all_or_none_and_return_when_their_holder_dies(place: &Place) {
+    let (one, other, name) = (plain(place).await, plain(place).await, "permits");
+    let (mine, theirs) = (one.semaphore(name), other.semaphore(name));
+    mine.set_permits(4).await.expect("it replies");
+    let mut three = mine.acquire(3).await.expect("free");
+    assert!(theirs.try_acquire(2).await.expect("it replies").is_none());
+    let looked = other.stats().total.refused;
+    let waiting = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.acquire(3).await }
+    });
+    until("it to have looked", SOON, || other.stats().total.refused >= looked + 2).await;
+    assert!(three.split(2).expect("it has three").release().await.is_ok() && !three.is_lost());
+    let (permits, took) = within("to be woken", SOON, waiting).await;
+    permits.expect("no panic").expect("acquired").release().await.expect("held");
+    assert!(took < ms(1_000), "{took:?}");
+    three.release().await.expect("held");
+    let forgotten = mine.clone().lease(ms(700)).acquire(4).await.expect("free");
+    let next = within("the end of the lease", SOON, theirs.acquire(4)).await.0.expect("acquired");
+    assert!(forgotten.release().await.is_err());
+    next.release().await.expect("held");
+    assert_eq!(place.ask::<u32>(name, &["GET", name]), 4);
+    let _: u32 = place.ask(name, &["DEL", name]);
+    is_clean(place, &[&one, &other], &[name.to_owned()]).await;
+}

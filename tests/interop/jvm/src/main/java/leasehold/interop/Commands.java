@@ -9,6 +9,7 @@ import java.util.List;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
@@ -21,6 +22,9 @@ final class Commands {
         var command = words.get(0).split(":");
         if (command[0].equals("latch")) {
             return latch(redisson.getCountDownLatch(words.get(1)), command[1], words);
+        }
+        if (command[0].equals("permits")) {
+            return permits(redisson.getPermitExpirableSemaphore(words.get(1)), command[1], words);
         }
         var lock = lock(redisson, command.length > 1 ? command[1] : "plain", words.get(1));
         switch (command[0]) {
@@ -49,6 +53,26 @@ final class Commands {
             }
             case "delete" -> {
                 return latch.delete();
+            }
+            default -> throw new IllegalArgumentException("no such command: " + words);
+        }
+        return "done";
+    }
+
+    /** {@code permits:COMMAND NAME ARGUMENTS…}. Ids have commas between them. */
+    private static Object permits(RPermitExpirableSemaphore permits, String command, List<String> words)
+            throws InterruptedException {
+        switch (command) {
+            case "release" -> permits.release(List.of(words.get(2).split(",")));
+            case "addPermits" -> permits.addPermits((int) number(words, 2));
+            case "acquire" -> {
+                return String.join(",", permits.acquire((int) number(words, 2), number(words, 3), MILLISECONDS));
+            }
+            case "trySetPermits" -> {
+                return permits.trySetPermits((int) number(words, 2));
+            }
+            case "available" -> {
+                return permits.availablePermits();
             }
             default -> throw new IllegalArgumentException("no such command: " + words);
         }

@@ -1,0 +1,136 @@
+//! Permits of a semaphore, in the user's hands.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use super::handle::Holder;
+use crate::{
+    error::{Lost, Result},
+    guard::{Guard, Outcome},
+    redis::Answer,
+};
+
+/// Permits that are held, until [`release`](Permits::release) or drop: see [`Guard`], which has the same methods and errors. You may move
+/// them to another task, and drop them anywhere.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let licences = client.semaphore("licences");
+/// licences.try_set_permits(5).await?;
+/// let mut permits = licences.acquire(3).await?;
+/// let one = permits.split(1).expect("it has three"); // for another task
+/// permits.release().await?;
+/// assert_eq!((one.count(), licences.available().await?), (1, 4));
+/// # Ok(()) }) }
+/// ```
+#[derive(Debug)]
+#[must_use = "the permits are released when this is dropped: write `let _permits = …`"]
+pub struct Permits {
+    guard: Guard,
+    count: u32,
+}
+
+#[allow(clippy::missing_errors_doc, reason = "they are those of `Guard`")]
+impl Permits {
+    pub(super) fn new(guard: Guard, count: u32) -> Permits {
+        Permits { guard, count }
+    }
+
+    #[cfg(feature = "blocking")]
+    pub(crate) fn into_parts(self) -> (Guard, u32) {
+        (self.guard, self.count)
+    }
+
+    /// The number of permits that this value has.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Splits `n` permits off, with a value of their own; `None` unless both then have at least one. Sends no request. The two are
+    /// released one by one. They have one id and one lease, so they are lost together.
+    #[must_use = "the permits that were split off are released when they are dropped"]
+    pub fn split(&mut self, n: u32) -> Option<Permits> {
+        if n == 0 || n >= self.count {
+            return None;
+        }
+        self.count -= n;
+        Some(Permits { guard: self.guard.split(n), count: n })
+    }
+
+    /// Releases the permits. `Ok` means that they were held until the release, as the server confirmed. See [`Guard::unlock`], also for
+    /// the errors and for cancel safety.
+    pub async fn release(self) -> Result<()> {
+        self.guard.unlock().await
+    }
+
+    /// Resolves when the client learns that the permits are lost, and at the latest when [`remaining`](Permits::remaining) is zero. See
+    /// [`Guard::lost`].
+    pub async fn lost(&self) -> Lost {
+        self.guard.lost().await
+    }
+
+    /// A token that is cancelled when the permits are lost, for other tasks. See [`Guard::lost_token`].
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.guard.lost_token()
+    }
+
+    /// True if [`lost`](Permits::lost) would resolve now. Sends no request.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_lost()
+    }
+
+    /// The time for which the permits are certainly held, even if the server never replies again. See [`Guard::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// Checks now on the server that the permits are still held. See [`Guard::check`].
+    pub async fn check(&self) -> Result<()> {
+        self.guard.check().await
+    }
+
+    /// Runs `work`, then releases the permits. If they are lost before, `work` is dropped. See [`Guard::protect`].
+    pub async fn protect<T>(self, work: impl Future<Output = T>) -> Result<T> {
+        self.guard.protect(work).await
+    }
+
+    /// As [`protect`](Permits::protect), but says whether the permits were held until the release. See [`Guard::protect_outcome`].
+    pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> Outcome<T> {
+        self.guard.protect_outcome(work).await
+    }
+
+    /// The id of this hold: 28 hex digits. In Redis, and in Redisson, the ids of its permits are these and four more.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.guard.id()
+    }
+
+    /// The name of the semaphore, without the client's prefix.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.guard.name()
+    }
+}
+
+/// The number of digits that all permits of a hold have in common.
+const OF_HOLD: usize = 28;
+
+/// Permits with the same first digits are those of one hold.
+pub(super) fn holders(answer: &Answer) -> Vec<Holder> {
+    let [_free, taken] = answer.words().unwrap_or_default();
+    let words: Vec<_> = taken.split(' ').collect();
+    let mut holders: BTreeMap<&str, Holder> = BTreeMap::new();
+    for permit in words.chunks_exact(2) {
+        let hold = permit[0].get(..OF_HOLD).unwrap_or(permit[0]);
+        let remaining = permit[1].parse().ok().map(Duration::from_millis);
+        let one = || Holder { id: permit[0].to_owned(), holds: 0, remaining };
+        holders.entry(hold).or_insert_with(one).holds += 1;
+    }
+    holders.into_values().collect()
+}

@@ -1,0 +1,189 @@
+//! The semaphore: Redisson's `RPermitExpirableSemaphore`, byte for byte in Redis. Each permit has a lease, by the server's clock.
+
+use std::time::Duration;
+
+use super::{
+    handle::{Handle, Holder},
+    methods::named,
+    permits::Permits,
+};
+use crate::{
+    client::Client,
+    error::Result,
+    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
+    redis::{Answer, ChannelName, Code},
+    request::WaitLimit,
+    stats::KindLabel,
+};
+
+const TAKEN: ExtraKey = ExtraKey::Suffixed("timeout");
+const MARK: ExtraKey = ExtraKey::Prefixed("leasehold_semaphore_waits");
+const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
+static CHANGE: KindScript = script!("semaphore/permits.lua", "semaphore/change.lua"; TAKEN, RECEIPT);
+
+/// Its holds are shared, and owners of one client do not join them: each has permits of its own.
+static SEMAPHORE: Kind = Kind {
+    channel: ChannelName::Prefixed("redisson_sc"),
+    acquire: script!("semaphore/permits.lua", "semaphore/acquire.lua"; TAKEN, MARK),
+    release: script!("semaphore/permits.lua", "semaphore/release.lua"; TAKEN, MARK),
+    renew: script!("semaphore/permits.lua", "semaphore/renew.lua"; TAKEN),
+    hand_over: None,
+    inspect: script!("semaphore/permits.lua", "semaphore/inspect.lua"; TAKEN),
+    force_unlock: script!("semaphore/permits.lua", "semaphore/inspect.lua"; TAKEN),
+    beside: None,
+    barred_by: None,
+    rules: Rules {
+        label: KindLabel::Semaphore,
+        shared: true,
+        waits: Waits::ForPermits,
+        passes_on: false,
+        ..Rules::PLAIN
+    },
+};
+
+impl Client {
+    /// The semaphore of this name: so many permits for all machines together. Sends nothing; the first call reports a name that cannot
+    /// be used.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let downloads = client.semaphore("downloads");
+    /// downloads.try_set_permits(10).await?; // each process: the first one sets them
+    /// let permits = downloads.acquire(1).await?; // waits while ten downloads run, on all machines
+    /// assert_eq!(downloads.available().await?, 9);
+    /// permits.release().await?; // an error if the permit was lost before
+    /// # Ok(()) }) }
+    /// ```
+    pub fn semaphore(&self, name: &str) -> Semaphore {
+        Semaphore(Handle::new(self, name).non_reentrant())
+    }
+}
+
+/// A semaphore by name. Its permits are set once, by [`try_set_permits`](Semaphore::try_set_permits). While they are not set, calls wait.
+///
+/// * **A permit has a lease.** The client renews it while the [`Permits`] exist. If the process dies, its permits come back when the
+///   lease expires, after 30 s by default, and a waiter acquires them then.
+/// * **All or none.** A call for several permits acquires all of them at once. Waiters of one client are served in the order of their
+///   calls, so one that wants many is not passed by others that want few, and a `try_acquire` behind a waiter gets `None`. Among clients,
+///   a waiter that was refused at several releases leaves a mark on the server. Then released permits are left to it. JVMs ignore the mark.
+/// * **Nobody re-enters.** Each call acquires further permits. A task that holds all permits and calls again waits for itself.
+/// * **Use a name for one kind only.** A latch, or Redisson's `RSemaphore`, of the same name is a number, too: the server cannot tell.
+/// * **A call for more permits than there are** waits, and so do all calls behind it in this client, until more are added.
+///
+/// # Errors
+///
+/// [`Conflict`](crate::Error::Conflict) if the key is not a semaphore. [`Unavailable`](crate::Error::Unavailable) if the server does not
+/// reply for [`outage_timeout`](crate::Builder::outage_timeout): then a change was made once or not at all, and no permit was acquired.
+/// [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or more than 10,000. Others as [`Error`](crate::Error) says.
+/// For "lock" in these messages read "permits".
+///
+/// # Cancel safety
+///
+/// If you drop the future of a change, it was made once or not at all. Dropping another future leaves nothing behind: no permits, and no
+/// place in the queue. Do not keep a future that acquires permits without polling it: see [`Lock::lock`](crate::Lock::lock).
+#[derive(Clone)]
+#[must_use = "this only names a semaphore: call `.acquire(n).await?` or another method on it"]
+pub struct Semaphore(Handle);
+
+named!(Semaphore);
+
+#[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
+impl Semaphore {
+    /// Sets a fixed lease for permits that are acquired with this value. The client does not renew it. See [`Lock::lease`](crate::Lock::lease).
+    #[must_use = "the setting is in the value that this returns"]
+    pub fn lease(self, d: Duration) -> Self {
+        Semaphore(self.0.lease(d))
+    }
+
+    /// Limits how long permits are held: then they are lost, and the client stops renewing. See [`Lock::max_hold`](crate::Lock::max_hold).
+    #[must_use = "the setting is in the value that this returns"]
+    pub fn max_hold(self, d: Duration) -> Self {
+        Semaphore(self.0.max_hold(d))
+    }
+
+    /// Creates the semaphore with so many permits; false if there is one already.
+    pub async fn try_set_permits(&self, n: u32) -> Result<bool> {
+        Ok(self.change("try_set_permits", i64::from(n), "new").await? == Code::Granted)
+    }
+
+    /// Sets how many permits there are in all, free and held. Takes none away from a holder: if more are held, none is free until enough
+    /// were released.
+    pub async fn set_permits(&self, n: u32) -> Result<()> {
+        self.change("set_permits", i64::from(n), "all").await.map(|_changed| ())
+    }
+
+    /// Adds so many permits, or removes them if `n` is negative. Takes none away from a holder.
+    pub async fn add_permits(&self, n: i64) -> Result<()> {
+        self.change("add_permits", n, "more").await.map(|_changed| ())
+    }
+
+    async fn change(&self, what: &'static str, n: i64, how: &'static str) -> Result<Code> {
+        match self.0.change_by(what, (&SEMAPHORE, &CHANGE), n, how).await?.code {
+            code @ (Code::Granted | Code::Held) => Ok(code),
+            _ => Err(self.0.conflict()),
+        }
+    }
+
+    /// The number of free permits: 0 if they were not set. It may be below zero after a change that removed permits that are held.
+    pub async fn available(&self) -> Result<i64> {
+        let answer = self.ask("available", "free").await?;
+        let free = answer.and_then(|answer| answer.words().and_then(|[free]: [&str; 1]| free.parse().ok()));
+        Ok(free.unwrap_or_default())
+    }
+
+    /// The holders of permits. `holds` is the number of permits, and `remaining` is `None` if they never expire, as those of a JVM may.
+    /// The `id` is that of the first of these permits. It begins with [`Permits::id`].
+    pub async fn inspect(&self) -> Result<Vec<Holder>> {
+        Ok(self.ask("inspect", "").await?.map(|answer| super::permits::holders(&answer)).unwrap_or_default())
+    }
+
+    /// `None` if there is no semaphore.
+    async fn ask(&self, what: &'static str, more: &str) -> Result<Option<Answer>> {
+        let answer =
+            self.0.tell(what, (&SEMAPHORE, &SEMAPHORE.inspect), ("", more), self.0.engine.outage_ends()).await?;
+        match answer.code {
+            Code::Held => Ok(Some(answer)),
+            Code::Free => Ok(None),
+            _ => Err(self.0.conflict()),
+        }
+    }
+
+    /// Acquires `n` permits; waits until so many are free at once.
+    pub async fn acquire(&self, n: u32) -> Result<Permits> {
+        let permits = self.take(n, "acquire", WaitLimit::Forever).await?;
+        Ok(permits.expect("a wait without limit ends with permits or an error"))
+    }
+
+    /// Makes one attempt; `None` if fewer than `n` permits are free, or if others wait.
+    pub async fn try_acquire(&self, n: u32) -> Result<Option<Permits>> {
+        self.take(n, "try_acquire", WaitLimit::Once).await
+    }
+
+    /// Waits for `n` permits, but for no longer than `limit`; then `None`. As [`Lock::try_lock_for`](crate::Lock::try_lock_for), it makes a
+    /// last attempt at the end.
+    pub async fn try_acquire_for(&self, n: u32, limit: Duration) -> Result<Option<Permits>> {
+        self.take(n, "try_acquire_for", WaitLimit::of(limit)).await
+    }
+
+    async fn take(&self, n: u32, what: &'static str, limit: WaitLimit) -> Result<Option<Permits>> {
+        let guard = self.0.take_permits(&SEMAPHORE, n, what, limit).await?;
+        Ok(guard.map(|guard| Permits::new(guard, n)))
+    }
+
+    /// Acquires `n` permits, runs `work` while they are held, and releases them. If they are lost, `work` is dropped. The value of
+    /// completed work is returned, even if the release then fails: see [`Guard::protect`](crate::Guard::protect).
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let downloads = client.semaphore("downloads");
+    /// # downloads.try_set_permits(10).await?;
+    /// let page = downloads.with(1, async || "page").await?;
+    /// # assert_eq!(page, "page");
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn with<T, W: Future<Output = T>>(&self, n: u32, work: impl FnOnce() -> W) -> Result<T> {
+        self.acquire(n).await?.protect(work()).await
+    }
+}

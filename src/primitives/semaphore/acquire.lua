@@ -1,0 +1,66 @@
+-- Takes all permits of a hold, or none. Safe to run twice: the second run finds them. While another waiter has a mark, it takes none. A
+-- waiter that was refused several times leaves a mark: released permits are then left to it. So small requests do not starve a large one.
+-- KEYS   semaphore, permits taken, the mark
+-- ARGV   nonce, hold id, lease ms, (unused), 'turn' or 'late' to leave a mark, else another word; channel, publish command ('': publish
+--        nothing)
+-- Reply  granted | busy, ms until a permit or the mark ends (-1: unknown). Also if there is no semaphore | conflict: not a semaphore
+return serve(function(k, a)
+  local semaphore, taken, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+  local how, channel, publish, now = ARGV[a + 5], ARGV[a + 6], ARGV[a + 7], clock()
+  local free = free_permits(semaphore)
+  if not free then
+    return free == nil and 'busy -1 ' or 'conflict'
+  end
+  free = reap(semaphore, taken, free, now, publish, channel)
+  local wanted, permit = permits_of(ARGV[a + 2])
+  local id, ends, missing, scores = string.sub(ARGV[a + 2], 1, 28), now + tonumber(ARGV[a + 3]), wanted, {}
+  for n = 0, wanted - 1 do
+    scores[n] = ends_of(taken, permit(n))
+    missing = missing - (scores[n] and 1 or 0)
+  end
+  local waiter = redis.call('GET', mark)
+  if missing > 0 and (missing > free or (waiter and waiter ~= id)) then
+    local first = redis.call('ZRANGE', taken, '0', '0', 'WITHSCORES')[2]
+    local till = first and tonumber(first) < 922337203685477 and tonumber(first) - now or -1
+    if waiter and waiter ~= id then
+      local left = redis.call('PTTL', mark)
+      till = till < 0 and left or math.min(till, left)
+    elseif (waiter or how == 'turn' or how == 'late') and wanted <= free + redis.call('ZCARD', taken) then
+      redis.call('SET', mark, id, 'PX', '3000')
+    end
+    return string.format('busy %.0f ', till)
+  end
+  -- Others that the mark kept out may take the rest.
+  if waiter == id then
+    if free > missing and publish ~= '' then
+      redis.call(publish, channel, string.format('%.0f', free - missing))
+    end
+    redis.call('DEL', mark)
+  end
+  -- As in Redisson: if the semaphore expires, so do they.
+  local lasts = redis.call('PTTL', semaphore)
+  if missing > 0 then
+    add(semaphore, -missing)
+  end
+  local done, why = pcall(function()
+    for n = 0, wanted - 1 do
+      if not scores[n] or scores[n] < ends then
+        redis.call('ZADD', taken, string.format('%.0f', ends), permit(n))
+      end
+    end
+    if lasts > 0 then
+      redis.call('PEXPIRE', taken, lasts)
+    end
+  end)
+  if not done then
+    -- Not permitted: it takes none.
+    for n = 0, wanted - 1 do
+      if not scores[n] then
+        redis.call('ZREM', taken, permit(n))
+      end
+    end
+    add(semaphore, missing)
+    error(why, 0)
+  end
+  return 'granted'
+end)

@@ -1,0 +1,70 @@
+-- Runs before each script of a semaphore. The semaphore is a string with the number of free permits. The others are members of a sorted
+-- set: 16 bytes each, with the time at which the permit ends (server's clock, in ms; 922337203685477: never).
+-- The id of a hold is 28 hex digits, and 4 more with the number of its permits. A permit is the 14 bytes of the id, and 2 with its number.
+
+-- The server's clock, in ms.
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The number of free permits. nil: there is no semaphore. false: the key is not a number.
+local function free_permits(semaphore)
+  local text = redis.call('GET', semaphore)
+  if text then
+    return string.find(text, '^%-?%d+$') and tonumber(text) or false
+  end
+end
+
+-- The number of the permits of a hold, and a function that returns the n-th, from 0.
+local function permits_of(id)
+  local prefix = string.gsub(string.sub(id, 1, 28), '%x%x', function(pair)
+    return string.char(tonumber(pair, 16))
+  end)
+  return tonumber(string.sub(id, 29), 16), function(n)
+    return prefix .. string.char(math.floor(n / 256), n % 256)
+  end
+end
+
+-- The time at which a permit ends. nil: it is not taken.
+local function ends_of(taken, permit)
+  return tonumber(redis.call('ZSCORE', taken, permit))
+end
+
+local function add(semaphore, permits)
+  redis.call('INCRBY', semaphore, string.format('%.0f', permits))
+end
+
+-- Returns these permits, and publishes how many are free then. `back` has the permits and their ends. It publishes before, as the release
+-- of a lock does. The removal comes first, because a server without memory permits it. If the user may not do the rest, nothing changes.
+-- Returns the number of free permits, and the number of clients that received the message.
+local function give_back(semaphore, taken, free, back, publish, channel)
+  local told = 0
+  if #back == 0 then
+    return free, told
+  end
+  free = free + #back
+  if free > 0 and publish ~= '' then
+    told = redis.call(publish, channel, string.format('%.0f', free))
+  end
+  for _, one in ipairs(back) do
+    redis.call('ZREM', taken, one[1])
+  end
+  local added, why = pcall(add, semaphore, #back)
+  if not added then
+    for _, one in ipairs(back) do
+      redis.call('ZADD', taken, one[2], one[1])
+    end
+    error(why, 0)
+  end
+  return free, told
+end
+
+-- Returns all permits whose time is over, and the number of free permits.
+local function reap(semaphore, taken, free, now, publish, channel)
+  local over, back = redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now)), {}
+  for n, permit in ipairs(over) do
+    back[n] = { permit, '0' }
+  end
+  return (give_back(semaphore, taken, free, back, publish, channel))
+end

@@ -1,0 +1,30 @@
+-- Returns permits of a hold, all but so many, and removes the mark of its waiter. Safe to run twice. Publishes the number of free permits.
+-- KEYS   semaphore, permits taken, the mark
+-- ARGV   nonce, hold id, (unused), number of permits to keep, publish command ('': publish nothing), channel
+-- Reply  released, number of clients that received the message | gone, the same: the permits were not there, or their time was over
+--        conflict: not a semaphore
+return serve(function(k, a)
+  local semaphore, taken, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+  local publish, channel, now = ARGV[a + 5], ARGV[a + 6], clock()
+  local free = free_permits(semaphore)
+  if free == false then
+    return 'conflict'
+  end
+  local taken_now, permit = permits_of(ARGV[a + 2])
+  local back, told = {}, 0
+  local first = free and ends_of(taken, permit(0))
+  for n = tonumber(ARGV[a + 4]), taken_now - 1 do
+    local ends = free and ends_of(taken, permit(n))
+    if ends then
+      back[#back + 1] = { permit(n), string.format('%.0f', ends) }
+    end
+  end
+  free, told = give_back(semaphore, taken, free, back, publish, channel)
+  if ARGV[a + 4] == '0' and redis.call('GET', mark) == string.sub(ARGV[a + 2], 1, 28) then
+    if #back == 0 and free and free > 0 and publish ~= '' then
+      told = redis.call(publish, channel, string.format('%.0f', free))
+    end
+    redis.call('DEL', mark)
+  end
+  return string.format('%s %.0f', first and first > now and 'released' or 'gone', told)
+end)

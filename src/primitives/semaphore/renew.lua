@@ -1,0 +1,19 @@
+-- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks. A permit whose time is over does not come
+-- back. All permits of a hold have one end.
+-- KEYS   semaphore, permits taken
+-- ARGV   nonce, hold id, lease ms or 0, (unused), number of its permits
+-- Reply  kept | gone: the permits are not there, or their time is over
+return serve(function(k, a)
+  local taken, now, lease = KEYS[k + 2], clock(), tonumber(ARGV[a + 3])
+  local _, permit = permits_of(ARGV[a + 2])
+  local ends = ends_of(taken, permit(0))
+  if not ends or ends <= now then
+    return 'gone'
+  end
+  if lease > 0 and now + lease > ends then
+    for n = 0, tonumber(ARGV[a + 5]) - 1 do
+      redis.call('ZADD', taken, 'XX', string.format('%.0f', now + lease), permit(n))
+    end
+  end
+  return 'kept'
+end)

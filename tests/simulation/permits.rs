@@ -1,0 +1,517 @@
+//! Semaphores: clients, and a server by the rules of `src/primitives/semaphore/*.lua`, in random orders. Requests and replies are lost, callers
+//! leave, permits are split, and clients die. After every step: no more permits are certain than there are, the server has those of each
+//! guard, waiters of a client go in order, and none sleeps while it could acquire. `PERMITS_SEED=s` runs one seed.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use crate::lock::{
+    Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
+    Reply, Request, RequestId, Rules, Terms, Ticket,
+};
+
+const ALL: i64 = 5;
+const WATCHDOG: Duration = ms(1_000);
+const MARK: Duration = ms(3_000);
+const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, sure: None };
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A permit: of which client, of which hold, and its number.
+type Permit = (u64, u64, u16);
+
+#[derive(Default)]
+struct Server {
+    now: Moment,
+    free: i64,
+    taken: BTreeMap<Permit, Moment>,
+    mark: Option<((u64, u64), Moment)>,
+    published: bool,
+}
+
+impl Default for Moment {
+    fn default() -> Moment {
+        Moment(1 << 40)
+    }
+}
+
+impl Server {
+    fn of(&self, client: u64, id: HoldId) -> impl Iterator<Item = (Permit, Moment)> + '_ {
+        let (hold, _) = id.of_permits();
+        self.taken.range((client, hold, 0)..=(client, hold, u16::MAX)).map(|(permit, ends)| (*permit, *ends))
+    }
+
+    fn alive(&self, client: u64, id: HoldId) -> usize {
+        self.of(client, id).filter(|(_, ends)| *ends > self.now).count()
+    }
+
+    fn give_back(&mut self, back: Vec<Permit>) {
+        self.free += i64::try_from(back.len()).expect("a few");
+        self.published |= !back.is_empty() && self.free > 0;
+        back.iter().for_each(|permit| _ = self.taken.remove(permit));
+    }
+
+    fn reap(&mut self) {
+        let over = self.taken.iter().filter(|(_, ends)| **ends <= self.now).map(|(permit, _)| *permit).collect();
+        self.give_back(over);
+    }
+
+    fn run(&mut self, client: u64, request: Request) -> Reply {
+        self.mark.take_if(|(_, till)| *till <= self.now);
+        match request {
+            Request::Acquire { id, lease, how, .. } => self.acquire(client, id, lease, how),
+            Request::Release { id, count, .. } => self.release(client, id, count),
+            Request::Renew { id, lease, count, .. } => self.renew(client, id, lease, count),
+            Request::HandOver { .. } => panic!("permits are not handed over"),
+        }
+    }
+
+    fn acquire(&mut self, client: u64, id: HoldId, lease: Duration, how: How) -> Reply {
+        let ((hold, wanted), ends) = (id.of_permits(), self.now + lease);
+        self.reap();
+        let missing = i64::from(wanted) - i64::try_from(self.of(client, id).count()).expect("a few");
+        let theirs = self.mark.filter(|(waiter, _)| *waiter != (client, hold));
+        if missing > 0 && (missing > self.free || theirs.is_some()) {
+            let ends = self.taken.values().chain(theirs.iter().map(|(_, till)| till)).min();
+            let left = ends.map(|ends| ends.since(self.now));
+            let may_mark = i64::from(wanted) <= ALL && theirs.is_none();
+            if may_mark && (self.mark.is_some() || matches!(how, How::Turn | How::Late)) {
+                self.mark = Some(((client, hold), self.now + MARK));
+            }
+            return Reply::Busy { left, by: Mode::Shared, own: None };
+        }
+        self.free -= missing;
+        self.published |= self.mark.take_if(|(waiter, _)| *waiter == (client, hold)).is_some() && self.free > 0;
+        for permit in 0..wanted {
+            let known = self.taken.entry((client, hold, permit)).or_insert(ends);
+            *known = ends.max(*known);
+        }
+        Reply::Granted(None)
+    }
+
+    fn release(&mut self, client: u64, id: HoldId, keep: u32) -> Reply {
+        let is_held = self.alive(client, id) > 0;
+        let back = self.of(client, id).map(|(permit, _)| permit).filter(|permit| u32::from(permit.2) >= keep).collect();
+        self.give_back(back);
+        if keep == 0 && self.mark.take_if(|(waiter, _)| *waiter == (client, id.of_permits().0)).is_some() {
+            self.published |= self.free > 0;
+        }
+        if is_held { Reply::Released { receivers: 0 } } else { Reply::Gone }
+    }
+
+    fn renew(&mut self, client: u64, id: HoldId, lease: Option<Duration>, count: u32) -> Reply {
+        if self.alive(client, id) == 0 {
+            return Reply::Gone;
+        }
+        let (hold, _) = id.of_permits();
+        for (permit, ends) in self.taken.range_mut((client, hold, 0)..(client, hold, count as u16)) {
+            assert_eq!(permit.0, client);
+            *ends = lease.map_or(*ends, |lease| (self.now + lease).max(*ends));
+        }
+        Reply::Kept { admits: false, left: None }
+    }
+}
+
+struct Client {
+    id: u64,
+    state: LockState,
+    config: Config,
+    /// Not run yet, and run without a reply so far.
+    there: VecDeque<(RequestId, Request)>,
+    back: VecDeque<(RequestId, Reply)>,
+    messages: u32,
+    listens: bool,
+    waiting: BTreeMap<u64, u16>,
+    guards: BTreeMap<u64, u32>,
+    unlocking: Vec<u64>,
+    tickets: u64,
+}
+
+struct World {
+    seed: u64,
+    rng: fastrand::Rng,
+    server: Server,
+    clients: Vec<Client>,
+    died: u64,
+}
+
+impl Client {
+    fn new(id: u64, publishes: bool) -> Client {
+        let config = Config {
+            watchdog: WATCHDOG,
+            command_timeout: ms(300),
+            outage_timeout: ms(20_000),
+            handovers: 16,
+            round_trip: ms(1),
+            publishes,
+        };
+        let state = LockState::new(Numbers::after(0));
+        let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());
+        let (messages, listens, unlocking, tickets) = (0, false, Vec::new(), 0);
+        Client { id, state, config, there, back, messages, listens, waiting, guards, unlocking, tickets }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.there.is_empty() && self.back.is_empty() && self.messages == 0
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let publishes = rng.u8(..4) > 0;
+        let clients = (0..rng.u64(1..4)).map(|id| Client::new(id, publishes)).collect();
+        let server = Server { free: ALL, ..Server::default() };
+        World { seed, rng, server, clients, died: 100 }
+    }
+
+    fn now(&self) -> Moment {
+        self.server.now
+    }
+
+    fn feed(&mut self, at: usize, event: Event) {
+        self.server.now = self.server.now + Duration::from_nanos(1); // no two events at one moment
+        let (now, mut actions) = (self.now(), Vec::new());
+        let client = &mut self.clients[at];
+        let mut cx = Cx { now, config: &client.config, rules: &RULES, actions: &mut actions };
+        client.state.handle(event, &mut cx);
+        for action in actions {
+            self.act(at, action);
+        }
+    }
+
+    fn act(&mut self, at: usize, action: Action) {
+        let client = &mut self.clients[at];
+        match action {
+            Action::Send(id, request) => client.there.push_back((id, request)),
+            Action::Notify(Ticket(ticket), outcome) => self.notified(at, ticket, outcome),
+            Action::Lost(Ticket(ticket), loss) => {
+                let hold = client.state.hold_of(Ticket(ticket));
+                assert!(hold.is_none() && client.guards.contains_key(&ticket), "seed {}", self.seed);
+                assert!(loss != Loss::MaxHold, "seed {}", self.seed);
+            }
+            Action::Subscribe(Channel::Name) => client.listens = true,
+            Action::Unsubscribe(Channel::Name) => client.listens = false,
+            Action::Left { .. } | Action::Ended(..) => {}
+            other => panic!("of a semaphore: {other:?}"),
+        }
+    }
+
+    fn notified(&mut self, at: usize, ticket: u64, outcome: Outcome) {
+        let (seed, client) = (self.seed, &mut self.clients[at]);
+        if let Some(index) = client.unlocking.iter().position(|known| *known == ticket) {
+            client.unlocking.swap_remove(index);
+            return assert!(!matches!(outcome, Outcome::Acquired | Outcome::Busy), "seed {seed}: {outcome:?}");
+        }
+        let Some(wanted) = client.waiting.remove(&ticket) else {
+            return assert_eq!(outcome, Outcome::StartAgain, "seed {seed}");
+        };
+        match outcome {
+            Outcome::Acquired => {
+                let first = client.waiting.keys().next().is_none_or(|first| *first > ticket);
+                assert!(first, "seed {seed}: {ticket} goes before {:?}", client.waiting);
+                let (hold, ..) = client.state.hold_of(Ticket(ticket)).expect("it was acquired");
+                assert_eq!(hold.of_permits().1, wanted, "seed {seed}: as many as were wanted");
+                client.guards.insert(ticket, u32::from(wanted));
+            }
+            Outcome::Busy | Outcome::StartAgain | Outcome::Unavailable | Outcome::Closed => {}
+            Outcome::Lost(loss) => assert_eq!(loss, Loss::Expired, "seed {seed}"),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+
+    fn acquire(&mut self, at: usize) {
+        let permits = self.rng.u16(1..=4);
+        let lease = (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..900)));
+        let limit = match self.rng.u8(..6) {
+            0 => Limit::Once,
+            1 => Limit::Until(self.now() + ms(self.rng.u64(..400))),
+            _ => Limit::Forever,
+        };
+        let client = &mut self.clients[at];
+        client.tickets += 1;
+        let ticket = client.tickets;
+        client.waiting.insert(ticket, permits);
+        let terms = Terms { mode: Mode::Shared, lease, permits, ..Terms::default() };
+        self.feed(at, Event::Acquire { ticket: Ticket(ticket), owner: Owner(ticket), terms, limit });
+        if self.clients[at].guards.contains_key(&ticket) {
+            self.feed(at, Event::Seen(Ticket(ticket)));
+        }
+    }
+
+    /// Callers look at what they got.
+    fn look(&mut self, at: usize) {
+        let guards: Vec<_> = self.clients[at].guards.keys().copied().collect();
+        guards.into_iter().for_each(|guard| self.feed(at, Event::Seen(Ticket(guard))));
+    }
+
+    fn leave(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let all: Vec<_> = client.guards.keys().chain(client.waiting.keys()).copied().collect();
+        let Some(ticket) = self.rng.choice(all) else { return };
+        let was_guard = client.guards.remove(&ticket).is_some();
+        client.waiting.remove(&ticket);
+        if was_guard && self.rng.bool() {
+            client.unlocking.push(ticket);
+            return self.feed(at, Event::Unlock(Ticket(ticket)));
+        }
+        self.feed(at, Event::Dropped(Ticket(ticket)));
+    }
+
+    fn split(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let Some((guard, share)) = client.guards.iter().find(|(_, share)| **share > 1).map(|(a, b)| (*a, *b)) else {
+            return;
+        };
+        let part = self.rng.u32(1..share);
+        client.tickets += 1;
+        client.state.split(Ticket(guard), (Ticket(client.tickets), part));
+        client.guards.insert(guard, share - part);
+        client.guards.insert(client.tickets, part);
+    }
+
+    fn run_next(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let Some((id, request)) = client.there.pop_front() else { return };
+        let reply = self.server.run(client.id, request);
+        client.back.push_back((id, reply));
+        if std::mem::take(&mut self.server.published) {
+            let heard = self.clients.iter_mut().filter(|client| client.listens && client.config.publishes);
+            heard.for_each(|client| client.messages += 1);
+        }
+    }
+
+    fn reply_next(&mut self, at: usize) {
+        let Some((id, reply)) = self.clients[at].back.pop_front() else { return };
+        self.feed(at, Event::Replied(id, reply));
+    }
+
+    /// The server runs some of the requests that are under way, and no reply comes.
+    fn cut(&mut self, at: usize) {
+        for _ in 0..self.rng.usize(..=self.clients[at].there.len()) {
+            self.run_next(at);
+        }
+        let client = &mut self.clients[at];
+        let lost = client.back.drain(..).map(|(id, _)| id).collect::<Vec<_>>();
+        let lost: Vec<_> = lost.into_iter().chain(client.there.drain(..).map(|(id, _)| id)).collect();
+        client.messages = 0;
+        lost.into_iter().for_each(|id| self.feed(at, Event::Unknown(id)));
+        self.feed(at, Event::Reconnected);
+        self.subscribe(at);
+    }
+
+    fn subscribe(&mut self, at: usize) {
+        if self.clients[at].listens && self.clients[at].config.publishes {
+            self.feed(at, Event::Unsubscribed(Channel::Name));
+            self.feed(at, Event::Subscribed(Channel::Name));
+        }
+    }
+
+    fn die(&mut self, at: usize) {
+        self.died += 1;
+        self.clients[at] = Client::new(self.died, self.clients[at].config.publishes);
+    }
+
+    /// Time passes, and timers are served.
+    fn pass(&mut self, time: Duration) {
+        let (end, mut served) = (self.now() + time, 0);
+        loop {
+            let due = |client: &Client| client.state.due(&client.config);
+            let next = self.clients.iter().enumerate().filter_map(|(at, client)| Some((due(client)?, at))).min();
+            let Some((due, at)) = next.filter(|(due, _)| *due <= end) else { break };
+            self.server.now = due.max(self.now());
+            self.feed(at, Event::Due);
+            served += 1;
+            assert!(served < 1_000, "seed {}: the same timer is due again and again", self.seed);
+        }
+        self.server.now = end.max(self.now());
+    }
+
+    fn step(&mut self) {
+        let at = self.rng.usize(..self.clients.len());
+        match self.rng.u8(..100) {
+            0..=11 => self.acquire(at),
+            12..=19 => self.leave(at),
+            20..=23 => self.split(at),
+            24..=49 => self.run_next(at),
+            50..=74 => self.reply_next(at),
+            75..=79 => self.look(at),
+            80..=86 => self.hear(at),
+            87..=88 => self.cut(at),
+            89 if self.rng.u8(..4) == 0 => self.die(at),
+            90..=98 => {
+                let longest = if self.rng.u8(..9) == 0 { 800 } else { 30 };
+                let time = ms(self.rng.u64(..longest));
+                self.pass(time);
+            }
+            _ => self.subscribe(at),
+        }
+        self.check();
+    }
+
+    fn hear(&mut self, at: usize) {
+        if self.clients[at].messages > 0 {
+            self.clients[at].messages -= 1;
+            self.feed(at, Event::Message(Channel::Name));
+        }
+    }
+
+    fn check(&self) {
+        let (now, seed) = (self.now(), self.seed);
+        assert_eq!(self.server.free + self.server.taken.len() as i64, ALL, "seed {seed}");
+        assert!(self.server.free >= 0, "seed {seed}");
+        let mut certain = 0;
+        for client in &self.clients {
+            let mut holds: BTreeMap<HoldId, u32> = BTreeMap::new();
+            for (guard, share) in &client.guards {
+                if client.state.certain_until(Ticket(*guard), now).is_some() {
+                    let (hold, ..) = client.state.hold_of(Ticket(*guard)).expect("it is held");
+                    *holds.entry(hold).or_default() += share;
+                }
+            }
+            certain += holds.values().sum::<u32>();
+            for (hold, share) in holds {
+                let there = self.server.alive(client.id, hold);
+                assert!(there >= share as usize, "seed {seed}: {share} of {hold:?} are certain, and {there} there");
+            }
+            let held: u32 = client.state.holds().map(|(_, (_, count, _))| count as u32).sum();
+            assert!(held <= ALL as u32 + 4, "seed {seed}");
+        }
+        assert!(i64::from(certain) <= ALL, "seed {seed}: {certain} are certain");
+    }
+
+    /// Everything arrives. Whoever could acquire is about to.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let Some(at) = self.clients.iter().position(|client| !client.is_quiet()) else { return };
+            self.run_next(at);
+            self.reply_next(at);
+            self.hear(at);
+            self.look(at);
+            self.check();
+        }
+        panic!("seed {}: requests without end", self.seed);
+    }
+
+    fn nobody_sleeps(&self) {
+        let mark = self.server.mark.filter(|(_, till)| *till > self.now());
+        for client in &self.clients {
+            let Some((_, wanted)) = client.waiting.first_key_value() else { continue };
+            let is_next = mark.is_none_or(|((owner, _), _)| owner == client.id);
+            if is_next && i64::from(*wanted) <= self.server.free {
+                let due = client.state.due(&client.config).expect("it waits");
+                let naps = due.since(self.now());
+                let most = if client.config.publishes { ms(10) } else { ms(201) }; // a request may be sent again
+                assert!(naps <= most, "seed {}: {:?} sleeps for {naps:?}", self.seed, client.waiting);
+            }
+        }
+    }
+
+    /// All leave in some order, and nothing is left.
+    fn end(&mut self) {
+        for _ in 0..400 {
+            for at in 0..self.clients.len() {
+                self.subscribe(at);
+            }
+            self.settle();
+            self.nobody_sleeps();
+            self.pass(ms(3));
+            let at = self.rng.usize(..self.clients.len());
+            if let Some(guard) = self.clients[at].guards.keys().next().copied() {
+                self.clients[at].guards.remove(&guard);
+                self.feed(at, Event::Dropped(Ticket(guard)));
+            }
+            self.check();
+        }
+        for _ in 0..60 {
+            self.pass(ms(500));
+            self.settle();
+            let guards: Vec<_> = (0..self.clients.len())
+                .flat_map(|at| self.clients[at].guards.keys().map(move |guard| (at, *guard)).collect::<Vec<_>>())
+                .collect();
+            for (at, guard) in guards {
+                self.clients[at].guards.remove(&guard);
+                self.feed(at, Event::Dropped(Ticket(guard)));
+            }
+        }
+        self.server.reap();
+        for client in &self.clients {
+            assert!(client.waiting.is_empty(), "seed {}: {:?} wait forever", self.seed, client.waiting);
+            assert!(client.unlocking.is_empty() && client.state.is_quiet(), "seed {}", self.seed);
+        }
+        assert_eq!(self.server.free, ALL, "seed {}", self.seed);
+        assert!(self.server.mark.is_none_or(|(_, till)| till <= self.now()), "seed {}", self.seed);
+    }
+}
+
+/// A client alone, with so many permits held and a waiter that nobody notifies.
+fn held_and_wanted(held: u16, wanted: u16) -> World {
+    let mut world = World { clients: vec![Client::new(0, false)], ..World::new(0) };
+    for (ticket, permits) in [(1, held), (2, wanted)] {
+        let terms = Terms { mode: Mode::Shared, permits, ..Terms::default() };
+        world.clients[0].waiting.insert(ticket, permits);
+        let (owner, limit) = (Owner(ticket), Limit::Forever);
+        world.feed(0, Event::Acquire { ticket: Ticket(ticket), owner, terms, limit });
+        world.settle();
+    }
+    world.clients[0].tickets = 2;
+    assert!(world.clients[0].waiting.contains_key(&2));
+    world
+}
+
+#[test]
+fn a_waiter_requests_as_soon_as_a_part_is_released() {
+    let mut world = held_and_wanted(4, 2);
+    world.clients[0].state.split(Ticket(1), (Ticket(3), 1));
+    world.clients[0].guards = BTreeMap::from([(1, 3), (3, 1)]);
+    world.feed(0, Event::Dropped(Ticket(3)));
+    world.clients[0].guards.remove(&3);
+    world.settle();
+    assert_eq!((world.server.free, &world.clients[0].guards), (0, &BTreeMap::from([(1, 3), (2, 2)])));
+}
+
+#[test]
+fn a_waiter_for_fewer_permits_requests_as_soon_as_it_is_first() {
+    let mut world = held_and_wanted(3, 4);
+    let terms = Terms { mode: Mode::Shared, permits: 2, ..Terms::default() };
+    world.clients[0].waiting.insert(3, 2);
+    world.feed(0, Event::Acquire { ticket: Ticket(3), owner: Owner(3), terms, limit: Limit::Forever });
+    world.settle();
+    assert_eq!(world.clients[0].guards.len(), 1, "it waits behind the other");
+    world.clients[0].waiting.remove(&2);
+    world.feed(0, Event::Dropped(Ticket(2)));
+    world.settle();
+    assert!(world.clients[0].guards.contains_key(&3));
+}
+
+/// The first waiter has left while its request was under way: its permits are not those of the next one.
+#[test]
+fn a_grant_for_another_number_is_released() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0) };
+    for (ticket, permits) in [(1, 4), (2, 1)] {
+        let terms = Terms { mode: Mode::Shared, permits, ..Terms::default() };
+        world.clients[0].waiting.insert(ticket, permits);
+        let (owner, limit) = (Owner(ticket), Limit::Forever);
+        world.feed(0, Event::Acquire { ticket: Ticket(ticket), owner, terms, limit });
+    }
+    world.clients[0].waiting.remove(&1);
+    world.feed(0, Event::Dropped(Ticket(1)));
+    world.settle();
+    assert_eq!((world.server.free, &world.clients[0].guards), (ALL - 1, &BTreeMap::from([(2, 1)])));
+}
+
+#[test]
+fn random_orders() {
+    let one = std::env::var("PERMITS_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
+    for seed in one.map_or(0..2_000, |seed| seed..seed + 1) {
+        let mut world = World::new(seed);
+        for _ in 0..400 {
+            world.step();
+        }
+        world.end();
+    }
+}
