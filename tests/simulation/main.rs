@@ -4,7 +4,7 @@
 //! * `seeds` runs clients, a network and a server from a seed: clocks of different speed, lost and late requests, closed connections, a
 //!   server that restarts or loses its data, callers that are cancelled or not polled. It checks the rules below after every step. Settings:
 //!   `SEEDS=n` or `SIMULATION_SECONDS=n` for the length, `FROM=s` for the first seed (else new ones), `SEED=s` prints one seed step by step,
-//!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write` or `fair`, `FIRST=1` stops at the first finding.
+//!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write`, `fair` or `latch`, `FIRST=1` stops at the first finding.
 //! * `crowd` lets thousands of waiters for a fair lock leave at once, and counts requests.
 //! * `latch` checks who passes at a latch, and what is sent. `permits` runs clients of a semaphore, with rules of their own.
 //! * `exclusive_orders`, `read_write_orders`, `fair_orders` and `latch_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.

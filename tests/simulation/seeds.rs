@@ -7,7 +7,7 @@ use std::{
 
 use crate::{server::Kind, world::World};
 
-const KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::ReadWrite, Kind::Fair];
+const KINDS: [Kind; 5] = [Kind::Plain, Kind::Fenced, Kind::ReadWrite, Kind::Fair, Kind::Latch];
 
 fn var(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -20,6 +20,7 @@ fn kinds() -> Vec<Kind> {
         "fenced" => vec![Kind::Fenced],
         "read-write" => vec![Kind::ReadWrite],
         "fair" => vec![Kind::Fair],
+        "latch" => vec![Kind::Latch],
         _ => KINDS.to_vec(),
     }
 }
@@ -37,6 +38,7 @@ struct Findings {
     grants: u64,
     confirmed: u64,
     handed: u64,
+    passed: u64,
     bad: Vec<u64>,
     kinds: BTreeMap<String, u64>,
 }
@@ -48,6 +50,7 @@ impl Findings {
         self.grants += world.grants;
         self.confirmed += world.confirmed;
         self.handed += world.handed;
+        self.passed += world.passed;
         let Err(error) = ended else { return };
         let kind: String = error.chars().filter(|c| c.is_alphabetic() || *c == ' ').take(40).collect();
         let times = self.kinds.entry(kind).or_insert(0);
@@ -61,14 +64,15 @@ impl Findings {
     fn print(&self, from: u64, time: Duration) {
         let rate = |n: u64| n as f64 / time.as_secs_f64();
         println!(
-            "{} seeds from {from} in {:.1} s: {:.0}/s, {:.0} steps/s, {} grants, {} unlocks confirmed, {} handed over",
+            "{} seeds from {from} in {:.1} s: {:.0}/s, {:.0} steps/s, {} grants, {} unlocks confirmed, {} handed over, {} passed",
             self.seeds,
             time.as_secs_f64(),
             rate(self.seeds),
             rate(self.steps),
             self.grants,
             self.confirmed,
-            self.handed
+            self.handed,
+            self.passed
         );
     }
 }

@@ -84,6 +84,8 @@ enum Step {
     Fault,
     /// A process joins the queue on the server and is killed.
     Killed,
+    /// Another process counts a latch down, or sets it again.
+    Gate,
     Caller {
         client: usize,
         owner: usize,
@@ -102,6 +104,8 @@ struct Call {
     stale: Vec<FieldId>,
     /// It must have ended by then.
     by: Option<u64>,
+    /// The latch was open at the call, or since.
+    was_open: bool,
     what: What,
 }
 
@@ -328,6 +332,7 @@ pub(crate) struct World {
     pub(crate) grants: u64,
     pub(crate) confirmed: u64,
     pub(crate) handed: u64,
+    pub(crate) passed: u64,
     pub(crate) seen: BTreeMap<String, u64>,
 }
 
@@ -383,6 +388,7 @@ impl World {
             grants: 0,
             confirmed: 0,
             handed: 0,
+            passed: 0,
             seen: BTreeMap::new(),
         };
         world.begin();
@@ -402,6 +408,9 @@ impl World {
         }
         if self.kind == Kind::Fair && self.rng.u8(..4) == 0 {
             self.after(50 * MS, Step::Killed);
+        }
+        if self.kind == Kind::Latch {
+            self.after(5 * MS, Step::Gate);
         }
     }
 
@@ -560,6 +569,10 @@ impl World {
         self.count(|| format!("{} -> {outcome:?}", format!("{:?}", call.what).split(' ').next().unwrap_or_default()));
         match (call.what, outcome) {
             (What::Wait, Outcome::Acquired) => return self.acquired(client, ticket, call),
+            (What::Wait, Outcome::Passed) if !call.was_open => {
+                return Err(format!("{client} {ticket:?} passed a latch that was not open"));
+            }
+            (What::Wait, Outcome::Passed) => self.passed += 1,
             (What::Wait, Outcome::Unavailable) if !self.is_troubled() => {
                 return Err(format!("{client} {ticket:?}: unavailable without trouble"));
             }
@@ -736,6 +749,7 @@ impl World {
             Step::GiveUp { .. } => {}
             Step::Fault => self.fault()?,
             Step::Killed => self.killed(),
+            Step::Gate => self.turn_gate(),
             Step::Caller { client, owner } => self.caller(client, owner)?,
         }
         self.look()?;
@@ -755,6 +769,9 @@ impl World {
         }
         if self.kind == Kind::Fair && matches!(request, Request::HandOver { .. }) {
             return Err(format!("{client} hands over a fair lock"));
+        }
+        if self.kind == Kind::Latch && !matches!(request, Request::Acquire { how: How::Look, .. }) {
+            return Err(format!("{client} does more than look at a latch: {request:?}"));
         }
         let (listeners, before) = (self.listeners(client), self.server.queue());
         let (reply, published) = self.server.run(self.server_time(), client as u8, request, listeners);
@@ -913,6 +930,16 @@ impl World {
         }
     }
 
+    fn turn_gate(&mut self) {
+        if !self.ending {
+            let (_, published) = self.server.force(self.listeners(usize::MAX));
+            self.say(|| format!("-- the latch turns: {:?}", self.server));
+            self.publish(published);
+            let next = self.rng.u64(1..150) * MS;
+            self.after(next, Step::Gate);
+        }
+    }
+
     fn unsubscribe(&mut self, client: usize) -> Check {
         self.say(|| format!("-- subscription of {client} ends"));
         let channels: Vec<_> =
@@ -936,7 +963,8 @@ impl World {
     // ---- callers ----
 
     fn new_call(&self, owner: usize, terms: Terms, by: Option<u64>, what: What) -> Call {
-        Call { owner, terms, since: self.t, is_nested: false, stale: Vec::new(), by, what }
+        let was_open = self.is_open();
+        Call { owner, terms, since: self.t, is_nested: false, stale: Vec::new(), by, was_open, what }
     }
 
     fn call(&mut self, client: usize, call: Call) -> Ticket {
@@ -1042,7 +1070,14 @@ impl World {
         }
     }
 
+    fn is_open(&self) -> bool {
+        self.kind == Kind::Latch && self.server.admits(Mode::Exclusive)
+    }
+
     fn terms(&mut self) -> Terms {
+        if self.kind == Kind::Latch {
+            return Terms::default();
+        }
         let rng = &mut self.rng;
         let is_read = self.kind == Kind::ReadWrite && rng.u8(..100) < 60;
         Terms {
@@ -1106,6 +1141,10 @@ impl World {
 
     fn look(&mut self) -> Check {
         self.server.pass_to(self.server_time());
+        if self.is_open() {
+            let calls = self.clients.iter_mut().flat_map(|one| one.calls.values_mut());
+            calls.for_each(|call| call.was_open = true);
+        }
         let mark = self.server.mark().filter(|mark| mark.mode == Mode::Exclusive);
         self.mark = mark.map(|mark| self.mark.filter(|(known, _)| *known == mark).unwrap_or((mark, self.t)));
         let mut certain = Vec::new();
@@ -1219,8 +1258,8 @@ impl World {
             self.freed &= self.kind != Kind::Fair; // the next release counts
         }
         self.behind_dead = self.free_since.is_some() && (self.behind_dead || self.server.has_dead());
-        // Where a lease ends nobody is told, and others sleep as long as they were told that it lasts.
-        let bound = match (self.is_troubled(), self.freed) {
+        // Where a lease ends nobody is told, and others sleep as long as they were told that it lasts. A latch has no lease.
+        let bound = match (self.is_troubled(), self.freed || self.kind == Kind::Latch) {
             (true, _) => 8_000,
             (false, true) => 60,
             (false, false) => 5_100,

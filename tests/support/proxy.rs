@@ -13,6 +13,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
     thread,
@@ -125,6 +126,7 @@ impl Proxy {
             server: watch::Sender::new(server.into()),
             plan: Mutex::default(),
             mode: watch::Sender::new(Mode::Pass),
+            swallows: AtomicU64::new(0),
             cut: Notify::new(),
         });
         let (listen, wishes) = mpsc::unbounded_channel();
@@ -173,6 +175,7 @@ impl Proxy {
     }
 
     pub(crate) fn set(&self, mode: Mode) {
+        self.shared.swallows.fetch_add(u64::from(mode == Mode::Swallow), Ordering::SeqCst);
         self.shared.mode.send_replace(mode);
     }
 
@@ -269,6 +272,8 @@ struct Shared {
     server: watch::Sender<SocketAddr>,
     plan: Mutex<Plan>,
     mode: watch::Sender<Mode>,
+    /// How often everything was swallowed so far. A connection may not see a mode that lasts for a moment only.
+    swallows: AtomicU64,
     cut: Notify,
 }
 
@@ -495,6 +500,8 @@ struct Pipe<'a, R, W> {
     buffer: BytesMut,
     shared: &'a Shared,
     mode: watch::Receiver<Mode>,
+    /// How often everything was swallowed before it began.
+    swallows: u64,
     /// Something was swallowed, so nothing may pass any more.
     silent: bool,
     /// When the last bytes came.
@@ -504,7 +511,8 @@ struct Pipe<'a, R, W> {
 impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<'a, R, W> {
     fn new(from: R, to: W, shared: &'a Shared) -> Pipe<'a, R, W> {
         let mode = shared.mode.subscribe();
-        Pipe { from, to, buffer: BytesMut::new(), shared, mode, silent: false, arrived: Instant::now() }
+        let swallows = shared.swallows.load(Ordering::SeqCst);
+        Pipe { from, to, buffer: BytesMut::new(), shared, mode, swallows, silent: false, arrived: Instant::now() }
     }
 
     /// The next whole frame, when it may pass; `None` at the end.
@@ -512,6 +520,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<'a, R, W> {
         loop {
             let mode = self.mode.wait_for(|mode| *mode != Mode::Stall).await.map(|mode| *mode);
             self.silent |= mode.map_err(io::Error::other)? == Mode::Swallow;
+            self.silent |= self.shared.swallows.load(Ordering::SeqCst) > self.swallows;
             if self.silent {
                 self.buffer.clear();
             }
