@@ -239,7 +239,7 @@ async fn what_is_not_a_latch_is_a_conflict() {
     let server = Server::start();
     let client = plain(&server).await;
     let latch = client.latch("x");
-    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["HSET", "x", "field", "1"]] {
+    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["SET", "x", "007"], &["HSET", "x", "field", "1"]] {
         let _: redis::Value = server.ask(put);
         let dump = || server.ask::<Vec<u8>>(&["DUMP", "x"]);
         let before = dump();
@@ -255,7 +255,7 @@ async fn what_is_not_a_latch_is_a_conflict() {
         assert_eq!(dump(), before);
         let _: u32 = server.ask(&["DEL", "x"]);
     }
-    assert_eq!(client.stats().total.failed, 6);
+    assert_eq!(client.stats().total.failed, 8);
     for count in ["0", "-3"] {
         let _: String = server.ask(&["SET", "x", count]);
         latch.wait().await.expect("it is not above zero");
