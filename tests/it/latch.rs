@@ -524,6 +524,26 @@ async fn closing_ends_those_that_wait() {
     }
 }
 
+/// A request that only looks leaves nothing on the server, so a client that closes does not wait for its reply.
+#[tokio::test]
+async fn closing_waits_for_no_look() {
+    let server = Server::start();
+    for leaves in [false, true] {
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder).await;
+        client.latch("x").try_set_count(1).await.expect("answered");
+        proxy.set(Mode::Stall);
+        let waiting = spawn(&client.latch("x"));
+        until("it to wait", SOON, || client.stats().now.waiting == 1).await;
+        if leaves {
+            waiting.abort();
+            until("it to leave", SOON, || client.stats().now.waiting == 0).await;
+        }
+        within("the end", ms(1_000), client.close()).await.0.expect("nothing was held");
+        proxy.set(Mode::Pass);
+    }
+}
+
 /// A process that shuts down may still count down, as it may release locks.
 #[tokio::test]
 async fn a_client_that_shuts_down_can_count_down() {
