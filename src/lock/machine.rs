@@ -167,9 +167,7 @@ impl LockState {
     /// is sent again for as long.
     fn note_shared(&mut self, cx: &Cx<'_>) {
         let asking = match &self.wanted {
-            Wanted::One(Attempt::Asking(asking)) if matches!(asking.how, How::Beside(_)) => {
-                Some(cx.gone_by(asking.lease))
-            }
+            Wanted::One(Attempt::Asking(asking)) if asking.only.is_some() => Some(cx.gone_by(asking.lease)),
             _ => None,
         };
         let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();

@@ -365,6 +365,27 @@ fn a_lost_write_hold_ends_with_its_lease_after_a_read_hold() {
     assert_eq!(client.requests, [], "it is gone");
 }
 
+/// The requests of a reader beside a writer get no reply, but the server runs them, so they extend the lease of both. The release of the writer
+/// does not arrive: it is sent for as long.
+#[test]
+fn a_write_hold_is_released_for_as_long_as_a_read_hold_in_doubt_may_keep_it() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.config.outage_timeout = ms(600_000);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.end(is_attempt, Event::Unknown);
+    client.unlock(1);
+    let mut last = BTreeMap::new();
+    for second in 0..120 {
+        for (id, request) in std::mem::take(&mut client.requests) {
+            last.insert(is_release(request), second);
+            client.feed(if is_release(request) { Event::NotNow(id) } else { Event::Unknown(id) });
+        }
+        client.pass(ms(1_000));
+    }
+    assert!(last[&true] >= 118 && last[&false] >= 118, "{last:?}");
+}
+
 /// A writer of this client was granted the lock, so the readers that shared a hold of it were forced open.
 #[test]
 fn readers_are_lost_once_a_writer_of_their_own_client_was_granted() {
