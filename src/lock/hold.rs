@@ -165,6 +165,10 @@ impl LostHold {
         self.hold.mode
     }
 
+    pub(crate) fn until(&self) -> Moment {
+        self.until
+    }
+
     pub(crate) fn needs_time(&self, now: Moment) -> bool {
         self.until > now
     }

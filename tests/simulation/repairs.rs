@@ -1281,6 +1281,30 @@ fn a_lost_reader_keeps_the_lock_for_no_longer_than_its_own_lease() {
     }
 }
 
+/// The same if another reader of this hold needed a longer lease, and has left. The server keeps the hold for that lease.
+#[test]
+fn a_lost_reader_does_not_keep_the_long_lease_of_another() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, Terms { max_hold: Some(ms(500)), ..READ }, Limit::Forever);
+    client.reply(kept(ms(30_000)));
+    client.feed(Event::Seen(t(2)));
+    client.check(1, 3, Some(ms(3_600_000)));
+    client.reply(kept(ms(30_000)));
+    client.pass(ms(1_000));
+    assert_eq!(client.lost.get(&t(2)), Some(&Loss::MaxHold));
+    client.unlock(1);
+    client.reply(kept(ms(3_599_000)));
+    client.assert_told(1, Outcome::Confirmed);
+    client.pass(ms(28_000));
+    assert_eq!(client.requests, [], "the lost reader has its own lease to stop");
+    client.pass(ms(1_000));
+    assert!(is_release(client.request()), "{:?}", client.request());
+    client.reply(RELEASED);
+    client.pass(ms(60_000));
+    assert_eq!(client.requests, [], "it is gone");
+}
+
 // ---- marks of waiters that were refused several times ----
 
 impl Client {
