@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
+    clock::Moment,
     error::Result,
     failed::{error, silent},
     redis::{Answer, Fault, Part, Persistence, Redis, Script, spread},
@@ -29,6 +30,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) what: &'static str,
     pub(crate) name: &'a str,
     pub(crate) request: (&'static Script, Part),
+    /// After this time the server may have forgotten that it has run the request, and would run it once more.
+    pub(crate) repeatable: Option<Duration>,
 }
 
 impl Asked<'_> {
@@ -37,7 +40,12 @@ impl Asked<'_> {
         TaskRuntime::around(self.what)?;
         let (script, part) = &self.request;
         let (since, mut pauses, mut was_polled, mut last) = (Instant::now(), Pauses::default(), true, None);
+        // By the clock that continues while the machine sleeps.
+        let until = self.repeatable.map_or(Moment::FAR, |time| Moment::now() + time);
         loop {
+            if until.left().is_zero() {
+                return Err(silent(self.what, self.name, since.elapsed(), redis.trouble(part.key(), last)));
+            }
             // By a timer of the caller, which does not depend on the tasks of the connection.
             let Ok(tried) = timeout_at(give_up, redis.request(script, part.clone())).await else {
                 if was_polled && give_up.elapsed() > UNPOLLED {

@@ -8,7 +8,7 @@ use super::{
     places::Listening,
     queue::nested_by,
     requests::ConfirmWaiter,
-    state::{LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Wanted},
+    state::{Idle, LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Turn, Wanted},
     types::{Channel, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
@@ -156,8 +156,11 @@ impl LockState {
     pub(super) fn stop(&mut self, life: Life, cx: &mut Cx<'_>) {
         self.life = self.life.max(life);
         self.queue.end_all(cx, Outcome::Closed);
-        if let Wanted::Places(places) = &mut self.wanted {
-            places.stop_calling(cx);
+        match &mut self.wanted {
+            Wanted::Places(places) => places.stop_calling(cx),
+            // Nothing is left of a request that only looks, so the end of the client does not wait for its reply.
+            Wanted::One(attempt) if self.turn == Turn::AllPass => *attempt = Idle::until(cx.now, None),
+            Wanted::One(_) => {}
         }
         self.release_all_resting(cx);
     }

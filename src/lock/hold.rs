@@ -185,6 +185,10 @@ impl LostHold {
         self.hold.split(guard, part);
     }
 
+    pub(crate) fn until(&self) -> Moment {
+        self.until
+    }
+
     pub(crate) fn needs_time(&self, now: Moment) -> bool {
         self.until > now
     }

@@ -5,7 +5,6 @@ use super::{
     places::Listening,
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, Failure, PendingRequest},
-    server_hold::ServerHold,
     state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
     types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, Terms},
 };
@@ -117,13 +116,11 @@ impl LockState {
 
     fn spent_due(&self) -> Option<Moment> {
         let has_held = self.held().next().is_some();
-        let until = |one: &OnServer| match one {
-            OnServer::Lost(Lost { server: Some(server), .. }) => {
-                server.outlasts_its_lease(has_held, self.shared_until).then_some(server.until)
-            }
+        let spent = |one: &OnServer| match one {
+            OnServer::Lost(lost) => lost.spent(has_held, self.shared_until),
             _ => None,
         };
-        self.on_server.iter().filter_map(until).min()
+        self.on_server.iter().filter_map(spent).min()
     }
 
     // ---- next actions ----
@@ -150,13 +147,12 @@ impl LockState {
         }
     }
 
-    /// A lost hold ends with its lease. The server ends it by itself, unless another hold of this client has extended the lease of both.
+    /// A lost hold ends with its lease. The server ends it by itself, unless another hold of this client has extended that lease.
     fn release_spent(&mut self, cx: &mut Cx<'_>) {
         let (has_held, shared_until) = (self.held().next().is_some(), self.shared_until);
-        let is_spent =
-            |server: &mut ServerHold| server.until <= cx.now && server.outlasts_its_lease(has_held, shared_until);
+        let is_spent = |lost: &Lost| lost.spent(has_held, shared_until).is_some_and(|end| end <= cx.now);
         let spent = |one: &mut OnServer| match one {
-            OnServer::Lost(lost) => lost.server.take_if(is_spent),
+            OnServer::Lost(lost) if is_spent(lost) => lost.server.take(),
             _ => None,
         };
         let spent: Vec<_> = self.on_server.iter_mut().filter_map(spent).collect();
@@ -167,9 +163,7 @@ impl LockState {
     /// is sent again for as long.
     fn note_shared(&mut self, cx: &Cx<'_>) {
         let asking = match &self.wanted {
-            Wanted::One(Attempt::Asking(asking)) if matches!(asking.how, How::Beside(_)) => {
-                Some(cx.gone_by(asking.lease))
-            }
+            Wanted::One(Attempt::Asking(asking)) if asking.only.is_some() => Some(cx.gone_by(asking.lease)),
             _ => None,
         };
         let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();

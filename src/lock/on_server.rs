@@ -45,6 +45,19 @@ pub(crate) struct Lost {
     pub(crate) holds: Vec<LostHold>,
 }
 
+impl Lost {
+    /// The time at which its owners no longer need it, if the server may have it for longer: a hold beside it has extended the lease of both,
+    /// or a reader that has left needed a longer lease. `shared_until`: as of [`ServerHold::kept_until`].
+    pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
+        let server = self.server.as_ref()?;
+        let needed = match server.mode() {
+            Mode::Exclusive => server.until,
+            Mode::Shared => self.holds.iter().map(LostHold::until).max()?.min(server.until),
+        };
+        (has_held || needed < server.kept_until(shared_until)).then_some(needed)
+    }
+}
+
 impl OnServer {
     /// True if a request for this waiter makes no sense because of this id. An owner that writes may also read.
     pub(crate) fn keeps_out(&self, waiter: &Waiter) -> bool {

@@ -460,9 +460,12 @@ impl ServerHold {
 
     // ---- its end ----
 
-    /// Whether the server may have a lost hold after its lease. `shared_until`: shared holds beside it have extended the lease of both.
-    pub(crate) fn outlasts_its_lease(&self, has_held: bool, shared_until: Moment) -> bool {
-        has_held || (self.mode() == Mode::Exclusive && self.until < shared_until)
+    /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.
+    pub(crate) fn kept_until(&self, shared_until: Moment) -> Moment {
+        match self.access {
+            Access::Exclusive => shared_until,
+            Access::Shared { .. } => self.until,
+        }
     }
 
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.

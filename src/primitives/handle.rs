@@ -309,7 +309,7 @@ impl Handle {
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
-        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), give_up).await?.code)
+        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), (give_up, None)).await?.code)
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.
@@ -321,7 +321,7 @@ impl Handle {
         give_up: Instant,
     ) -> Result<Answer> {
         let part = kind.part(script, valid(&self.name)?.key(), (id, 0, 0), more);
-        self.ask((what, kind.rules.label), (&script.script, part), give_up).await
+        self.ask((what, kind.rules.label), (&script.script, part), (give_up, None)).await
     }
 
     /// Sends a request that changes something without an owner. If it is sent again, its number shows whether it has run.
@@ -344,21 +344,24 @@ impl Handle {
     ) -> Result<Answer> {
         let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
         let config = &self.engine.config;
-        let lasts = config.outage_timeout + RECEIPT.max(config.command_timeout * 3);
+        let beyond = RECEIPT.max(config.command_timeout * 3);
+        let (lasts, repeatable) = (config.outage_timeout + beyond, config.outage_timeout + beyond / 2);
         let lasts = u64::try_from(lasts.as_millis()).expect("a few years at most");
         let part = kind.words(script, name.key(), (&id, lasts, count), self.engine.publish()).arg(how).done();
-        self.ask((what, kind.rules.label), (&script.script, part), self.engine.outage_ends()).await
+        let limits = (self.engine.outage_ends(), Some(repeatable));
+        self.ask((what, kind.rules.label), (&script.script, part), limits).await
     }
 
     async fn ask(
         &self,
         (what, kind): (&'static str, KindLabel),
         request: (&'static Script, Part),
-        give_up: Instant,
+        (give_up, repeatable): (Instant, Option<Duration>),
     ) -> Result<Answer> {
         let name = valid(&self.name)?;
         let span = spans::tell(&self.engine.config.server, Subject { kind, name: self.name() }, what);
-        let told = self.engine.tell(Asked { what, name: &name, request }, give_up).instrument(span.clone()).await;
+        let asked = Asked { what, name: &name, request, repeatable };
+        let told = self.engine.tell(asked, give_up).instrument(span.clone()).await;
         if let Err(error) = &told {
             spans::note_error(&span, error);
         }

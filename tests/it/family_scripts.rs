@@ -137,7 +137,7 @@ mod latch {
     #[test]
     fn what_is_not_a_latch_stays() {
         let mut bench = Bench::new();
-        for text in ["many", "", "1.5", "0x10"] {
+        for text in ["many", "", "1.5", "0x10", "007", "-0"] {
             bench.put(&["SET", "x", text]);
             for (script, keys) in [(SET, &KEYS[..]), (COUNT_DOWN, &KEYS), (DELETE, &KEYS), (LOOK, &KEYS[..1])] {
                 assert_eq!(bench.twice(script, keys, &of("4")), both("conflict"), "{text}");

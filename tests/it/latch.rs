@@ -239,7 +239,7 @@ async fn what_is_not_a_latch_is_a_conflict() {
     let server = Server::start();
     let client = plain(&server).await;
     let latch = client.latch("x");
-    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["HSET", "x", "field", "1"]] {
+    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["SET", "x", "007"], &["HSET", "x", "field", "1"]] {
         let _: redis::Value = server.ask(put);
         let dump = || server.ask::<Vec<u8>>(&["DUMP", "x"]);
         let before = dump();
@@ -255,7 +255,7 @@ async fn what_is_not_a_latch_is_a_conflict() {
         assert_eq!(dump(), before);
         let _: u32 = server.ask(&["DEL", "x"]);
     }
-    assert_eq!(client.stats().total.failed, 6);
+    assert_eq!(client.stats().total.failed, 8);
     for count in ["0", "-3"] {
         let _: String = server.ask(&["SET", "x", count]);
         latch.wait().await.expect("it is not above zero");
@@ -521,6 +521,26 @@ async fn closing_ends_those_that_wait() {
         }
         let results = [latch.wait().await, latch.count_down().await.map(drop), latch.count().await.map(drop)];
         assert!(results.iter().all(|one| matches!(one, Err(Error::Closed))), "{results:?}");
+    }
+}
+
+/// A request that only looks leaves nothing on the server, so a client that closes does not wait for its reply.
+#[tokio::test]
+async fn closing_waits_for_no_look() {
+    let server = Server::start();
+    for leaves in [false, true] {
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder).await;
+        client.latch("x").try_set_count(1).await.expect("answered");
+        proxy.set(Mode::Stall);
+        let waiting = spawn(&client.latch("x"));
+        until("it to wait", SOON, || client.stats().now.waiting == 1).await;
+        if leaves {
+            waiting.abort();
+            until("it to leave", SOON, || client.stats().now.waiting == 0).await;
+        }
+        within("the end", ms(1_000), client.close()).await.0.expect("nothing was held");
+        proxy.set(Mode::Pass);
     }
 }
 

@@ -9,7 +9,11 @@ use tokio::{
     time::{Instant, advance, sleep, timeout},
 };
 
-use crate::{HOUR, support::ms, two};
+use crate::{
+    HOUR,
+    support::{ms, poll_once},
+    two,
+};
 
 const SECOND: Duration = ms(1_000);
 
@@ -392,4 +396,26 @@ fn several_runtimes_exclude_each_other() {
     });
     assert_eq!(*count.lock().expect("no panic"), 4 * TURNS);
     assert!(server.keys().is_empty());
+}
+
+/// The machine was asleep, or the caller was not polled, for longer than the server remembers what it has run.
+#[tokio::test(start_paused = true)]
+async fn a_count_down_is_not_sent_again_when_its_receipt_is_over() {
+    for (away, result) in [(20 * SECOND, Some(2)), (HOUR, None)] {
+        let (server, client, _) = two();
+        let latch = client.latch("ready");
+        latch.try_set_count(3).await.expect("it replies");
+        server.lose_replies(1);
+        let mut counting = Box::pin(latch.count_down());
+        assert!(poll_once(counting.as_mut()).is_pending());
+        settled().await;
+        assert_eq!(latch.count().await.expect("it replies"), 2, "it has run");
+        advance(away).await;
+        match (counting.await, result) {
+            (Ok(left), Some(result)) => assert_eq!(left, result),
+            (Err(error), None) => assert!(error.is_unavailable(), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(latch.count().await.expect("it replies"), 2, "after {away:?}");
+    }
 }

@@ -64,6 +64,15 @@ impl Client {
         assert_eq!((self.state.holds().count(), self.state.releasing()), (0, self.unwanted()));
     }
 
+    /// A client that stops does not wait for the reply to a look, and nothing follows from that reply.
+    fn stop(&mut self) {
+        let sent = std::mem::take(&mut self.requests);
+        self.feed(Event::Stop);
+        self.assert_over();
+        sent.into_iter().for_each(|id| self.feed(Event::Replied(id, Reply::Open)));
+        self.assert_over();
+    }
+
     /// A look that no waiter wants anymore.
     fn unwanted(&self) -> usize {
         usize::from(self.state.waiting().0 == 0 && !self.requests.is_empty())
@@ -223,16 +232,30 @@ fn an_outage_ends_each_wait_after_its_own_time() {
     client.assert_over();
 }
 
+/// Nothing is left of a look, so nobody waits for its reply.
+#[test]
+fn a_client_that_stops_waits_for_no_look() {
+    for has_left in [false, true] {
+        let mut client = Client::new();
+        client.wait(1, Limit::Forever);
+        if has_left {
+            client.feed(Event::Dropped(Ticket(1)));
+        }
+        assert!(!client.state.is_quiet());
+        client.stop();
+    }
+}
+
 #[test]
 fn refusals_end_one_wait_each_and_a_client_that_stops_ends_all() {
     let mut client = Client::asleep(3);
     client.feed(Event::Message(Channel::Name));
     client.reply(Reply::Conflict);
     assert_eq!(client.ended(), [(1, Outcome::Refused)]);
-    client.feed(Event::Stop);
+    assert_eq!(client.requests.len(), 1);
+    client.stop();
     assert_eq!(client.ended(), [(2, Outcome::Closed), (3, Outcome::Closed)]);
     client.wait(4, Limit::Forever);
     assert_eq!(client.ended(), [(4, Outcome::Closed)]);
-    client.reply(Reply::Open);
     client.assert_over();
 }

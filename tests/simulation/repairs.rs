@@ -365,6 +365,27 @@ fn a_lost_write_hold_ends_with_its_lease_after_a_read_hold() {
     assert_eq!(client.requests, [], "it is gone");
 }
 
+/// The requests of a reader beside a writer get no reply, but the server runs them, so they extend the lease of both. The release of the writer
+/// does not arrive: it is sent for as long.
+#[test]
+fn a_write_hold_is_released_for_as_long_as_a_read_hold_in_doubt_may_keep_it() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.config.outage_timeout = ms(600_000);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.end(is_attempt, Event::Unknown);
+    client.unlock(1);
+    let mut last = BTreeMap::new();
+    for second in 0..120 {
+        for (id, request) in std::mem::take(&mut client.requests) {
+            last.insert(is_release(request), second);
+            client.feed(if is_release(request) { Event::NotNow(id) } else { Event::Unknown(id) });
+        }
+        client.pass(ms(1_000));
+    }
+    assert!(last[&true] >= 118 && last[&false] >= 118, "{last:?}");
+}
+
 /// A writer of this client was granted the lock, so the readers that shared a hold of it were forced open.
 #[test]
 fn readers_are_lost_once_a_writer_of_their_own_client_was_granted() {
@@ -1258,6 +1279,30 @@ fn a_lost_reader_keeps_the_lock_for_no_longer_than_its_own_lease() {
         let has_released = client.requests.iter().any(|(_, request)| is_release(*request));
         assert_eq!(has_released, is_released, "{:?}", client.requests);
     }
+}
+
+/// The same if another reader of this hold needed a longer lease, and has left. The server keeps the hold for that lease.
+#[test]
+fn a_lost_reader_does_not_keep_the_long_lease_of_another() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, Terms { max_hold: Some(ms(500)), ..READ }, Limit::Forever);
+    client.reply(kept(ms(30_000)));
+    client.feed(Event::Seen(t(2)));
+    client.check(1, 3, Some(ms(3_600_000)));
+    client.reply(kept(ms(30_000)));
+    client.pass(ms(1_000));
+    assert_eq!(client.lost.get(&t(2)), Some(&Loss::MaxHold));
+    client.unlock(1);
+    client.reply(kept(ms(3_599_000)));
+    client.assert_told(1, Outcome::Confirmed);
+    client.pass(ms(28_000));
+    assert_eq!(client.requests, [], "the lost reader has its own lease to stop");
+    client.pass(ms(1_000));
+    assert!(is_release(client.request()), "{:?}", client.request());
+    client.reply(RELEASED);
+    client.pass(ms(60_000));
+    assert_eq!(client.requests, [], "it is gone");
 }
 
 // ---- marks of waiters that were refused several times ----

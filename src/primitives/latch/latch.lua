@@ -5,7 +5,8 @@
 local function count_of(latch)
   local text = redis.call('GET', latch)
   if text then
-    return string.find(text, '^%-?%d+$') and tonumber(text) or false
+    local is_number = text == '0' or string.find(text, '^%-?[1-9]%d*$') -- as DECR reads it
+    return is_number and tonumber(text) or false
   end
 end
 
