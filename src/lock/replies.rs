@@ -239,6 +239,7 @@ impl LockState {
             }
             _ => {
                 let mut server = ServerHold::new(granted(from, None), cx);
+                server.until = until; // nothing has extended its lease
                 server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
                 let release = PendingRelease::new(server, hand_over.ends_hold, cx.now);
                 self.put(OnServer::Releasing(release.for_all()));

@@ -350,6 +350,8 @@ async fn a_fixed_lease_and_a_max_hold_end() {
     assert_eq!(within("its limit", ms(600), capped.lost()).await.0, Lost::MaxHold);
     assert_eq!(within("its lease", ms(600), fixed.lost()).await.0, Lost::Expired);
     assert!(matches!(fixed.release().await, Err(Error::Lost { reason: Lost::Expired, .. })));
+    let is_back = async || while x.available().await.expect("answered") == 0 {};
+    within("its permit", ms(600), is_back()).await;
     assert_eq!(x.available().await.expect("answered"), 1, "the other may need the rest of its lease to stop");
     tokio::time::sleep(ms(1_000)).await;
     assert_eq!(x.available().await.expect("answered"), 2, "it was not renewed");

@@ -1448,3 +1448,21 @@ fn marks_of_a_waiter_end() {
     client.feed(Event::Seen(t(1)));
     assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }), "{:?}", client.requests);
 }
+
+/// The lease of the holder is over before the release arrives that follows a refused hand-over. The hand-over has extended nothing, so nobody
+/// can know whether the lock was held until the unlock.
+#[test]
+fn a_refused_hand_over_does_not_extend_the_lease() {
+    let mut client = Client::new(Kind::Fenced);
+    client.acquire(1, A, Terms { lease: Some(ms(1_000)), ..KEPT }, Limit::Forever);
+    client.reply(Reply::Granted(Some(Token(1))));
+    client.feed(Event::Seen(t(1)));
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.pass(ms(900));
+    client.requests.clear();
+    client.unlock(1);
+    client.end(|request| matches!(request, Request::HandOver { .. }), |id| Event::Replied(id, Reply::Deeper));
+    client.now = client.now + ms(200);
+    client.end(is_release, |id| Event::Replied(id, Reply::Gone));
+    client.assert_told(1, Outcome::Unconfirmed);
+}

@@ -679,13 +679,16 @@ impl World {
         if loss == Loss::Expired && terms().any(|terms| terms.lease.is_none()) && !self.faulty {
             return Err(format!("{client} {ticket:?} expired, though it is renewed"));
         }
+        let leases = terms().map(|terms| terms.requested_lease(&self.clients[client].config));
+        let own_lease = leases.max().map_or(0, |lease| lease.as_nanos() as u64);
         let Some(Call { what: What::Guard { field, lost, .. }, .. }) = self.clients[client].calls.get_mut(&ticket)
         else {
             return Ok(());
         };
         let left = field.and_then(|field| self.server.left(&field)).unwrap_or(0);
-        // The clock of the server may be faster.
-        *lost = Some(LostAt { loss, safe_until: self.t + left - left / 1000 });
+        // What is longer than its own lease was needed by another reader. The client ends it when it is no longer certain.
+        let left = if left > own_lease { 0 } else { left.saturating_sub(own_lease / 500 + 2 * MS) };
+        *lost = Some(LostAt { loss, safe_until: self.t + left });
         Ok(())
     }
 
