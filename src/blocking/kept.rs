@@ -39,6 +39,10 @@ impl<G: AsyncGuard> Kept<G> {
         self.guard.as_ref().expect("only what consumes the guard takes it out")
     }
 
+    pub(super) fn get_mut(&mut self) -> &mut G {
+        self.guard.as_mut().expect("only what consumes the guard takes it out")
+    }
+
     pub(super) fn take(&mut self) -> G {
         self.guard.take().expect("only what consumes the guard takes it out")
     }

@@ -1,16 +1,16 @@
 //! The semaphore.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    kept::Kept,
+    kept::{AsyncGuard, Kept},
     wait::{enter, wait},
 };
 use crate::{
     error::{Lost, Result},
-    guard::{Guard, Outcome},
+    guard::Outcome,
     primitives::{self, Holder},
 };
 
@@ -107,80 +107,90 @@ impl Semaphore {
 /// Dropping them releases them before `drop` returns, unless the server does not reply: see [the module](super).
 #[derive(Debug)]
 #[must_use = "the permits are released when this is dropped: write `let _permits = …`"]
-pub struct Permits {
-    kept: Kept<Guard>,
-    count: u32,
+pub struct Permits(Kept<primitives::Permits>);
+
+impl AsyncGuard for primitives::Permits {
+    fn names(&self) -> String {
+        self.name().to_owned()
+    }
+
+    fn unlock(self) -> impl Future<Output = Result<()>> + Send {
+        self.release()
+    }
+
+    fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
+        self.guard().watch()
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.guard().command_timeout()
+    }
 }
 
 #[allow(clippy::missing_errors_doc, reason = "they are those of the async type")]
 impl Permits {
     fn new(permits: primitives::Permits) -> Permits {
-        let (guard, count) = permits.into_parts();
-        Permits { kept: Kept::new(guard), count }
+        Permits(Kept::new(permits))
     }
 
     fn completed<T>(self, value: T) -> Outcome<T> {
-        self.kept.completed(value)
+        self.0.completed(value)
     }
 
     /// The number of permits that this value has.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.count
+        self.0.get().count()
     }
 
     /// Splits `n` permits off, with a value of their own; `None` unless both then have at least one.
     #[must_use = "the permits that were split off are released when they are dropped"]
     pub fn split(&mut self, n: u32) -> Option<Permits> {
-        if n == 0 || n >= self.count {
-            return None;
-        }
-        self.count -= n;
-        Some(Permits { kept: Kept::new(enter(|_| self.kept.get().split(n))), count: n })
+        enter(|_| self.0.get_mut().split(n)).map(Permits::new)
     }
 
     /// Releases the permits. `Ok` means that they were held until the release, as the server confirmed.
     pub fn release(self) -> Result<()> {
-        self.kept.unlock()
+        self.0.unlock()
     }
 
     /// Runs `callback` on a thread of its own when the client learns that the permits are lost. See [`Guard::on_lost`](super::Guard::on_lost).
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
-        self.kept.on_lost(callback);
+        self.0.on_lost(callback);
     }
 
     /// A token that is cancelled when the permits are lost, for other threads and tasks.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        enter(|_| self.kept.get().lost_token())
+        enter(|_| self.0.get().lost_token())
     }
 
     /// True if the permits are lost, as far as the client knows. Sends no request.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.kept.get().is_lost()
+        self.0.get().is_lost()
     }
 
     /// The time for which the permits are certainly held. Sends no request.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.kept.get().remaining()
+        self.0.get().remaining()
     }
 
     /// Checks now on the server that the permits are still held.
     pub fn check(&self) -> Result<()> {
-        wait(self.kept.get().check())
+        wait(self.0.get().check())
     }
 
     /// The id of this hold.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.kept.get().id()
+        self.0.get().id()
     }
 
     /// The name of the semaphore, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.kept.get().name()
+        self.0.get().name()
     }
 }

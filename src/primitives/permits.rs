@@ -39,8 +39,8 @@ impl Permits {
     }
 
     #[cfg(feature = "blocking")]
-    pub(crate) fn into_parts(self) -> (Guard, u32) {
-        (self.guard, self.count)
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
     }
 
     /// The number of permits that this value has.

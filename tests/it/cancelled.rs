@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    pin::pin,
     task::{Context, Waker},
     time::Duration,
 };
@@ -10,7 +9,7 @@ use std::{
 use leasehold::{Client, Owner};
 use serial_test::serial;
 
-use crate::support::{Server, ms, plain, until};
+use crate::support::{Server, ms, plain, poll_and_drop, until};
 
 /// Nothing of ours remains, neither in Redis nor in the client.
 async fn clean(server: &Server, client: &Client, names: &[&str]) {
@@ -69,19 +68,6 @@ async fn two_thousand_at_random_moments() {
     let _ = busy.await;
     clean(&server, &client, &["contended", "free"]).await;
     clean(&server, &other, &[]).await;
-}
-
-/// Polls a future `times` times, each time after whatever it waits for had time to happen, and drops it.
-async fn poll_and_drop(times: usize, work: impl Future) -> bool {
-    let mut work = pin!(work);
-    for _ in 0..times {
-        let mut context = Context::from_waker(Waker::noop());
-        if work.as_mut().poll(&mut context).is_ready() {
-            return true;
-        }
-        tokio::time::sleep(ms(2)).await;
-    }
-    false
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The count-down latch: waiters pass when the count is zero, on all machines, and nothing is ever held.
 
-use std::{fs, future::Future, pin::pin, time::Duration};
+use std::{fs, pin::pin, time::Duration};
 
 use leasehold::{Builder, Client, Error, Latch, PubSub};
 use tokio::task::JoinHandle;
@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
-    ms, plain, poll_once,
+    ms, plain, poll_and_drop, poll_once,
     proxy::{Fault, Mode, Rule, Way, Which},
     until, with_rights, within,
 };
@@ -421,18 +421,6 @@ async fn a_server_that_forgets_lets_all_pass() {
 }
 
 // ---- waiters that leave ----
-
-/// Polls a future `times` times, each time after whatever it waits for had time to happen, and drops it.
-async fn poll_and_drop(times: usize, work: impl Future) -> bool {
-    let mut work = pin!(work);
-    for _ in 0..times {
-        if poll_once(work.as_mut()).is_ready() {
-            return true;
-        }
-        tokio::time::sleep(ms(2)).await;
-    }
-    false
-}
 
 #[tokio::test]
 async fn a_wait_can_be_dropped_at_every_await() {

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, client,
     deployment::cluster::Cluster,
-    ms, plain, poll_once,
+    ms, plain, poll_and_drop, poll_once,
     proxy::{Fault, Mode, Rule, Way, Which},
     until, with_rights, within,
 };
@@ -564,17 +564,6 @@ async fn a_server_that_forgets_loses_the_permits() {
 }
 
 // ---- callers that leave ----
-
-async fn poll_and_drop(times: usize, work: impl Future) -> bool {
-    let mut work = pin!(work);
-    for _ in 0..times {
-        if poll_once(work.as_mut()).is_ready() {
-            return true;
-        }
-        tokio::time::sleep(ms(2)).await;
-    }
-    false
-}
 
 #[tokio::test]
 async fn calls_can_be_dropped_at_every_await() {

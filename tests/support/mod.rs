@@ -142,6 +142,18 @@ pub(crate) fn in_a_process_of_its_own(test: &str, environment: &[(&str, Option<&
     command.output().expect("it can be started again")
 }
 
+/// Polls a future `times` times, each time after whatever it waits for had time to happen, and drops it. True if it has ended.
+pub(crate) async fn poll_and_drop(times: usize, work: impl Future) -> bool {
+    let mut work = pin!(work);
+    for _ in 0..times {
+        if poll_once(work.as_mut()).is_ready() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    false
+}
+
 /// Polls a future once.
 pub(crate) fn poll_once<F: Future + ?Sized>(work: Pin<&mut F>) -> Poll<F::Output> {
     work.poll(&mut Context::from_waker(Waker::noop()))

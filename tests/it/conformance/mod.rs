@@ -5,7 +5,6 @@ mod place;
 
 use std::{
     collections::HashSet,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -15,7 +14,7 @@ use std::{
 
 use leasehold::{Client, Error, Lost, Owner};
 
-use crate::support::{ms, poll_once, until, within};
+use crate::support::{ms, poll_and_drop, until, within};
 use kinds::*;
 use place::Place;
 
@@ -138,19 +137,6 @@ async fn a_holder_is_told_when_the_key_is_deleted(place: &Place) {
     assert!(matches!(guard.unlock().await, Err(Error::Lost { reason: Lost::Removed, .. })));
     drop(client.lock("deleted").lock().await.expect("free"));
     clean(place, &client, "deleted").await;
-}
-
-/// Polls a future `times` times, each time after whatever it waits for had time to happen, and drops it. True if it has
-/// ended.
-async fn poll_and_drop(times: usize, work: impl Future) -> bool {
-    let mut work = pin!(work);
-    for _ in 0..times {
-        if poll_once(work.as_mut()).is_ready() {
-            return true;
-        }
-        tokio::time::sleep(ms(2)).await;
-    }
-    false
 }
 
 async fn calls_dropped_while_the_lock_is_free_leave_nothing(place: &Place) {
