@@ -110,21 +110,17 @@ impl<T> Outcome<T> {
 }
 
 impl Guard {
-    pub(crate) fn new(held: HeldLock, engine: &Arc<Engine>) -> Guard {
-        Guard { held, engine: Arc::clone(engine), span: HoldSpan::default() }
-    }
-
     /// The span of the hold begins, below that of the caller.
-    pub(crate) fn begin_span(&mut self) {
-        let held = &self.held;
-        self.span = HoldSpan::new(held.server(), held.subject(), || held.id());
+    pub(crate) fn new(held: HeldLock, engine: &Arc<Engine>) -> Guard {
+        let mut guard = Guard { held, engine: Arc::clone(engine), span: HoldSpan::default() }; // from here on, its drop releases the lock
+        let held = &guard.held;
+        guard.span = HoldSpan::new(held.server(), held.subject(), || held.id());
+        guard
     }
 
     /// Another guard of the same hold, with so many permits of this one.
     pub(crate) fn split(&self, permits: u32) -> Guard {
-        let mut guard = Guard::new(self.held.split(permits), &self.engine);
-        guard.begin_span();
-        guard
+        Guard::new(self.held.split(permits), &self.engine)
     }
 
     fn server(&self) -> &ServerLabel {

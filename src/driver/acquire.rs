@@ -17,64 +17,69 @@ use crate::{
     task_runtime::TaskRuntime,
 };
 
+/// A call that has begun.
+struct Begun<'a> {
+    driver: &'a Arc<Driver>,
+    request: &'a AcquireRequest,
+    /// By the clock of the state machine, as `began`.
+    limit: Limit,
+    began: Moment,
+}
+
 /// Acquires the lock; `None` if another owner holds it for longer than the wait limit.
 pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<Option<HeldLock>> {
-    let (limit, began) = start(driver, request)?;
+    let begun = start(driver, request)?;
     loop {
-        let (mut call, EndedCall { result, acquired, .. }) = called(driver, request, limit, began).await?;
+        let (mut call, EndedCall { result, acquired, .. }) = begun.called().await?;
         match result.outcome {
             Outcome::Acquired => {
                 if let Some(acquired) = acquired.or_else(|| too_late(&call.lock, call.ticket)) {
                     call.ending = OnDrop::Ended; // it has a guard now
-                    return Ok(Some(held(&call, request, acquired, result.way, began)));
+                    return Ok(Some(held(&call, request, acquired, result.way, begun.began)));
                 }
             }
             Outcome::Busy => return Ok(None),
             Outcome::StartAgain => {}
-            _ => return Err(error(&call.lock, request.what, &result, began)),
+            _ => return Err(error(&call.lock, request.what, &result, begun.began)),
         }
     }
 }
 
 /// Waits until the waiters may pass; false if that takes longer than the wait limit.
 pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<bool> {
-    let (limit, began) = start(driver, request)?;
-    let (call, EndedCall { result, .. }) = called(driver, request, limit, began).await?;
+    let begun = start(driver, request)?;
+    let (call, EndedCall { result, .. }) = begun.called().await?;
     match result.outcome {
         Outcome::Passed => {
-            driver.counters.of(call.lock.subject(Mode::Exclusive)).passed(now().since(began));
+            driver.counters.of(call.lock.subject(Mode::Exclusive)).passed(now().since(begun.began));
             Ok(true)
         }
         Outcome::Busy => Ok(false),
-        _ => Err(error(&call.lock, request.what, &result, began)),
+        _ => Err(error(&call.lock, request.what, &result, begun.began)),
     }
 }
 
-/// The wait limit and the beginning of a call, by the clock of the state machine.
-fn start(driver: &Driver, request: &AcquireRequest) -> Result<(Limit, Moment)> {
+fn start<'a>(driver: &'a Arc<Driver>, request: &'a AcquireRequest) -> Result<Begun<'a>> {
     if driver.is_abandoned() {
         return Err(driver.closed(request.what, &request.name));
     }
     TaskRuntime::around(request.what)?;
-    Ok((limit_of(request.wait_limit), now()))
+    Ok(Begun { driver, request, limit: limit_of(request.wait_limit), began: now() })
 }
 
-/// A call with its result.
-async fn called(
-    driver: &Arc<Driver>,
-    request: &AcquireRequest,
-    limit: Limit,
-    began: Moment,
-) -> Result<(Call, EndedCall)> {
-    loop {
-        let lock = driver.lock_of(&request.name, request.kind);
-        if let Some(mut call) = begin(&lock, request, limit, began) {
-            let ended = poll_fn(|cx| call.poll(cx)).await?;
-            report_end(&lock, call.ticket, began, &ended.result);
-            return Ok((call, ended));
-        }
-        if driver.is_stopping() || driver.has_ended() {
-            return Err(driver.closed(request.what, &request.name));
+impl Begun<'_> {
+    /// The call with its result.
+    async fn called(&self) -> Result<(Call, EndedCall)> {
+        loop {
+            let lock = self.driver.lock_of(&self.request.name, self.request.kind);
+            if let Some(mut call) = begin(&lock, self.request, self.limit, self.began) {
+                let ended = poll_fn(|cx| call.poll(cx)).await?;
+                report_end(&lock, call.ticket, self.began, &ended.result);
+                return Ok((call, ended));
+            }
+            if self.driver.is_stopping() || self.driver.has_ended() {
+                return Err(self.driver.closed(self.request.what, &self.request.name));
+            }
         }
     }
 }

@@ -32,7 +32,7 @@ use crate::{
 
 /// A lock that this process acquired. Dropping it releases it.
 pub(crate) struct HeldLock {
-    shared: Arc<HeldTicket>,
+    shared: HeldTicket,
     owner: Owner,
     id: OnceLock<Box<str>>,
     hold: HoldId,
@@ -43,7 +43,7 @@ pub(crate) struct HeldLock {
 }
 
 /// What futures need that may outlive the guard.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct HeldTicket {
     lock: Arc<NamedLock>,
     ticket: Ticket,
@@ -184,7 +184,7 @@ impl HeldLock {
         (hold, mode): (HoldId, Mode),
         token: Option<Token>,
     ) -> HeldLock {
-        let shared = Arc::new(HeldTicket { lock, ticket });
+        let shared = HeldTicket { lock, ticket };
         let fence = token.map(|Token(token)| token);
         HeldLock { shared, owner, id: OnceLock::new(), hold, mode, fence, stage: Stage::Held, watch: OnceLock::new() }
     }
@@ -247,7 +247,7 @@ impl HeldLock {
             let is_watched = task.as_ref().is_some_and(|task| !task.is_finished());
             if let Some(runtime) = runtime.filter(|_| !is_watched) {
                 let (shared, token, reason) =
-                    (Arc::clone(&self.shared), watch.token.clone(), Arc::clone(&watch.reason));
+                    (self.shared.clone(), watch.token.clone(), Arc::clone(&watch.reason));
                 let watching = runtime.spawn(async move {
                     if let Some(lost) = shared.lost_or_released().await {
                         reason.get_or_init(|| lost);

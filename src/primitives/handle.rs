@@ -1,8 +1,8 @@
 //! The common part of all public lock types: a name, settings, and requests about the lock itself instead of one hold.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use crate::{
@@ -171,7 +171,8 @@ impl Handle {
         what: &'static str,
         wait_limit: WaitLimit,
     ) -> Result<Option<Guard>> {
-        self.take_request(kind, what, self.request(kind, ASKING, wait_limit)).await
+        let request = self.request(kind, ASKING, wait_limit).map_err(|invalid| self.refuse(kind, what, invalid))?;
+        self.take_request(what, &request).await
     }
 
     /// The same for all or none of so many permits.
@@ -182,63 +183,62 @@ impl Handle {
         what: &'static str,
         wait_limit: WaitLimit,
     ) -> Result<Option<Guard>> {
-        let permits = u16::try_from(permits).ok().filter(|permits| (1..=MOST_PERMITS).contains(permits));
-        let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"));
-        let request = permits.and_then(|permits| {
-            let request = self.request(kind, ASKING_PERMITS, wait_limit)?;
-            Ok(AcquireRequest { permits, ..request })
-        });
-        self.take_request(kind, what, request).await
+        let request = self.permits_request(kind, permits, wait_limit);
+        let request = request.map_err(|invalid| self.refuse(kind, what, invalid))?;
+        self.take_request(what, &request).await
     }
 
-    async fn take_request(
-        &self,
-        kind: &'static Kind,
-        what: &'static str,
-        request: Result<AcquireRequest>,
-    ) -> Result<Option<Guard>> {
-        let subject = Subject { kind: kind.rules.label, name: self.name() };
-        let span = spans::acquire(&self.engine.config.server, subject, what);
-        let mut taken = match request {
-            Ok(request) => self.acquire(&request).instrument(span.clone()).await,
-            Err(invalid) => Err(invalid),
-        };
-        match &mut taken {
-            Ok(Some(guard)) => {
-                spans::note_acquired(&span, || guard.id());
-                guard.begin_span();
-            }
-            Ok(None) => spans::note_given_up(&span),
-            Err(error) => {
-                spans::note_failed(&span, error);
-                self.engine.counters.of(subject).failed(error.failure());
-            }
+    fn permits_request(&self, kind: &'static Kind, permits: u32, wait_limit: WaitLimit) -> Result<AcquireRequest> {
+        let permits = u16::try_from(permits).ok().filter(|permits| (1..=MOST_PERMITS).contains(permits));
+        let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"))?;
+        Ok(AcquireRequest { permits, ..self.request(kind, ASKING_PERMITS, wait_limit)? })
+    }
+
+    /// Thousands of tasks may wait in this future, so it keeps one copy of the request and of the span.
+    async fn take_request(&self, what: &'static str, request: &AcquireRequest) -> Result<Option<Guard>> {
+        let acquired = driver::acquire(&self.engine.driver, request);
+        let mut acquired = pin!(acquired.instrument(self.span(request.kind, what)));
+        let held = acquired.as_mut().await;
+        let span = acquired.span();
+        match &held {
+            Ok(Some(held)) => spans::note_acquired(span, || held.id()),
+            Ok(None) => spans::note_given_up(span),
+            Err(error) => self.note_failed(request.kind, span, error),
         }
-        taken
+        Ok(held?.map(|held| Guard::new(held, &self.engine)))
     }
 
     /// Waits until the waiters of this kind may pass; false at the wait limit.
-    pub(super) async fn pass(&self, kind: &'static Kind, method: &'static str, wait_limit: WaitLimit) -> Result<bool> {
-        let subject = Subject { kind: kind.rules.label, name: self.name() };
-        let span = spans::acquire(&self.engine.config.server, subject, method);
-        let passed = match self.request(kind, WAITING, wait_limit) {
-            Ok(request) => driver::pass(&self.engine.driver, &request).instrument(span.clone()).await,
-            Err(invalid) => Err(invalid),
-        };
+    pub(super) async fn pass(&self, kind: &'static Kind, what: &'static str, wait_limit: WaitLimit) -> Result<bool> {
+        let request = self.request(kind, WAITING, wait_limit).map_err(|invalid| self.refuse(kind, what, invalid))?;
+        let mut passing = pin!(driver::pass(&self.engine.driver, &request).instrument(self.span(kind, what)));
+        let passed = passing.as_mut().await;
+        let span = passing.span();
         match &passed {
-            Ok(true) => spans::note_passed(&span),
-            Ok(false) => spans::note_given_up(&span),
-            Err(error) => {
-                spans::note_failed(&span, error);
-                self.engine.counters.of(subject).failed(error.failure());
-            }
+            Ok(true) => spans::note_passed(span),
+            Ok(false) => spans::note_given_up(span),
+            Err(error) => self.note_failed(kind, span, error),
         }
         passed
     }
 
-    async fn acquire(&self, request: &AcquireRequest) -> Result<Option<Guard>> {
-        let held = driver::acquire(&self.engine.driver, request).await?;
-        Ok(held.map(|held| Guard::new(held, &self.engine)))
+    fn subject(&self, kind: &'static Kind) -> Subject<'_> {
+        Subject { kind: kind.rules.label, name: self.name() }
+    }
+
+    fn span(&self, kind: &'static Kind, what: &'static str) -> Span {
+        spans::acquire(&self.engine.config.server, self.subject(kind), what)
+    }
+
+    fn note_failed(&self, kind: &'static Kind, span: &Span, error: &Error) {
+        spans::note_failed(span, error);
+        self.engine.counters.of(self.subject(kind)).failed(error.failure());
+    }
+
+    /// A call with an invalid setting fails, too.
+    fn refuse(&self, kind: &'static Kind, what: &'static str, invalid: Error) -> Error {
+        self.note_failed(kind, &self.span(kind, what), &invalid);
+        invalid
     }
 
     /// An error if a setting is not valid.
