@@ -111,13 +111,14 @@ async fn that_panic_delay_no_other() {
     until("the lock to be free", ms(5_000), || !server.exists("x")).await;
 }
 
-/// Two readers wait for the loss of one hold. The waker of the first one panics.
+/// Two guards of one owner wait for the loss of their hold. The waker of the first one panics.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_panic_hide_no_loss() {
     let server = Server::start();
     let client = plain(&server).await;
-    let read = async || client.rw_lock("x").owner(&Owner::new()).read().await.expect("free");
-    let (one, other) = (read().await, read().await);
+    let lock = client.lock("x").owner(&Owner::new());
+    let (one, other) = (lock.lock().await.expect("free"), lock.lock().await.expect("its own"));
+    assert_eq!(one.id(), other.id());
     let panics = poll(one.lost(), &Waker::from(Arc::new(Panics)));
     let other = tokio::spawn(async move { other.lost().await });
     let watched = poll(one.lost(), &Waker::from(Arc::new(Panics)));

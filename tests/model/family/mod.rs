@@ -24,6 +24,8 @@ use crate::server::Server;
 use hash::Hash;
 
 const TICK: i64 = 2_500; // milliseconds
+/// Times are rounded to ticks, so this much may pass without a difference.
+const ROUNDED: Duration = Duration::from_millis(TICK as u64 * 2 / 5);
 
 /// Two holds of one client of ours, one of another, one of a JVM.
 const IDS: [&str; 4] = [
@@ -83,6 +85,8 @@ struct Real {
     /// Who listens on a channel of its own, for good.
     listening: Vec<String>,
     published: u64,
+    /// The last time at which a state was put there.
+    put_at: Instant,
     /// The kinds of answers that came, by script.
     seen: BTreeSet<String>,
 }
@@ -91,7 +95,7 @@ impl Real {
     fn start() -> Real {
         let server = Server::start();
         let raw = server.raw();
-        Real { server, raw, listening: Vec::new(), published: 0, seen: BTreeSet::new() }
+        Real { server, raw, listening: Vec::new(), published: 0, put_at: Instant::now(), seen: BTreeSet::new() }
     }
 
     /// Subscribes for these until the stream is dropped.
@@ -127,6 +131,7 @@ impl Real {
     }
 
     fn put<R: Rules>(&mut self, state: &R) {
+        self.put_at = Instant::now();
         let now = self.now();
         let mut commands = redis::pipe();
         commands.cmd("FLUSHDB");
@@ -146,13 +151,19 @@ impl Real {
         in_ticks(answer)
     }
 
-    /// One step of both. The state after it.
+    /// One step of both. The state after it. A machine that stands still for too long repeats it, because the rules have no time in between.
     fn step<R: Rules>(&mut self, state: &R, request: &Request, of: &str) -> R {
         let mut after = state.clone();
         let (answer, published) = after.run(request);
-        let really = (self.run::<R>(request), R::look(self));
+        let really = loop {
+            let really = (self.run::<R>(request), R::look(self));
+            self.published += published;
+            if self.put_at.elapsed() < ROUNDED {
+                break really;
+            }
+            self.put(state);
+        };
         assert_eq!(really, (answer, after.clone()), "the scripts, and the rules, {of}: {request:?} of {state:?}");
-        self.published += published;
         after
     }
 }
