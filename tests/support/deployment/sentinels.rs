@@ -171,6 +171,13 @@ impl Sentinels {
         know_all && self.servers.iter().enumerate().all(follow)
     }
 
+    /// Grows with each failover, also with one that nobody asked for because the machine stood still.
+    pub(crate) fn epoch(&self) -> u64 {
+        let sentinel = self.running().next().expect("a sentinel that runs");
+        let known: HashMap<String, String> = sentinel.ask(&["SENTINEL", "MASTER", SERVICE]);
+        known["config-epoch"].parse().expect("a number")
+    }
+
     fn running(&self) -> impl Iterator<Item = &Server> {
         self.sentinels.iter().filter(|sentinel| sentinel.is_up())
     }
