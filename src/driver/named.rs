@@ -362,14 +362,25 @@ impl SentRequest {
     }
 
     /// Sends it. What this returns does not borrow from it, so that it can end before.
-    pub(super) fn send(&self) -> impl Future<Output = Replied> + Send + use<> {
-        let (lock, request) = (Arc::clone(&self.lock), self.request.expect("`end` takes it, and this with it"));
+    fn send(&self) -> impl Future<Output = Replied> + Send + use<> {
+        let (lock, request) = self.content();
+        let renewal = matches!(request, Request::Renew { .. }).then(|| Box::pin(self.send_gathered()));
         async move {
-            match request {
-                Request::Renew { .. } => lock.sending(request).send_gathered(&lock.driver.redis).await,
-                _ => lock.sending(request).send(&lock.driver.redis).await,
+            match renewal {
+                Some(renewal) => renewal.await,
+                None => lock.sending(request).send(&lock.driver.redis).await,
             }
         }
+    }
+
+    /// The same for a request that is not urgent.
+    pub(super) fn send_gathered(&self) -> impl Future<Output = Replied> + Send + use<> {
+        let (lock, request) = self.content();
+        async move { lock.sending(request).send_gathered(&lock.driver.redis).await }
+    }
+
+    fn content(&self) -> (Arc<NamedLock>, Request) {
+        (Arc::clone(&self.lock), self.request.expect("`end` takes it, and this with it"))
     }
 
     /// Too many other requests wait for the server.

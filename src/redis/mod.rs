@@ -139,7 +139,11 @@ impl Redis {
 
     /// Sends one request that is not urgent, in one call with similar requests.
     pub(crate) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
+        match &self.servers {
+            Backend::Deployed(deployment, _) => deployment.send_gathered(script, part).await,
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(link) => Box::pin(link.request(script, part)).await,
+        }
     }
 
     /// As [`request`](Self::request), then waits until `wanted` replicas have its writes. Returns their number, too.

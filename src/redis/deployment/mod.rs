@@ -101,6 +101,16 @@ impl Deployment {
         }
     }
 
+    /// Sends one request that is not urgent. The future is small: thousands of held locks have one each when they are renewed.
+    pub(super) async fn send_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+        match self {
+            Deployment::One(one) => one.node.request_gathered(script, part).await,
+            Deployment::Cluster(cluster, _) => {
+                Box::pin(cluster.send(script, part, Way::Gathered)).await.map(|(answer, _)| answer)
+            }
+        }
+    }
+
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Deployment::Cluster(..))
     }
