@@ -64,7 +64,7 @@ fn describe() {
 }
 
 impl KindLabel {
-    const ALL: usize = KindLabel::Semaphore as usize + 1;
+    const ALL: usize = KindLabel::PlainSemaphore as usize + 1;
 }
 
 /// The metrics that are about locks.

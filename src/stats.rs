@@ -152,6 +152,7 @@ pub(crate) enum KindLabel {
     Write,
     Latch,
     Semaphore,
+    PlainSemaphore,
 }
 
 impl KindLabel {
@@ -164,6 +165,7 @@ impl KindLabel {
             KindLabel::Write => "write",
             KindLabel::Latch => "latch",
             KindLabel::Semaphore => "semaphore",
+            KindLabel::PlainSemaphore => "plain_semaphore",
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use crate::{
     ask::Asked,
     client::Client,
+    clock::Moment,
     config::{Lease, Name},
     driver,
     engine::Engine,
@@ -26,8 +27,6 @@ use crate::{
 use tokio::time::Instant;
 
 const FORCE_UNLOCK: &str = "force_unlock";
-/// A request may be sent again for as long as `outage_timeout`. Its receipt lasts for at least so much longer.
-const RECEIPT: Duration = Duration::from_secs(60);
 
 /// A lock by name, with the settings for acquiring it.
 #[derive(Clone)]
@@ -182,13 +181,13 @@ impl Handle {
         what: &'static str,
         wait_limit: WaitLimit,
     ) -> Result<Option<Guard>> {
+        self.take_request(kind, what, self.request_permits(kind, permits, wait_limit)).await
+    }
+
+    fn request_permits(&self, kind: &'static Kind, permits: u32, wait_limit: WaitLimit) -> Result<AcquireRequest> {
         let permits = u16::try_from(permits).ok().filter(|permits| (1..=MOST_PERMITS).contains(permits));
-        let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"));
-        let request = permits.and_then(|permits| {
-            let request = self.request(kind, ASKING_PERMITS, wait_limit)?;
-            Ok(AcquireRequest { permits, ..request })
-        });
-        self.take_request(kind, what, request).await
+        let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"))?;
+        Ok(AcquireRequest { permits, ..self.request(kind, ASKING_PERMITS, wait_limit)? })
     }
 
     async fn take_request(
@@ -219,9 +218,32 @@ impl Handle {
 
     /// Waits until the waiters of this kind may pass; false at the wait limit.
     pub(super) async fn pass(&self, kind: &'static Kind, method: &'static str, wait_limit: WaitLimit) -> Result<bool> {
+        self.pass_request(kind, method, self.request(kind, WAITING, wait_limit)).await
+    }
+
+    /// Waits until the caller has acquired so many permits; false at the wait limit. From then on they are no hold of the client. Until
+    /// then, their lease is the time for which the server knows that they were acquired.
+    pub(super) async fn keep_permits(
+        &self,
+        kind: &'static Kind,
+        permits: u32,
+        method: &'static str,
+        wait_limit: WaitLimit,
+    ) -> Result<bool> {
+        let lease = Some(self.engine.config.receipt().lasts);
+        let request = self.request_permits(kind, permits, wait_limit);
+        self.pass_request(kind, method, request.map(|request| AcquireRequest { lease, ..request })).await
+    }
+
+    async fn pass_request(
+        &self,
+        kind: &'static Kind,
+        method: &'static str,
+        request: Result<AcquireRequest>,
+    ) -> Result<bool> {
         let subject = Subject { kind: kind.rules.label, name: self.name() };
         let span = spans::acquire(&self.engine.config.server, subject, method);
-        let passed = match self.request(kind, WAITING, wait_limit) {
+        let passed = match request {
             Ok(request) => driver::pass(&self.engine.driver, &request).instrument(span.clone()).await,
             Err(invalid) => Err(invalid),
         };
@@ -309,7 +331,7 @@ impl Handle {
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
-        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), (give_up, None)).await?.code)
+        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), give_up).await?.code)
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.
@@ -321,7 +343,7 @@ impl Handle {
         give_up: Instant,
     ) -> Result<Answer> {
         let part = kind.part(script, valid(&self.name)?.key(), (id, 0, 0), more);
-        self.ask((what, kind.rules.label), (&script.script, part), (give_up, None)).await
+        self.ask((what, kind.rules.label), (&script.script, part), give_up).await
     }
 
     /// Sends a request that changes something without an owner. If it is sent again, its number shows whether it has run.
@@ -342,30 +364,74 @@ impl Handle {
         count: i64,
         how: &'static str,
     ) -> Result<Answer> {
+        self.make(&mut self.plan(what, (kind, script), count, how)?).await
+    }
+
+    /// A change that is not sent yet.
+    pub(super) fn plan(
+        &self,
+        what: &'static str,
+        (kind, script): (&'static Kind, &'static KindScript),
+        count: i64,
+        how: &'static str,
+    ) -> Result<Change> {
         let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
-        let config = &self.engine.config;
-        let beyond = RECEIPT.max(config.command_timeout * 3);
-        let (lasts, repeatable) = (config.outage_timeout + beyond, config.outage_timeout + beyond / 2);
-        let lasts = u64::try_from(lasts.as_millis()).expect("a few years at most");
+        let lasts = self.engine.config.receipt().lasts.as_millis();
+        let lasts = u64::try_from(lasts).expect("a few years at most");
         let part = kind.words(script, name.key(), (&id, lasts, count), self.engine.publish()).arg(how).done();
-        let limits = (self.engine.outage_ends(), Some(repeatable));
-        self.ask((what, kind.rules.label), (&script.script, part), limits).await
+        Ok(Change { what, kind: kind.rules.label, script: &script.script, part, until: None })
+    }
+
+    /// Sends a change. It may have been sent before.
+    pub(super) async fn make(&self, change: &mut Change) -> Result<Answer> {
+        let name = valid(&self.name)?;
+        let (span, asked) = self.change_asked(change, &name);
+        told(span, self.engine.tell(asked, self.engine.outage_ends())).await
+    }
+
+    /// The same in the background, also while the client closes: its end waits for that.
+    pub(super) fn make_in_background(&self, mut change: Change) {
+        let handle = self.clone();
+        self.engine.driver.run_errand(async move {
+            if let Err(error) = handle.make_at_last(&mut change).await {
+                let (name, what) = (handle.name(), change.what);
+                tracing::warn!(target: "leasehold::lock", name, what, %error, "failed in the background");
+            }
+        });
+    }
+
+    async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
+        let name = valid(&self.name)?;
+        let (span, asked) = self.change_asked(change, &name);
+        told(span, self.engine.tell_at_last(asked, self.engine.outage_ends())).await
+    }
+
+    fn change_asked<'a>(&'a self, change: &mut Change, name: &'a Name) -> (Span, Asked<'a>) {
+        let until = || Moment::now() + self.engine.config.receipt().repeatable;
+        let until = *change.until.get_or_insert_with(until);
+        self.asked((change.what, change.kind), name, (change.script, change.part.clone()), until)
     }
 
     async fn ask(
         &self,
-        (what, kind): (&'static str, KindLabel),
+        what: (&'static str, KindLabel),
         request: (&'static Script, Part),
-        (give_up, repeatable): (Instant, Option<Duration>),
+        give_up: Instant,
     ) -> Result<Answer> {
         let name = valid(&self.name)?;
+        let (span, asked) = self.asked(what, &name, request, Moment::FAR);
+        told(span, self.engine.tell(asked, give_up)).await
+    }
+
+    fn asked<'a>(
+        &'a self,
+        (what, kind): (&'static str, KindLabel),
+        name: &'a Name,
+        request: (&'static Script, Part),
+        until: Moment,
+    ) -> (Span, Asked<'a>) {
         let span = spans::tell(&self.engine.config.server, Subject { kind, name: self.name() }, what);
-        let asked = Asked { what, name: &name, request, repeatable };
-        let told = self.engine.tell(asked, give_up).instrument(span.clone()).await;
-        if let Err(error) = &told {
-            spans::note_error(&span, error);
-        }
-        told
+        (span, Asked { what, name, request, until })
     }
 
     pub(super) fn conflict(&self) -> Error {
@@ -381,6 +447,25 @@ impl Handle {
             .field("acts_for", &self.acts_for)
             .finish_non_exhaustive()
     }
+}
+
+/// A request that the server runs once, however often it is sent.
+#[derive(Debug)]
+pub(super) struct Change {
+    what: &'static str,
+    kind: KindLabel,
+    script: &'static Script,
+    part: Part,
+    /// It is not sent again after that. `None`: it was not sent yet.
+    until: Option<Moment>,
+}
+
+async fn told(span: Span, telling: impl Future<Output = Result<Answer>>) -> Result<Answer> {
+    let told = telling.instrument(span.clone()).await;
+    if let Err(error) = &told {
+        spans::note_error(&span, error);
+    }
+    told
 }
 
 /// A request to force the lock open has a reply, has failed, or was given up by its caller.
