@@ -156,7 +156,13 @@ impl PlainSemaphore {
         self.owed(n)?.release().await
     }
 
-    pub(crate) fn owed(&self, n: u32) -> Result<OwedPermits> {
+    /// The same as `acquire`. The caller must keep its result.
+    pub(crate) async fn acquire_owed(&self, n: u32) -> Result<OwedPermits> {
+        let owed = self.acquire(n).await.map(|()| self.owed(n));
+        owed.flatten()
+    }
+
+    fn owed(&self, n: u32) -> Result<OwedPermits> {
         if n == 0 {
             return Err(Error::config("permits", "it must be greater than zero"));
         }
@@ -178,8 +184,7 @@ impl PlainSemaphore {
     /// # Ok(()) }) }
     /// ```
     pub async fn with<T, W: Future<Output = T>>(&self, n: u32, work: impl FnOnce() -> W) -> Result<T> {
-        self.acquire(n).await?;
-        let owed = self.owed(n)?;
+        let owed = self.acquire_owed(n).await?;
         let value = work().await;
         owed.release_after_work().await;
         Ok(value)
