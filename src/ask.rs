@@ -30,8 +30,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) what: &'static str,
     pub(crate) name: &'a str,
     pub(crate) request: (&'static Script, Part),
-    /// After this time the server may have forgotten that it has run the request, and would run it once more.
-    pub(crate) repeatable: Option<Duration>,
+    /// From then on the server may have forgotten that it has run the request, and would run it once more. By the clock that continues while
+    /// the machine sleeps.
+    pub(crate) until: Moment,
 }
 
 impl Asked<'_> {
@@ -40,10 +41,8 @@ impl Asked<'_> {
         TaskRuntime::around(self.what)?;
         let (script, part) = &self.request;
         let (since, mut pauses, mut was_polled, mut last) = (Instant::now(), Pauses::default(), true, None);
-        // By the clock that continues while the machine sleeps.
-        let until = self.repeatable.map_or(Moment::FAR, |time| Moment::now() + time);
         loop {
-            if until.left().is_zero() {
+            if self.until.left().is_zero() {
                 return Err(silent(self.what, self.name, since.elapsed(), redis.trouble(part.key(), last)));
             }
             // By a timer of the caller, which does not depend on the tasks of the connection.

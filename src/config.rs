@@ -41,6 +41,26 @@ pub(crate) struct Config {
     pub(crate) server: ServerLabel,
 }
 
+/// A request may be sent again for as long as `outage_timeout`. Its receipt lasts for at least so much longer.
+const RECEIPT: Duration = Duration::from_secs(60);
+
+/// The times of a request that the server must run only once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Receipt {
+    /// The server remembers for so long that it has run the request.
+    pub(crate) lasts: Lease,
+    /// After this time the request is not sent again.
+    pub(crate) repeatable: Duration,
+}
+
+impl Config {
+    pub(crate) fn receipt(&self) -> Receipt {
+        let beyond = RECEIPT.max(self.command_timeout * 3);
+        let lasts = Duration::from_millis(u64::try_from((self.outage_timeout + beyond).as_millis()).expect("a few years at most"));
+        Receipt { lasts: Lease(lasts), repeatable: self.outage_timeout + beyond / 2 }
+    }
+}
+
 /// For checks inside the crate, which change what matters to them.
 #[cfg(test)]
 impl Config {

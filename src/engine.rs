@@ -190,6 +190,11 @@ impl Engine {
     /// Sends a request about a lock itself, not about a hold.
     pub(crate) async fn tell(&self, asked: Asked<'_>, give_up: Instant) -> Result<Answer> {
         self.driver.refuse_if_closed(asked.what, asked.name)?;
+        self.tell_at_last(asked, give_up).await
+    }
+
+    /// The same, also while the client closes.
+    pub(crate) async fn tell_at_last(&self, asked: Asked<'_>, give_up: Instant) -> Result<Answer> {
         Box::pin(asked.ask(&self.redis, give_up)).await
     }
 

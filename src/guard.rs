@@ -269,7 +269,7 @@ impl Guard {
         if let Some(reason) = self.loss() {
             return Err(Error::lost(self.name(), reason));
         }
-        let asked = Asked { what, name: self.name(), request, repeatable: None };
+        let asked = Asked { what, name: self.name(), request, until: Moment::FAR };
         let answer = self.engine.tell(asked, self.engine.outage_ends()).await?;
         match answer.code {
             Code::Kept => Ok(()),

@@ -66,8 +66,17 @@ pub(crate) enum Waits {
     ToPass,
     /// Here, for a number of permits. Its head also leaves a mark on the server after it was refused several times.
     ForPermits,
+    /// Here, for a number of permits that nobody owns on the server. A caller keeps them, and the client has nothing of them anymore.
+    ToKeep,
     /// In a queue on the server. Each waiter sends its own requests, and is notified on a channel of its own.
     InLine,
+}
+
+impl Waits {
+    /// True if each call wants a number of permits, and its hold is its own.
+    pub(crate) fn is_for_permits(self) -> bool {
+        matches!(self, Waits::ForPermits | Waits::ToKeep)
+    }
 }
 
 /// Kinds that share keys on the server must not share numbers of holds: one would take a hold of the other for its own.

@@ -24,6 +24,7 @@
 //! | a lock that survives the loss of a server, on three or more independent servers | [`Quorum`] |
 //! | one leader among all processes; a job once per period | [`Client::leader`]; [`Lock::run_once_per`] |
 //! | a limited number of permits for all machines, for example at most ten downloads at once | [`Client::semaphore`]: each holder's permits have a lease |
+//! | the same, shared with JVMs that use Redisson's `RSemaphore` | [`Client::plain_semaphore`]: the permits of a process that dies are lost |
 //! | tasks that wait until others have counted down to zero, for example to start together | [`Client::latch`]: holds nothing |
 //!
 //! <div class="warning">
@@ -164,7 +165,8 @@ pub use error::{Error, Lost, Result};
 pub use guard::{Guard, Outcome};
 pub use owner::Owner;
 pub use primitives::{
-    FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, ReadGuard, RwLock, RwState, Semaphore, WriteGuard,
+    FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, PlainSemaphore, ReadGuard, RwLock, RwState, Semaphore,
+    WriteGuard,
 };
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;

@@ -72,7 +72,8 @@ pub struct Totals {
     pub by_timer: u64,
     /// Nested acquisitions.
     pub reentered: u64,
-    /// Waits for a latch that ended because it was open. They acquire nothing.
+    /// Waits for a latch that ended because it was open, and for permits of a plain semaphore that were acquired. The client holds nothing
+    /// of them.
     pub passed: u64,
     /// Holds released, including releases that could not be confirmed.
     pub released: u64,
@@ -152,6 +153,7 @@ pub(crate) enum KindLabel {
     Write,
     Latch,
     Semaphore,
+    PlainSemaphore,
 }
 
 impl KindLabel {
@@ -164,6 +166,7 @@ impl KindLabel {
             KindLabel::Write => "write",
             KindLabel::Latch => "latch",
             KindLabel::Semaphore => "semaphore",
+            KindLabel::PlainSemaphore => "plain_semaphore",
         }
     }
 }
@@ -303,7 +306,8 @@ impl LockCounters<'_> {
         self.count(LockEvent::Reentered);
     }
 
-    /// A wait for a latch is over. Such waits are not among those for locks, because they may last as long as any work.
+    /// A wait for a latch, or for permits that the client does not hold, is over. Such waits are not among those for locks, because they may
+    /// last as long as any work.
     pub(crate) fn passed(self, waited: Duration) {
         self.count(LockEvent::Passed);
         self.all.exporter.time(self.lock, LockTime::Wait, waited);

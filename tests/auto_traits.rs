@@ -5,7 +5,7 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
     Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
-    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PubSub, Quorum,
+    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PlainSemaphore, PubSub, Quorum,
     QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid, WriteGuard,
 };
 
@@ -34,6 +34,7 @@ fn for_threads() {
     shared::<blocking::QuorumLock>();
     shared::<blocking::ReadGuard>();
     shared::<blocking::RwLock>();
+    shared::<blocking::PlainSemaphore>();
     shared::<blocking::Semaphore>();
     shared::<blocking::WriteGuard>();
     cloneable::<blocking::Client>();
@@ -74,6 +75,7 @@ fn types() {
     shared::<Result<u32>>();
     shared::<RwLock>();
     shared::<RwState>();
+    shared::<PlainSemaphore>();
     shared::<Semaphore>();
     shared::<Stats>();
     shared::<Times>();
@@ -95,6 +97,7 @@ fn types() {
     cloneable::<QuorumLock>();
     cloneable::<Owner>();
     cloneable::<RwLock>();
+    cloneable::<PlainSemaphore>();
     cloneable::<Semaphore>();
     printable::<Builder>();
     printable::<Client>();
@@ -108,6 +111,7 @@ fn types() {
     printable::<Permits>();
     printable::<ReadGuard>();
     printable::<RwLock>();
+    printable::<PlainSemaphore>();
     printable::<Semaphore>();
     printable::<WriteGuard>();
 }
@@ -164,6 +168,19 @@ async fn latches(latch: Latch) {
     sendable(&latch.wait());
     sendable(&latch.wait_for(Duration::ZERO));
     sendable(&latch.delete());
+}
+
+#[allow(dead_code)] // never run, as above
+async fn plain_semaphores(semaphore: PlainSemaphore) {
+    sendable(&semaphore.try_set_permits(1));
+    sendable(&semaphore.add_permits(1));
+    sendable(&semaphore.available());
+    sendable(&semaphore.drain());
+    sendable(&semaphore.acquire(1));
+    sendable(&semaphore.try_acquire(1));
+    sendable(&semaphore.try_acquire_for(1, Duration::ZERO));
+    sendable(&semaphore.release(1));
+    sendable(&semaphore.with(1, async || ()));
 }
 
 #[allow(dead_code)] // never run, as above

@@ -8,6 +8,7 @@ use super::{
     latch::Latch,
     lock::{FairLock, FencedLock, Lock},
     rw::RwLock,
+    plain_semaphore::PlainSemaphore,
     semaphore::Semaphore,
     wait::wait,
 };
@@ -117,6 +118,12 @@ impl Client {
     /// A semaphore whose permits have leases. Sends nothing. See [`leasehold::Client::semaphore`](client::Client::semaphore).
     pub fn semaphore(&self, name: &str) -> Semaphore {
         Semaphore::new(self.0.semaphore(name))
+    }
+
+    /// A plain semaphore, to share with JVMs that use `RSemaphore`. Sends nothing. See
+    /// [`leasehold::Client::plain_semaphore`](client::Client::plain_semaphore).
+    pub fn plain_semaphore(&self, name: &str) -> PlainSemaphore {
+        PlainSemaphore::new(self.0.plain_semaphore(name))
     }
 
     /// The first half of every id of a hold in Redis.

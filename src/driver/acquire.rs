@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    lock::{Event, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    lock::{Event, Limit, Moment, Outcome, Owner, Terms, Ticket},
     request::{AcquireRequest, WaitLimit},
     sync::{std, tokio},
     task_runtime::TaskRuntime,
@@ -45,17 +45,22 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
     }
 }
 
-/// Waits until the waiters may pass; false if that takes longer than the wait limit.
+/// Waits until the caller may pass, or keeps what it acquires; false if that takes longer than the wait limit. The client then has nothing
+/// of it.
 pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<bool> {
     let begun = start(driver, request)?;
-    let (call, EndedCall { result, .. }) = begun.called().await?;
-    match result.outcome {
-        Outcome::Passed => {
-            driver.counters.of(call.lock.subject(Mode::Exclusive)).passed(now().since(begun.began));
-            Ok(true)
+    loop {
+        let (mut call, EndedCall { result, .. }) = begun.called().await?;
+        match result.outcome {
+            Outcome::Acquired if !call.keep() => {} // it was lost before the caller looked
+            Outcome::Passed | Outcome::Acquired => {
+                driver.counters.of(call.lock.subject(request.kind.mode())).passed(now().since(begun.began));
+                return Ok(true);
+            }
+            Outcome::Busy => return Ok(false),
+            Outcome::StartAgain => {}
+            _ => return Err(error(&call.lock, request.what, &result, begun.began)),
         }
-        Outcome::Busy => Ok(false),
-        _ => Err(error(&call.lock, request.what, &result, begun.began)),
     }
 }
 

@@ -76,6 +76,21 @@ impl Call {
         }
     }
 
+    /// The caller keeps what it acquired, and the client has nothing of it anymore. False if it was lost before the caller looked. One look
+    /// and act under the mutex.
+    pub(super) fn keep(&mut self) -> bool {
+        let (is_kept, slots) = self.lock.with(By::Caller, |inner, fed| {
+            let is_kept = inner.state.keep(self.ticket, now());
+            inner.handle(&self.lock, Event::Due, fed);
+            is_kept
+        });
+        if is_kept {
+            self.ending = OnDrop::Ended;
+        }
+        leave(&self.lock, slots);
+        is_kept
+    }
+
     fn poll_requests(&mut self, cx: &mut Context<'_>) {
         let mut at = 0;
         while let Some(slot) = self.slots.get(at) {

@@ -245,7 +245,8 @@ impl NamedLock {
 
     fn sending(&self, request: Request) -> Sending<'_> {
         let (key, client) = (self.name.key(), &*self.driver.client);
-        Sending { kind: self.kind, key, client, replicas: self.driver.config.replicas, request }
+        let (replicas, receipt) = (self.driver.config.replicas, *self.driver.config.receipt().lasts);
+        Sending { kind: self.kind, key, client, replicas, receipt, request }
     }
 
     fn work(&self, request: Request) -> Work {
@@ -722,7 +723,7 @@ fn new_state(driver: &Driver, kind: &'static Kind) -> LockState {
     let mut state = match kind.rules.waits {
         Waits::InLine => LockState::fair(numbers),
         Waits::ToPass => LockState::latch(numbers),
-        Waits::Here | Waits::Marked | Waits::ForPermits => LockState::new(numbers),
+        Waits::Here | Waits::Marked | Waits::ForPermits | Waits::ToKeep => LockState::new(numbers),
     };
     if let Some(event) = driver.life_event() {
         let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Vec::new());

@@ -17,7 +17,7 @@ use super::{lanes::Lanes, timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
-    kind::{Kind, Waits},
+    kind::Kind,
     lock::{self, Event, Mode},
     redis::Redis,
     spawner::Spawner,
@@ -47,6 +47,8 @@ pub(crate) struct Shared<L> {
     abandoned: AtomicBool,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
+    /// Tasks that the end of the client waits for.
+    errands: AtomicU64,
     /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
     changes: Changes,
 }
@@ -74,12 +76,25 @@ impl<L> Shared<L> {
             life: AtomicU8::new(OPEN),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
+            errands: AtomicU64::new(0),
             changes: Changes::default(),
         }
     }
 
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
+    }
+
+    /// Runs `work` in the background. The end of the client waits for it.
+    pub(crate) fn run_errand(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static)
+    where
+        L: Send + Sync + 'static,
+    {
+        let errand = Errand::new(self);
+        self.spawn(async move {
+            work.await;
+            drop(errand);
+        });
     }
 
     /// A request waits for its turn for at most this long, and then for its reply for as long.
@@ -104,7 +119,7 @@ impl<L> Shared<L> {
         lock::Rules {
             passes_on: kind.rules.passes_on,
             has_marks: kind.rules.has_mark(),
-            joins: kind.rules.waits != Waits::ForPermits,
+            joins: !kind.rules.waits.is_for_permits(),
             sure: reading.rules.sure,
         }
     }
@@ -163,10 +178,16 @@ impl<L> Shared<L> {
 
     /// Once true, it stays true: a call that comes later is refused, although its name is in the map for a moment.
     pub(super) fn is_done(&self) -> bool {
-        if self.is_closed() && self.names.is_empty() {
+        if self.is_closed() && self.is_idle() {
             self.life.fetch_max(DONE, Ordering::SeqCst);
         }
         self.life.load(Ordering::SeqCst) == DONE
+    }
+
+    /// Nothing is held, wanted or under way.
+    fn is_idle(&self) -> bool {
+        let has_errands = self.errands.load(Ordering::SeqCst) > 0 && !self.has_ended();
+        self.names.is_empty() && !has_errands
     }
 
     pub(super) fn raise_life(&self, life: u8) {
@@ -193,7 +214,7 @@ impl<L> Shared<L> {
 
     /// Resolves when nothing is held, wanted or under way. After [`stop`](Shared::stop).
     pub(crate) async fn idle(&self) {
-        self.until(|shared| shared.is_done() || shared.names.is_empty() || shared.is_abandoned()).await;
+        self.until(|shared| shared.is_done() || shared.is_idle() || shared.is_abandoned()).await;
     }
 
     /// Resolves when the client is closed and nothing is under way.
@@ -218,5 +239,24 @@ impl<L> Shared<L> {
     /// The error for calls after the client was closed.
     pub(super) fn closed(&self, what: &str, name: &str) -> Error {
         if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
+    }
+}
+
+/// A task in the background that the end of the client waits for.
+struct Errand<L>(Arc<Shared<L>>);
+
+impl<L> Errand<L> {
+    fn new(shared: &Arc<Shared<L>>) -> Errand<L> {
+        shared.errands.fetch_add(1, Ordering::SeqCst);
+        shared.counters.releasing.up();
+        Errand(Arc::clone(shared))
+    }
+}
+
+impl<L> Drop for Errand<L> {
+    fn drop(&mut self) {
+        self.0.counters.releasing.down();
+        self.0.errands.fetch_sub(1, Ordering::SeqCst);
+        self.0.notify_forgotten();
     }
 }

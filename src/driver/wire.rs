@@ -18,6 +18,8 @@ pub(super) struct Sending<'a> {
     pub(super) client: &'a str,
     /// The number of replicas that must confirm a new hold.
     pub(super) replicas: u8,
+    /// How long the server remembers a request that runs once.
+    pub(super) receipt: Duration,
     pub(super) request: Request,
 }
 
@@ -96,6 +98,7 @@ impl Sending<'_> {
         let id = |id| id_for_script(self.client, kind, self.key, id);
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
+                let count = if self.is_counted_once() { u32::from(hold.of_permits().1) } else { count };
                 let words = kind.words(&kind.acquire, self.key, (&id(hold), millis(lease), count), word(kind, how));
                 let part = match (kind.beside, how) {
                     (Some(beside), How::Beside(hold)) => words.arg(field(self.client, beside, self.key, hold)),
@@ -106,12 +109,13 @@ impl Sending<'_> {
                 (&kind.acquire.script, part.done())
             }
             Request::Release { id: hold, count, rest, .. } => {
+                let rest = if self.is_counted_once() { self.receipt } else { rest };
                 let terms = (&*id(hold), millis(rest), count);
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
             Request::Renew { id: hold, lease, claim, count, .. } => {
                 let (claim, count) = match claim {
-                    _ if kind.rules.waits == Waits::ForPermits => (count.to_string(), 0),
+                    _ if kind.rules.waits.is_for_permits() => (count.to_string(), 0),
                     Claim::Nothing => (String::new(), 0),
                     Claim::Needs(number) => (number.to_string(), 0),
                     Claim::Withdraws(number) => (number.to_string(), 1),
@@ -124,6 +128,11 @@ impl Sending<'_> {
                 (&script.script, kind.part(script, self.key, (&id(from), millis(lease), 0), &id(to)))
             }
         }
+    }
+
+    /// The server has no holds of this kind, only a receipt for each request.
+    fn is_counted_once(&self) -> bool {
+        self.kind.rules.waits == Waits::ToKeep
     }
 
     fn read(&self, answer: &Answer, publish: &str) -> Replied {
@@ -180,7 +189,7 @@ fn own(client: &str, kind: &Kind, key: &str, id: &str) -> Option<HoldId> {
 
 /// The field of a hold on the server. Of permits: the first digits of their ids, in hex.
 pub(super) fn field(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
-    if kind.rules.waits == Waits::ForPermits {
+    if kind.rules.waits.is_for_permits() {
         let mut digits: String = client.chars().filter(|digit| *digit != '-').collect();
         digits.replace_range(12..28, ""); // the client's own digits, of which all are random
         return format!("{digits}{:012x}", hold.of_permits().0);
@@ -191,7 +200,7 @@ pub(super) fn field(client: &str, kind: &Kind, key: &str, hold: HoldId) -> Strin
 /// The same for requests. Of permits, it also says how many there are.
 fn id_for_script(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
     let mut id = field(client, kind, key, hold);
-    if kind.rules.waits == Waits::ForPermits {
+    if kind.rules.waits.is_for_permits() {
         id += &format!("{:04x}", hold.of_permits().1);
     }
     id

@@ -62,6 +62,17 @@ impl LockState {
         }
     }
 
+    /// The caller has what it acquired for itself from now on, and the client forgets it. False if the hold has ended, or may have. Then the
+    /// caller has nothing.
+    pub(crate) fn keep(&mut self, ticket: Ticket, now: Moment) -> bool {
+        let is_held = self.certain_until(ticket, now).is_some();
+        if is_held {
+            self.on_server.retain(|one| !matches!(one, OnServer::Held(_, holders) if holders.has(ticket)));
+            self.time_to_see = TIME_TO_SEE;
+        }
+        is_held
+    }
+
     /// A waiter has left, or a guard was dropped or unlocked.
     pub(super) fn leave(&mut self, ticket: Ticket, waiter: Option<ConfirmWaiter>, cx: &mut Cx<'_>) {
         if self.queue.contains(ticket) {

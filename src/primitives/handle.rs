@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::{
     ask::Asked,
     client::Client,
+    clock::Moment,
     config::{Lease, Name},
     driver,
     engine::Engine,
@@ -26,8 +27,6 @@ use crate::{
 use tokio::time::Instant;
 
 const FORCE_UNLOCK: &str = "force_unlock";
-/// A request may be sent again for as long as `outage_timeout`. Its receipt lasts for at least so much longer.
-const RECEIPT: Duration = Duration::from_secs(60);
 
 /// A lock by name, with the settings for acquiring it.
 #[derive(Clone)]
@@ -211,13 +210,33 @@ impl Handle {
     /// Waits until the waiters of this kind may pass; false at the wait limit.
     pub(super) async fn pass(&self, kind: &'static Kind, what: &'static str, wait_limit: WaitLimit) -> Result<bool> {
         let request = self.request(kind, WAITING, wait_limit).map_err(|invalid| self.refuse(kind, what, invalid))?;
-        let mut passing = pin!(driver::pass(&self.engine.driver, &request).instrument(self.span(kind, what)));
+        self.pass_request(what, &request).await
+    }
+
+    /// Waits until the caller has acquired so many permits; false at the wait limit. From then on they are no hold of the client. Until
+    /// then, their lease is the time for which the server knows that they were acquired.
+    pub(super) async fn keep_permits(
+        &self,
+        kind: &'static Kind,
+        permits: u32,
+        what: &'static str,
+        wait_limit: WaitLimit,
+    ) -> Result<bool> {
+        let request = self.permits_request(kind, permits, wait_limit);
+        let request = request.map_err(|invalid| self.refuse(kind, what, invalid))?;
+        let lease = Some(self.engine.config.receipt().lasts);
+        self.pass_request(what, &AcquireRequest { lease, ..request }).await
+    }
+
+    async fn pass_request(&self, what: &'static str, request: &AcquireRequest) -> Result<bool> {
+        let passing = driver::pass(&self.engine.driver, request);
+        let mut passing = pin!(passing.instrument(self.span(request.kind, what)));
         let passed = passing.as_mut().await;
         let span = passing.span();
         match &passed {
             Ok(true) => spans::note_passed(span),
             Ok(false) => spans::note_given_up(span),
-            Err(error) => self.note_failed(kind, span, error),
+            Err(error) => self.note_failed(request.kind, span, error),
         }
         passed
     }
@@ -309,7 +328,7 @@ impl Handle {
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
-        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), (give_up, None)).await?.code)
+        Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), give_up).await?.code)
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.
@@ -321,7 +340,7 @@ impl Handle {
         give_up: Instant,
     ) -> Result<Answer> {
         let part = kind.part(script, valid(&self.name)?.key(), (id, 0, 0), more);
-        self.ask((what, kind.rules.label), (&script.script, part), (give_up, None)).await
+        self.ask((what, kind.rules.label), (&script.script, part), give_up).await
     }
 
     /// Sends a request that changes something without an owner. If it is sent again, its number shows whether it has run.
@@ -342,30 +361,74 @@ impl Handle {
         count: i64,
         how: &'static str,
     ) -> Result<Answer> {
+        self.make(&mut self.plan(what, (kind, script), count, how)?).await
+    }
+
+    /// A change that is not sent yet.
+    pub(super) fn plan(
+        &self,
+        what: &'static str,
+        (kind, script): (&'static Kind, &'static KindScript),
+        count: i64,
+        how: &'static str,
+    ) -> Result<Change> {
         let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
-        let config = &self.engine.config;
-        let beyond = RECEIPT.max(config.command_timeout * 3);
-        let (lasts, repeatable) = (config.outage_timeout + beyond, config.outage_timeout + beyond / 2);
-        let lasts = u64::try_from(lasts.as_millis()).expect("a few years at most");
+        let lasts = self.engine.config.receipt().lasts.as_millis();
+        let lasts = u64::try_from(lasts).expect("a few years at most");
         let part = kind.words(script, name.key(), (&id, lasts, count), self.engine.publish()).arg(how).done();
-        let limits = (self.engine.outage_ends(), Some(repeatable));
-        self.ask((what, kind.rules.label), (&script.script, part), limits).await
+        Ok(Change { what, kind: kind.rules.label, script: &script.script, part, until: None })
+    }
+
+    /// Sends a change. It may have been sent before.
+    pub(super) async fn make(&self, change: &mut Change) -> Result<Answer> {
+        let name = valid(&self.name)?;
+        let (span, asked) = self.change_asked(change, &name);
+        told(span, self.engine.tell(asked, self.engine.outage_ends())).await
+    }
+
+    /// The same in the background, also while the client closes: its end waits for that.
+    pub(super) fn make_in_background(&self, mut change: Change) {
+        let handle = self.clone();
+        self.engine.driver.run_errand(async move {
+            if let Err(error) = handle.make_at_last(&mut change).await {
+                let (name, what) = (handle.name(), change.what);
+                tracing::warn!(target: "leasehold::lock", name, what, %error, "failed in the background");
+            }
+        });
+    }
+
+    async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
+        let name = valid(&self.name)?;
+        let (span, asked) = self.change_asked(change, &name);
+        told(span, self.engine.tell_at_last(asked, self.engine.outage_ends())).await
+    }
+
+    fn change_asked<'a>(&'a self, change: &mut Change, name: &'a Name) -> (Span, Asked<'a>) {
+        let until = || Moment::now() + self.engine.config.receipt().repeatable;
+        let until = *change.until.get_or_insert_with(until);
+        self.asked((change.what, change.kind), name, (change.script, change.part.clone()), until)
     }
 
     async fn ask(
         &self,
-        (what, kind): (&'static str, KindLabel),
+        what: (&'static str, KindLabel),
         request: (&'static Script, Part),
-        (give_up, repeatable): (Instant, Option<Duration>),
+        give_up: Instant,
     ) -> Result<Answer> {
         let name = valid(&self.name)?;
+        let (span, asked) = self.asked(what, &name, request, Moment::FAR);
+        told(span, self.engine.tell(asked, give_up)).await
+    }
+
+    fn asked<'a>(
+        &'a self,
+        (what, kind): (&'static str, KindLabel),
+        name: &'a Name,
+        request: (&'static Script, Part),
+        until: Moment,
+    ) -> (Span, Asked<'a>) {
         let span = spans::tell(&self.engine.config.server, Subject { kind, name: self.name() }, what);
-        let asked = Asked { what, name: &name, request, repeatable };
-        let told = self.engine.tell(asked, give_up).instrument(span.clone()).await;
-        if let Err(error) = &told {
-            spans::note_error(&span, error);
-        }
-        told
+        (span, Asked { what, name, request, until })
     }
 
     pub(super) fn conflict(&self) -> Error {
@@ -381,6 +444,25 @@ impl Handle {
             .field("acts_for", &self.acts_for)
             .finish_non_exhaustive()
     }
+}
+
+/// A request that the server runs once, however often it is sent.
+#[derive(Debug)]
+pub(super) struct Change {
+    what: &'static str,
+    kind: KindLabel,
+    script: &'static Script,
+    part: Part,
+    /// It is not sent again after that. `None`: it was not sent yet.
+    until: Option<Moment>,
+}
+
+async fn told(span: Span, telling: impl Future<Output = Result<Answer>>) -> Result<Answer> {
+    let told = telling.instrument(span.clone()).await;
+    if let Err(error) = &told {
+        spans::note_error(&span, error);
+    }
+    told
 }
 
 /// A request to force the lock open has a reply, has failed, or was given up by its caller.

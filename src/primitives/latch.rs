@@ -13,19 +13,19 @@ use crate::{
 };
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
-static SET: KindScript = script!("latch/latch.lua", "latch/set.lua"; RECEIPT);
-static COUNT_DOWN: KindScript = script!("latch/latch.lua", "latch/count_down.lua"; RECEIPT);
-static DELETE: KindScript = script!("latch/latch.lua", "latch/delete.lua"; RECEIPT);
+static SET: KindScript = script!("latch/count.lua", "latch/latch.lua", "latch/set.lua"; RECEIPT);
+static COUNT_DOWN: KindScript = script!("latch/count.lua", "latch/latch.lua", "latch/count_down.lua"; RECEIPT);
+static DELETE: KindScript = script!("latch/count.lua", "latch/latch.lua", "latch/delete.lua"; RECEIPT);
 
 /// Waiters only look, so no request of the state machine does anything else.
 static LATCH: Kind = Kind {
     channel: ChannelName::Wrapped("redisson_countdownlatch__channel__"),
-    acquire: script!("latch/latch.lua", "latch/look.lua"),
-    release: script!("latch/latch.lua", "latch/look.lua"),
-    renew: script!("latch/latch.lua", "latch/look.lua"),
+    acquire: script!("latch/count.lua", "latch/look.lua"),
+    release: script!("latch/count.lua", "latch/look.lua"),
+    renew: script!("latch/count.lua", "latch/look.lua"),
     hand_over: None,
-    inspect: script!("latch/latch.lua", "latch/look.lua"),
-    force_unlock: script!("latch/latch.lua", "latch/look.lua"),
+    inspect: script!("latch/count.lua", "latch/look.lua"),
+    force_unlock: script!("latch/count.lua", "latch/look.lua"),
     beside: None,
     barred_by: None,
     rules: Rules { label: KindLabel::Latch, waits: Waits::ToPass, passes_on: false, ..Rules::PLAIN },

@@ -18,6 +18,7 @@ mod latch;
 mod lock;
 mod methods;
 mod permits;
+mod plain_semaphore;
 mod rw;
 mod semaphore;
 
@@ -31,6 +32,7 @@ pub use latch::Latch;
 pub use lock::Lock;
 pub(crate) use methods::plain_inside;
 pub use permits::Permits;
+pub use plain_semaphore::PlainSemaphore;
 #[cfg(feature = "blocking")]
 pub(crate) use rw::Downgrade;
 pub use rw::{ReadGuard, RwLock, RwState, WriteGuard};

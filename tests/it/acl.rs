@@ -606,6 +606,7 @@ async fn try_out(kind: &str, tag: &str, ours: &Client, other: &Client, server: &
         "rw_lock" => try_rw(tag, ours, other, calls).await,
         "latch" => try_latch(tag, ours, other, calls).await,
         "semaphore" => try_semaphore(tag, ours, other, calls).await,
+        "plain_semaphore" => try_plain_semaphore(tag, ours, other, calls).await,
         _ => try_fair(tag, ours, other, server, calls).await,
     }
 }
@@ -672,6 +673,21 @@ async fn try_semaphore(tag: &str, ours: &Client, other: &Client, calls: &mut Cal
     calls.note("set_permits", ours.semaphore(&taken).set_permits(4).await);
 }
 
+async fn try_plain_semaphore(tag: &str, ours: &Client, other: &Client, calls: &mut Calls) {
+    let name = format!("{tag}plain permits");
+    let (mine, theirs) = (ours.plain_semaphore(&name), other.plain_semaphore(&name));
+    calls.note("try_set_permits", mine.try_set_permits(3).await);
+    theirs.add_permits(0).await.expect("answered");
+    theirs.drain().await.expect("answered");
+    theirs.add_permits(3).await.expect("answered");
+    calls.note("available", mine.available().await);
+    calls.note("acquire", mine.acquire(2).await);
+    calls.note("acquire in vain", in_vain(ours, mine.acquire(4)).await);
+    calls.note("release", mine.release(2).await);
+    calls.note("drain", mine.drain().await);
+    calls.note("add_permits", mine.add_permits(2).await);
+}
+
 async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, calls: &mut Calls) {
     let fair = format!("{tag}fair");
     let (lock, stranger, theirs) =
@@ -696,7 +712,7 @@ async fn try_fair(tag: &str, ours: &Client, other: &Client, server: &Server, cal
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
     let page = Page::read();
-    for kind in ["fenced_lock", "rw_lock", "fair_lock", "latch", "semaphore"] {
+    for kind in ["fenced_lock", "rw_lock", "fair_lock", "latch", "semaphore", "plain_semaphore"] {
         enough_and_none_too_many(kind, "", &page.besides(kind)).await;
     }
 }
@@ -705,7 +721,7 @@ async fn other_kinds_of_locks_need_what_the_page_says_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_with_a_tag_need_what_the_page_says_and_no_more() {
     let page = Page::read();
-    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock", "latch", "semaphore"] {
+    for kind in ["lock", "fenced_lock", "rw_lock", "fair_lock", "latch", "semaphore", "plain_semaphore"] {
         let commands = if kind == "lock" { Vec::new() } else { page.besides(kind) };
         let commands = commands.into_iter().filter(|rule| rule.starts_with('+'));
         let besides: Vec<_> = commands.chain(page.with_a_tag(kind)).collect();

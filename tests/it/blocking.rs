@@ -685,3 +685,30 @@ fn threads_share_permits() {
     assert_eq!((permits.available().expect("answered"), permits.name()), (4, "licences"));
     assert!(!server.exists("{licences}:timeout") && client.held().is_empty());
 }
+
+#[test]
+fn threads_share_plain_permits() {
+    let (server, client) = server_and_client();
+    let permits = client.plain_semaphore("licences");
+    assert!(permits.try_set_permits(3).expect("answered") && !permits.try_set_permits(3).expect("answered"));
+    permits.acquire(3).expect("free");
+    assert!(!permits.try_acquire(1).expect("answered"));
+    assert!(!permits.try_acquire_for(1, ms(20)).expect("answered"));
+    let waiting = thread::spawn({
+        let permits = permits.clone();
+        move || permits.with(2, || permits.available())
+    });
+    until("it to wait", || client.stats().now.waiting == 1);
+    permits.release(2).expect("answered");
+    let seen = within("to acquire", || waiting.join()).0.expect("no panic").expect("acquired");
+    assert_eq!((seen.expect("answered"), permits.available().expect("answered")), (0, 2));
+    let panicking = thread::spawn({
+        let permits = permits.clone();
+        move || permits.with(1, || panic!("as meant"))
+    });
+    assert!(panicking.join().is_err());
+    until("its release", || server.ask::<i64>(&["GET", "licences"]) == 2);
+    permits.add_permits(5).expect("answered");
+    assert_eq!((permits.drain().expect("answered"), permits.name()), (7, "licences"));
+    assert!(client.held().is_empty() && format!("{permits:?}").contains("licences"));
+}

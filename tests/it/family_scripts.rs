@@ -78,10 +78,10 @@ mod latch {
     const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
     const LATER: [&str; 2] = ["x", "leasehold_receipt:{x}:8"];
     const CHANNEL: &str = "redisson_countdownlatch__channel__{x}";
-    const SET: &str = source!("latch/latch.lua", "latch/set.lua");
-    const COUNT_DOWN: &str = source!("latch/latch.lua", "latch/count_down.lua");
-    const DELETE: &str = source!("latch/latch.lua", "latch/delete.lua");
-    const LOOK: &str = source!("latch/latch.lua", "latch/look.lua");
+    const SET: &str = source!("latch/count.lua", "latch/latch.lua", "latch/set.lua");
+    const COUNT_DOWN: &str = source!("latch/count.lua", "latch/latch.lua", "latch/count_down.lua");
+    const DELETE: &str = source!("latch/count.lua", "latch/latch.lua", "latch/delete.lua");
+    const LOOK: &str = source!("latch/count.lua", "latch/look.lua");
 
     fn of(count: &str) -> [&str; 5] {
         ["7", "60000", count, "PUBLISH", CHANNEL]

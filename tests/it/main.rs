@@ -60,6 +60,7 @@ mod outage;
 mod overtaken;
 mod passing;
 mod passwords;
+mod plain_semaphore;
 mod protect;
 mod proxy;
 mod pubsub;

@@ -9,6 +9,7 @@ mod support;
 mod beside;
 mod commands;
 mod faults;
+mod plain_semaphore;
 mod semaphore;
 mod several;
 mod storms;

@@ -205,6 +205,31 @@ async fn permits_of_a_semaphore() {
     assert_same(&scene.client, &scene.seen);
 }
 
+/// Nothing is held, and a wait for permits counts as one for a latch.
+#[tokio::test(start_paused = true)]
+async fn permits_of_a_plain_semaphore() {
+    let scene = Scene::set().await;
+    let _recorder = scene.seen.here();
+    let semaphore = scene.client.plain_semaphore("x");
+    assert!(semaphore.try_set_permits(3).await.expect("answered"));
+    semaphore.acquire(2).await.expect("free");
+    assert!(!semaphore.try_acquire(2).await.expect("answered"));
+    let waiting = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire(2).await }
+    });
+    tokio::time::sleep(SECOND).await;
+    let gauges = || ["waiting", "holds"].map(|name| scene.gauge(name, "kind=plain_semaphore"));
+    assert_eq!(gauges(), [1.0, 0.0]);
+    semaphore.release(2).await.expect("answered");
+    waiting.await.expect("no panic").expect("acquired");
+    assert_eq!(gauges(), [0.0, 0.0]);
+    let count = |name| scene.counter(name, "kind=plain_semaphore");
+    assert_eq!((count("passed"), count("acquired"), count("released"), count("lost")), (2, 0, 0, 0));
+    assert!(scene.client.stats().wait.count == 0 && scene.client.held().is_empty());
+    assert_same(&scene.client, &scene.seen);
+}
+
 #[tokio::test(start_paused = true)]
 async fn losses_by_their_reasons() {
     let scene = Scene::set().await;

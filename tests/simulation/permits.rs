@@ -1,6 +1,9 @@
 //! Semaphores: clients, and a server by the rules of `src/primitives/semaphore/*.lua`, in random orders. Requests and replies are lost, callers
 //! leave, permits are split, and clients die. After every step: no more permits are certain than there are, the server has those of each
 //! guard, waiters of a client go in order, and none sleeps while it could acquire. `PERMITS_SEED=s` runs one seed.
+//!
+//! The same for plain semaphores, by the rules of `src/primitives/plain_semaphore/*.lua`: their callers keep what they acquire, and requests
+//! whose connection was lost may run much later. No permit is lost or counted twice while all clients live.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,6 +19,8 @@ const ALL: i64 = 5;
 const WATCHDOG: Duration = ms(1_000);
 const MARK: Duration = ms(3_000);
 const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, sure: None };
+/// The lease of a hold of a plain semaphore, until its caller keeps it.
+const RECEIPT: Duration = ms(90_000);
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -24,8 +29,27 @@ const fn ms(n: u64) -> Duration {
 /// A permit: of which client, of which hold, and its number.
 type Permit = (u64, u64, u16);
 
+/// What the server knows of the permits that are not free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Knows {
+    /// Each of them has a lease.
+    #[default]
+    Leases,
+    /// Nothing, as with a plain semaphore. Each request has a receipt.
+    Receipts,
+}
+
+/// What became of a request for permits of a plain semaphore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Receipt {
+    Took(u16),
+    Void,
+}
+
 #[derive(Default)]
 struct Server {
+    knows: Knows,
+    receipts: BTreeMap<(u64, HoldId), Receipt>,
     now: Moment,
     free: i64,
     taken: BTreeMap<Permit, Moment>,
@@ -61,6 +85,9 @@ impl Server {
     }
 
     fn run(&mut self, client: u64, request: Request) -> Reply {
+        if self.knows == Knows::Receipts {
+            return self.run_once(client, request);
+        }
         self.mark.take_if(|(_, till)| *till <= self.now);
         match request {
             Request::Acquire { id, lease, how, .. } => self.acquire(client, id, lease, how),
@@ -68,6 +95,49 @@ impl Server {
             Request::Renew { id, lease, count, .. } => self.renew(client, id, lease, count),
             Request::HandOver { .. } => panic!("permits are not handed over"),
         }
+    }
+
+    fn run_once(&mut self, client: u64, request: Request) -> Reply {
+        match request {
+            Request::Acquire { id, .. } => self.take_once(client, id),
+            Request::Release { id, .. } => match self.receipts.insert((client, id), Receipt::Void) {
+                Some(Receipt::Took(permits)) => {
+                    self.add(permits);
+                    Reply::Released { receivers: 0 }
+                }
+                Some(Receipt::Void) | None => Reply::Gone,
+            },
+            Request::Renew { id, .. } => match self.receipts.get(&(client, id)) {
+                Some(Receipt::Took(_)) => Reply::Kept { admits: false, left: None },
+                _ => Reply::Gone,
+            },
+            Request::HandOver { .. } => panic!("permits are not handed over"),
+        }
+    }
+
+    fn take_once(&mut self, client: u64, id: HoldId) -> Reply {
+        let (_, wanted) = id.of_permits();
+        match self.receipts.get(&(client, id)) {
+            Some(Receipt::Took(_)) => Reply::Granted(None),
+            Some(Receipt::Void) => Reply::Lost,
+            None if i64::from(wanted) > self.free => Reply::Busy { left: None, by: Mode::Shared, own: None },
+            None => {
+                self.free -= i64::from(wanted);
+                self.receipts.insert((client, id), Receipt::Took(wanted));
+                Reply::Granted(None)
+            }
+        }
+    }
+
+    fn add(&mut self, permits: u16) {
+        self.free += i64::from(permits);
+        self.published |= permits > 0 && self.free > 0;
+    }
+
+    /// Permits that were acquired and not returned.
+    fn out(&self) -> i64 {
+        let took = |receipt: &Receipt| if let Receipt::Took(permits) = receipt { i64::from(*permits) } else { 0 };
+        self.receipts.values().map(took).sum()
     }
 
     fn acquire(&mut self, client: u64, id: HoldId, lease: Duration, how: How) -> Reply {
@@ -128,6 +198,8 @@ struct Client {
     waiting: BTreeMap<u64, u16>,
     guards: BTreeMap<u64, u32>,
     unlocking: Vec<u64>,
+    /// Permits that callers have kept, by the ids that the server took them with.
+    kept: Vec<(HoldId, u16)>,
     tickets: u64,
 }
 
@@ -136,6 +208,8 @@ struct World {
     rng: fastrand::Rng,
     server: Server,
     clients: Vec<Client>,
+    /// Requests of lost connections that the server may still run.
+    late: Vec<(u64, Request)>,
     died: u64,
 }
 
@@ -151,8 +225,8 @@ impl Client {
         };
         let state = LockState::new(Numbers::after(0));
         let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());
-        let (messages, listens, unlocking, tickets) = (0, false, Vec::new(), 0);
-        Client { id, state, config, there, back, messages, listens, waiting, guards, unlocking, tickets }
+        let (messages, listens, unlocking, kept, tickets) = (0, false, Vec::new(), Vec::new(), 0);
+        Client { id, state, config, there, back, messages, listens, waiting, guards, unlocking, kept, tickets }
     }
 
     fn is_quiet(&self) -> bool {
@@ -161,12 +235,20 @@ impl Client {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, knows: Knows) -> World {
         let mut rng = fastrand::Rng::with_seed(seed);
         let publishes = rng.u8(..4) > 0;
         let clients = (0..rng.u64(1..4)).map(|id| Client::new(id, publishes)).collect();
-        let server = Server { free: ALL, ..Server::default() };
-        World { seed, rng, server, clients, died: 100 }
+        let server = Server { knows, free: ALL, ..Server::default() };
+        World { seed, rng, server, clients, late: Vec::new(), died: 100 }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.server.knows == Knows::Receipts
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { has_marks: !self.is_plain(), ..RULES }
     }
 
     fn now(&self) -> Moment {
@@ -175,9 +257,9 @@ impl World {
 
     fn feed(&mut self, at: usize, event: Event) {
         self.server.now = self.server.now + Duration::from_nanos(1); // no two events at one moment
-        let (now, mut actions) = (self.now(), Vec::new());
+        let (now, rules, mut actions) = (self.now(), self.rules(), Vec::new());
         let client = &mut self.clients[at];
-        let mut cx = Cx { now, config: &client.config, rules: &RULES, actions: &mut actions };
+        let mut cx = Cx { now, config: &client.config, rules: &rules, actions: &mut actions };
         client.state.handle(event, &mut cx);
         for action in actions {
             self.act(at, action);
@@ -226,7 +308,10 @@ impl World {
 
     fn acquire(&mut self, at: usize) {
         let permits = self.rng.u16(1..=4);
-        let lease = (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..900)));
+        let lease = match self.server.knows {
+            Knows::Receipts => Some(RECEIPT),
+            Knows::Leases => (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..900))),
+        };
         let limit = match self.rng.u8(..6) {
             0 => Limit::Once,
             1 => Limit::Until(self.now() + ms(self.rng.u64(..400))),
@@ -243,6 +328,59 @@ impl World {
         }
     }
 
+    /// Callers keep what they have, unless it was lost before.
+    fn keep(&mut self, at: usize) {
+        let now = self.now();
+        for (ticket, permits) in std::mem::take(&mut self.clients[at].guards) {
+            let state = &mut self.clients[at].state;
+            let hold = state.hold_of(Ticket(ticket));
+            let is_kept = state.keep(Ticket(ticket), now);
+            assert_eq!(state.hold_of(Ticket(ticket)).is_some(), !is_kept && hold.is_some(), "seed {}", self.seed);
+            if is_kept {
+                let (hold, ..) = hold.unwrap_or_else(|| panic!("seed {}: nothing was kept", self.seed));
+                self.clients[at].kept.push((hold, permits as u16));
+            }
+            self.feed(at, if is_kept { Event::Due } else { Event::Dropped(Ticket(ticket)) });
+        }
+    }
+
+    /// A caller returns what it has kept, as any program could.
+    fn give_back(&mut self, at: usize) {
+        if let Some((hold, permits)) = self.clients[at].kept.pop() {
+            let receipt = self.server.receipts.insert((self.clients[at].id, hold), Receipt::Void);
+            assert_eq!(receipt, Some(Receipt::Took(permits)), "seed {}: it was returned already", self.seed);
+            self.server.add(permits);
+            self.publish();
+        }
+    }
+
+    fn run_late(&mut self) {
+        if !self.late.is_empty() {
+            let (client, request) = self.late.swap_remove(self.rng.usize(..self.late.len()));
+            self.server.run(client, request);
+            self.publish();
+        }
+    }
+
+    /// One more caller acquires a permit of a plain semaphore.
+    fn acquire_one(&mut self) {
+        self.acquire_one_by(|_| ());
+        while !self.clients[0].is_quiet() {
+            self.run_next(0);
+            self.reply_next(0);
+        }
+    }
+
+    /// The same. `then` follows before its request arrives.
+    fn acquire_one_by(&mut self, then: impl FnOnce(&mut World)) {
+        self.clients[0].tickets += 1;
+        let (ticket, limit) = (self.clients[0].tickets, Limit::Forever);
+        self.clients[0].waiting.insert(ticket, 1);
+        let terms = Terms { mode: Mode::Shared, lease: Some(RECEIPT), permits: 1, ..Terms::default() };
+        self.feed(0, Event::Acquire { ticket: Ticket(ticket), owner: Owner(ticket), terms, limit });
+        then(self);
+    }
+
     /// Callers look at what they got.
     fn look(&mut self, at: usize) {
         let guards: Vec<_> = self.clients[at].guards.keys().copied().collect();
@@ -255,7 +393,7 @@ impl World {
         let Some(ticket) = self.rng.choice(all) else { return };
         let was_guard = client.guards.remove(&ticket).is_some();
         client.waiting.remove(&ticket);
-        if was_guard && self.rng.bool() {
+        if was_guard && self.server.knows == Knows::Leases && self.rng.bool() {
             client.unlocking.push(ticket);
             return self.feed(at, Event::Unlock(Ticket(ticket)));
         }
@@ -263,6 +401,9 @@ impl World {
     }
 
     fn split(&mut self, at: usize) {
+        if self.is_plain() {
+            return self.give_back(at);
+        }
         let client = &mut self.clients[at];
         let Some((guard, share)) = client.guards.iter().find(|(_, share)| **share > 1).map(|(a, b)| (*a, *b)) else {
             return;
@@ -279,6 +420,10 @@ impl World {
         let Some((id, request)) = client.there.pop_front() else { return };
         let reply = self.server.run(client.id, request);
         client.back.push_back((id, reply));
+        self.publish();
+    }
+
+    fn publish(&mut self) {
         if std::mem::take(&mut self.server.published) {
             let heard = self.clients.iter_mut().filter(|client| client.listens && client.config.publishes);
             heard.for_each(|client| client.messages += 1);
@@ -297,6 +442,8 @@ impl World {
         }
         let client = &mut self.clients[at];
         let lost = client.back.drain(..).map(|(id, _)| id).collect::<Vec<_>>();
+        let late = client.there.iter().map(|(_, request)| (client.id, *request));
+        self.late.extend(late.filter(|_| self.server.knows == Knows::Receipts));
         let lost: Vec<_> = lost.into_iter().chain(client.there.drain(..).map(|(id, _)| id)).collect();
         client.messages = 0;
         lost.into_iter().for_each(|id| self.feed(at, Event::Unknown(id)));
@@ -312,6 +459,9 @@ impl World {
     }
 
     fn die(&mut self, at: usize) {
+        if self.is_plain() {
+            return self.run_late(); // else permits are lost, as they are meant to be
+        }
         self.died += 1;
         self.clients[at] = Client::new(self.died, self.clients[at].config.publishes);
     }
@@ -339,7 +489,9 @@ impl World {
             20..=23 => self.split(at),
             24..=49 => self.run_next(at),
             50..=74 => self.reply_next(at),
-            75..=79 => self.look(at),
+            75..=76 => self.look(at),
+            77..=79 if self.is_plain() => self.keep(at),
+            77..=79 => self.look(at),
             80..=86 => self.hear(at),
             87..=88 => self.cut(at),
             89 if self.rng.u8(..4) == 0 => self.die(at),
@@ -360,10 +512,25 @@ impl World {
         }
     }
 
+    fn check_plain(&self) {
+        let seed = self.seed;
+        assert_eq!(self.server.free + self.server.out(), ALL, "seed {seed}");
+        for client in &self.clients {
+            let has = |hold, permits| self.server.receipts.get(&(client.id, hold)) == Some(&Receipt::Took(permits));
+            let guards = client.guards.keys().filter_map(|guard| client.state.hold_of(Ticket(*guard)));
+            let holds = guards.map(|(hold, ..)| (hold, hold.of_permits().1));
+            let mut all = holds.chain(client.kept.iter().copied());
+            assert!(all.all(|(hold, permits)| has(hold, permits)), "seed {seed}: permits that the server does not have");
+        }
+    }
+
     fn check(&self) {
+        assert!(self.server.free >= 0, "seed {}", self.seed);
+        if self.is_plain() {
+            return self.check_plain();
+        }
         let (now, seed) = (self.now(), self.seed);
         assert_eq!(self.server.free + self.server.taken.len() as i64, ALL, "seed {seed}");
-        assert!(self.server.free >= 0, "seed {seed}");
         let mut certain = 0;
         for client in &self.clients {
             let mut holds: BTreeMap<HoldId, u32> = BTreeMap::new();
@@ -391,10 +558,14 @@ impl World {
             self.run_next(at);
             self.reply_next(at);
             self.hear(at);
-            self.look(at);
+            self.see(at);
             self.check();
         }
         panic!("seed {}: requests without end", self.seed);
+    }
+
+    fn see(&mut self, at: usize) {
+        if self.is_plain() { self.keep(at) } else { self.look(at) }
     }
 
     fn nobody_sleeps(&self) {
@@ -421,6 +592,7 @@ impl World {
             self.nobody_sleeps();
             self.pass(ms(3));
             let at = self.rng.usize(..self.clients.len());
+            self.give_back(at);
             if let Some(guard) = self.clients[at].guards.keys().next().copied() {
                 self.clients[at].guards.remove(&guard);
                 self.feed(at, Event::Dropped(Ticket(guard)));
@@ -430,6 +602,8 @@ impl World {
         for _ in 0..60 {
             self.pass(ms(500));
             self.settle();
+            self.run_late();
+            (0..self.clients.len()).for_each(|at| self.give_back(at));
             let guards: Vec<_> = (0..self.clients.len())
                 .flat_map(|at| self.clients[at].guards.keys().map(move |guard| (at, *guard)).collect::<Vec<_>>())
                 .collect();
@@ -439,6 +613,9 @@ impl World {
             }
         }
         self.server.reap();
+        while !self.late.is_empty() {
+            self.run_late();
+        }
         for client in &self.clients {
             assert!(client.waiting.is_empty(), "seed {}: {:?} wait forever", self.seed, client.waiting);
             assert!(client.unlocking.is_empty() && client.state.is_quiet(), "seed {}", self.seed);
@@ -450,7 +627,7 @@ impl World {
 
 /// A client alone, with so many permits held and a waiter that nobody notifies.
 fn held_and_wanted(held: u16, wanted: u16) -> World {
-    let mut world = World { clients: vec![Client::new(0, false)], ..World::new(0) };
+    let mut world = World { clients: vec![Client::new(0, false)], ..World::new(0, Knows::Leases) };
     for (ticket, permits) in [(1, held), (2, wanted)] {
         let terms = Terms { mode: Mode::Shared, permits, ..Terms::default() };
         world.clients[0].waiting.insert(ticket, permits);
@@ -491,7 +668,7 @@ fn a_waiter_for_fewer_permits_requests_as_soon_as_it_is_first() {
 /// The first waiter has left while its request was under way: its permits are not those of the next one.
 #[test]
 fn a_grant_for_another_number_is_released() {
-    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0) };
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
     for (ticket, permits) in [(1, 4), (2, 1)] {
         let terms = Terms { mode: Mode::Shared, permits, ..Terms::default() };
         world.clients[0].waiting.insert(ticket, permits);
@@ -504,14 +681,116 @@ fn a_grant_for_another_number_is_released() {
     assert_eq!((world.server.free, &world.clients[0].guards), (ALL - 1, &BTreeMap::from([(2, 1)])));
 }
 
+/// A plain semaphore with one client, whose waiters want so many permits. What they acquire they have not seen.
+fn plain_waiters(permits: &[u16]) -> World {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
+    for (ticket, permits) in (1..).zip(permits) {
+        let terms = Terms { mode: Mode::Shared, lease: Some(RECEIPT), permits: *permits, ..Terms::default() };
+        world.clients[0].waiting.insert(ticket, *permits);
+        let (owner, limit) = (Owner(ticket), Limit::Forever);
+        world.feed(0, Event::Acquire { ticket: Ticket(ticket), owner, terms, limit });
+    }
+    while !world.clients[0].is_quiet() {
+        world.run_next(0);
+        world.reply_next(0);
+    }
+    world
+}
+
 #[test]
-fn random_orders() {
+fn what_is_kept_is_forgotten_and_nothing_else() {
+    let mut world = plain_waiters(&[2, 3]);
+    assert_eq!((world.server.free, world.clients[0].guards.len()), (0, 2));
+    let state = &mut world.clients[0].state;
+    assert!(state.keep(Ticket(1), world.server.now) && !state.keep(Ticket(1), world.server.now));
+    assert_eq!(state.holds().count(), 1);
+    world.clients[0].guards.remove(&1);
+    world.pass(ms(500)); // the other does not look
+    world.settle();
+    assert_eq!((world.server.free, world.clients[0].state.holds().count()), (3, 0));
+}
+
+/// A caller that looks in time gives the others their full time again.
+#[test]
+fn a_caller_that_keeps_has_looked() {
+    let mut world = plain_waiters(&[1]);
+    world.pass(ms(401));
+    world.settle();
+    assert_eq!((world.server.free, world.clients[0].guards.len()), (ALL, 1), "it was passed over");
+    world.clients[0].guards.clear();
+    for look_after in [ms(100), ms(300)] {
+        world.acquire_one();
+        world.pass(look_after);
+        assert!(!world.clients[0].guards.is_empty());
+        world.keep(0);
+        assert_eq!(world.clients[0].kept.pop().map(|(_, permits)| permits), Some(1));
+    }
+}
+
+/// Until its receipt ends, the server may have what was acquired without a reply.
+#[test]
+fn a_release_is_sent_for_as_long_as_its_receipt_lasts() {
+    for in_doubt in [false, true] {
+        let mut world = plain_waiters(&[]);
+        world.clients[0].config.outage_timeout = ms(10_000);
+        world.acquire_one_by(|world| if in_doubt { world.cut(0) });
+        world.feed(0, Event::Dropped(Ticket(world.clients[0].tickets)));
+        world.clients[0].guards.clear();
+        world.clients[0].waiting.clear();
+        let mut sent = 0;
+        while world.server.now < Moment(1 << 40) + RECEIPT - ms(2_000) {
+            world.pass(ms(1_000));
+            sent += world.clients[0].there.len();
+            let lost: Vec<_> = world.clients[0].there.drain(..).map(|(id, _)| id).collect();
+            assert!(!lost.is_empty(), "at least once a second");
+            lost.into_iter().for_each(|id| world.feed(0, Event::Unknown(id)));
+        }
+        assert!(sent > 80);
+        world.pass(ms(1_000));
+        world.settle();
+        assert_eq!(world.server.free, ALL);
+    }
+}
+
+/// The release of what nobody has seen came first. The request that it is about takes nothing when it runs.
+#[test]
+fn a_request_that_runs_after_its_release_takes_nothing() {
+    let mut world = plain_waiters(&[]);
+    world.acquire_one_by(|world| {
+        let lost: Vec<_> = world.clients[0].there.drain(..).collect();
+        for (id, request) in lost {
+            world.late.push((0, request));
+            world.feed(0, Event::Unknown(id));
+        }
+    });
+    world.feed(0, Event::Dropped(Ticket(world.clients[0].tickets)));
+    world.clients[0].waiting.clear();
+    world.pass(ms(50));
+    world.settle();
+    assert!(world.clients[0].state.is_quiet() && !world.late.is_empty());
+    while !world.late.is_empty() {
+        world.run_late();
+    }
+    assert_eq!(world.server.free, ALL);
+}
+
+fn in_random_orders(knows: Knows) {
     let one = std::env::var("PERMITS_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
     for seed in one.map_or(0..2_000, |seed| seed..seed + 1) {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, knows);
         for _ in 0..400 {
             world.step();
         }
         world.end();
     }
+}
+
+#[test]
+fn random_orders() {
+    in_random_orders(Knows::Leases);
+}
+
+#[test]
+fn random_orders_of_plain_ones() {
+    in_random_orders(Knows::Receipts);
 }

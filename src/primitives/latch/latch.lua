@@ -1,14 +1,5 @@
--- Runs before each script of a latch, which is a string with a number. A count-down has no owner. So if a request is sent again, an extra
--- key shows that it has run: its receipt, with the reply. The receipt lasts for longer than the request can be under way.
-
--- The count. nil: there is no latch. false: the key is not a number.
-local function count_of(latch)
-  local text = redis.call('GET', latch)
-  if text then
-    local is_number = text == '0' or string.find(text, '^%-?[1-9]%d*$') -- as DECR reads it
-    return is_number and tonumber(text) or false
-  end
-end
+-- Runs before each script of a latch. A count-down has no owner. So if a request is sent again, an extra key shows that it has run: its
+-- receipt, with the reply. The receipt lasts for longer than the request can be under way.
 
 -- `decide` gets the latch and its count. It returns the reply, and if it changes something also the message and the change. The receipt
 -- comes first, because the server may refuse it for lack of memory. It publishes before the change, as the release of a lock does.

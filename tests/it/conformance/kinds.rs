@@ -327,3 +327,28 @@ pub(super) async fn permits_are_acquired_all_or_none_and_return_when_their_holde
     let _: u32 = place.ask(name, &["DEL", name]);
     is_clean(place, &[&one, &other], &[name.to_owned()]).await;
 }
+
+pub(super) async fn plain_permits_are_acquired_all_or_none_and_go_to_waiters_elsewhere(place: &Place) {
+    let (one, other, name) = (plain(place).await, plain(place).await, "plain permits");
+    let (mine, theirs) = (one.plain_semaphore(name), other.plain_semaphore(name));
+    assert!(mine.try_set_permits(4).await.expect("it replies"));
+    assert!(!theirs.try_set_permits(4).await.expect("it replies"));
+    mine.acquire(3).await.expect("free");
+    assert!(!theirs.try_acquire(2).await.expect("it replies"));
+    let looked = other.stats().total.refused;
+    let waiting = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.acquire(3).await }
+    });
+    until("it to have looked", SOON, || other.stats().total.refused >= looked + 2).await;
+    mine.release(2).await.expect("it replies");
+    let (acquired, took) = within("to be woken", SOON, waiting).await;
+    acquired.expect("no panic").expect("acquired");
+    assert!(took < ms(1_000), "{took:?}");
+    assert_eq!((one.held().len(), other.held().len()), (0, 0));
+    theirs.release(4).await.expect("it replies");
+    assert_eq!(mine.with(1, async || place.ask::<u32>(name, &["GET", name])).await.expect("free"), 3);
+    assert_eq!((theirs.drain().await.ok(), mine.available().await.ok()), (Some(4), Some(0)));
+    let _: u32 = place.ask(name, &["DEL", name]);
+    is_clean(place, &[&one, &other], &[name.to_owned()]).await;
+}

@@ -53,6 +53,7 @@ macro_rules! cases_in {
             one_leads_and_work_is_done_once
             a_latch_lets_all_pass_when_it_is_counted_down
             permits_are_acquired_all_or_none_and_return_when_their_holder_dies
+            plain_permits_are_acquired_all_or_none_and_go_to_waiters_elsewhere
         }
     };
 }

@@ -1,0 +1,89 @@
+//! The plain semaphore.
+
+use std::time::Duration;
+
+use super::wait::wait;
+use crate::{error::Result, primitives};
+
+/// A plain semaphore by name: see [`leasehold::PlainSemaphore`](primitives::PlainSemaphore), also for the errors. If a process dies, its
+/// permits are lost forever. Cheap to clone.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// let downloads = client.plain_semaphore("downloads");
+/// downloads.try_set_permits(10)?;
+/// let page = downloads.with(1, || "page")?;
+/// # assert_eq!(page, "page");
+/// # Ok(()) }) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "this only names a semaphore: call `.acquire(n)?` or another method on it"]
+pub struct PlainSemaphore(primitives::PlainSemaphore);
+
+#[allow(clippy::missing_errors_doc, reason = "they are those of the async type")]
+impl PlainSemaphore {
+    pub(super) fn new(semaphore: primitives::PlainSemaphore) -> PlainSemaphore {
+        PlainSemaphore(semaphore)
+    }
+
+    /// Creates the semaphore with so many permits; false if there is one already.
+    pub fn try_set_permits(&self, n: u32) -> Result<bool> {
+        wait(self.0.try_set_permits(n))
+    }
+
+    /// Adds so many permits, or removes them if `n` is negative. Without a semaphore it creates one.
+    pub fn add_permits(&self, n: i64) -> Result<()> {
+        wait(self.0.add_permits(n))
+    }
+
+    /// The number of free permits.
+    pub fn available(&self) -> Result<i64> {
+        wait(self.0.available())
+    }
+
+    /// Acquires all permits that are free, and returns their number.
+    pub fn drain(&self) -> Result<u64> {
+        wait(self.0.drain())
+    }
+
+    /// Acquires `n` permits; waits until so many are free at once.
+    pub fn acquire(&self, n: u32) -> Result<()> {
+        wait(self.0.acquire(n))
+    }
+
+    /// Makes one attempt; false if fewer than `n` permits are free, or if others of this client wait.
+    pub fn try_acquire(&self, n: u32) -> Result<bool> {
+        wait(self.0.try_acquire(n))
+    }
+
+    /// Waits for `n` permits, but for no longer than `limit`; then false.
+    pub fn try_acquire_for(&self, n: u32, limit: Duration) -> Result<bool> {
+        wait(self.0.try_acquire_for(n, limit))
+    }
+
+    /// Releases `n` permits, whoever has acquired them.
+    pub fn release(&self, n: u32) -> Result<()> {
+        wait(self.0.release(n))
+    }
+
+    /// Acquires `n` permits, runs `work`, and releases them. The value of `work` is returned even if the release then fails; the client logs
+    /// that.
+    ///
+    /// # Panics
+    ///
+    /// If `work` panics; the permits are released in the background.
+    pub fn with<T>(&self, n: u32, work: impl FnOnce() -> T) -> Result<T> {
+        let owed = wait(self.0.acquire_owed(n))?;
+        let value = work();
+        // An error only where this thread cannot wait. Then dropping it has released them in the background.
+        let _ = wait(async { Ok(owed.release_after_work().await) });
+        Ok(value)
+    }
+
+    /// The name, without the client's prefix.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+}
