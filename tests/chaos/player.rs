@@ -176,7 +176,11 @@ impl Player {
             let counts = self.scribe.call(guard.name(), "inspect", Some(OUTAGE), counts(), held).await;
             let Some(Ok(counts)) = counts else { return };
             let counted = counts.get(id).copied().unwrap_or(0);
-            if counted == believed || guard.is_lost() || asked >= ends {
+            // A lost hold claims nothing, and the client stops giving back what was cancelled.
+            if guard.is_lost() {
+                return;
+            }
+            if counted == believed || asked >= ends {
                 let counted = What::Counted { id: guard.holder(), since, believed, counted };
                 return self.scribe.note(guard.name(), counted);
             }

