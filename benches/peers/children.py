@@ -1,4 +1,4 @@
-"""One run of a program, in one process or in two that talk through us. Always ends in time."""
+"""One run of a program, in one process or in several that talk through us. Always ends in time."""
 
 import json
 import queue
@@ -57,8 +57,10 @@ class Children:
                     self.tell(child, "go")
         elif line == "held":
             watch("held")
-        elif len(self.children) == 2:
-            self.tell(1 - index, line)
+        elif len(self.children) > 1:
+            for other in range(len(self.children)):
+                if other != index:
+                    self.tell(other, line)
         else:
             raise Failure(f"said {line[:120]}")
 

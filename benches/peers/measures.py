@@ -80,6 +80,16 @@ def uncontended(kind):
     ]
 
 
+def permits(kind, load):
+    alone = f"own-names-1-{kind}"
+    return [
+        Measure(alone, "p50", f"{load}, uncontended", "p50 of acquire + release", "µs", micros("p50"), LESS),
+        Measure(alone, "rate", f"{load}, uncontended", "turns per second", "", rate, MORE),
+        Measure(alone, "commands", f"{load}, uncontended", "server commands per turn", "", commands, LESS),
+        *contended(f"one-name-16-{kind}", f"{load}, 16 tasks, no work", 16),
+    ]
+
+
 def handed(where, run):
     load = f"release to next holder, {where}"
     return [
@@ -105,6 +115,13 @@ MEASURES = [
     Measure("one-name-16-read", "commands", "one name, 16 readers", "server commands per pair", "", commands, LESS),
     *uncontended("fair"),
     *contended("one-name-16-fair", "one fair lock, 16 tasks, no work", 16),
+    *permits("permits", "a semaphore with 4 permits (Redisson's RPermitExpirableSemaphore)"),
+    *permits("counter", "a semaphore with 4 permits (Redisson's RSemaphore, without leases)"),
+    *(
+        Measure(f"latch-{n}", f"p{p}", f"a latch, {n:,} waiter{'s'[:n > 1]} in 4 processes: last count-down to last wake-up", of, "ms",
+                hand_over(p), LESS, pooled=True)
+        for n in (1, 1000) for p, of in ((50, "p50"), (99, "p99 of all rounds"))
+    ),
     *handed("one process", "hand-over-inside"),
     *handed("two processes", "hand-over-between"),
     Measure("held", "bytes", "10,000 locks held and renewed", "bytes per lock", "", lambda figures: figures["bytes"], LESS),

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-FAMILY = ("lock", "read", "write", "fair")
+FAMILY = ("lock", "read", "write", "fair", "permits", "counter", "latch")
 MAJORITY = ("lock", "three")
 
 HERE = Path(__file__).resolve().parent

@@ -35,6 +35,9 @@ RUNS = [
     *(Run(f"one-name-16-{kind}", "one-name", 16, kind=kind) for kind in ("read", "fair")),
     Run("hand-over-inside", "hand-over", tasks=2, longer=1.5),
     Run("hand-over-between", "half", longer=1.5, processes=2),
+    *(Run(f"own-names-1-{kind}", "own-names", kind=kind) for kind in ("permits", "counter")),
+    *(Run(f"one-name-16-{kind}", "one-name", 16, kind=kind) for kind in ("permits", "counter")),
+    *(Run(f"latch-{waiters}", "latch", waiters, kind="latch", processes=4, longer=3) for waiters in (1, 1000)),
     Run("held", "held", tasks=HELD),
     Run("own-names-1-three", "own-names", kind=THREE),
     Run("one-name-16-three", "one-name", 16, kind=THREE),
@@ -71,11 +74,11 @@ def once(run, program, server, seconds):
 
 
 def start(run, program, server, options, limit, watch):
-    words = ["--url", server.url, "--tasks", run.tasks, "--work-ms", run.work_ms, "--name", NAMES.get(run.kind, "peers:load"), *options]
+    words = ["--url", server.url, "--work-ms", run.work_ms, "--name", NAMES.get(run.kind, "peers:load"), *options]
     words += ["--jit", program.jit] if program.jit else []
     words += ["--kind", run.kind] if run.kind not in ("lock", THREE) else []
     command = [*program.command, run.section, *words]
-    commands = [command] if run.processes == 1 else [[*command, "--first", first] for first in ("true", "false")]
+    commands = [[*command, "--tasks", tasks, "--first", "false" if n else "true"] for n, tasks in enumerate(shares(run))]
     with Children(commands) as children:
         results = children.results_within(limit, watch)
     figures = results[0]
@@ -85,6 +88,13 @@ def start(run, program, server, options, limit, watch):
     elif figures.get("turns") == 0:
         raise Failure(f"no turn at all{children.complaint()}")
     return figures
+
+
+def shares(run):
+    """How many tasks each process has. Of one waiter, the first process has none: it counts down."""
+    if run.section != "latch":
+        return [run.tasks] * run.processes
+    return [run.tasks * (n + 1) // run.processes - run.tasks * n // run.processes for n in range(run.processes)]
 
 
 def check_times(times):

@@ -16,9 +16,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
-    ARCHIVE, ATLAS, AWAY, CELLAR, CELLAR_LEASE, LEASE, LINES, LONG_LEASE, PARCEL, REST, SHARED, VAULT_LEASE, VAULTS,
-    clock,
+    ARCHIVE, ATLAS, AWAY, CELLAR, CELLAR_LEASE, LEASE, LINES, LONG_LEASE, PARCEL, PERMITS, REST, SHARED, VAULT_LEASE,
+    VAULTS, clock,
     history::{Emptied, Event, Failover, Far, History, Kind, Left, Silent, Spared, Violation, Wipe},
+    locks::{look_at, seen},
     observer::Observer,
     report,
     scene::Scene,
@@ -219,8 +220,7 @@ impl<S: Scene> Stage<S> {
         self.wait_for_rests();
         self.history.seen = self.observer.take().map(Observer::end).unwrap_or_default();
         for name in S::NAMES {
-            let left = self.holders(name).into_iter().filter(|field| field != "mode");
-            self.history.left.extend(left.map(|id| ((*name).to_owned(), id, clock())));
+            self.history.left.extend(self.holders(name).into_iter().map(|id| ((*name).to_owned(), id, clock())));
         }
         self.history.keys = self.scene.masters().into_iter().flat_map(keys_left).collect();
         Ok(found)
@@ -228,14 +228,13 @@ impl<S: Scene> Stage<S> {
 
     /// What the servers have of that lock: one of them, or each.
     fn holders(&self, name: &str) -> Vec<String> {
+        let words = look_at(name);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match S::ALL_HAVE_ALL {
-            true => self
-                .scene
-                .masters()
-                .into_iter()
-                .flat_map(|server| server.ask::<Vec<String>>(&["HKEYS", name]))
-                .collect(),
-            false => self.scene.ask(name, &["HKEYS", name]),
+            true => {
+                self.scene.masters().into_iter().flat_map(|server| seen(name, (0, 0), server.ask(&words)).ids).collect()
+            }
+            false => seen(name, (0, 0), self.scene.ask(name, &words)).ids,
         }
     }
 
@@ -303,6 +302,7 @@ fn expectations<S: Scene>() -> History {
         *slack.entry(name.to_owned()).or_default() += more;
     }
     let (marked, lines) = (SHARED.map(|name| (name, MARK)), LINES.map(|name| (name, PLACES)));
+    let permits = PERMITS.map(|(name, _)| (name, MARK));
     let vaults = VAULTS.map(|name| (name, VAULT_LEASE));
     let kept = [(ATLAS, LONG_LEASE), (CELLAR, CELLAR_LEASE + REST)];
     // They are confirmed within a third of their lease.
@@ -311,10 +311,13 @@ fn expectations<S: Scene>() -> History {
     History {
         longest_lease: LEASE,
         late_after_failover: S::SLACK,
-        leases: by_name(&[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &vaults[..], &kept[..]].concat()),
+        leases: by_name(
+            &[&[(ARCHIVE, LONG_LEASE)], &marked[..], &lines[..], &permits[..], &vaults[..], &kept[..]].concat(),
+        ),
         beliefs,
         slack,
         rests: by_name(&[(CELLAR, REST)]),
+        rooms: PERMITS.map(|(name, room)| (name.to_owned(), room)).into(),
         shared: HashSet::from(SHARED.map(str::to_owned)),
         outage: OUTAGE,
         ..History::default()

@@ -2,9 +2,12 @@
 
 use std::{collections::HashMap, future::Future, time::Duration};
 
-use leasehold::{FairLock, FencedGuard, FencedLock, Guard, Lock, Lost, ReadGuard, Result, RwLock, RwState, WriteGuard};
+use leasehold::{
+    FairLock, FencedGuard, FencedLock, Guard, Lock, Lost, Permits, ReadGuard, Result, RwLock, RwState, Semaphore,
+    WriteGuard,
+};
 
-use crate::{FENCED, LINES, SHARED, scene::Scene, scribe::holder_of, server::beside};
+use crate::{FENCED, LINES, PERMITS, SHARED, history::Seen, scene::Scene, scribe::holder_of, server::beside};
 
 /// A lock of any kind.
 pub(crate) trait AnyLock: Clone + Send + Sync {
@@ -69,6 +72,11 @@ pub(crate) trait AnyGuard: Send {
     fn give_back(self) -> impl Future<Output = Result<()>> + Send;
 
     fn token(&self) -> Option<u64> {
+        None
+    }
+
+    /// How many permits of a semaphore it has.
+    fn permits(&self) -> Option<u64> {
         None
     }
 }
@@ -220,6 +228,151 @@ macro_rules! side {
 side!(Reading -> ReadGuard, read, try_read, try_read_for, |_| 1);
 side!(Writing -> WriteGuard, write, try_write, try_write_for, |guard: &Guard| guard.holds().into());
 
+/// A semaphore, and how many of its permits a call asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Several(pub(crate) Semaphore, pub(crate) u32);
+
+/// Permits of one hold: all, or a part with this number.
+#[derive(Debug)]
+pub(crate) struct Part {
+    permits: Permits,
+    number: Option<u32>,
+}
+
+impl Part {
+    /// In two, with one permit in the second, if there are more.
+    pub(crate) fn split(mut self) -> (Part, Option<Part>) {
+        let second = self.permits.split(1).map(|permits| Part { permits, number: Some(1) });
+        self.number = second.is_some().then_some(0);
+        (self, second)
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        self.permits.id()
+    }
+}
+
+impl Held for Part {
+    fn name(&self) -> &str {
+        self.permits.name()
+    }
+
+    fn holder(&self) -> String {
+        let part = self.number.map_or_else(String::new, |number| format!("~{number}"));
+        format!("{}{part}", self.permits.id())
+    }
+
+    fn remaining(&self) -> Duration {
+        self.permits.remaining()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.permits.is_lost()
+    }
+
+    async fn lost(&self) -> Lost {
+        self.permits.lost().await
+    }
+}
+
+impl AnyGuard for Part {
+    type Held = Part;
+
+    fn guard(&self) -> &Part {
+        self
+    }
+
+    async fn give_back(self) -> Result<()> {
+        self.permits.release().await
+    }
+
+    fn permits(&self) -> Option<u64> {
+        Some(self.permits.count().into())
+    }
+}
+
+impl AnyLock for Several {
+    type Guard = Part;
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn for_lease(&self, time: Duration) -> Several {
+        Several(self.0.clone().lease(time), self.1)
+    }
+
+    async fn take(&self) -> Result<Part> {
+        self.0.acquire(self.1).await.map(whole)
+    }
+
+    async fn take_at_once(&self) -> Result<Option<Part>> {
+        Ok(self.0.try_acquire(self.1).await?.map(whole))
+    }
+
+    async fn take_in_time(&self, patience: Duration) -> Result<Option<Part>> {
+        Ok(self.0.try_acquire_for(self.1, patience).await?.map(whole))
+    }
+}
+
+fn whole(permits: Permits) -> Part {
+    Part { permits, number: None }
+}
+
+impl Several {
+    /// How many permits the server counts of each hold.
+    pub(crate) async fn counts(&self) -> Result<HashMap<String, u64>> {
+        let hold = |id: String| id.get(..OF_HOLD).map_or(id.clone(), str::to_owned);
+        Ok(self.0.inspect().await?.into_iter().map(|holder| (hold(holder.id), holder.holds)).collect())
+    }
+}
+
+/// How many digits the ids of all permits of a hold have in common.
+const OF_HOLD: usize = 28;
+/// All permits that there are, free and taken; then the hold of each that is taken, unless its time is over. Nothing if there is no
+/// semaphore and no permit.
+const LOOK: &str = r#"
+    local free, time, seen = redis.call('GET', KEYS[1]), redis.call('TIME'), {}
+    local now, taken = time[1] * 1000 + math.floor(time[2] / 1000), redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES')
+    if not free and #taken == 0 then return {} end
+    seen[1] = string.format('%.0f', (tonumber(free) or 0) + #taken / 2)
+    for n = 1, #taken, 2 do
+      if tonumber(taken[n + 1]) > now then
+        seen[#seen + 1] = string.gsub(string.sub(taken[n], 1, 14), '.', function(byte)
+          return string.format('%02x', string.byte(byte))
+        end)
+      end
+    end
+    return seen"#;
+
+fn is_semaphore(name: &str) -> bool {
+    PERMITS.iter().any(|(of, _)| *of == name)
+}
+
+/// What asks a server for the holders of that lock.
+pub(crate) fn look_at(name: &str) -> Vec<String> {
+    match is_semaphore(name) {
+        true => ["EVAL", LOOK, "2", name, &taken_of(name)].map(str::to_owned).to_vec(),
+        false => ["HKEYS", name].map(str::to_owned).to_vec(),
+    }
+}
+
+/// What was seen between two moments, from the reply.
+pub(crate) fn seen(name: &str, (since, at): (u64, u64), mut said: Vec<String>) -> Seen {
+    let mut permits = None;
+    if is_semaphore(name) {
+        permits = said.first().map(|all| all.parse().expect("a number"));
+        said.drain(..said.len().min(1));
+    }
+    said.retain(|field| field != "mode");
+    Seen { since, at, ids: said, permits, ..Seen::default() }
+}
+
+/// Where the permits of that semaphore are that are taken.
+fn taken_of(name: &str) -> String {
+    format!("{{{name}}}:timeout")
+}
+
 /// The key of the queue of that fair lock.
 pub(crate) fn line_of(name: &str) -> Option<String> {
     LINES.contains(&name).then(|| beside("redisson_lock_queue", name))
@@ -235,15 +388,17 @@ pub(crate) fn keys_beside(name: &str) -> Vec<String> {
     match name {
         FENCED => tokens_of(name).into_iter().collect(),
         name if SHARED.contains(&name) => vec![beside("leasehold_rwlock_waits", name)],
+        name if is_semaphore(name) => vec![beside("leasehold_semaphore_waits", name)],
         name => line_of(name).into_iter().flat_map(|line| [beside("redisson_lock_timeout", name), line]).collect(),
     }
 }
 
 /// The keys of its holds.
 pub(crate) fn keys_of(scene: &impl Scene, name: &str) -> Vec<String> {
-    let leases = match SHARED.contains(&name) {
-        true => scene.ask(name, &["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
-        false => Vec::new(),
+    let leases = match name {
+        name if SHARED.contains(&name) => scene.ask(name, &["KEYS", &format!("{{{name}}}:*:rwlock_timeout:*")]),
+        name if is_semaphore(name) => vec![taken_of(name)],
+        _ => Vec::new(),
     };
     [leases, vec![name.to_owned()]].concat()
 }
@@ -252,6 +407,9 @@ pub(crate) fn keys_of(scene: &impl Scene, name: &str) -> Vec<String> {
 pub(crate) fn channel_of(scene: &impl Scene, name: &str) -> String {
     if SHARED.contains(&name) {
         return beside("redisson_rwlock", name);
+    }
+    if is_semaphore(name) {
+        return beside("redisson_sc", name);
     }
     let next: Option<String> = line_of(name).and_then(|line| scene.ask(name, &["LINDEX", &line, "0"]));
     let next = next.map_or_else(String::new, |next| format!(":{next}"));

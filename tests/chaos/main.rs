@@ -24,7 +24,10 @@ mod worker;
 use std::{process::ExitCode, time::Duration};
 
 use scene::{Alone, Independent, Realm, Watched};
-use support::{history, proxy, server};
+use support::{
+    history::{self, Room},
+    proxy, server,
+};
 
 /// The lease that the watchdogs keep; except for a few names, also the longest that a task asks for.
 const LEASE: Duration = Duration::from_millis(1_500);
@@ -56,9 +59,31 @@ const HEAP: &str = "heap";
 const CELLAR: &str = "cellar";
 const CELLAR_LEASE: Duration = Duration::from_secs(6);
 const REST: Duration = Duration::from_millis(2_500);
-const NAMES: [&str; 20] = [
-    SLOW[0], SLOW[1], BUSY[0], BUSY[1], QUIET, TWINS[0], TWINS[1], TOOL, PARCEL, GATE, OVEN, AWAY, ARCHIVE, FENCED,
-    SHARED[0], SHARED[1], SHARED[2], LINES[0], LINES[1], CELLAR,
+/// Semaphores, with the permits that each has, and the most that one call asks for. All tasks use the first, few use the second.
+const PERMITS: [(&str, Room); 2] = [("slots", Room { all: 5, most: 3 }), ("seats", Room { all: 2, most: 1 })];
+const NAMES: [&str; 22] = [
+    SLOW[0],
+    SLOW[1],
+    BUSY[0],
+    BUSY[1],
+    QUIET,
+    TWINS[0],
+    TWINS[1],
+    TOOL,
+    PARCEL,
+    GATE,
+    OVEN,
+    AWAY,
+    ARCHIVE,
+    FENCED,
+    SHARED[0],
+    SHARED[1],
+    SHARED[2],
+    LINES[0],
+    LINES[1],
+    CELLAR,
+    PERMITS[0].0,
+    PERMITS[1].0,
 ];
 
 /// On a cluster and with sentinels, also these: watchdogs keep them with a lease that outlasts a failover. Each master of a

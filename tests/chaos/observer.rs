@@ -15,7 +15,7 @@ use redis::{Connection, RedisResult};
 use crate::{
     clock,
     history::Seen,
-    locks::{line_of, tokens_of},
+    locks::{line_of, look_at, seen, tokens_of},
 };
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -87,7 +87,7 @@ impl Sight {
     pub(crate) fn look(&mut self, names: &[&'static str]) -> Vec<(&'static str, Seen)> {
         let since = clock();
         let mut all = redis::pipe();
-        names.iter().for_each(|name| _ = all.cmd("HKEYS").arg(name));
+        names.iter().for_each(|name| _ = all.add_command(command(&look_at(name))));
         let lines: Vec<_> = names.iter().filter_map(|name| Some((*name, line_of(name)?))).collect();
         lines.iter().for_each(|(_, line)| _ = all.cmd("LRANGE").arg(line).arg(0).arg(-1));
         let counts: Vec<_> = names.iter().filter_map(|name| Some((*name, tokens_of(name)?))).collect();
@@ -97,7 +97,8 @@ impl Sight {
         let waiting = ids.split_off(names.len());
         let [ids, waiting, tokens] = [ids, waiting, tokens].map(|all| all.into_iter().map(there).collect::<Vec<_>>());
         let at = clock();
-        let mut looks: Vec<_> = names.iter().copied().zip(ids.into_iter().map(|ids| seen((since, at), ids))).collect();
+        let look = |(name, said): (&&'static str, Vec<String>)| (*name, seen(name, (since, at), said));
+        let mut looks: Vec<_> = names.iter().zip(ids).map(look).collect();
         for ((name, _), line) in lines.into_iter().zip(waiting) {
             looks.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, seen)| seen.line.clone_from(&line));
         }
@@ -119,10 +120,11 @@ impl Eye for Sight {
     }
 }
 
-/// From the fields of a lock.
-pub(crate) fn seen((since, at): (u64, u64), mut ids: Vec<String>) -> Seen {
-    ids.retain(|field| field != "mode");
-    Seen { since, at, ids, line: Vec::new(), token: None, voters: Vec::new() }
+pub(crate) fn command(words: &[String]) -> redis::Cmd {
+    words.iter().fold(redis::Cmd::new(), |mut command, word| {
+        command.arg(word);
+        command
+    })
 }
 
 fn connection(client: &redis::Client, patience: Duration) -> RedisResult<Connection> {

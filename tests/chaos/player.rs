@@ -10,7 +10,7 @@ use crate::{
     clock,
     history::{Kind, What},
     locks::{AnyGuard, AnyLock, Counted, Held},
-    scribe::{Release, Scribe, holder_of},
+    scribe::{Release, Scribe},
     worker::{COMMAND, OUTAGE},
 };
 
@@ -158,17 +158,31 @@ impl Player {
 
     /// Asks the server for the levels. What was cancelled may still be on its way back, so it is given time.
     pub(crate) async fn count<L: Counted>(&self, lock: &L, guard: &Guard) {
-        let (since, id, believed) = (clock(), guard.id(), L::believed(guard));
+        self.compare(guard, (guard.id(), L::believed(guard)), || lock.counts()).await;
+    }
+
+    /// The same for any hold, with its id on the server and the count that the server must have.
+    pub(crate) async fn compare<F: Future<Output = leasehold::Result<HashMap<String, u64>>>>(
+        &self,
+        guard: &impl Held,
+        (id, believed): (&str, u64),
+        counts: impl Fn() -> F,
+    ) {
+        let since = clock();
         let ends = Instant::now() + ON_ITS_WAY_BACK;
         let held = |counts: &HashMap<String, u64>| if counts.is_empty() { "none" } else { "ok" };
         loop {
             let asked = Instant::now(); // a reply may take long, and says what was true before
-            let counts = self.scribe.call(lock.name(), "inspect", Some(OUTAGE), lock.counts(), held).await;
+            let counts = self.scribe.call(guard.name(), "inspect", Some(OUTAGE), counts(), held).await;
             let Some(Ok(counts)) = counts else { return };
             let counted = counts.get(id).copied().unwrap_or(0);
-            if counted == believed || guard.is_lost() || asked >= ends {
-                let counted = What::Counted { id: holder_of(guard), since, believed, counted };
-                return self.scribe.note(lock.name(), counted);
+            // A lost hold claims nothing, and the client stops giving back what was cancelled.
+            if guard.is_lost() {
+                return;
+            }
+            if counted == believed || asked >= ends {
+                let counted = What::Counted { id: guard.holder(), since, believed, counted };
+                return self.scribe.note(guard.name(), counted);
             }
             self.scribe.sure(guard);
             sleep(NOTE).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    FENCED, LINES, SHARED,
+    FENCED, LINES, PERMITS, SHARED,
     history::{History, Kind, Losses, Violation, What},
     proxy::Proxy,
     troubles::Tally,
@@ -63,6 +63,7 @@ pub(crate) fn history(history: &History) {
         ("of these, fenced", of(FENCED)),
         ("of these, read-write", SHARED.map(of).iter().sum()),
         ("of these, fair", LINES.map(of).iter().sum()),
+        ("of these, permits", PERMITS.map(|(name, _)| of(name)).iter().sum()),
         ("calm periods", history.calm.len() as u64),
         ("calls with a time limit", count(|what| matches!(what, What::Begun { limit: 1.., .. }))),
         (
@@ -75,6 +76,10 @@ pub(crate) fn history(history: &History) {
             history.seen.values().flatten().filter(|seen| seen.token.is_some()).count() as u64,
         ),
         ("hold counts compared", count(|what| matches!(what, What::Counted { .. }))),
+        (
+            "permits of a semaphore counted at a look",
+            history.seen.values().flatten().filter(|seen| seen.permits.is_some()).count() as u64,
+        ),
         ("looks at the server, each at all locks", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
         ("pauses of client processes", count(|what| matches!(what, What::Paused { .. }))),
     ]);

@@ -117,6 +117,10 @@ impl Scribe {
         let (guard, id) = (granted.guard(), granted.guard().holder());
         self.note(guard.name(), What::Granted { id: id.clone(), until: certain(guard) });
         granted.token().into_iter().for_each(|token| self.note(guard.name(), What::Token { id: id.clone(), token }));
+        granted
+            .permits()
+            .into_iter()
+            .for_each(|permits| self.note(guard.name(), What::Permits { id: id.clone(), permits }));
         self.look(guard);
     }
 

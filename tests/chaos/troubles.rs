@@ -116,9 +116,9 @@ pub(crate) fn wipe_all<S: Scene>(stage: &mut Stage<S>, _random: &mut Rng) {
 fn wipe<S: Scene>(stage: &mut Stage<S>, name: &str, beside: bool) {
     let since = clock();
     let keys = if beside { keys_beside(name) } else { keys_of(&stage.scene, name) };
-    for key in &keys {
-        let _: redis::Value = stage.scene.ask(name, &["DEL", key]);
-    }
+    // All at once: what a semaphore has belongs together.
+    let words: Vec<&str> = std::iter::once("DEL").chain(keys.iter().map(String::as_str)).collect();
+    let _: redis::Value = stage.scene.ask(name, &words);
     stage.wiped(Wipe { name: Some(name.to_owned()), beside, since, at: clock() });
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::history::{Emptied, Event, Failover, Far, History, Kind, Left, Seen, Silent, What, Wipe};
+use crate::support::history::{Emptied, Event, Failover, Far, History, Kind, Left, Room, Seen, Silent, What, Wipe};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -36,6 +36,7 @@ fn events_survive_their_log() {
         What::Asked,
         What::Granted { id: "u:1".into(), until: 7 },
         What::Token { id: "u:1".into(), token: 7 },
+        What::Permits { id: "u:1".into(), permits: 7 },
         What::Rests { id: "u:1".into(), least: 7 },
         What::Sure { id: "u:1".into(), until: 7 },
         What::Counted { id: "u:1".into(), since: 1, believed: 2, counted: 3 },
@@ -245,14 +246,7 @@ fn what_one_task_gives_back_another_of_its_owner_may_still_have() {
 }
 
 fn seen(since: u64, at: u64, id: Option<&str>) -> Seen {
-    Seen {
-        since,
-        at,
-        ids: id.map(str::to_owned).into_iter().collect(),
-        line: Vec::new(),
-        token: None,
-        voters: Vec::new(),
-    }
+    Seen { since, at, ids: id.map(str::to_owned).into_iter().collect(), ..Seen::default() }
 }
 
 #[test]
@@ -543,8 +537,7 @@ fn two_that_are_gone_from_a_line_cost_two_graces() {
         at: second * SECOND + 1,
         ids: vec![],
         line: vec![head.to_owned()],
-        token: None,
-        voters: Vec::new(),
+        ..Seen::default()
     };
     idle.seen.insert("a".into(), vec![look(2, "one:1"), look(7, "one:2"), look(10, "other:1")]);
     assert_eq!(kinds(&idle), []);
@@ -630,15 +623,9 @@ fn who_writes_may_read_and_not_the_other_way_round() {
 fn all_who_read_are_seen_on_the_server() {
     let mut both = rw("20 0 a granted one:1 100", "20 0 a granted other:1 100");
     let ids = |all: &[&str]| all.iter().map(|id| (*id).to_owned()).collect();
-    both.seen.insert(
-        "a".into(),
-        vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), line: vec![], token: None, voters: vec![] }],
-    );
+    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["one:1", "other:1"]), ..Seen::default() }]);
     assert_eq!(kinds(&both), []);
-    both.seen.insert(
-        "a".into(),
-        vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), line: vec![], token: None, voters: vec![] }],
-    );
+    both.seen.insert("a".into(), vec![Seen { since: 30, at: 40, ids: ids(&["other:1"]), ..Seen::default() }]);
     assert_eq!(kinds(&both), [Kind::Hollow]);
 }
 
@@ -719,9 +706,7 @@ fn passed(line: &[&str]) -> History {
     let looks = [(45, 48), (57, 58), (75, 76)];
     passed.seen.insert(
         "a".into(),
-        looks
-            .map(|(since, at)| Seen { since, at, ids: vec![], line: line.clone(), token: None, voters: vec![] })
-            .to_vec(),
+        looks.map(|(since, at)| Seen { since, at, line: line.clone(), ..Seen::default() }).to_vec(),
     );
     passed.seen.get_mut("a").expect("it is there")[0].ids = vec!["one:0".to_owned()];
     passed
@@ -784,14 +769,8 @@ fn who_did_not_come_when_called_may_be_passed() {
             line(format!("{} 0 a releasing one:1", granted + 10)),
         ]);
         let looks = (1..granted / (SECOND / 10)).map(|tenth| tenth * SECOND / 10);
-        let looks = looks.map(|at| Seen {
-            since: at,
-            at,
-            ids: vec![],
-            line: vec!["one:1".to_owned()],
-            token: None,
-            voters: vec![],
-        });
+        let looks =
+            looks.map(|at| Seen { since: at, at, ids: vec![], line: vec!["one:1".to_owned()], ..Seen::default() });
         let first = late.seen.get_mut("a").expect("it is there").remove(0);
         late.seen.insert("a".into(), std::iter::once(first).chain(looks).collect());
         kinds(&late)
@@ -814,8 +793,7 @@ fn a_line_that_was_deleted_is_not_blamed_until_all_have_looked() {
             at: 40,
             ids: vec!["one:1".to_owned()],
             line: vec!["other:1".to_owned()],
-            token: None,
-            voters: vec![],
+            ..Seen::default()
         }],
     );
     assert_eq!(kinds(&idle), []);
@@ -1069,4 +1047,110 @@ fn left_on_one_of_the_servers() {
     at_the_end.killed.insert("other".into(), 4 * SECOND);
     at_the_end.clients.insert("other".into(), vec!["3 0 a asked".parse().expect("an event")]);
     assert_eq!(kinds(&at_the_end), [Kind::Leftover], "another was killed");
+}
+
+/// Two clients of a semaphore with five permits, of which a call wants three at most.
+fn permits(one: &str, other: &str) -> History {
+    let rooms = HashMap::from([("a".to_owned(), Room { all: 5, most: 3 })]);
+    History { rooms, ..history(one, other) }
+}
+
+const THREE: &str = "10 0 a asked\n20 0 a granted p1 900\n20 0 a permits p1 3\n60 0 a releasing p1\n70 0 a released p1";
+
+/// So many permits of another hold, from one moment to another.
+fn so_many(permits: u64, from: u64, to: u64) -> String {
+    format!("11 0 a asked\n{from} 0 a granted q1 900\n{from} 0 a permits q1 {permits}\n{to} 0 a releasing q1")
+}
+
+#[test]
+fn more_permits_are_certain_than_there_are() {
+    assert_eq!(kinds(&permits(THREE, &so_many(2, 30, 80))), []);
+    assert_eq!(kinds(&permits(THREE, &so_many(3, 60, 80))), [], "the others were released before");
+    assert_eq!(kinds(&permits(THREE, &so_many(3, 59, 80))), [Kind::Overlap]);
+    assert_eq!(kinds(&permits(THREE, &so_many(6, 70, 80))), [Kind::Overlap], "one hold with more than all");
+    let third = format!("{}\n12 1 a asked\n40 1 a granted q2 900\n40 1 a permits q2 1", so_many(2, 30, 80));
+    assert_eq!(kinds(&permits(THREE, &third)), [Kind::Overlap], "three holds, of which any two had room");
+    let mut broken = permits(THREE, &so_many(3, 59, 80));
+    broken.wipes = vec![wiped(Some("a"), 21, 22)];
+    assert_eq!(kinds(&broken), []);
+}
+
+/// Split, each part is a hold of its own with the same id.
+#[test]
+fn parts_of_a_hold_count_by_themselves() {
+    let parts = "10 0 a asked\n20 0 a granted p1 900\n20 0 a permits p1 3\n30 0 a releasing p1\n\
+        30 0 a granted p1~0 900\n30 0 a permits p1~0 2\n31 0 a granted p1~1 900\n31 0 a permits p1~1 1\n60 0 a releasing p1~1";
+    assert_eq!(kinds(&permits(parts, &so_many(3, 60, 80))), []);
+    assert_eq!(kinds(&permits(parts, &so_many(3, 59, 80))), [Kind::Overlap]);
+    assert_eq!(kinds(&permits(parts, &so_many(4, 60, 80))), [Kind::Overlap]);
+    let mut left = permits(parts, "");
+    left.calm = vec![(0, 9 * SECOND)];
+    left.seen.insert("a".into(), vec![look_at(3 * SECOND, &["p1", "p1"], 5)]);
+    assert_eq!(kinds(&left), [], "one part was not released");
+    let mut left = permits(&format!("{parts}\n70 0 a releasing p1~0"), "");
+    left.calm = vec![(0, 9 * SECOND)];
+    left.seen.insert("a".into(), vec![look_at(3 * SECOND, &["p1", "p1"], 5)]);
+    assert_eq!(kinds(&left), [Kind::Leftover]);
+}
+
+/// The holders, once for each permit, and how many permits there are in all.
+fn look_at(since: u64, ids: &[&str], permits: i64) -> Seen {
+    let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    Seen { since, at: since + 5, ids, permits: Some(permits), ..Seen::default() }
+}
+
+#[test]
+fn certain_of_permits_that_the_server_has_not() {
+    let with = |ids: &[&str]| {
+        let mut history = permits(THREE, "");
+        history.seen.insert("a".into(), vec![look_at(30, ids, 5)]);
+        history
+    };
+    assert_eq!(kinds(&with(&["p1", "q1", "p1", "p1"])), []);
+    assert_eq!(kinds(&with(&["p1", "p1"])), [Kind::Hollow], "two of three");
+    assert_eq!(kinds(&with(&[])), [Kind::Hollow]);
+    let mut broken = with(&[]);
+    broken.wipes = vec![wiped(None, 21, 22)];
+    assert_eq!(kinds(&broken), []);
+}
+
+#[test]
+fn a_semaphore_keeps_its_permits() {
+    let with = |permits: i64| {
+        let mut history = self::permits(THREE, "");
+        let nothing = Seen { since: 80, at: 85, ..Seen::default() };
+        history.seen.insert("a".into(), vec![nothing, look_at(100, &[], permits)]);
+        history
+    };
+    assert_eq!(kinds(&with(5)), []);
+    for other in [4, 6, -1] {
+        assert_eq!(kinds(&with(other)), [Kind::Level]);
+    }
+    let mut wiped = with(4);
+    wiped.wipes = vec![self::wiped(None, 90, 95)];
+    assert_eq!(kinds(&wiped), [Kind::Level], "what was deleted comes back as a whole");
+}
+
+#[test]
+fn waiting_though_there_are_enough_permits() {
+    let held = |permits: u64| format!("20 0 a granted p1 {}\n20 0 a permits p1 {permits}", 9 * SECOND);
+    let waits = format!("50 0 a asked\n{} 0 a granted q1 {}\n{0} 0 a permits q1 1", 3 * SECOND, 4 * SECOND);
+    let with = |permits: u64| History { calm: vec![(SECOND, 2 * SECOND)], ..self::permits(&held(permits), &waits) };
+    assert_eq!(kinds(&with(2)), [Kind::Idle], "three are free");
+    assert_eq!(kinds(&with(3)), [], "two are free, and it may wait for three");
+    let mut killed = with(2);
+    killed.killed = HashMap::from([("one".to_owned(), 9 * SECOND)]);
+    assert_eq!(kinds(&killed), [Kind::Idle]);
+    killed.killed = HashMap::from([("one".to_owned(), SECOND)]);
+    assert_eq!(kinds(&killed), [], "what it had asked for may be there for a lease");
+}
+
+#[test]
+fn a_semaphore_stays_and_other_keys_do_not() {
+    let with = |key: &str| History { keys: vec![Left::new(key.to_owned(), None)], ..permits("", "") };
+    assert_eq!(kinds(&with("a")), []);
+    assert_eq!(kinds(&with("{a}:timeout")), []);
+    for other in ["b", "{b}:timeout", "leasehold_semaphore_waits:{a}", "leasehold_receipt:{a}:1"] {
+        assert_eq!(kinds(&with(other)), [Kind::Leftover]);
+    }
 }

@@ -60,6 +60,7 @@ mod outage;
 mod overtaken;
 mod passing;
 mod passwords;
+mod permit_processes;
 mod plain_semaphore;
 mod protect;
 mod proxy;

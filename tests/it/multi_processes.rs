@@ -2,26 +2,18 @@
 //!
 //! For longer than five seconds: `MULTI_SECONDS=20 cargo test --release --test it multi_processes -- --nocapture`
 
-use std::{
-    collections::HashMap,
-    env,
-    fs::{self, File},
-    io::Write,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, env, time::Duration};
 
 use fastrand::Rng;
 use leasehold::{Client, Error, Lost, MultiGuard, MultiLock};
-use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{
     Server, client,
-    history::{Event, History, What},
+    history::{History, What},
     ms,
     process::Process,
+    stage::{Log, Stage, clock, nanos},
     until, within,
 };
 
@@ -38,38 +30,17 @@ const COMMAND: Duration = ms(5_000);
 /// How long the processes may take to start, and to end after their time.
 const GRACE: Duration = ms(30_000);
 
-const LOG: &str = "LEASEHOLD_TEST_LOG";
-const SEED: &str = "LEASEHOLD_TEST_SEED";
-const MILLIS: &str = "LEASEHOLD_TEST_MILLIS";
-
-fn told(name: &str) -> String {
-    env::var(name).expect("started by another test")
-}
-
-/// Nanoseconds on a clock that all processes of the machine share.
-fn clock() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).expect("shorter than centuries")
-}
-
 /// A task of a child process.
 struct Player {
     client: Client,
-    log: Arc<Mutex<File>>,
+    log: Log,
     task: u32,
     random: Rng,
 }
 
 impl Player {
-    /// In one write, so that the log of a killed process is complete.
     fn note<'a>(&self, names: impl IntoIterator<Item = &'a str>, what: impl Fn(&str) -> What) {
-        let line = |name| Event { at: clock(), task: self.task, name: String::from(name), what: what(name) };
-        let lines: String = names.into_iter().map(|name| format!("{}\n", line(name))).collect();
-        self.log.lock().expect("no panic").write_all(lines.as_bytes()).expect("the log can be written");
+        self.log.note(names.into_iter().map(|name| (name, what(name))));
     }
 
     fn note_call(&self, what: What) {
@@ -154,15 +125,14 @@ impl Player {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by others, in a process of its own"]
 async fn acquires_triples() {
-    let log = Arc::new(Mutex::new(File::create(told(LOG)).expect("a log")));
+    let log = Log::of_this_child();
     let client = Client::builder().url(Process::url()).watchdog(LEASE).connect_timeout(GRACE).connect();
     let client = client.await.expect("the server is there");
-    let seed: u64 = told(SEED).parse().expect("a number");
-    let ends = Instant::now() + Duration::from_millis(told(MILLIS).parse().expect("a number"));
+    let ends = Log::ends();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
-            let random = Rng::with_seed(seed + u64::from(task) * 1_000);
-            let mut player = Player { client: client.clone(), log: Arc::clone(&log), task, random };
+            let (log, random) = log.of_task(task);
+            let mut player = Player { client: client.clone(), log, task, random };
             tokio::spawn(async move {
                 for turn in 0.. {
                     if Instant::now() >= ends {
@@ -179,64 +149,6 @@ async fn acquires_triples() {
     client.close().await.expect("nothing is left");
 }
 
-struct Child {
-    name: String,
-    process: Process,
-}
-
-/// The processes, and the history that they write.
-struct Stage {
-    server: Server,
-    folder: TempDir,
-    history: History,
-    random: Rng,
-    ends: Instant,
-    children: Vec<Child>,
-    /// What the next process is called.
-    next: u32,
-}
-
-impl Stage {
-    fn start(&mut self) {
-        let name = format!("process-{}", self.next);
-        let left = self.ends.saturating_duration_since(Instant::now()).as_millis().to_string();
-        let log = self.folder.path().join(&name).display().to_string();
-        let more = [(LOG, log.as_str()), (SEED, &self.next.to_string()), (MILLIS, &left)];
-        let process = Process::start_with("multi_processes::acquires_triples", &self.server.url(), &more);
-        self.next += 1;
-        self.children.push(Child { name, process });
-    }
-
-    /// At a moment at which it may be anywhere in a call.
-    fn kill_one(&mut self) {
-        let mut child = self.children.swap_remove(self.random.usize(..PROCESSES));
-        child.process.kill();
-        self.history.killed.insert(child.name.clone(), clock());
-        self.read(&child.name);
-    }
-
-    fn read(&mut self, name: &str) {
-        let log = self.folder.path().join(name);
-        let events = if log.exists() { events(&log) } else { Vec::new() }; // killed before it began
-        self.history.clients.insert(name.to_owned(), events);
-    }
-
-    fn count(&self, how: &str) -> u64 {
-        let words = self.history.count(|what| match what {
-            What::Ended { how, .. } => Some(how.clone()),
-            _ => None,
-        });
-        words.get(how).copied().unwrap_or_default()
-    }
-}
-
-/// The last line of a killed process may be torn.
-fn events(log: &Path) -> Vec<Event> {
-    let text = fs::read_to_string(log).expect("our own file");
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole.lines().map(|line| line.parse().expect(line)).collect()
-}
-
 fn time() -> Duration {
     let seconds = env::var("MULTI_SECONDS").map_or(5, |seconds| seconds.parse().expect("MULTI_SECONDS is a number"));
     Duration::from_secs(seconds)
@@ -245,28 +157,13 @@ fn time() -> Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn triples_of_killed_and_cancelled_callers_neither_deadlock_nor_overlap() {
     let (time, server) = (time(), Server::start());
-    let mut stage = Stage {
-        server,
-        folder: TempDir::new().expect("a temporary folder"),
-        history: History { longest_lease: LEASE, outage: GRACE, ..History::default() },
-        random: Rng::new(),
-        ends: Instant::now() + time,
-        children: Vec::new(),
-        next: 0,
-    };
-    (0..PROCESSES).for_each(|_| stage.start());
-    while Instant::now() + CALM < stage.ends {
-        sleep(KILLS.mul_f64(stage.random.f64() * 2.0)).await;
-        stage.kill_one();
-        stage.start();
-    }
-    until("all processes to end", time + GRACE, || stage.children.iter_mut().all(|child| child.process.is_done()))
-        .await;
+    let history = History { longest_lease: LEASE, outage: GRACE, ..History::default() };
+    let mut stage = Stage::new("multi_processes::acquires_triples", server, history, time);
+    stage.run(PROCESSES, KILLS, CALM).await;
+    until("all processes to end", time + GRACE, || stage.all_are_done()).await;
     until("no key to be left", LEASE + ms(3_000), || stage.server.ask::<u32>(&["DBSIZE"]) == 0).await;
     until("no channel to be left", ms(3_000), || stage.server.channels().is_empty()).await;
-    for name in stage.children.iter().map(|child| child.name.clone()).collect::<Vec<_>>() {
-        stage.read(&name);
-    }
+    stage.read_logs();
     let turns: HashMap<_, _> = stage.history.turns().into_iter().collect();
     println!("killed: {}, cancelled: {}", stage.history.killed.len(), stage.count("cancelled"));
     let [ok, none, unavailable] = ["ok", "none", "unavailable"].map(|how| stage.count(how));
@@ -278,13 +175,12 @@ async fn triples_of_killed_and_cancelled_callers_neither_deadlock_nor_overlap() 
 
 #[tokio::test]
 async fn a_process_that_is_killed_in_the_middle_keeps_its_names_for_a_lease_and_no_longer() {
-    let (server, folder) = (Server::start(), TempDir::new().expect("a temporary folder"));
-    let log = folder.path().join("log").display().to_string();
-    let more = [(LOG, log.as_str()), (SEED, "1"), (MILLIS, "60000")];
-    let mut child = Process::start_with("multi_processes::acquires_triples", &server.url(), &more);
-    until("it to hold some", GRACE, || server.ask::<u32>(&["DBSIZE"]) > 0).await;
-    child.kill();
-    let client = client(&server, |builder| builder).await;
+    let history = History::default();
+    let mut stage = Stage::new("multi_processes::acquires_triples", Server::start(), history, 2 * GRACE);
+    stage.start();
+    until("it to hold some", GRACE, || stage.server.ask::<u32>(&["DBSIZE"]) > 0).await;
+    stage.kill_one();
+    let client = client(&stage.server, |builder| builder).await;
     let all = MultiLock::new(NAMES.map(|name| client.mutex(name)));
     let (guard, took) = within("all names", LEASE + ms(1_500), all.lock()).await;
     println!("all names after {took}");

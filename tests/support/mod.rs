@@ -14,6 +14,8 @@ pub(crate) mod proxy;
 #[allow(dead_code)]
 pub(crate) mod server;
 #[allow(dead_code)]
+pub(crate) mod stage;
+#[allow(dead_code)]
 pub(crate) mod stall;
 
 use std::{

@@ -17,8 +17,8 @@ use crate::{
     HEAP, TWINS, clock,
     director::{CALM, SETTLE, Stage},
     history::{Failover, Seen},
-    locks::{line_of, tokens_of},
-    observer::{Eye, Sight, seen},
+    locks::{line_of, look_at, seen, tokens_of},
+    observer::{Eye, Sight, command},
     server::{Server, version},
     support::deployment::cluster::{Cluster, Migration},
     troubles::{delete, force_open, millis, stop_beyond_the_lease, stop_for_a_moment, wipe_all},
@@ -328,14 +328,14 @@ impl Follower {
             if silent.contains(&port) || self.stranger.load(Ordering::SeqCst) == port {
                 break;
             }
-            match self.ask(port, redis::cmd("HKEYS").arg(name), asking) {
+            match self.ask(port, &command(&look_at(name)), asking) {
                 Ok(ids) => {
                     let line = line_of(name)
                         .and_then(|line| self.ask(port, redis::cmd("LRANGE").arg(line).arg(0).arg(-1), asking).ok());
                     let token =
                         tokens_of(name).and_then(|count| self.ask(port, redis::cmd("MGET").arg(count), asking).ok());
                     let token = token.and_then(|count| count.first()?.parse().ok());
-                    return Some(Seen { line: line.unwrap_or_default(), token, ..seen((since, clock()), ids) });
+                    return Some(Seen { line: line.unwrap_or_default(), token, ..seen(name, (since, clock()), ids) });
                 }
                 Err(error) => match error.redirect_node().and_then(|(node, _)| node.rsplit_once(':')?.1.parse().ok()) {
                     Some(there) => {

@@ -7,6 +7,7 @@ mod family;
 mod forced;
 mod heap;
 mod kept;
+mod permits;
 mod rested;
 mod second;
 mod shared;
@@ -43,6 +44,10 @@ pub(crate) enum Work {
     Vault,
     Rested,
     LongAndShort,
+    Permits,
+    QuietPermits,
+    /// Sets the permits of the semaphores again where they are gone.
+    Janitor,
     Heap(String),
     Ping,
     /// On several servers that do not know of each other.
@@ -59,6 +64,7 @@ impl Work {
         all.extend([vec![Work::Fenced; 3], vec![Work::ReadWrite; 4], vec![Work::Fair; 2]].concat());
         all.extend([Work::LongAndShort, Work::LongAndShort]);
         all.extend([Work::QuietReadWrite, Work::QuietReadWrite, Work::QuietFair]);
+        all.extend([vec![Work::Permits; 3], vec![Work::QuietPermits; 2], vec![Work::Janitor]].concat());
         all.push(Work::SecondRuntime(url.to_owned()));
         all
     }
@@ -100,6 +106,9 @@ impl Work {
             Work::SecondRuntime(url) => Box::pin(second::second_runtime(player, url)).await,
             Work::Rested => rested::rested(player).await,
             Work::LongAndShort => Box::pin(family::long_and_short(player)).await,
+            Work::Permits => Box::pin(permits::permits(player)).await,
+            Work::QuietPermits => Box::pin(permits::permits_now_and_then(player)).await,
+            Work::Janitor => permits::set(player).await,
             Work::Heap(url) => Box::pin(heap::heap(player, url)).await,
             Work::Vault => vault::vault(player).await,
             Work::Ping => vault::ping(&player.client).await,

@@ -24,6 +24,8 @@ pub(crate) enum What {
     Granted { id: String, until: u64 },
     /// With this fencing token.
     Token { id: String, token: u64 },
+    /// It has so many permits of a semaphore.
+    Permits { id: String, permits: u64 },
     /// No other owner may acquire the lock before so many nanoseconds have passed since the grant.
     Rests { id: String, least: u64 },
     /// It noted again until when it is certain.
@@ -79,6 +81,7 @@ impl fmt::Display for What {
             What::Asked => write!(f, "asked"),
             What::Granted { id, until } => write!(f, "granted {id} {until}"),
             What::Token { id, token } => write!(f, "token {id} {token}"),
+            What::Permits { id, permits } => write!(f, "permits {id} {permits}"),
             What::Rests { id, least } => write!(f, "rests {id} {least}"),
             What::Sure { id, until } => write!(f, "sure {id} {until}"),
             What::Counted { id, since, believed, counted } => write!(f, "counted {id} {since} {believed} {counted}"),
@@ -128,6 +131,7 @@ fn what(words: &mut SplitWhitespace<'_>) -> Result<What, Torn> {
         "asked" => What::Asked,
         "granted" => What::Granted { id: word(words)?, until: number(words)? },
         "token" => What::Token { id: word(words)?, token: number(words)? },
+        "permits" => What::Permits { id: word(words)?, permits: number(words)? },
         "rests" => What::Rests { id: word(words)?, least: number(words)? },
         "sure" => What::Sure { id: word(words)?, until: number(words)? },
         "counted" => {

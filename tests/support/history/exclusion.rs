@@ -7,17 +7,17 @@ use std::{
 };
 
 use super::{
-    Event, History, Hold, Kind, Losses, ON_ITS_WAY, Violation, What, failover::Failovers, nanos, seconds, violation,
-    voters::Members,
+    Event, History, Hold, Kind, Losses, ON_ITS_WAY, Violation, What, failover::Failovers, nanos, permits::crowds,
+    seconds, violation, voters::Members,
 };
 
 /// How often the choice between two that may have been broken is repeated.
 const GUESSES: usize = 50;
 
-/// What shows that a hold was broken: that one, or one of two.
+/// What shows that a hold was broken: that one, or one of these.
 pub(super) struct Evidence<'a> {
     pub(super) hold: &'a Hold,
-    pub(super) or: Option<&'a Hold>,
+    pub(super) or: Vec<&'a Hold>,
     /// From when on it shows, and until when.
     pub(super) at: u64,
     pub(super) until: u64,
@@ -27,12 +27,12 @@ pub(super) struct Evidence<'a> {
 }
 
 impl<'a> Evidence<'a> {
-    fn of(hold: &'a Hold, at: u64, violation: Violation) -> Evidence<'a> {
-        Evidence { hold, or: None, at, until: at, is_sight: false, violation }
+    pub(super) fn of(hold: &'a Hold, at: u64, violation: Violation) -> Evidence<'a> {
+        Evidence { hold, or: Vec::new(), at, until: at, is_sight: false, violation }
     }
 
     pub(super) fn holds(&self) -> impl Iterator<Item = &'a Hold> {
-        std::iter::once(self.hold).chain(self.or)
+        std::iter::once(self.hold).chain(self.or.iter().copied())
     }
 }
 
@@ -57,7 +57,10 @@ impl History {
         members: &Members<'_>,
         losses: &mut Losses,
     ) -> Vec<Violation> {
-        let mut evidence = overlaps(name, holds);
+        let mut evidence = match self.rooms.get(name) {
+            Some(room) => crowds(name, *room, holds),
+            None => overlaps(name, holds),
+        };
         evidence.extend(self.unseen(name, holds, members));
         evidence.extend(holds.iter().filter_map(|hold| removed(name, hold)));
         evidence.extend(self.counts(name, holds));
@@ -137,7 +140,7 @@ fn overlaps<'a>(name: &str, holds: &'a [Hold]) -> Vec<Evidence<'a>> {
             let both = seconds(until - hold.granted);
             let details = format!("{first} and {hold} were both certain for {both}");
             let violation = violation(Kind::Overlap, name, details);
-            found.push(Evidence { or: Some(hold), until, ..Evidence::of(first, hold.granted, violation) });
+            found.push(Evidence { or: vec![hold], until, ..Evidence::of(first, hold.granted, violation) });
         }
         certain.push(hold);
     }

@@ -28,6 +28,8 @@ pub(crate) struct Hold {
     pub(crate) confirmed: Option<u64>,
     /// No other owner may acquire the lock before.
     pub(crate) rests: u64,
+    /// How many permits of a semaphore it has; 1 for a lock.
+    pub(crate) permits: u64,
     /// How many levels it was granted.
     pub(crate) levels: u32,
     /// Other holders may share it.
@@ -73,6 +75,10 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
                 });
                 holds[at].1.sure(event.at, *until);
                 holds[at].1.levels += 1;
+            }
+            What::Permits { id, permits } => {
+                let at = by_id.get(&(event.name.as_str(), id.as_str())).and_then(|known| known.open);
+                at.inspect(|at| holds[*at].1.permits = *permits);
             }
             What::Rests { id, least } => {
                 let at = by_id.get(&(event.name.as_str(), id.as_str())).and_then(|known| known.open);
@@ -122,7 +128,7 @@ impl Hold {
         let (client, end) = (client.to_owned(), killed.unwrap_or(u64::MAX));
         let (shared, tokens) = (false, Vec::new());
         let (removed, hasty, confirmed, wiped) = (None, None, None, None);
-        let (until, rests, levels) = (0, 0, 0);
+        let (until, rests, permits, levels) = (0, 0, 1, 0);
         Hold {
             client,
             id,
@@ -135,6 +141,7 @@ impl Hold {
             hasty,
             confirmed,
             rests,
+            permits,
             levels,
             shared,
             tokens,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    History, Hold, Kind, Losses, Violation, What,
+    History, Hold, Kind, Losses, Room, Violation, What,
     calls::{overlap, pauses},
     nanos, on_server, seconds, violation,
     voters::{Members, client_of},
@@ -127,25 +127,18 @@ impl History {
         events.chain(self.calm.iter().map(|(_, over)| *over)).max().unwrap_or(0)
     }
 
-    /// The times in which the lock was free, as far as the logs and the looks show.
+    /// The times in which the lock was free, as far as the logs and the looks show; of a semaphore, in which it had enough for any request.
     fn free(&self, name: &str, holds: &[Hold]) -> Vec<(u64, u64)> {
-        let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end)).collect();
+        let mut taken: Vec<_> = holds.iter().map(|hold| (hold.granted, hold.end, hold.permits)).collect();
         // It may have been granted just before that was noted.
         let rests = holds.iter().filter(|hold| hold.rests > 0);
-        taken.extend(rests.map(|hold| (hold.granted, hold.granted + (hold.rests - hold.asked))));
-        taken.extend(self.orphaned(name));
-        taken.extend(self.returned(name));
-        taken.extend(self.scattered(name));
-        taken.sort_unstable();
-        let (mut free, mut since) = (Vec::new(), 0);
-        for (granted, end) in taken {
-            if granted > since {
-                free.push((since, granted));
-            }
-            since = since.max(end);
-        }
-        free.push((since, u64::MAX));
-        free
+        let mut whole: Vec<_> = rests.map(|hold| (hold.granted, hold.granted + (hold.rests - hold.asked))).collect();
+        whole.extend(self.orphaned(name));
+        whole.extend(self.returned(name));
+        whole.extend(self.scattered(name));
+        let room = self.rooms.get(name).copied().unwrap_or(Room::LOCK);
+        taken.extend(whole.into_iter().map(|(since, until)| (since, until, room.all)));
+        room.free(&taken)
     }
 
     /// For a lease after a client was killed the server may have what it held, or had asked for.

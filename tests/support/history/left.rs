@@ -27,6 +27,8 @@ fn kind_of(key: &str) -> &'static str {
         ("redisson_lock_queue:", "queue"),
         ("redisson_lock_timeout:", "places in a queue"),
         ("leasehold_rwlock_waits:", "marks of waiting writers"),
+        ("leasehold_semaphore_waits:", "marks of waiting requests"),
+        ("leasehold_receipt:", "receipts"),
         ("leasehold_forced:", "calls that forced a lock open"),
     ];
     let by_start = kinds.iter().find(|(start, _)| key.starts_with(start)).map(|(_, kind)| *kind);
@@ -36,7 +38,10 @@ fn kind_of(key: &str) -> &'static str {
 impl History {
     /// Keys without an expiry time.
     pub(super) fn left_for_ever(&self) -> Vec<Violation> {
-        let stays = |left: &&Left| left.time.is_none() && left.kind != TOKENS;
+        // A semaphore must stay; and permits that nobody looks for after their end do, too.
+        let is_semaphore =
+            |key: &str| self.rooms.keys().any(|name| key == name || key == format!("{{{name}}}:timeout"));
+        let stays = |left: &&Left| left.time.is_none() && left.kind != TOKENS && !is_semaphore(&left.key);
         let say =
             |left: &Left| violation(Kind::Leftover, &left.key, format!("a key ({}) without an expiry time", left.kind));
         self.keys.iter().filter(stays).map(say).collect()

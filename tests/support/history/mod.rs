@@ -10,6 +10,7 @@
 //! that moment. A `Failover` may lose recent writes: these losses are excused and counted.
 //!
 //! Holders of a read-write lock *share* it if their ids do not end as a writer's id does. Tokens must grow with the grants of a name.
+//! A semaphore has never more permits certain than there are, and keeps as many as it was given.
 //! No waiter is passed in the queue of a fair lock. No other owner acquires a lock before its `min_hold` is over. A client with late
 //! replies gets its turns. No key stays forever, except keys that count tokens.
 
@@ -21,6 +22,7 @@ mod holds;
 mod idle;
 mod left;
 mod line;
+mod permits;
 mod rests;
 mod tokens;
 mod truth;
@@ -37,6 +39,7 @@ pub(crate) use event::{Event, What};
 pub(crate) use failover::{Failover, Losses};
 use holds::{Hold, holds_of, on_server};
 pub(crate) use left::Left;
+pub(crate) use permits::Room;
 pub(crate) use turns::Far;
 pub(crate) use voters::{Emptied, Silent};
 
@@ -74,6 +77,8 @@ pub(crate) struct History {
     pub(crate) late_after_failover: Duration,
     /// How much longer than others a lock of that name may be free.
     pub(crate) slack: HashMap<String, Duration>,
+    /// Semaphores.
+    pub(crate) rooms: HashMap<String, Room>,
     /// Read-write locks.
     pub(crate) shared: HashSet<String>,
     /// How long a call rides out an outage.
@@ -114,6 +119,8 @@ pub(crate) struct Seen {
     pub(crate) line: Vec<String>,
     /// The last token that was given out, where it counts them.
     pub(crate) token: Option<u64>,
+    /// Of a semaphore, the number of permits that there are, free and taken. It may have an id once for each permit.
+    pub(crate) permits: Option<i64>,
     /// The ids that each of several servers had instead; `None` for a server that did not answer.
     pub(crate) voters: Vec<Option<Vec<String>>>,
 }
@@ -132,7 +139,7 @@ pub(crate) enum Kind {
     Overlap,
     /// Certain of a hold for longer than a lease after it was deleted.
     Belief,
-    /// The server counts other levels than the holder.
+    /// The server counts other levels than the holder; a semaphore has other permits than it was given.
     Level,
     /// A guard that is not lost and has no time left; a certain hold that the server does not have.
     Hollow,
@@ -209,6 +216,7 @@ impl History {
             found.extend(self.beliefs(&name, &holds));
             found.extend(self.beliefs_after_failovers(&name, &holds));
             found.extend(self.idle(&name, &holds));
+            found.extend(self.other_permits(&name));
             found.extend(self.tokens(&name, &holds));
             found.extend(self.tokens_seen(&name, &holds));
             found.extend(self.passed(&name, &holds));

@@ -43,7 +43,7 @@ impl Emptied {
     /// Whether it accounts for what shows of these holds: the server had granted the one, granted the other when it was empty, and the
     /// first cannot have been confirmed there later.
     fn accounts_for(&self, evidence: &Evidence<'_>, lease: u64) -> bool {
-        let (one, or) = (evidence.hold, evidence.or);
+        let (one, or) = (evidence.hold, evidence.or.first().copied());
         let is_broken = |hold: &Hold, other: Option<&Hold>| {
             hold.asked < self.down && other.is_none_or(|other| other.granted >= self.since)
         };
@@ -162,10 +162,10 @@ pub(super) fn client_of<'a>(id: &str, members: &Members<'a>) -> Option<&'a str> 
 }
 
 impl Seen {
-    /// Whether the server had this hold, or a majority of the servers may have had one of its client.
+    /// Whether the server had this hold, with as many permits, or a majority of the servers may have had one of its client.
     pub(super) fn has(&self, hold: &Hold, members: &Members<'_>) -> bool {
         if self.voters.is_empty() {
-            return self.ids.contains(&hold.id);
+            return self.ids.iter().filter(|id| **id == hold.id).count() as u64 >= hold.permits;
         }
         let is_its = |id: &String| client_of(id, members) == Some(&hold.client);
         let may = self.voters.iter().filter(|ids| ids.as_ref().is_none_or(|ids| ids.iter().any(is_its)));

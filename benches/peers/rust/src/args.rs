@@ -11,6 +11,24 @@ pub enum Kind {
     Read,
     Write,
     Fair,
+    /// Permits of a semaphore: where a crate has two, with leases and without.
+    Permits,
+    Counter,
+    Latch,
+}
+
+/// So many a semaphore has.
+pub const PERMITS: u32 = 4;
+
+impl Kind {
+    /// How many may hold one name at once.
+    pub(crate) fn room(self) -> u32 {
+        match self {
+            Kind::Permits | Kind::Counter => PERMITS,
+            Kind::Read => u32::MAX,
+            _ => 1,
+        }
+    }
 }
 
 impl FromStr for Kind {
@@ -22,6 +40,9 @@ impl FromStr for Kind {
             "read" => Ok(Kind::Read),
             "write" => Ok(Kind::Write),
             "fair" => Ok(Kind::Fair),
+            "permits" => Ok(Kind::Permits),
+            "counter" => Ok(Kind::Counter),
+            "latch" => Ok(Kind::Latch),
             other => Err(format!("no kind {other}")),
         }
     }

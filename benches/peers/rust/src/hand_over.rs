@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::{Args, Client, Lock, Outcome, clock};
 
 /// To the other side: lines, in memory or through the standard streams.
-struct Link {
+pub(crate) struct Link {
     inbox: UnboundedReceiver<String>,
     outbox: Outbox,
 }
@@ -34,13 +34,10 @@ pub(crate) async fn inside<C: Client>(client: &C, args: &Args) -> Outcome<String
 
 /// One side; whoever started us carries the lines to the other.
 pub(crate) async fn half<C: Client>(client: &C, args: &Args) -> Outcome<String> {
-    let (lines, inbox) = unbounded_channel();
-    std::thread::spawn(move || std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
-    let link = Link { inbox, outbox: Outbox::Stdout };
-    Ok(report(&side(client.clone(), args.clone(), link, args.first).await?))
+    Ok(report(&side(client.clone(), args.clone(), Link::of_streams(), args.first).await?))
 }
 
-fn report(times: &[u64]) -> String {
+pub(crate) fn report(times: &[u64]) -> String {
     format!(r#""times":{times:?}"#)
 }
 
@@ -98,12 +95,32 @@ async fn take(lock: &mut impl Lock, link: &mut Link) -> Outcome<(u64, bool)> {
 }
 
 /// From 3 to 103 ms, evenly spread: the release must not keep step with somebody's polling.
-fn patience(turn: u32) -> Duration {
+pub(crate) fn patience(turn: u32) -> Duration {
     Duration::from_micros(3_000 + (f64::from(turn) * 0.618_033_988_75 % 1.0 * 100_000.0) as u64)
 }
 
 impl Link {
-    fn send(&self, line: String) -> Outcome<()> {
+    /// Through the standard streams.
+    pub(crate) fn of_streams() -> Link {
+        let (lines, inbox) = unbounded_channel();
+        std::thread::spawn(move || {
+            std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+        });
+        Link { inbox, outbox: Outbox::Stdout }
+    }
+
+    /// The next line with one of these first words; others are not for us.
+    pub(crate) async fn next(&mut self, words: &[&str]) -> Outcome<(String, u64)> {
+        loop {
+            let line = self.inbox.recv().await.ok_or("the other side has gone")?;
+            let (word, number) = line.split_once(' ').unwrap_or((&line, "0"));
+            if words.contains(&word) {
+                return Ok((word.to_owned(), number.parse()?));
+            }
+        }
+    }
+
+    pub(crate) fn send(&self, line: String) -> Outcome<()> {
         match &self.outbox {
             Outbox::Memory(outbox) => Ok(outbox.send(line)?),
             Outbox::Stdout => Ok(writeln!(std::io::stdout(), "{line}")?),

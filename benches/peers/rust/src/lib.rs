@@ -4,11 +4,12 @@
 mod args;
 mod hand_over;
 mod held;
+mod latch;
 mod turns;
 
 use std::{error::Error, future::Future, time::Duration};
 
-pub use args::{Args, Kind};
+pub use args::{Args, Kind, PERMITS};
 
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -24,6 +25,24 @@ pub trait Client: Clone + Send + Sync + 'static {
     /// One for each task.
     fn lock(&self, name: &str) -> Self::Lock;
     fn hold(&self, name: String) -> impl Future<Output = Outcome<Self::Held>> + Send;
+
+    /// Makes what a name needs before it can be locked.
+    fn prepare(&self, _name: &str) -> impl Future<Output = Outcome<()>> + Send {
+        async { Ok(()) }
+    }
+
+    /// A latch: set, counted down, and waited for.
+    fn set(&self, _name: &str) -> impl Future<Output = Outcome<()>> + Send {
+        async { Err("no latch here".into()) }
+    }
+
+    fn count_down(&self, _name: &str) -> impl Future<Output = Outcome<()>> + Send {
+        async { Err("no latch here".into()) }
+    }
+
+    fn wait(&self, _name: &str) -> impl Future<Output = Outcome<()>> + Send {
+        async { Err("no latch here".into()) }
+    }
 }
 
 pub trait Lock: Send + 'static {
@@ -53,6 +72,7 @@ async fn section<C: Client>(args: Args) -> Outcome<()> {
         "one-name" => turns::one_name(&client, &args).await?,
         "hand-over" => hand_over::inside(&client, &args).await?,
         "half" => hand_over::half(&client, &args).await?,
+        "latch" => latch::latch(&client, &args).await?,
         "held" => held::held(&client, &args).await?,
         other => return Err(format!("no section {other}").into()),
     };

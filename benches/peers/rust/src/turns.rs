@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Args, Client, Kind, Lock, Outcome, nanos};
+use crate::{Args, Client, Lock, Outcome, nanos};
 
 /// The time that counts, after the one to warm up.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ struct Tally {
     turns: u64,
     all_turns: u64,
     errors: u64,
-    /// Locked while somebody else had it.
+    /// Locked while others had it, as many as may.
     violations: u64,
     /// From lock() called to unlock() returned.
     times: Vec<u64>,
@@ -32,23 +32,34 @@ struct Tally {
 
 /// Each task has a name of its own.
 pub(crate) async fn own_names<C: Client>(client: &C, args: &Args) -> Outcome<String> {
+    let names: Vec<_> = (0..args.tasks).map(|task| format!("{}-{task}", args.name)).collect();
+    for name in &names {
+        client.prepare(name).await?;
+    }
     let window = Window::new(args);
-    let tasks = (0..args.tasks).map(|task| {
-        let (lock, nobody) = (client.lock(&format!("{}-{task}", args.name)), Arc::default());
-        tokio::spawn(turns(lock, window, Duration::ZERO, nobody))
+    let tasks = names.iter().map(|name| {
+        let holders = Holders { now: Arc::default(), most: 1 };
+        tokio::spawn(turns(client.lock(name), window, Duration::ZERO, holders))
     });
     report(tasks.collect(), args).await
 }
 
-/// All want the same. Readers have it together, so each counts only itself.
+/// All want the same. Readers have it together.
 pub(crate) async fn one_name<C: Client>(client: &C, args: &Args) -> Outcome<String> {
+    client.prepare(&args.name).await?;
     let (window, all) = (Window::new(args), Arc::default());
     let tasks = (0..args.tasks).map(|_| {
         let (lock, work) = (client.lock(&args.name), args.work);
-        let holders = if args.kind == Kind::Read { Arc::default() } else { Arc::clone(&all) };
+        let holders = Holders { now: Arc::clone(&all), most: args.kind.room() };
         tokio::spawn(turns(lock, window, work, holders))
     });
     report(tasks.collect(), args).await
+}
+
+/// How many have it now, and how many may.
+struct Holders {
+    now: Arc<AtomicU32>,
+    most: u32,
 }
 
 impl Window {
@@ -58,7 +69,7 @@ impl Window {
     }
 }
 
-async fn turns(mut lock: impl Lock, window: Window, work: Duration, holders: Arc<AtomicU32>) -> Tally {
+async fn turns(mut lock: impl Lock, window: Window, work: Duration, holders: Holders) -> Tally {
     let mut tally = Tally::default();
     while Instant::now() < window.closes {
         let begun = Instant::now();
@@ -70,14 +81,14 @@ async fn turns(mut lock: impl Lock, window: Window, work: Duration, holders: Arc
     tally
 }
 
-/// Whether nobody else had it meanwhile.
-async fn turn(lock: &mut impl Lock, work: Duration, holders: &AtomicU32) -> Outcome<bool> {
+/// Whether no more others had it meanwhile than may.
+async fn turn(lock: &mut impl Lock, work: Duration, holders: &Holders) -> Outcome<bool> {
     lock.lock().await?;
-    let others = holders.fetch_add(1, Ordering::SeqCst);
+    let others = holders.now.fetch_add(1, Ordering::SeqCst);
     spin(work);
-    holders.fetch_sub(1, Ordering::SeqCst);
+    holders.now.fetch_sub(1, Ordering::SeqCst);
     lock.unlock().await?;
-    Ok(others == 0)
+    Ok(others < holders.most)
 }
 
 /// Work that is equally long in every language; their timers are not.

@@ -1,7 +1,7 @@
 //! leasehold: one client for the process and each server, default settings. Several servers are a quorum.
 
-use leasehold::{FairLock, Guard, Quorum, QuorumGuard, QuorumLock, RwLock, WriteGuard};
-use peers::{Args, Kind, Outcome};
+use leasehold::{FairLock, Guard, Permits, Quorum, QuorumGuard, QuorumLock, RwLock, Semaphore, WriteGuard};
+use peers::{Args, Kind, Outcome, PERMITS};
 
 #[derive(Clone)]
 struct Client {
@@ -22,18 +22,21 @@ enum OfKind {
     Write(RwLock),
     Fair(FairLock),
     Quorum(QuorumLock),
+    Semaphore(Semaphore),
 }
 
 enum Held {
     Guard(Guard),
     Write(WriteGuard),
     Quorum(QuorumGuard),
+    Permits(Permits),
 }
 
 impl peers::Client for Client {
     type Lock = Lock;
     type Held = Guard;
-    const KINDS: &[Kind] = &[Kind::Lock, Kind::Read, Kind::Write, Kind::Fair];
+    const KINDS: &[Kind] =
+        &[Kind::Lock, Kind::Read, Kind::Write, Kind::Fair, Kind::Permits, Kind::Counter, Kind::Latch];
 
     async fn connect(args: &Args) -> Outcome<Client> {
         let mut clients = Vec::new();
@@ -47,17 +50,38 @@ impl peers::Client for Client {
 
     fn lock(&self, name: &str) -> Lock {
         let lock = match (self.kind, &self.quorum) {
-            (Kind::Lock, Some(quorum)) => OfKind::Quorum(quorum.lock(name)),
-            (Kind::Lock, None) => OfKind::Lock(self.client.lock(name)),
+            (Kind::Lock | Kind::Latch, Some(quorum)) => OfKind::Quorum(quorum.lock(name)),
+            (Kind::Lock | Kind::Latch, None) => OfKind::Lock(self.client.lock(name)),
             (Kind::Read, _) => OfKind::Read(self.client.rw_lock(name)),
             (Kind::Write, _) => OfKind::Write(self.client.rw_lock(name)),
             (Kind::Fair, _) => OfKind::Fair(self.client.fair_lock(name)),
+            // Each permit has a lease; there is no other semaphore.
+            (Kind::Permits | Kind::Counter, _) => OfKind::Semaphore(self.client.semaphore(name)),
         };
         Lock { lock, held: None }
     }
 
     async fn hold(&self, name: String) -> Outcome<Guard> {
         Ok(self.client.lock(&name).lock().await?)
+    }
+
+    async fn prepare(&self, name: &str) -> Outcome<()> {
+        if let Kind::Permits | Kind::Counter = self.kind {
+            self.client.semaphore(name).set_permits(PERMITS).await?;
+        }
+        Ok(())
+    }
+
+    async fn set(&self, name: &str) -> Outcome<()> {
+        Ok(self.client.latch(name).try_set_count(1).await.map(drop)?)
+    }
+
+    async fn count_down(&self, name: &str) -> Outcome<()> {
+        Ok(self.client.latch(name).count_down().await.map(drop)?)
+    }
+
+    async fn wait(&self, name: &str) -> Outcome<()> {
+        Ok(self.client.latch(name).wait().await?)
     }
 }
 
@@ -69,6 +93,7 @@ impl peers::Lock for Lock {
             OfKind::Write(lock) => Held::Write(lock.write().await?),
             OfKind::Fair(lock) => Held::Guard(lock.lock().await?),
             OfKind::Quorum(lock) => Held::Quorum(lock.lock().await?),
+            OfKind::Semaphore(semaphore) => Held::Permits(semaphore.acquire(1).await?),
         });
         Ok(())
     }
@@ -78,6 +103,7 @@ impl peers::Lock for Lock {
             Held::Guard(guard) => guard.unlock().await?,
             Held::Write(guard) => guard.unlock().await?,
             Held::Quorum(guard) => guard.unlock().await?,
+            Held::Permits(permits) => permits.release().await?,
         }
         Ok(())
     }

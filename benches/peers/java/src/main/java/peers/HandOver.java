@@ -104,7 +104,7 @@ final class HandOver {
     }
 
     /** From 3 to 103 ms, evenly spread: the release must not keep step with somebody's polling. */
-    private static long patience(int turn) {
+    static long patience(int turn) {
         return 3 + (long) (turn * 0.61803398875 % 1 * 100);
     }
 

@@ -30,7 +30,7 @@ final class Load {
             return number("--tasks", 1);
         }
 
-        /** {@code lock}, {@code read}, {@code write} or {@code fair}. */
+        /** {@code lock}, {@code read}, {@code write}, {@code fair}, {@code permits}, {@code counter} or {@code latch}. */
         String kind() {
             return text("--kind", "lock");
         }
@@ -104,6 +104,7 @@ final class Load {
             case "one-name" -> Turns.oneName(client, args);
             case "hand-over" -> HandOver.inside(client, args);
             case "half" -> HandOver.half(client, args);
+            case "latch" -> Latch.latch(client, args);
             case "held" -> Held.held(client, args);
             default -> throw new IllegalArgumentException("no section " + args.section());
         };

@@ -5,12 +5,13 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.IntFunction;
-import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
 /** Threads that lock and unlock as often as they can. */
 final class Turns implements Runnable {
-    private final RLock lock;
+    private final Pair lock;
+    /** How many may have it at once. */
+    private final int most;
     private final AtomicInteger holders;
     private final long opens;
     private final long closes;
@@ -18,15 +19,16 @@ final class Turns implements Runnable {
 
     private long allTurns;
     private long errors;
-    /** Locked while somebody else had it. */
+    /** Locked while others had it, as many as may. */
     private long violations;
     /** From lock() called to unlock() returned, of the turns that ended within the window. */
     private long[] times = new long[1024];
     private int turns;
 
-    private Turns(RLock lock, AtomicInteger holders, long opens, Load.Args args) {
+    private Turns(Pair lock, AtomicInteger holders, long opens, Load.Args args) {
         this.lock = lock;
         this.holders = holders;
+        this.most = args.kind().equals("permits") || args.kind().equals("counter") ? Pair.PERMITS : 1;
         this.opens = opens;
         this.closes = opens + args.seconds();
         this.work = args.work();
@@ -35,7 +37,7 @@ final class Turns implements Runnable {
     /** Each thread has a name of its own. */
     static String ownNames(RedissonClient client, Load.Args args) throws InterruptedException {
         long opens = System.nanoTime() + args.warmUp();
-        return run(args, n -> new Turns(Load.lock(client, args, args.name() + "-" + n), new AtomicInteger(), opens, args));
+        return run(args, n -> new Turns(Pair.of(client, args, args.name() + "-" + n), new AtomicInteger(), opens, args));
     }
 
     /** All want the same. Readers have it together, so each counts only itself. */
@@ -45,7 +47,7 @@ final class Turns implements Runnable {
         boolean together = args.kind().equals("read");
         return run(args, n -> {
             AtomicInteger holders = together ? new AtomicInteger() : all;
-            return new Turns(Load.lock(client, args, args.name()), holders, opens, args);
+            return new Turns(Pair.of(client, args, args.name()), holders, opens, args);
         });
     }
 
@@ -75,14 +77,16 @@ final class Turns implements Runnable {
                 count(begun, alone);
             } catch (RuntimeException error) {
                 failed(error);
+            } catch (InterruptedException stop) {
+                throw new IllegalStateException(stop);
             }
         }
     }
 
-    /** Whether nobody else had it meanwhile. */
-    private boolean turn() {
+    /** Whether no more others had it meanwhile than may. */
+    private boolean turn() throws InterruptedException {
         lock.lock();
-        boolean alone = holders.incrementAndGet() == 1;
+        boolean alone = holders.incrementAndGet() <= most;
         spin(work);
         holders.decrementAndGet();
         lock.unlock();

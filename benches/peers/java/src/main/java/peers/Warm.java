@@ -5,7 +5,6 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.List;
-import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
 /** Lets the JVM compile Redisson before anything counts: threads with names of their own, and threads that share one. */
@@ -22,8 +21,8 @@ final class Warm {
         long ends = System.nanoTime() + args.nanos("--jit", 0);
         List<Thread> threads = new ArrayList<>();
         for (int n = 0; n < THREADS; n++) {
-            threads.add(pairs(Load.lock(client, args, args.name() + "-warm-" + n), ends));
-            threads.add(pairs(Load.lock(client, args, args.name() + "-warm"), ends));
+            threads.add(pairs(Pair.of(client, args, args.name() + "-warm-" + n), ends));
+            threads.add(pairs(Pair.of(client, args, args.name() + "-warm"), ends));
         }
         for (Thread thread : threads) {
             thread.join();
@@ -33,11 +32,15 @@ final class Warm {
         STDIN.readLine();
     }
 
-    private static Thread pairs(RLock lock, long ends) {
+    private static Thread pairs(Pair pair, long ends) {
         Thread thread = new Thread(() -> {
-            while (System.nanoTime() < ends) {
-                lock.lock();
-                lock.unlock();
+            try {
+                while (System.nanoTime() < ends) {
+                    pair.lock();
+                    pair.unlock();
+                }
+            } catch (InterruptedException stop) {
+                throw new IllegalStateException(stop);
             }
         });
         thread.start();
