@@ -62,6 +62,9 @@ impl LockState {
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
         let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
+        if in_doubt && !is_granted && !cx.rules.has_leases {
+            self.put(OnServer::Releasing(PendingRelease::of_attempt(id, mode, lease, cx))); // an earlier try may be late
+        }
         match reply {
             Reply::Granted(_) => {
                 let mut server = ServerHold::new(granted, cx);
