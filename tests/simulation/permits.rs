@@ -597,10 +597,10 @@ impl World {
     /// All leave in some order, and nothing is left.
     fn end(&mut self) {
         for _ in 0..400 {
-            for at in 0..self.clients.len() {
-                self.subscribe(at);
+            for _ in 0..2 {
+                (0..self.clients.len()).for_each(|at| self.subscribe(at)); // also those that have begun to wait
+                self.settle();
             }
-            self.settle();
             self.nobody_sleeps();
             self.pass(ms(3));
             let at = self.rng.usize(..self.clients.len());
