@@ -571,10 +571,8 @@ mod plain_semaphore {
     const ID: &str = "41414141414141414141414141410002";
     const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
     const CHANNEL: &str = "redisson_sc:{x}";
-    const ACQUIRE: &str =
-        source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua");
-    const RELEASE: &str =
-        source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua");
+    const ACQUIRE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua");
+    const RELEASE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua");
     const CHANGE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua");
     const RENEW: &str = source!("plain_semaphore/renew.lua");
     const AVAILABLE: &str = source!("latch/count.lua", "plain_semaphore/available.lua");
@@ -668,7 +666,8 @@ mod plain_semaphore {
     #[test]
     fn too_large_a_number_changes_nothing() {
         let mut bench = Bench::new();
-        for (free, more) in [("9223372036854775807", "1"), ("1", "9223372036854775807"), ("-9223372036854775808", "-1")] {
+        for (free, more) in [("9223372036854775807", "1"), ("1", "9223372036854775807"), ("-9223372036854775808", "-1")]
+        {
             bench.put(&["SET", "x", free]);
             let (first, second) = bench.twice(CHANGE, &KEYS, &change(more, "more"));
             assert!(first.starts_with("error ") && second == first, "{first}, {second}");
