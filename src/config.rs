@@ -56,7 +56,9 @@ pub(crate) struct Receipt {
 impl Config {
     pub(crate) fn receipt(&self) -> Receipt {
         let beyond = RECEIPT.max(self.command_timeout * 3);
-        let lasts = Duration::from_millis(u64::try_from((self.outage_timeout + beyond).as_millis()).expect("a few years at most"));
+        let lasts = Duration::from_millis(
+            u64::try_from((self.outage_timeout + beyond).as_millis()).expect("a few years at most"),
+        );
         Receipt { lasts: Lease(lasts), repeatable: self.outage_timeout + beyond / 2 }
     }
 }

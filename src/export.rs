@@ -36,7 +36,10 @@ const GAUGES: [(&str, &str); 4] = [
 const COUNTERS: [(&str, &str); 14] = [
     (ACQUIRED, "Holds acquired, without nested acquisitions"),
     (REENTERED, "Nested acquisitions"),
-    (PASSED, "Waits for a latch that ended because it was open, and for permits of a plain semaphore that were acquired"),
+    (
+        PASSED,
+        "Waits for a latch that ended because it was open, and for permits of a plain semaphore that were acquired",
+    ),
     (RELEASED, "Holds released, including releases that could not be confirmed"),
     (LOST, "Holds lost before their release, or found gone at their release"),
     (FAILED, "Calls for a lock and waits for a latch that ended with an error"),

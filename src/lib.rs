@@ -165,8 +165,8 @@ pub use error::{Error, Lost, Result};
 pub use guard::{Guard, Outcome};
 pub use owner::Owner;
 pub use primitives::{
-    FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, PlainSemaphore, ReadGuard, RwLock, RwState, Semaphore,
-    WriteGuard,
+    FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, PlainSemaphore, ReadGuard, RwLock, RwState,
+    Semaphore, WriteGuard,
 };
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;

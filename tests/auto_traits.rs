@@ -5,8 +5,9 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
     Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
-    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PlainSemaphore, PubSub, Quorum,
-    QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid, WriteGuard,
+    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PlainSemaphore, PubSub,
+    Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid,
+    WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}

@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::{
     latch::Latch,
     lock::{FairLock, FencedLock, Lock},
-    rw::RwLock,
     plain_semaphore::PlainSemaphore,
+    rw::RwLock,
     semaphore::Semaphore,
     wait::wait,
 };

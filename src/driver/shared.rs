@@ -17,7 +17,7 @@ use super::{lanes::Lanes, timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
-    kind::Kind,
+    kind::{Kind, Waits},
     lock::{self, Event, Mode},
     redis::Redis,
     spawner::Spawner,
@@ -120,6 +120,7 @@ impl<L> Shared<L> {
             passes_on: kind.rules.passes_on,
             has_marks: kind.rules.has_mark(),
             joins: !kind.rules.waits.is_for_permits(),
+            has_leases: kind.rules.waits != Waits::ToKeep,
             sure: reading.rules.sure,
         }
     }

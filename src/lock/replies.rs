@@ -62,6 +62,7 @@ impl LockState {
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
         let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
+        self.release_late(reply, &granted, cx);
         match reply {
             Reply::Granted(_) => {
                 let mut server = ServerHold::new(granted, cx);
@@ -89,6 +90,13 @@ impl LockState {
             _ => self.end_next(cx, Outcome::Refused),
         }
         self.turn = self.turn_after(&asking, reply);
+    }
+
+    /// An earlier try of a request that was not granted may run later. If no lease ends what it acquires, its id is released.
+    fn release_late(&mut self, reply: Reply, asked: &Granted, cx: &Cx<'_>) {
+        if asked.in_doubt && !matches!(reply, Reply::Granted(_) | Reply::TooFewReplicas) && !cx.rules.has_leases {
+            self.put(OnServer::Releasing(PendingRelease::of_attempt(asked.id, asked.mode, asked.lease, cx)));
+        }
     }
 
     fn busy(

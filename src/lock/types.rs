@@ -180,6 +180,8 @@ pub(crate) struct Rules {
     pub(crate) has_marks: bool,
     /// Owners of this client may join a shared hold. Else each of them has an id of its own, as of permits.
     pub(crate) joins: bool,
+    /// What a late request acquires ends with its lease. Else this client releases each id that a late request may acquire.
+    pub(crate) has_leases: bool,
     /// Other programs may shorten the lease of a shared hold to this. So it is certain for no longer after each confirmation.
     pub(crate) sure: Option<Duration>,
 }

@@ -11,6 +11,7 @@ mod killed;
 mod latch;
 mod leases;
 mod nested;
+mod plain_semaphore;
 mod rw;
 mod semaphore;
 mod sides;

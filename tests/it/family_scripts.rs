@@ -564,3 +564,130 @@ mod fair {
         assert_eq!(bench.asks(HEIR, "1", "stay").0, "granted 1");
     }
 }
+
+mod plain_semaphore {
+    use super::*;
+
+    const ID: &str = "41414141414141414141414141410002";
+    const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
+    const CHANNEL: &str = "redisson_sc:{x}";
+    const ACQUIRE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua");
+    const RELEASE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua");
+    const CHANGE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua");
+    const RENEW: &str = source!("plain_semaphore/renew.lua");
+    const AVAILABLE: &str = source!("latch/count.lua", "plain_semaphore/available.lua");
+    const TAKE_TWO: [&str; 5] = [ID, "60000", "2", "first", CHANNEL];
+    const GIVE_BACK: [&str; 5] = [ID, "60000", "0", "PUBLISH", CHANNEL];
+    const HOWS: [&str; 4] = ["new", "more", "back", "all"];
+
+    fn change<'a>(n: &'a str, how: &'a str) -> [&'a str; 6] {
+        ["7", "60000", n, "PUBLISH", CHANNEL, how]
+    }
+
+    fn both(said: &str) -> (String, String) {
+        (said.to_owned(), said.to_owned())
+    }
+
+    fn is_free(bench: &Bench, permits: i64) -> bool {
+        bench.server.ask::<i64>(&["GET", "x"]) == permits
+    }
+
+    #[test]
+    fn permits_are_taken_once_and_returned_once() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("busy -1 "));
+        bench.put(&["SET", "x", "1"]);
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("busy -1 "));
+        assert_eq!(bench.twice(RENEW, &KEYS, &TAKE_TWO), both("gone"));
+        bench.put(&["SET", "x", "3"]);
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("granted"));
+        assert_eq!(bench.twice(RENEW, &KEYS, &TAKE_TWO), both("kept"));
+        assert!(is_free(&bench, 1));
+        bench.put(&["PEXPIRE", KEYS[1], "5000"]);
+        assert_eq!(bench.run(ACQUIRE, &KEYS, &TAKE_TWO), "granted");
+        assert!(bench.server.pttl(KEYS[1]) > 50_000, "a retry makes the receipt last longer");
+        let (first, second) = bench.twice(RELEASE, &KEYS, &GIVE_BACK);
+        assert_eq!((&*first, &*second, is_free(&bench, 3)), ("released", "gone", true));
+        assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("lost"));
+        assert_eq!(bench.twice(RENEW, &KEYS, &TAKE_TWO), both("gone"));
+        assert!(is_free(&bench, 3));
+    }
+
+    /// In this order they may come if a connection was lost.
+    #[test]
+    fn a_release_that_comes_first_leaves_nothing_to_take() {
+        let mut bench = Bench::new();
+        for before in [&["DEL", "x"][..], &["SET", "x", "3"], &["SET", "x", "many"]] {
+            bench.put(&["DEL", KEYS[1]]);
+            bench.put(before);
+            let said = if before[2..] == ["many"] { "conflict" } else { "gone" };
+            assert_eq!(bench.twice(RELEASE, &KEYS, &GIVE_BACK), both(said));
+            bench.put(&["SET", "x", "3"]);
+            assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("lost"));
+            assert!(is_free(&bench, 3));
+        }
+        bench.put(&["DEL", KEYS[1]]);
+        assert_eq!(bench.run(ACQUIRE, &KEYS, &TAKE_TWO), "granted");
+        bench.put(&["DEL", "x"]);
+        assert_eq!(bench.twice(RELEASE, &KEYS, &GIVE_BACK), both("gone"));
+        assert!(!bench.server.exists("x"), "a release creates none");
+    }
+
+    /// What ran once, whatever it did, does nothing when it runs late.
+    #[test]
+    fn each_change_runs_once() {
+        let mut bench = Bench::new();
+        let cases = [
+            (None, "new", "granted 0", Some(4)),
+            (None, "more", "granted 0", Some(4)),
+            (None, "back", "gone", None),
+            (None, "all", "granted 0", None),
+            (Some("3"), "new", "held", Some(3)),
+            (Some("3"), "more", "granted 3", Some(7)),
+            (Some("3"), "back", "granted 3", Some(7)),
+            (Some("3"), "all", "granted 3", Some(0)),
+            (Some("-3"), "all", "granted -3", Some(-3)),
+            (Some("-9"), "back", "granted -9", Some(-5)),
+        ];
+        for (before, how, said, after) in cases {
+            bench.put(&["DEL", "x", KEYS[1]]);
+            before.into_iter().for_each(|free| bench.put(&["SET", "x", free, "PX", "70000"]));
+            assert_eq!(bench.twice(CHANGE, &KEYS, &change("4", how)), both(said), "{how}");
+            assert_eq!(bench.server.ask::<Option<i64>>(&["GET", "x"]), after, "{before:?} {how}");
+            assert_eq!(bench.server.pttl("x") > 0, before.is_some(), "the end of its life stays");
+            for later in [&["SET", "x", "9"][..], &["DEL", "x"]] {
+                bench.put(later);
+                assert_eq!(bench.twice(CHANGE, &KEYS, &change("4", how)), both(said), "{how}");
+                assert_eq!(bench.server.exists("x"), later[0] == "SET");
+            }
+        }
+    }
+
+    #[test]
+    fn too_large_a_number_changes_nothing() {
+        let mut bench = Bench::new();
+        for (free, more) in [("9223372036854775807", "1"), ("1", "9223372036854775807"), ("-9223372036854775808", "-1")]
+        {
+            bench.put(&["SET", "x", free]);
+            let (first, second) = bench.twice(CHANGE, &KEYS, &change(more, "more"));
+            assert!(first.starts_with("error ") && second == first, "{first}, {second}");
+            assert!(!bench.server.exists(KEYS[1]));
+            assert_eq!(bench.server.ask::<String>(&["GET", "x"]), free);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_semaphore_stays() {
+        let mut bench = Bench::new();
+        for text in ["many", "", "1.5", "0x10", "007", "-0"] {
+            bench.put(&["SET", "x", text]);
+            for how in HOWS {
+                assert_eq!(bench.twice(CHANGE, &KEYS, &change("4", how)), both("conflict"), "{text}");
+            }
+            assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("conflict"), "{text}");
+            assert_eq!(bench.twice(AVAILABLE, &KEYS[..1], &TAKE_TWO), both("conflict"), "{text}");
+            assert_eq!(bench.server.ask::<String>(&["GET", "x"]), text);
+            assert!(!bench.server.exists(KEYS[1]));
+        }
+    }
+}

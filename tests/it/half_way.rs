@@ -153,3 +153,54 @@ fn nothing_without_a_lease_stays() {
         assert!(refused.contains(&scene.trap), "{}: {refused:?}", scene.name);
     }
 }
+
+const RECEIPT: &str = "leasehold_receipt:{x}:7";
+const SHARED: &str = "redisson_sc:{x}";
+
+/// The requests of a plain semaphore that change it. Their keys are the semaphore and the receipt.
+fn plain_requests() -> Vec<(String, String, Words)> {
+    let acquire = source!("latch/count", "plain_semaphore/receipt", "plain_semaphore/acquire");
+    let release = source!("latch/count", "plain_semaphore/receipt", "plain_semaphore/release");
+    let change = || source!("latch/count", "plain_semaphore/receipt", "plain_semaphore/change");
+    let name = |words: Words| words[words.len() - 1].to_owned();
+    let changes: [Words; 4] = [
+        &["7", "60000", "2", "PUBLISH", SHARED, "new"],
+        &["7", "60000", "2", "PUBLISH", SHARED, "more"],
+        &["7", "60000", "2", "PUBLISH", SHARED, "back"],
+        &["7", "60000", "0", "PUBLISH", SHARED, "all"],
+    ];
+    let changes = changes.into_iter().map(|words| (name(words), change(), words));
+    let holds: [(String, String, Words); 2] = [
+        ("acquire".to_owned(), acquire, &["7", "60000", "2", "first", SHARED]),
+        ("release".to_owned(), release, &["7", "60000", "0", "PUBLISH", SHARED]),
+    ];
+    holds.into_iter().chain(changes).collect()
+}
+
+/// A receipt says what has run. So a request that was refused half-way has changed nothing, and is refused again.
+#[test]
+fn no_receipt_is_left_of_a_plain_request_that_was_refused() {
+    let server = Server::start();
+    for command in ["GET", "SET", "INCRBY", "PUBLISH"] {
+        let mut refused = Vec::new();
+        for (name, source, args) in plain_requests() {
+            for before in [FREE, &[&["SET", "x", "5"]]] {
+                let scene = scene("plain", source.clone(), &["x", RECEIPT], args, before);
+                let mut raw = without(command, &server, &scene);
+                if name == "release" {
+                    let _: String = server.ask(&["SET", RECEIPT, "2", "PX", "50000"]);
+                }
+                let state = || ["x", RECEIPT].map(|key| server.ask::<Option<String>>(&["GET", key]));
+                let untouched = state();
+                for _ in 0..2 {
+                    let answer = run(&mut raw, &scene);
+                    if answer.starts_with("error ") {
+                        refused.push(name.clone());
+                        assert_eq!(state(), untouched, "{name} without {command}: {answer}");
+                    }
+                }
+            }
+        }
+        assert!(refused.len() >= 6, "{command}: {refused:?}");
+    }
+}

@@ -17,7 +17,7 @@ use crate::support::{
     Server, before, behind, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
     ms, plain, poll_and_drop, poll_once,
-    proxy::{Fault, Mode, Rule, Way, Which},
+    proxy::{Fault, Mode, Proxy, Rule, Way, Which},
     until, with_rights, within,
 };
 
@@ -312,23 +312,54 @@ async fn what_nobody_has_seen_returns_whatever_is_lost() {
     }
 }
 
+/// A client whose requests may run late: it may not close the connection that it has given up.
+async fn without_kill(server: &Server, proxy: &Proxy) -> Client {
+    server.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-client|kill"]);
+    let url = proxy.url().replace("redis://", "redis://u:p@");
+    behind(proxy, |builder| builder.url(url).command_timeout(ms(200))).await
+}
+
+/// A request that was held back arrives, and runs.
+async fn runs_late(server: &Server, proxy: &Proxy) {
+    let before = server.calls("evalsha");
+    until("it to run late", SOON, || proxy.tally().delayed == 1 && server.calls("evalsha") > before).await;
+}
+
 /// The caller has left, and the release of its request came first: it takes nothing when it runs.
 #[tokio::test]
 async fn an_acquire_that_runs_after_its_release_takes_nothing() {
     let server = Server::start();
     let (proxy, other) = (before(&server), plain(&server).await);
     let _x = semaphore(&other, 3).await;
-    let client = behind(&proxy, |builder| builder.command_timeout(ms(200))).await;
-    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(1_500))));
+    let client = without_kill(&server, &proxy).await;
+    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(2_000))));
     let x = client.plain_semaphore("x");
     let mut calling = Box::pin(async move { x.acquire(2).await });
     assert!(poll_once(calling.as_mut()).is_pending());
     tokio::time::sleep(ms(5)).await;
     drop(calling);
     until("its release", SOON, || client.stats().now.releasing == 0).await;
-    let void = || server.ask::<Vec<String>>(&["KEYS", "leasehold_receipt:{x}:*"]);
-    assert!(void().iter().any(|key| server.ask::<String>(&["GET", key]) == "void"));
-    tokio::time::sleep(ms(1_700)).await;
+    let receipts: Vec<String> = server.ask(&["KEYS", "leasehold_receipt:{x}:*"]);
+    assert!(receipts.iter().any(|key| server.ask::<String>(&["GET", key]) == "void"));
+    runs_late(&server, &proxy).await;
+    clean(&server, &client, 3).await;
+}
+
+/// Its retry found too few permits, and the caller has gone on.
+#[tokio::test]
+async fn a_first_try_that_is_late_takes_nothing_after_its_retry_was_refused() {
+    let server = Server::start();
+    let (proxy, other) = (before(&server), plain(&server).await);
+    let theirs = semaphore(&other, 3).await;
+    let client = without_kill(&server, &proxy).await;
+    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(2_000))));
+    let x = client.plain_semaphore("x");
+    let trying = tokio::spawn(async move { x.try_acquire_for(2, ms(900)).await });
+    tokio::time::sleep(ms(50)).await;
+    theirs.acquire(3).await.expect("free");
+    assert!(!within("its limit", SOON, trying).await.0.expect("no panic").expect("answered"));
+    theirs.release(3).await.expect("answered");
+    runs_late(&server, &proxy).await;
     clean(&server, &client, 3).await;
 }
 

@@ -10,6 +10,7 @@ import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
@@ -25,6 +26,9 @@ final class Commands {
         }
         if (command[0].equals("permits")) {
             return permits(redisson.getPermitExpirableSemaphore(words.get(1)), command[1], words);
+        }
+        if (command[0].equals("counter")) {
+            return counter(redisson.getSemaphore(words.get(1)), command[1], words);
         }
         var lock = lock(redisson, command.length > 1 ? command[1] : "plain", words.get(1));
         switch (command[0]) {
@@ -73,6 +77,29 @@ final class Commands {
             }
             case "available" -> {
                 return permits.availablePermits();
+            }
+            default -> throw new IllegalArgumentException("no such command: " + words);
+        }
+        return "done";
+    }
+
+    /** {@code counter:COMMAND NAME ARGUMENTS…}: a semaphore without leases. */
+    private static Object counter(RSemaphore counter, String command, List<String> words) throws InterruptedException {
+        switch (command) {
+            case "release" -> counter.release((int) number(words, 2));
+            case "addPermits" -> counter.addPermits((int) number(words, 2));
+            case "acquire" -> counter.acquire((int) number(words, 2));
+            case "tryAcquire" -> {
+                return counter.tryAcquire((int) number(words, 2), number(words, 3), MILLISECONDS);
+            }
+            case "drain" -> {
+                return counter.drainPermits();
+            }
+            case "trySetPermits" -> {
+                return counter.trySetPermits((int) number(words, 2));
+            }
+            case "available" -> {
+                return counter.availablePermits();
             }
             default -> throw new IllegalArgumentException("no such command: " + words);
         }
