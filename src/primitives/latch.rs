@@ -13,9 +13,9 @@ use crate::{
 };
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
-static SET: KindScript = script!("latch/latch.lua", "latch/set.lua"; RECEIPT);
-static COUNT_DOWN: KindScript = script!("latch/latch.lua", "latch/count_down.lua"; RECEIPT);
-static DELETE: KindScript = script!("latch/latch.lua", "latch/delete.lua"; RECEIPT);
+static SET: KindScript = script!("receipt.lua", "latch/latch.lua", "latch/set.lua"; RECEIPT);
+static COUNT_DOWN: KindScript = script!("receipt.lua", "latch/latch.lua", "latch/count_down.lua"; RECEIPT);
+static DELETE: KindScript = script!("receipt.lua", "latch/latch.lua", "latch/delete.lua"; RECEIPT);
 
 /// Waiters only look, so no request of the state machine does anything else.
 static LATCH: Kind = Kind {
@@ -58,8 +58,9 @@ impl Client {
 ///
 /// # Errors
 ///
-/// [`Conflict`](crate::Error::Conflict) if the key is not a latch. [`Unavailable`](crate::Error::Unavailable) if the server does not reply
-/// for [`outage_timeout`](crate::Builder::outage_timeout): then a change was made once or not at all. Others as [`Error`](crate::Error) says.
+/// [`Conflict`](crate::Error::Conflict) if the key is not a latch. A count of 2^53 or more is a conflict, too: scripts do not have such numbers
+/// exactly. [`Unavailable`](crate::Error::Unavailable) if the server does not reply for [`outage_timeout`](crate::Builder::outage_timeout): then
+/// a change was made once or not at all. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety
 ///

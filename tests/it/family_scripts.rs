@@ -78,9 +78,9 @@ mod latch {
     const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
     const LATER: [&str; 2] = ["x", "leasehold_receipt:{x}:8"];
     const CHANNEL: &str = "redisson_countdownlatch__channel__{x}";
-    const SET: &str = source!("latch/latch.lua", "latch/set.lua");
-    const COUNT_DOWN: &str = source!("latch/latch.lua", "latch/count_down.lua");
-    const DELETE: &str = source!("latch/latch.lua", "latch/delete.lua");
+    const SET: &str = source!("receipt.lua", "latch/latch.lua", "latch/set.lua");
+    const COUNT_DOWN: &str = source!("receipt.lua", "latch/latch.lua", "latch/count_down.lua");
+    const DELETE: &str = source!("receipt.lua", "latch/latch.lua", "latch/delete.lua");
     const LOOK: &str = source!("latch/latch.lua", "latch/look.lua");
 
     fn of(count: &str) -> [&str; 5] {
@@ -137,7 +137,7 @@ mod latch {
     #[test]
     fn what_is_not_a_latch_stays() {
         let mut bench = Bench::new();
-        for text in ["many", "", "1.5", "0x10", "007", "-0"] {
+        for text in ["many", "", "1.5", "0x10", "007", "-0", "9007199254740992", "-9223372036854775808"] {
             bench.put(&["SET", "x", text]);
             for (script, keys) in [(SET, &KEYS[..]), (COUNT_DOWN, &KEYS), (DELETE, &KEYS), (LOOK, &KEYS[..1])] {
                 assert_eq!(bench.twice(script, keys, &of("4")), both("conflict"), "{text}");
@@ -159,7 +159,7 @@ mod semaphore {
     const RELEASE: &str = source!("semaphore/permits.lua", "semaphore/release.lua");
     const RENEW: &str = source!("semaphore/permits.lua", "semaphore/renew.lua");
     const INSPECT: &str = source!("semaphore/permits.lua", "semaphore/inspect.lua");
-    const CHANGE: &str = source!("semaphore/permits.lua", "semaphore/change.lua");
+    const CHANGE: &str = source!("receipt.lua", "semaphore/permits.lua", "semaphore/change.lua");
 
     fn both(said: &str) -> (String, String) {
         (said.to_owned(), said.to_owned())
