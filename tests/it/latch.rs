@@ -196,6 +196,25 @@ async fn looks_once_more_at_its_limit() {
     assert!(opens(&client.latch("x"), ms(300)).await);
 }
 
+/// A look before the limit finds it shut, and the reply comes after the limit. In between it was opened, and nobody was notified.
+#[tokio::test]
+async fn a_late_reply_does_not_end_the_wait() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let _: u32 = server.ask(&["INCR", "x"]);
+    let (begun, latch) = (tokio::time::Instant::now(), client.latch("x"));
+    let waiting = tokio::spawn(async move { opens(&latch, ms(1_000)).await });
+    until("it to wait", SOON, || client.stats().total.refused >= 2).await;
+    tokio::time::sleep_until(begun + ms(900)).await;
+    proxy.rule(Rule::new(script(&server, "look"), Fault::Delay(Way::Back, ms(150))));
+    let looks = server.calls("get");
+    let _: u32 = server.ask(&["PUBLISH", CHANNEL, "1"]);
+    until("a look", SOON, || server.calls("get") > looks).await;
+    let _: u32 = server.ask(&["DEL", "x"]);
+    assert!(within("its end", SOON, waiting).await.0.expect("no panic"));
+}
+
 #[tokio::test]
 async fn delete_lets_all_pass() {
     let server = Server::start();
@@ -636,7 +655,10 @@ async fn a_refused_change_whose_reply_is_lost_was_not_made() {
         (&["-publish"], &["set", "last", "delete"]),
         (&["-decr", "-del"], &["count_down", "last", "delete"]),
         (&["-publish", "-del"], &["set", "last", "delete"]),
-        (&["-@all", "+@connection", "+evalsha", "+client", "+script", "+get", "+set"], &["count_down", "last", "delete"]),
+        (
+            &["-@all", "+@connection", "+evalsha", "+client", "+script", "+get", "+set"],
+            &["count_down", "last", "delete"],
+        ),
     ];
     for (rights, refused) in cases {
         let proxy = before(&server);
