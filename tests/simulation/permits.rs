@@ -15,7 +15,7 @@ use crate::lock::{
 const ALL: i64 = 5;
 const WATCHDOG: Duration = ms(1_000);
 const MARK: Duration = ms(3_000);
-const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, sure: None };
+pub(crate) const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, sure: None };
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -24,28 +24,28 @@ const fn ms(n: u64) -> Duration {
 /// A permit: of which client, of which hold, and its number.
 type Permit = (u64, u64, u16);
 
-#[derive(Default)]
-struct Server {
-    now: Moment,
-    free: i64,
-    taken: BTreeMap<Permit, Moment>,
-    mark: Option<((u64, u64), Moment)>,
-    published: bool,
-}
-
-impl Default for Moment {
-    fn default() -> Moment {
-        Moment(1 << 40)
-    }
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Server {
+    pub(crate) now: Moment,
+    all: i64,
+    pub(crate) free: i64,
+    pub(crate) taken: BTreeMap<Permit, Moment>,
+    pub(crate) mark: Option<((u64, u64), Moment)>,
+    /// The last request has published a message.
+    pub(crate) published: bool,
 }
 
 impl Server {
+    pub(crate) fn new(all: i64) -> Server {
+        Server { now: Moment(1 << 40), all, free: all, taken: BTreeMap::new(), mark: None, published: false }
+    }
+
     fn of(&self, client: u64, id: HoldId) -> impl Iterator<Item = (Permit, Moment)> + '_ {
         let (hold, _) = id.of_permits();
         self.taken.range((client, hold, 0)..=(client, hold, u16::MAX)).map(|(permit, ends)| (*permit, *ends))
     }
 
-    fn alive(&self, client: u64, id: HoldId) -> usize {
+    pub(crate) fn alive(&self, client: u64, id: HoldId) -> usize {
         self.of(client, id).filter(|(_, ends)| *ends > self.now).count()
     }
 
@@ -55,12 +55,12 @@ impl Server {
         back.iter().for_each(|permit| _ = self.taken.remove(permit));
     }
 
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let over = self.taken.iter().filter(|(_, ends)| **ends <= self.now).map(|(permit, _)| *permit).collect();
         self.give_back(over);
     }
 
-    fn run(&mut self, client: u64, request: Request) -> Reply {
+    pub(crate) fn run(&mut self, client: u64, request: Request) -> Reply {
         self.mark.take_if(|(_, till)| *till <= self.now);
         match request {
             Request::Acquire { id, lease, how, .. } => self.acquire(client, id, lease, how),
@@ -78,7 +78,7 @@ impl Server {
         if missing > 0 && (missing > self.free || theirs.is_some()) {
             let ends = self.taken.values().chain(theirs.iter().map(|(_, till)| till)).min();
             let left = ends.map(|ends| ends.since(self.now));
-            let may_mark = i64::from(wanted) <= ALL && theirs.is_none();
+            let may_mark = i64::from(wanted) <= self.all && theirs.is_none();
             if may_mark && (self.mark.is_some() || matches!(how, How::Turn | How::Late)) {
                 self.mark = Some(((client, hold), self.now + MARK));
             }
@@ -165,8 +165,7 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed);
         let publishes = rng.u8(..4) > 0;
         let clients = (0..rng.u64(1..4)).map(|id| Client::new(id, publishes)).collect();
-        let server = Server { free: ALL, ..Server::default() };
-        World { seed, rng, server, clients, died: 100 }
+        World { seed, rng, server: Server::new(ALL), clients, died: 100 }
     }
 
     fn now(&self) -> Moment {
