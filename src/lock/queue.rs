@@ -28,8 +28,9 @@ const BEATEN: u8 = 3;
 enum WaitLimit {
     Forever,
     Until(Moment),
-    /// It waits for the next reply only, for no longer than this. `try_lock` begins like that.
+    /// Its limit ended at `since`. It waits for the next reply only, for no longer than `by`. `try_lock` begins like that.
     ForReply {
+        since: Moment,
         by: Moment,
     },
 }
@@ -39,8 +40,16 @@ impl WaitLimit {
         match limit {
             Limit::Forever => WaitLimit::Forever,
             Limit::Until(end) => WaitLimit::Until(end),
-            Limit::Once => WaitLimit::ForReply { by: cx.now + cx.config.command_timeout.min(cx.config.outage_timeout) },
+            Limit::Once => {
+                let by = cx.now + cx.config.command_timeout.min(cx.config.outage_timeout);
+                WaitLimit::ForReply { since: cx.now, by }
+            }
         }
+    }
+
+    /// True if this limit has ended after a request was sent at `sent`: its reply says nothing about the end of the limit.
+    fn needs_reply_after(self, sent: Moment) -> bool {
+        matches!(self, WaitLimit::ForReply { since, .. } if since > sent)
     }
 
     /// The time until which a call waits for the server alone.
@@ -49,7 +58,7 @@ impl WaitLimit {
         match self {
             WaitLimit::Forever => outage,
             WaitLimit::Until(end) => (end.max(cx.now) + cx.config.last_reply(0)).min(outage),
-            WaitLimit::ForReply { by } => by.min(outage),
+            WaitLimit::ForReply { by, .. } => by.min(outage),
         }
     }
 }
@@ -169,7 +178,7 @@ impl WaitQueue {
         match limit {
             WaitLimit::Forever => None,
             WaitLimit::Until(end) => Some((&mut self.limits, end)),
-            WaitLimit::ForReply { by } => Some((&mut self.for_reply, by)),
+            WaitLimit::ForReply { by, .. } => Some((&mut self.for_reply, by)),
         }
     }
 
@@ -256,6 +265,26 @@ impl WaitQueue {
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }
 
+    /// A request that was sent at `sent` found a latch shut. It may have been opened since. So a waiter whose limit ended after that gets no
+    /// `Busy`. It needs another reply, and has as much time for that.
+    pub(crate) fn shut(&mut self, sent: Moment, cx: &mut Cx<'_>) {
+        let by = cx.now + cx.config.last_reply(self.waiters.len());
+        let tickets = self.for_reply.iter().map(|(_, ticket)| *ticket);
+        let (again, refused): (Vec<_>, Vec<_>) =
+            tickets.partition(|ticket| self.waiters[ticket].limit.needs_reply_after(sent));
+        again.into_iter().for_each(|ticket| self.wait_until(ticket, by));
+        refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
+    }
+
+    /// A waiter that waits for the next reply only has at least so much time for it.
+    fn wait_until(&mut self, ticket: Ticket, at_least: Moment) {
+        if let Some(Waiter { limit: WaitLimit::ForReply { by, .. }, .. }) = self.waiters.get_mut(&ticket) {
+            self.for_reply.remove(&(*by, ticket));
+            *by = at_least.max(*by);
+            self.for_reply.insert((*by, ticket));
+        }
+    }
+
     /// The same for one owner.
     pub(crate) fn refuse_owner(&mut self, owner: Owner, sent: Moment, cx: &mut Cx<'_>) {
         let is_refused = |waiter: &Waiter| !waiter.keeps_waiting() && waiter.joined <= sent;
@@ -307,7 +336,7 @@ impl WaitQueue {
             let by = cx.now + cx.config.last_reply(self.waiters.len());
             self.for_reply.insert((by, ticket));
             let waiter = self.waiters.get_mut(&ticket).expect("it is in the queue");
-            waiter.limit = WaitLimit::ForReply { by };
+            waiter.limit = WaitLimit::ForReply { since: end.max(waiter.joined), by };
             self.changed.push(waiter.owner);
         }
         while let Some((_, ticket)) = self.for_reply.first().copied().filter(|(by, _)| *by <= cx.now) {

@@ -114,7 +114,10 @@ impl LockState {
             self.forced(cx); // a writer and a reader exclude each other
         }
         self.count_beaten(asking, cx);
-        self.queue.refuse(sent, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx);
+        match self.turn {
+            Turn::AllPass => self.queue.shut(sent, cx),
+            _ => self.queue.refuse(sent, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx),
+        }
         let mark = mark_after(asking, by);
         let latest = match self.turn {
             Turn::OfReaders { look_at, .. } if asking.mode == Mode::Shared => look_at,

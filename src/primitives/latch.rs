@@ -13,19 +13,19 @@ use crate::{
 };
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
-static SET: KindScript = script!("latch/count.lua", "latch/latch.lua", "latch/set.lua"; RECEIPT);
-static COUNT_DOWN: KindScript = script!("latch/count.lua", "latch/latch.lua", "latch/count_down.lua"; RECEIPT);
-static DELETE: KindScript = script!("latch/count.lua", "latch/latch.lua", "latch/delete.lua"; RECEIPT);
+static SET: KindScript = script!("receipt.lua", "latch/latch.lua", "latch/set.lua"; RECEIPT);
+static COUNT_DOWN: KindScript = script!("receipt.lua", "latch/latch.lua", "latch/count_down.lua"; RECEIPT);
+static DELETE: KindScript = script!("receipt.lua", "latch/latch.lua", "latch/delete.lua"; RECEIPT);
 
 /// Waiters only look, so no request of the state machine does anything else.
 static LATCH: Kind = Kind {
     channel: ChannelName::Wrapped("redisson_countdownlatch__channel__"),
-    acquire: script!("latch/count.lua", "latch/look.lua"),
-    release: script!("latch/count.lua", "latch/look.lua"),
-    renew: script!("latch/count.lua", "latch/look.lua"),
+    acquire: script!("latch/latch.lua", "latch/look.lua"),
+    release: script!("latch/latch.lua", "latch/look.lua"),
+    renew: script!("latch/latch.lua", "latch/look.lua"),
     hand_over: None,
-    inspect: script!("latch/count.lua", "latch/look.lua"),
-    force_unlock: script!("latch/count.lua", "latch/look.lua"),
+    inspect: script!("latch/latch.lua", "latch/look.lua"),
+    force_unlock: script!("latch/latch.lua", "latch/look.lua"),
     beside: None,
     barred_by: None,
     rules: Rules { label: KindLabel::Latch, waits: Waits::ToPass, passes_on: false, ..Rules::PLAIN },
@@ -58,8 +58,9 @@ impl Client {
 ///
 /// # Errors
 ///
-/// [`Conflict`](crate::Error::Conflict) if the key is not a latch. [`Unavailable`](crate::Error::Unavailable) if the server does not reply
-/// for [`outage_timeout`](crate::Builder::outage_timeout): then a change was made once or not at all. Others as [`Error`](crate::Error) says.
+/// [`Conflict`](crate::Error::Conflict) if the key is not a latch. A count of 2^53 or more is a conflict, too: scripts do not have such numbers
+/// exactly. [`Unavailable`](crate::Error::Unavailable) if the server does not reply for [`outage_timeout`](crate::Builder::outage_timeout): then
+/// a change was made once or not at all. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety
 ///

@@ -17,17 +17,17 @@ use crate::{
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
 static CHANGE: KindScript =
-    script!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua"; RECEIPT);
+    script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua"; RECEIPT);
 
 /// Its callers keep what they acquire. The machine knows a hold only until then.
 static PLAIN: Kind = Kind {
     channel: ChannelName::Prefixed("redisson_sc"),
-    acquire: script!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua"; RECEIPT),
-    release: script!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua"; RECEIPT),
+    acquire: script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua"; RECEIPT),
+    release: script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua"; RECEIPT),
     renew: script!("plain_semaphore/renew.lua"; RECEIPT),
     hand_over: None,
-    inspect: script!("latch/count.lua", "plain_semaphore/available.lua"),
-    force_unlock: script!("latch/count.lua", "plain_semaphore/available.lua"),
+    inspect: script!("latch/latch.lua", "plain_semaphore/available.lua"),
+    force_unlock: script!("latch/latch.lua", "plain_semaphore/available.lua"),
     beside: None,
     barred_by: None,
     rules: Rules {

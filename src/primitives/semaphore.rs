@@ -19,7 +19,7 @@ use crate::{
 const TAKEN: ExtraKey = ExtraKey::Suffixed("timeout");
 const MARK: ExtraKey = ExtraKey::Prefixed("leasehold_semaphore_waits");
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
-static CHANGE: KindScript = script!("semaphore/permits.lua", "semaphore/change.lua"; TAKEN, RECEIPT);
+static CHANGE: KindScript = script!("receipt.lua", "semaphore/permits.lua", "semaphore/change.lua"; TAKEN, RECEIPT);
 
 /// Its holds are shared, and owners of one client do not join them: each has permits of its own.
 static SEMAPHORE: Kind = Kind {

@@ -12,7 +12,7 @@ use std::{
 
 use super::Driver;
 use crate::{
-    Builder, Client, Error, Guard, Lock, Owner, Result, WriteGuard,
+    Builder, Client, Error, Guard, Latch, Lock, Owner, Permits, Result, WriteGuard,
     explore::{explore, server, tokio, world},
     lock::Mode,
     sync::now,
@@ -1247,6 +1247,273 @@ async fn ending_beside_others() {
 #[test]
 fn end_of_kinds() {
     explore("end_of_kinds", ending_beside_others);
+}
+
+// ---- permits ----
+
+const PERMITS: &str = "permits";
+const ALL_PERMITS: u32 = 2;
+
+thread_local! {
+    static TAKEN: RefCell<Vec<Weak<Permits>>> = RefCell::default();
+}
+
+/// Permits that are checked whenever all tasks are asleep, until their release.
+struct Taken(Arc<Permits>, world::Watch);
+
+impl Taken {
+    fn new(permits: Permits) -> Taken {
+        let permits = Arc::new(permits);
+        TAKEN.with_borrow_mut(|all| {
+            all.retain(|one| one.strong_count() > 0);
+            all.push(Arc::downgrade(&permits));
+        });
+        look_at_permits();
+        Taken(permits, world::watch(look_at_permits))
+    }
+
+    /// Only the caller has them from now on.
+    async fn into_inner(self) -> Permits {
+        let Taken(mut permits, watch) = self;
+        drop(watch);
+        loop {
+            match Arc::try_unwrap(permits) {
+                Ok(permits) => return permits,
+                Err(shared) => permits = shared,
+            }
+            yield_now().await; // another task looks at them
+        }
+    }
+
+    /// By any way; the caller of `release` may go away meanwhile.
+    async fn give_back(self) {
+        let permits = self.into_inner().await;
+        world::tell(|| format!("give back {permits:?}"));
+        let released = match world::below(3) {
+            0 => Ok(drop(permits)),
+            1 => cut_short(permits.release()).await.unwrap_or(Ok(())),
+            _ => permits.release().await,
+        };
+        if released.is_err() && !is_lenient() {
+            world::violated(&format!("an error without a cause: {released:?}"));
+        }
+    }
+}
+
+/// No more permits are certain than there are, and the server has each of them.
+fn look_at_permits() {
+    let all: Vec<_> = TAKEN.with_borrow(|all| all.iter().filter_map(Weak::upgrade).collect());
+    let lost = all.iter().find(|permits| permits.remaining().is_zero());
+    if let Some(permits) = lost.filter(|_| !is_lenient()) {
+        world::violated(&format!("{permits:?} are lost without a cause"));
+    }
+    let certain: u32 = all.iter().filter(|one| !one.remaining().is_zero()).map(|one| one.count()).sum();
+    let free = server::number(PERMITS).unwrap_or_default();
+    if i64::from(certain) + free > i64::from(ALL_PERMITS) {
+        world::violated(&format!("{certain} permits are certain, and {free} free: {all:?}"));
+    }
+}
+
+async fn take_permits(client: &Client, wanted: u32, limit: Limit) -> Option<Taken> {
+    let (semaphore, begun) = (client.semaphore(PERMITS), now());
+    let taken = match limit {
+        Limit::Once => semaphore.try_acquire(wanted).await,
+        Limit::Until(time) => semaphore.try_acquire_for(wanted, time).await,
+        Limit::Forever => semaphore.acquire(wanted).await.map(Some),
+    };
+    world::tell(|| format!("{wanted} permits, {limit:?} -> {taken:?}"));
+    match taken {
+        Ok(taken) => {
+            let limit = if let Limit::Until(time) = limit { time + SOON } else { SOON };
+            if taken.is_none() && now() - begun > limit && !is_lenient() && !server::is_troubled() {
+                world::violated(&format!("the call took {:?}", now() - begun));
+            }
+            taken.map(Taken::new)
+        }
+        Err(_) if is_lenient() => None,
+        Err(error) => world::violated(&format!("an error without a cause: {error}")),
+    }
+}
+
+/// Acquires permits, and releases them in two parts by two threads.
+async fn permits_turn(client: Client, wanted: u32) {
+    let limit = Limit::any();
+    let taken = match world::below(4) {
+        0 => cut_short(take_permits(&client, wanted, limit)).await.flatten(),
+        _ => take_permits(&client, wanted, limit).await,
+    };
+    let Some(taken) = taken else { return };
+    steps(6).await;
+    if !world::once_in(3) {
+        let mut permits = taken.into_inner().await;
+        let part = permits.split(1).map(|part| spawn(Taken::new(part).give_back()));
+        Taken::new(permits).give_back().await;
+        return all(part).await;
+    }
+    taken.give_back().await;
+}
+
+/// While all permits are free, no waiter sleeps.
+fn watch_over_permits(clients: &[&Client]) -> world::Watch {
+    let drivers: Vec<_> = clients.iter().map(|client| driver(client)).collect();
+    let free_since = Cell::new(None);
+    world::watch(move || {
+        let waiting: u64 = drivers.iter().map(|driver| gauges(driver)[1]).sum();
+        let is_free = server::number(PERMITS) == Some(i64::from(ALL_PERMITS));
+        let since = (waiting > 0 && is_free && !world::is_hasty()).then(|| free_since.get().unwrap_or_else(now));
+        free_since.set(since);
+        let soon = if server::is_troubled() { PASSED_OVER } else { SOON };
+        if since.is_some_and(|since| now() > since + soon) {
+            world::violated("all permits are free, and their waiters sleep");
+        }
+    })
+}
+
+/// Owners of two clients want one permit or both, some leave, and some release parts.
+async fn sharing_permits() {
+    let (one, other) = (client(16).await, client(16).await);
+    while !is_done(other.semaphore(PERMITS).set_permits(ALL_PERMITS).await) {}
+    let watch = watch_over_permits(&[&one, &other]);
+    let tasks = [(&one, 2), (&one, 1), (&one, 1), (&other, 2)];
+    all(tasks.map(|(client, wanted)| spawn(permits_turn(client.clone(), wanted)))).await;
+    drop(watch);
+    world::calm_down();
+    let is_back = || server::number(PERMITS).is_none_or(|free| free == i64::from(ALL_PERMITS));
+    let limit = if world::is_hasty() || server::is_troubled() { LEASE * 2 } else { SOON };
+    if !until(limit, || is_back() && !server::has_mark(PERMITS)).await && !is_lenient() {
+        world::violated("permits or a mark are left at the end");
+    }
+    rest([one, other]).await;
+}
+
+#[test]
+fn permits() {
+    explore("permits", sharing_permits);
+}
+
+/// The same, and requests, replies and connections are lost.
+#[test]
+fn permits_in_trouble() {
+    explore("permits_in_trouble", || async {
+        rough();
+        troubles(3, 1);
+        sharing_permits().await;
+    });
+}
+
+// ---- a latch ----
+
+const LATCH: &str = "latch";
+
+/// What is certain of the latch. A request that changes it is under way at first, and has a reply later.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Gate {
+    Shut { times: u32 },
+    Moving,
+    OpenSince(Duration),
+}
+
+thread_local! {
+    static GATE: Cell<Gate> = const { Cell::new(Gate::Moving) };
+}
+
+/// Opens the latch and sets it again, and opens it at last.
+async fn turn_the_latch(client: Client) {
+    let latch = client.latch(LATCH);
+    for times in 0..3 {
+        if times > 0 {
+            set_the_latch(&latch, times).await;
+            steps(20).await;
+        }
+        GATE.set(Gate::Moving);
+        while !opens(&latch).await {}
+        GATE.set(Gate::OpenSince(now()));
+        steps(10).await;
+    }
+}
+
+async fn opens(latch: &Latch) -> bool {
+    match world::below(4) {
+        0 => is_done(latch.delete().await.map(drop)),
+        _ => is_done(latch.count_down().await.map(drop)),
+    }
+}
+
+async fn set_the_latch(latch: &Latch, times: u32) {
+    GATE.set(Gate::Moving);
+    while !is_done(latch.try_set_count(1).await.map(drop)) {}
+    GATE.set(Gate::Shut { times });
+}
+
+/// Without a reply it may have changed or not: the request is sent again.
+fn is_done(changed: Result<()>) -> bool {
+    world::tell(|| format!("a change -> {changed:?}"));
+    if changed.is_err() && !is_lenient() {
+        world::violated("an error without a cause");
+    }
+    changed.is_ok()
+}
+
+async fn pass(client: Client) {
+    let (latch, limit) = (client.latch(LATCH), Limit::any());
+    let (before, begun) = (GATE.get(), now());
+    let passing = async {
+        match limit {
+            Limit::Once => latch.wait_for(Duration::ZERO).await,
+            Limit::Until(time) => latch.wait_for(time).await,
+            Limit::Forever => latch.wait().await.map(|()| true),
+        }
+    };
+    let passed = if world::once_in(4) { cut_short(passing).await } else { Some(passing.await) };
+    world::tell(|| format!("wait, {limit:?} -> {passed:?}"));
+    let end = begun + if let Limit::Until(time) = limit { time } else { Duration::ZERO };
+    match (passed, GATE.get()) {
+        (Some(Ok(true)), after @ Gate::Shut { .. }) if before == after => {
+            world::violated("a waiter passed a latch that was not open");
+        }
+        (Some(Ok(false)), Gate::OpenSince(since)) if since < end => {
+            world::violated("a waiter gave up at a latch that was opened before its limit");
+        }
+        (Some(Err(_)), _) if !is_lenient() => world::violated("an error without a cause"),
+        _ => {}
+    }
+}
+
+/// Waiters of two clients pass while the latch is set again.
+async fn passing() {
+    let (one, other) = (client(16).await, client(16).await);
+    set_the_latch(&other.latch(LATCH), 0).await;
+    let (waiting, open_since) = ([driver(&one), driver(&other)], Cell::new(None));
+    let watch = world::watch(move || {
+        let waits = waiting.iter().any(|driver| gauges(driver)[1] > 0);
+        let is_open = server::number(LATCH).is_none() && !world::is_hasty();
+        let since = (waits && is_open).then(|| open_since.get().unwrap_or_else(now));
+        open_since.set(since);
+        let soon = if server::is_troubled() { PASSED_OVER } else { SOON };
+        if since.is_some_and(|since| now() > since + soon) {
+            world::violated("the latch is open, and its waiters sleep");
+        }
+    });
+    let waiters = [&one, &one, &one, &other].map(|client| spawn(pass(client.clone())));
+    let turning = spawn(turn_the_latch(other.clone()));
+    all(waiters.into_iter().chain([turning])).await;
+    drop(watch);
+    rest([one, other]).await;
+}
+
+#[test]
+fn latch() {
+    explore("latch", passing);
+}
+
+/// The same, and requests, replies and connections are lost.
+#[test]
+fn latch_in_trouble() {
+    explore("latch_in_trouble", || async {
+        rough();
+        troubles(3, 1);
+        passing().await;
+    });
 }
 
 // ---- wakers ----

@@ -137,6 +137,19 @@ pub(crate) fn has_waiters(key: &str) -> bool {
     keys.into_iter().any(exists)
 }
 
+/// The value of a key that is a number, if there is one.
+pub(crate) fn number(key: &str) -> Option<i64> {
+    match command(&["GET", key].map(str::to_owned)) {
+        Output::Text(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+/// The waiter of a semaphore that has the next turn.
+pub(crate) fn has_mark(key: &str) -> bool {
+    command(&["EXISTS".to_owned(), format!("leasehold_semaphore_waits:{{{key}}}")]) == Output::Number(1)
+}
+
 /// Deletes the key under its holder.
 pub(crate) fn delete(key: &str) {
     world::tell(|| "server: the key is deleted".to_owned());

@@ -78,10 +78,10 @@ mod latch {
     const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
     const LATER: [&str; 2] = ["x", "leasehold_receipt:{x}:8"];
     const CHANNEL: &str = "redisson_countdownlatch__channel__{x}";
-    const SET: &str = source!("latch/count.lua", "latch/latch.lua", "latch/set.lua");
-    const COUNT_DOWN: &str = source!("latch/count.lua", "latch/latch.lua", "latch/count_down.lua");
-    const DELETE: &str = source!("latch/count.lua", "latch/latch.lua", "latch/delete.lua");
-    const LOOK: &str = source!("latch/count.lua", "latch/look.lua");
+    const SET: &str = source!("receipt.lua", "latch/latch.lua", "latch/set.lua");
+    const COUNT_DOWN: &str = source!("receipt.lua", "latch/latch.lua", "latch/count_down.lua");
+    const DELETE: &str = source!("receipt.lua", "latch/latch.lua", "latch/delete.lua");
+    const LOOK: &str = source!("latch/latch.lua", "latch/look.lua");
 
     fn of(count: &str) -> [&str; 5] {
         ["7", "60000", count, "PUBLISH", CHANNEL]
@@ -137,7 +137,7 @@ mod latch {
     #[test]
     fn what_is_not_a_latch_stays() {
         let mut bench = Bench::new();
-        for text in ["many", "", "1.5", "0x10", "007", "-0"] {
+        for text in ["many", "", "1.5", "0x10", "007", "-0", "9007199254740992", "-9223372036854775808"] {
             bench.put(&["SET", "x", text]);
             for (script, keys) in [(SET, &KEYS[..]), (COUNT_DOWN, &KEYS), (DELETE, &KEYS), (LOOK, &KEYS[..1])] {
                 assert_eq!(bench.twice(script, keys, &of("4")), both("conflict"), "{text}");
@@ -159,7 +159,7 @@ mod semaphore {
     const RELEASE: &str = source!("semaphore/permits.lua", "semaphore/release.lua");
     const RENEW: &str = source!("semaphore/permits.lua", "semaphore/renew.lua");
     const INSPECT: &str = source!("semaphore/permits.lua", "semaphore/inspect.lua");
-    const CHANGE: &str = source!("semaphore/permits.lua", "semaphore/change.lua");
+    const CHANGE: &str = source!("receipt.lua", "semaphore/permits.lua", "semaphore/change.lua");
 
     fn both(said: &str) -> (String, String) {
         (said.to_owned(), said.to_owned())
@@ -571,11 +571,11 @@ mod plain_semaphore {
     const ID: &str = "41414141414141414141414141410002";
     const KEYS: [&str; 2] = ["x", "leasehold_receipt:{x}:7"];
     const CHANNEL: &str = "redisson_sc:{x}";
-    const ACQUIRE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua");
-    const RELEASE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua");
-    const CHANGE: &str = source!("latch/count.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua");
+    const ACQUIRE: &str = source!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua");
+    const RELEASE: &str = source!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua");
+    const CHANGE: &str = source!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua");
     const RENEW: &str = source!("plain_semaphore/renew.lua");
-    const AVAILABLE: &str = source!("latch/count.lua", "plain_semaphore/available.lua");
+    const AVAILABLE: &str = source!("latch/latch.lua", "plain_semaphore/available.lua");
     const TAKE_TWO: [&str; 5] = [ID, "60000", "2", "first", CHANNEL];
     const GIVE_BACK: [&str; 5] = [ID, "60000", "0", "PUBLISH", CHANNEL];
     const HOWS: [&str; 4] = ["new", "more", "back", "all"];

@@ -159,9 +159,9 @@ const SHARED: &str = "redisson_sc:{x}";
 
 /// The requests of a plain semaphore that change it. Their keys are the semaphore and the receipt.
 fn plain_requests() -> Vec<(String, String, Words)> {
-    let acquire = source!("latch/count", "plain_semaphore/receipt", "plain_semaphore/acquire");
-    let release = source!("latch/count", "plain_semaphore/receipt", "plain_semaphore/release");
-    let change = || source!("latch/count", "plain_semaphore/receipt", "plain_semaphore/change");
+    let acquire = source!("latch/latch", "plain_semaphore/receipt", "plain_semaphore/acquire");
+    let release = source!("latch/latch", "plain_semaphore/receipt", "plain_semaphore/release");
+    let change = || source!("latch/latch", "plain_semaphore/receipt", "plain_semaphore/change");
     let name = |words: Words| words[words.len() - 1].to_owned();
     let changes: [Words; 4] = [
         &["7", "60000", "2", "PUBLISH", SHARED, "new"],

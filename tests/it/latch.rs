@@ -68,6 +68,13 @@ async fn clean(server: &Server, client: &Client) {
     assert!(left.iter().all(|key| (60_000..=90_000).contains(&server.pttl(key))), "{left:?}");
 }
 
+/// All other keys are receipts, which end.
+fn clean_but(server: &Server, key: &str) {
+    let left: Vec<String> = server.ask(&["KEYS", "*"]);
+    let is_receipt = |left: &String| left.starts_with("leasehold_receipt:") && server.pttl(left) > 60_000;
+    assert!(left.iter().all(|left| left == key || is_receipt(left)), "{left:?}");
+}
+
 #[tokio::test]
 async fn counts_down_to_zero_and_can_be_set_again() {
     let server = Server::start();
@@ -189,6 +196,25 @@ async fn looks_once_more_at_its_limit() {
     assert!(opens(&client.latch("x"), ms(300)).await);
 }
 
+/// A look before the limit finds it shut, and the reply comes after the limit. In between it was opened, and nobody was notified.
+#[tokio::test]
+async fn a_late_reply_does_not_end_the_wait() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let _: u32 = server.ask(&["INCR", "x"]);
+    let (begun, latch) = (tokio::time::Instant::now(), client.latch("x"));
+    let waiting = tokio::spawn(async move { opens(&latch, ms(1_000)).await });
+    until("it to wait", SOON, || client.stats().total.refused >= 2).await;
+    tokio::time::sleep_until(begun + ms(900)).await;
+    proxy.rule(Rule::new(script(&server, "look"), Fault::Delay(Way::Back, ms(150))));
+    let looks = server.calls("get");
+    let _: u32 = server.ask(&["PUBLISH", CHANNEL, "1"]);
+    until("a look", SOON, || server.calls("get") > looks).await;
+    let _: u32 = server.ask(&["DEL", "x"]);
+    assert!(within("its end", SOON, waiting).await.0.expect("no panic"));
+}
+
 #[tokio::test]
 async fn delete_lets_all_pass() {
     let server = Server::start();
@@ -239,7 +265,11 @@ async fn what_is_not_a_latch_is_a_conflict() {
     let server = Server::start();
     let client = plain(&server).await;
     let latch = client.latch("x");
-    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["SET", "x", "007"], &["HSET", "x", "field", "1"]] {
+    // The first count that Lua does not have exactly, and the greatest and least of the server.
+    let counts = ["9007199254740992", "-9007199254740993", "9223372036854775807", "-9223372036854775808"];
+    let texts = ["many", "1.5", "007", "99999999999999999999"].into_iter().chain(counts);
+    let puts: Vec<_> = texts.map(|text| vec!["SET", "x", text]).chain([vec!["HSET", "x", "field", "1"]]).collect();
+    for put in &puts {
         let _: redis::Value = server.ask(put);
         let dump = || server.ask::<Vec<u8>>(&["DUMP", "x"]);
         let before = dump();
@@ -255,7 +285,7 @@ async fn what_is_not_a_latch_is_a_conflict() {
         assert_eq!(dump(), before);
         let _: u32 = server.ask(&["DEL", "x"]);
     }
-    assert_eq!(client.stats().total.failed, 8);
+    assert_eq!(client.stats().total.failed, 2 * puts.len() as u64);
     for count in ["0", "-3"] {
         let _: String = server.ask(&["SET", "x", count]);
         latch.wait().await.expect("it is not above zero");
@@ -272,11 +302,11 @@ async fn what_is_not_a_latch_is_a_conflict() {
 
 /// Loads a script, so that no call of it is answered with NOSCRIPT, and says which it is.
 fn script(server: &Server, name: &str) -> Which {
-    let once = if name == "look" { None } else { Some("latch") };
-    let files = ["count"].into_iter().chain(once).chain([name]).map(|file| format!("primitives/latch/{file}"));
-    let files = std::iter::once("redis/frame".to_owned()).chain(files);
+    let receipt: &[_] = if name == "look" { &[] } else { &["primitives/receipt"] };
+    let own = format!("primitives/latch/{name}");
+    let files = [&["redis/frame"], receipt, &["primitives/latch/latch", &own]].concat();
     let read = |file| fs::read_to_string(format!("{}/src/{file}.lua", env!("CARGO_MANIFEST_DIR")));
-    let source: String = files.map(|file| read(file).expect("a script of ours")).collect();
+    let source: String = files.into_iter().map(|file| read(file).expect("a script of ours")).collect();
     Which::Script(server.ask(&["SCRIPT", "LOAD", &source]))
 }
 
@@ -577,10 +607,11 @@ fn the_end_of_the_runtime_ends_the_wait() {
 async fn a_missing_permission_is_named_and_nothing_is_half_done() {
     const ALL: &str = "+@all";
     let server = Server::start();
-    let cases: [(&[&str], &str, &[&str]); 6] = [
+    let cases: [(&[&str], &str, &[&str]); 7] = [
         (&["~*", "&*", ALL, "-decr"], "+decr", &["count_down"]),
         (&["~*", "&*", ALL, "-get"], "+get", &["set", "count_down", "last", "delete", "count", "wait"]),
         (&["~*", "&*", ALL, "-set"], "+set", &["set", "count_down", "last", "delete"]),
+        (&["~*", "&*", ALL, "-del"], "+del", &["last", "delete"]),
         (&["~*", "&*", ALL, "-publish"], "+publish", &["set", "last", "delete"]),
         (&["~*", "resetchannels", ALL], "&redisson_countdownlatch__channel__", &["set", "last", "delete"]),
         (&["resetkeys", "~x", "&*", ALL], "~leasehold_receipt:", &["set", "count_down", "last", "delete"]),
@@ -613,6 +644,69 @@ async fn a_missing_permission_is_named_and_nothing_is_half_done() {
             }
         }
     }
+}
+
+/// The reply to a change that was refused half-way is lost. The second run makes the change or is refused, too: it must not take the receipt
+/// of the first for that of a change that was made.
+#[tokio::test]
+async fn a_refused_change_whose_reply_is_lost_was_not_made() {
+    let server = Server::start();
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["-publish"], &["set", "last", "delete"]),
+        (&["-decr", "-del"], &["count_down", "last", "delete"]),
+        (&["-publish", "-del"], &["set", "last", "delete"]),
+        (
+            &["-@all", "+@connection", "+evalsha", "+client", "+script", "+get", "+set"],
+            &["count_down", "last", "delete"],
+        ),
+    ];
+    for (rights, refused) in cases {
+        let proxy = before(&server);
+        server.set_user("u", &[&["on", ">p", "~x*", "~leasehold_receipt:*", "&*", "+@all"], rights].concat());
+        let client = behind(&proxy, |builder| builder.url(proxy.url().replace("redis://", "redis://u:p@"))).await;
+        let latch = client.latch("x");
+        for what in refused {
+            let _: u32 = server.ask(&["DEL", "x"]);
+            match *what {
+                "set" => {}
+                "last" => _ = server.ask::<String>(&["SET", "x", "1"]),
+                _ => _ = server.ask::<String>(&["SET", "x", "2"]),
+            }
+            let before: Option<u32> = server.ask(&["GET", "x"]);
+            let file = if *what == "last" { "count_down" } else { what };
+            proxy.rule(Rule::new(script(&server, file), Fault::Cut(Way::Back)));
+            let result = match *what {
+                "set" => latch.try_set_count(2).await.map(drop),
+                "delete" => latch.delete().await.map(drop),
+                _ => latch.count_down().await.map(drop),
+            };
+            assert!(proxy.is_spent(), "{rights:?}: {what}");
+            assert!(matches!(result, Err(Error::Denied { .. })), "{rights:?}: {what}: {result:?}");
+            assert_eq!(server.ask::<Option<u32>>(&["GET", "x"]), before, "{rights:?}: {what}");
+        }
+    }
+}
+
+/// Once the user has the permission, the second run makes the change.
+#[tokio::test]
+async fn a_change_is_made_by_its_second_run_if_the_first_was_refused() {
+    let server = Server::start();
+    let proxy = before(&server);
+    server.set_user("u", &["on", ">p", "~x", "~leasehold_receipt:*", "&*", "+@all", "-decr"]);
+    let url = proxy.url().replace("redis://", "redis://u:p@");
+    let client = behind(&proxy, |builder| builder.url(url).command_timeout(ms(300))).await;
+    let _: String = server.ask(&["SET", "x", "3"]);
+    proxy.rule(Rule::new(script(&server, "count_down"), Fault::Delay(Way::Back, ms(1_000))));
+    let ran = server.calls("set");
+    let counting = tokio::spawn({
+        let latch = client.latch("x");
+        async move { latch.count_down().await }
+    });
+    until("its first run", SOON, || server.calls("set") > ran).await;
+    server.set_user("u", &["+decr"]);
+    assert_eq!(within("its reply", SOON, counting).await.0.expect("no panic").expect("permitted now"), 2);
+    assert_eq!(server.ask::<u32>(&["GET", "x"]), 2);
+    clean_but(&server, "x");
 }
 
 // ---- deployments ----

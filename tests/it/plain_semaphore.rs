@@ -222,7 +222,7 @@ async fn waiters_of_a_client_are_served_in_order() {
 /// Loads a script, so that no call of it is answered with NOSCRIPT, and says which it is.
 fn script(server: &Server, name: &str) -> Which {
     let receipt = (name != "available").then(|| "plain_semaphore/receipt".to_owned());
-    let files = ["latch/count".to_owned()].into_iter().chain(receipt).chain([format!("plain_semaphore/{name}")]);
+    let files = ["latch/latch".to_owned()].into_iter().chain(receipt).chain([format!("plain_semaphore/{name}")]);
     let files = files.map(|file| format!("primitives/{file}"));
     let files = ["redis/frame".to_owned()].into_iter().chain(files);
     let read = |file| fs::read_to_string(format!("{}/src/{file}.lua", env!("CARGO_MANIFEST_DIR")));

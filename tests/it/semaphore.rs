@@ -409,8 +409,9 @@ async fn a_part_is_released_once_whatever_is_lost() {
 
 /// Loads a script, so that no call of it is answered with NOSCRIPT, and says which it is.
 fn script(server: &Server, name: &str) -> Which {
-    let files =
-        ["redis/frame", "primitives/semaphore/permits", &format!("primitives/semaphore/{name}")].map(str::to_owned);
+    let receipt: &[_] = if name == "change" { &["primitives/receipt"] } else { &[] };
+    let own = format!("primitives/semaphore/{name}");
+    let files = [&["redis/frame"], receipt, &["primitives/semaphore/permits", &own]].concat();
     let read = |file| fs::read_to_string(format!("{}/src/{file}.lua", env!("CARGO_MANIFEST_DIR")));
     let source: String = files.into_iter().map(|file| read(file).expect("a script of ours")).collect();
     Which::Script(server.ask(&["SCRIPT", "LOAD", &source]))
@@ -763,6 +764,27 @@ async fn a_missing_permission_is_named_and_nothing_is_half_done() {
                 }
                 Err(other) => panic!("{named}: {what}: {other:?}"),
             }
+        }
+    }
+}
+
+/// The reply to a change that was refused half-way is lost. The second run must not take the receipt of the first for that of a change that
+/// was made.
+#[tokio::test]
+async fn a_refused_change_whose_reply_is_lost_was_not_made() {
+    let server = Server::start();
+    for rights in [["-publish", "-del"], ["-incrby", "-del"]] {
+        let proxy = before(&server);
+        server.set_user("u", &[&["on", ">p", "~*", "&*", "+@all"], &rights[..]].concat());
+        let client = behind(&proxy, |builder| builder.url(proxy.url().replace("redis://", "redis://u:p@"))).await;
+        let _: String = server.ask(&["SET", "x", "3"]);
+        for how in 0..2 {
+            proxy.rule(Rule::new(script(&server, "change"), Fault::Cut(Way::Back)));
+            let x = client.semaphore("x");
+            let result = if how == 0 { x.add_permits(1).await } else { x.set_permits(7).await };
+            assert!(proxy.is_spent(), "{rights:?}");
+            assert!(matches!(result, Err(Error::Denied { .. })), "{rights:?}: {result:?}");
+            assert_eq!(server.ask::<u32>(&["GET", "x"]), 3, "{rights:?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::DefaultHasher, hash_map::Entry},
+    fmt,
     hash::{Hash, Hasher},
     time::{Duration, Instant},
 };
@@ -192,7 +193,7 @@ impl World {
 
     // ---- the steps that are possible ----
 
-    fn steps(&self, size: &Size) -> Vec<Step> {
+    fn possible(&self, size: &Size) -> Vec<Step> {
         let mut steps = Vec::new();
         for at in 0..self.clients.len() {
             self.caller_steps(size, at, &mut steps);
@@ -320,13 +321,6 @@ impl World {
                 client.messages.push(channel);
             }
         }
-    }
-
-    fn step(&self, size: &Size, step: Step) -> Result<World, String> {
-        let mut next = self.clone();
-        next.take(size, step)?;
-        next.look(size)?;
-        Ok(next)
     }
 
     fn take(&mut self, size: &Size, step: Step) -> Result<(), String> {
@@ -531,7 +525,7 @@ impl World {
         if is_over && !size.overtaking && !self.server.is_empty() {
             return Err(format!("left behind: {:?}", self.server));
         }
-        if !is_over && self.ticks > 0 && self.steps(size).is_empty() {
+        if !is_over && self.ticks > 0 && self.possible(size).is_empty() {
             return Err("nothing goes on, and not all were notified".into());
         }
         // The server is still and nothing is due for long: nobody may sleep beside a lock that it could have.
@@ -569,20 +563,56 @@ impl World {
     }
 }
 
-fn print(world: &World) -> u64 {
+/// A state, and the steps that are possible.
+pub(crate) trait Orders: Hash + Sized {
+    type Size;
+    type Step: Copy + fmt::Debug;
+
+    fn name(size: &Self::Size) -> &'static str;
+    fn first(size: &Self::Size) -> Self;
+    fn steps(&self, size: &Self::Size) -> Vec<Self::Step>;
+    /// An error if a rule does not hold afterwards.
+    fn step(&self, size: &Self::Size, step: Self::Step) -> Result<Self, String>;
+}
+
+impl Orders for World {
+    type Size = Size;
+    type Step = Step;
+
+    fn name(size: &Size) -> &'static str {
+        size.name
+    }
+
+    fn first(size: &Size) -> World {
+        World::new(size)
+    }
+
+    fn steps(&self, size: &Size) -> Vec<Step> {
+        self.possible(size)
+    }
+
+    fn step(&self, size: &Size, step: Step) -> Result<World, String> {
+        let mut next = self.clone();
+        next.take(size, step)?;
+        next.look(size)?;
+        Ok(next)
+    }
+}
+
+fn print<W: Orders>(world: &W) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
     hasher.finish()
 }
 
-struct Explored {
+struct Explored<Step> {
     states: usize,
     depth: usize,
     found: Option<(String, Vec<Step>)>,
 }
 
 /// The steps that led there.
-fn trace(from: &HashMap<u64, (u64, Option<Step>)>, mut at: u64, last: Step) -> Vec<Step> {
+fn trace<Step: Copy>(from: &HashMap<u64, (u64, Option<Step>)>, mut at: u64, last: Step) -> Vec<Step> {
     let mut trace = vec![last];
     while let Some((before, Some(step))) = from.get(&at) {
         trace.push(*step);
@@ -593,9 +623,9 @@ fn trace(from: &HashMap<u64, (u64, Option<Step>)>, mut at: u64, last: Step) -> V
 }
 
 /// Breadth first: how many states, and the trace to the first bad one.
-fn explore(size: &Size, most: usize) -> Explored {
-    let first = World::new(size);
-    let mut from: HashMap<u64, (u64, Option<Step>)> = HashMap::from([(print(&first), (0, None))]);
+fn explore<W: Orders>(size: &W::Size, most: usize) -> Explored<W::Step> {
+    let first = W::first(size);
+    let mut from: HashMap<u64, (u64, Option<W::Step>)> = HashMap::from([(print(&first), (0, None))]);
     let (mut layer, mut depth) = (vec![first], 0);
     while !layer.is_empty() && from.len() <= most {
         let mut next_layer = Vec::new();
@@ -772,23 +802,23 @@ fn large_sizes() -> Vec<Size> {
 }
 
 /// Explores them all, to the end.
-fn explore_all(sizes: Vec<Size>) {
+pub(crate) fn explore_all<W: Orders>(sizes: Vec<W::Size>) {
     let most = std::env::var("MOST").ok().and_then(|most| most.parse().ok()).unwrap_or(12_000_000);
     let only = std::env::var("ONLY").unwrap_or_default();
     let mut bad = Vec::new();
-    for size in sizes.into_iter().filter(|size| size.name.contains(&only)) {
-        let since = Instant::now();
-        let Explored { states, depth, found } = explore(&size, most);
-        println!("{:55} {states:>9} states, depth {depth:>2}, {:.1} s", size.name, since.elapsed().as_secs_f64());
+    for size in sizes.into_iter().filter(|size| W::name(size).contains(&only)) {
+        let (name, since) = (W::name(&size), Instant::now());
+        let Explored { states, depth, found } = explore::<W>(&size, most);
+        println!("{name:55} {states:>9} states, depth {depth:>2}, {:.1} s", since.elapsed().as_secs_f64());
         if let Some((error, trace)) = found {
             println!("    FOUND at depth {depth}: {error}\n    {trace:?}");
-            bad.push(size.name);
+            bad.push(name);
             if std::env::var("FIRST").is_ok() {
                 break;
             }
         } else if states > most {
             println!("    not to the end");
-            bad.push(size.name);
+            bad.push(name);
         }
     }
     assert!(bad.is_empty(), "{bad:?}");
@@ -800,35 +830,35 @@ fn small_orders() {
     let small = ["plain, 1 x 2, a cut", "plain, 1 x capped", "1 x capped reader", "1 x upgrade", "latch, 1 x 2, opens"];
     let is_small = |size: &Size| small.iter().any(|name| size.name.starts_with(name));
     let all = exclusive_sizes().into_iter().chain(read_write_sizes()).chain(latch_sizes());
-    explore_all(all.filter(is_small).collect());
+    explore_all::<World>(all.filter(is_small).collect());
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
 fn exclusive_orders() {
-    explore_all(exclusive_sizes());
+    explore_all::<World>(exclusive_sizes());
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
 fn read_write_orders() {
-    explore_all(read_write_sizes());
+    explore_all::<World>(read_write_sizes());
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
 fn fair_orders() {
-    explore_all(fair_sizes());
+    explore_all::<World>(fair_sizes());
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "half a minute in release mode: scripts/simulation")]
 fn latch_orders() {
-    explore_all(latch_sizes());
+    explore_all::<World>(latch_sizes());
 }
 
 #[test]
 #[ignore = "minutes, and gigabytes: run it in release mode"]
 fn larger_orders() {
-    explore_all(large_sizes());
+    explore_all::<World>(large_sizes());
 }

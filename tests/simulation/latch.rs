@@ -177,8 +177,9 @@ fn a_lost_message_costs_five_seconds() {
 #[test]
 fn limits_end_after_one_more_look() {
     let mut client = Client::asleep(1);
-    client.wait(2, Limit::Until(client.now + ms(100)));
-    client.wait(3, Limit::Until(client.now + ms(100)));
+    let end = client.now + ms(100);
+    client.wait(2, Limit::Until(end));
+    client.wait(3, Limit::Until(end));
     client.pass(ms(101));
     assert_eq!((client.requests.len(), client.ended().len()), (1, 0));
     client.reply(SHUT);
@@ -188,6 +189,39 @@ fn limits_end_after_one_more_look() {
     client.reply(Reply::Open);
     assert_eq!(client.ended(), [(1, Outcome::Passed), (4, Outcome::Passed)]);
     client.assert_over();
+}
+
+/// The reply to a look that was sent before the limit says nothing about the limit: the latch may have been opened in between. The waiter has
+/// time for another look, however late that reply was.
+#[test]
+fn a_look_before_the_limit_does_not_end_the_wait() {
+    for (last, outcome) in [(Reply::Open, Outcome::Passed), (SHUT, Outcome::Busy)] {
+        let mut client = Client::asleep(1);
+        client.wait(2, Limit::Until(client.now + ms(50)));
+        client.feed(Event::Message(Channel::Name));
+        client.pass(ms(140)); // its limit has ended, and most of the time for the last reply
+        client.wait(3, Limit::Once);
+        client.reply(SHUT);
+        assert_eq!((client.ended(), client.requests.len()), (Vec::new(), 1));
+        client.pass(ms(90));
+        client.reply(last);
+        let waiting = client.ended().into_iter().filter(|(ticket, _)| *ticket > 1);
+        assert_eq!(waiting.collect::<Vec<_>>(), [(2, outcome), (3, outcome)]);
+    }
+}
+
+/// Without a reply to the last look the wait ends all the same.
+#[test]
+fn the_last_look_is_the_last() {
+    let mut client = Client::asleep(1);
+    client.wait(2, Limit::Until(client.now + ms(50)));
+    client.feed(Event::Message(Channel::Name));
+    client.pass(ms(60));
+    client.reply(SHUT);
+    client.pass(ms(99));
+    assert!(client.ended().is_empty());
+    client.pass(ms(2));
+    assert_eq!(client.ended(), [(2, Outcome::Unavailable)]);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!   `STEPS=n` (800), `KIND=plain`, `fenced`, `read-write`, `fair` or `latch`, `FIRST=1` stops at the first finding.
 //! * `crowd` lets thousands of waiters for a fair lock leave at once, and counts requests.
 //! * `latch` checks who passes at a latch, and what is sent. `permits` runs clients of a semaphore, with rules of their own.
-//! * `exclusive_orders`, `read_write_orders`, `fair_orders` and `latch_orders` run every order of events for small sizes, to the end. `larger_orders` needs minutes.
+//! * `exclusive_orders`, `read_write_orders`, `fair_orders`, `latch_orders` and `permit_orders` run every order of events for small sizes, to
+//!   the end. `larger_orders` needs minutes.
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.
 //!
 //! These rules hold after every step:
@@ -23,7 +24,7 @@
 //! * No lock is free for longer than 60 ms after a release, while a waiter could acquire it. Behind a waiter that was killed it
 //!   may be free for five seconds longer. A caller that does not look is passed over.
 //! * A waiter passes a latch only if the latch was open since its call, and all waiters of a client need one request. No waiter sleeps while
-//!   the latch is open. Requests only look.
+//!   the latch is open, and none gives up at its limit while the latch has been open since before. Requests only look.
 //! * For each hold that a guard showed, the client reports once that its last guard has gone, and once what became of it.
 //! * A timer that was served is not due again at once. In the end nothing is left, on the server or in the clients.
 //!
@@ -40,6 +41,7 @@ mod family;
 #[allow(dead_code)]
 #[path = "../../src/lock/mod.rs"]
 mod lock;
+mod permit_orders;
 mod permits;
 mod repairs;
 #[allow(dead_code)]

@@ -18,7 +18,8 @@ use crate::lock::{
 const ALL: i64 = 5;
 const WATCHDOG: Duration = ms(1_000);
 const MARK: Duration = ms(3_000);
-const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, has_leases: true, sure: None };
+pub(crate) const RULES: Rules =
+    Rules { passes_on: false, has_marks: true, joins: false, has_leases: true, sure: None };
 /// The lease of a hold of a plain semaphore, until its caller keeps it.
 const RECEIPT: Duration = ms(90_000);
 
@@ -30,46 +31,54 @@ const fn ms(n: u64) -> Duration {
 type Permit = (u64, u64, u16);
 
 /// What the server knows of the permits that are not free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Knows {
     /// Each of them has a lease.
-    #[default]
     Leases,
     /// Nothing, as with a plain semaphore. Each request has a receipt.
     Receipts,
 }
 
 /// What became of a request for permits of a plain semaphore.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Receipt {
     Took(u16),
     Void,
 }
 
-#[derive(Default)]
-struct Server {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Server {
     knows: Knows,
     receipts: BTreeMap<(u64, HoldId), Receipt>,
-    now: Moment,
-    free: i64,
-    taken: BTreeMap<Permit, Moment>,
-    mark: Option<((u64, u64), Moment)>,
-    published: bool,
-}
-
-impl Default for Moment {
-    fn default() -> Moment {
-        Moment(1 << 40)
-    }
+    pub(crate) now: Moment,
+    all: i64,
+    pub(crate) free: i64,
+    pub(crate) taken: BTreeMap<Permit, Moment>,
+    pub(crate) mark: Option<((u64, u64), Moment)>,
+    /// The last request has published a message.
+    pub(crate) published: bool,
 }
 
 impl Server {
+    pub(crate) fn new(all: i64) -> Server {
+        Server {
+            knows: Knows::Leases,
+            receipts: BTreeMap::new(),
+            now: Moment(1 << 40),
+            all,
+            free: all,
+            taken: BTreeMap::new(),
+            mark: None,
+            published: false,
+        }
+    }
+
     fn of(&self, client: u64, id: HoldId) -> impl Iterator<Item = (Permit, Moment)> + '_ {
         let (hold, _) = id.of_permits();
         self.taken.range((client, hold, 0)..=(client, hold, u16::MAX)).map(|(permit, ends)| (*permit, *ends))
     }
 
-    fn alive(&self, client: u64, id: HoldId) -> usize {
+    pub(crate) fn alive(&self, client: u64, id: HoldId) -> usize {
         self.of(client, id).filter(|(_, ends)| *ends > self.now).count()
     }
 
@@ -79,12 +88,12 @@ impl Server {
         back.iter().for_each(|permit| _ = self.taken.remove(permit));
     }
 
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let over = self.taken.iter().filter(|(_, ends)| **ends <= self.now).map(|(permit, _)| *permit).collect();
         self.give_back(over);
     }
 
-    fn run(&mut self, client: u64, request: Request) -> Reply {
+    pub(crate) fn run(&mut self, client: u64, request: Request) -> Reply {
         if self.knows == Knows::Receipts {
             return self.run_once(client, request);
         }
@@ -148,7 +157,7 @@ impl Server {
         if missing > 0 && (missing > self.free || theirs.is_some()) {
             let ends = self.taken.values().chain(theirs.iter().map(|(_, till)| till)).min();
             let left = ends.map(|ends| ends.since(self.now));
-            let may_mark = i64::from(wanted) <= ALL && theirs.is_none();
+            let may_mark = i64::from(wanted) <= self.all && theirs.is_none();
             if may_mark && (self.mark.is_some() || matches!(how, How::Turn | How::Late)) {
                 self.mark = Some(((client, hold), self.now + MARK));
             }
@@ -239,7 +248,7 @@ impl World {
         let mut rng = fastrand::Rng::with_seed(seed);
         let publishes = rng.u8(..4) > 0;
         let clients = (0..rng.u64(1..4)).map(|id| Client::new(id, publishes)).collect();
-        let server = Server { knows, free: ALL, ..Server::default() };
+        let server = Server { knows, ..Server::new(ALL) };
         World { seed, rng, server, clients, late: Vec::new(), died: 100 }
     }
 

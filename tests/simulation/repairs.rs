@@ -928,6 +928,22 @@ fn a_release_whose_hand_over_is_refused_is_only_released() {
 }
 
 /// An earlier release got no reply. The server may run it later, and it is sent again until it has a reply.
+/// The server does not hand over a hold with more than one acquisition. That request would only cost a round trip.
+#[test]
+fn a_hold_that_may_still_be_nested_is_released_and_not_handed_over() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.hold(2, A, KEPT);
+    client.acquire(3, B, KEPT, Limit::Forever);
+    client.feed(Event::Dropped(t(2)));
+    client.feed(Event::Dropped(t(1)));
+    while client.state.releasing() > 0 {
+        assert!(!is_hand_over(client.request()), "{:?}", client.requests);
+        client.reply(RELEASED);
+    }
+    assert!(is_attempt(client.request()));
+}
+
 #[test]
 fn a_refused_release_in_doubt_is_not_handed_over() {
     let mut client = Client::new(Kind::Plain);

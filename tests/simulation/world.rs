@@ -112,6 +112,8 @@ struct Call {
     by: Option<u64>,
     /// The latch was open at the call, or since.
     was_open: bool,
+    /// Its limit does not end before this.
+    limit: Option<u64>,
     what: What,
 }
 
@@ -322,6 +324,8 @@ pub(crate) struct World {
     unordered: bool,
     last_fault: u64,
     free_since: Option<u64>,
+    /// The latch is open.
+    open_since: Option<u64>,
     ending: bool,
     /// The last request released the lock, and said so.
     freed: bool,
@@ -382,6 +386,7 @@ impl World {
             overtaking,
             last_fault: 0,
             free_since: None,
+            open_since: None,
             ending: false,
             freed: false,
             behind_dead: false,
@@ -579,6 +584,9 @@ impl World {
                 return Err(format!("{client} {ticket:?} passed a latch that was not open"));
             }
             (What::Wait, Outcome::Passed) => self.passed += 1,
+            (What::Wait, Outcome::Busy) if self.open_since.zip(call.limit).is_some_and(|(since, end)| since < end) => {
+                return Err(format!("{client} {ticket:?} gave up at a latch that was opened before its limit"));
+            }
             (What::Wait, Outcome::Unavailable) if !self.is_troubled() => {
                 return Err(format!("{client} {ticket:?}: unavailable without trouble"));
             }
@@ -974,7 +982,7 @@ impl World {
 
     fn new_call(&self, owner: usize, terms: Terms, by: Option<u64>, what: What) -> Call {
         let was_open = self.is_open();
-        Call { owner, terms, since: self.t, is_nested: false, stale: Vec::new(), by, was_open, what }
+        Call { owner, terms, since: self.t, is_nested: false, stale: Vec::new(), by, was_open, limit: None, what }
     }
 
     fn call(&mut self, client: usize, call: Call) -> Ticket {
@@ -1107,8 +1115,14 @@ impl World {
             2..=4 => (Limit::Until(self.clients[client].local(self.t) + wait), Some(wait + ms(105))),
             _ => (Limit::Forever, None),
         };
-        let by = time.and_then(|time| self.by(time));
-        let call = self.new_call(owner, terms, by, What::Wait);
+        let again = if self.kind == Kind::Latch { ms(100) } else { ms(0) }; // for one more look after the limit
+        let by = time.and_then(|time| self.by(time + again));
+        let ends = match limit {
+            Limit::Once => Some(self.t),
+            Limit::Until(_) => Some(self.t + (wait - wait / 1_000).as_nanos() as u64),
+            Limit::Forever => None,
+        };
+        let call = Call { limit: ends, ..self.new_call(owner, terms, by, What::Wait) };
         let fields = self.clients[client].calls.values().filter_map(Call::field);
         let is_gone = |field: &FieldId| self.robbed.contains(field) && self.server.count(field).is_none();
         let stale: Vec<_> = fields.filter(is_gone).collect();
@@ -1155,6 +1169,7 @@ impl World {
             let calls = self.clients.iter_mut().flat_map(|one| one.calls.values_mut());
             calls.for_each(|call| call.was_open = true);
         }
+        self.open_since = if self.is_open() { self.open_since.or(Some(self.t)) } else { None };
         let mark = self.server.mark().filter(|mark| mark.mode == Mode::Exclusive);
         self.mark = mark.map(|mark| self.mark.filter(|(known, _)| *known == mark).unwrap_or((mark, self.t)));
         let mut certain = Vec::new();

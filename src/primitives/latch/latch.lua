@@ -1,25 +1,11 @@
--- Runs before each script of a latch. A count-down has no owner. So if a request is sent again, an extra key shows that it has run: its
--- receipt, with the reply. The receipt lasts for longer than the request can be under way.
+-- Runs before each script of a latch or a plain semaphore, which is a string with a number.
 
--- `decide` gets the latch and its count. It returns the reply, and if it changes something also the message and the change. The receipt
--- comes first, because the server may refuse it for lack of memory. It publishes before the change, as the release of a lock does.
-local function once(k, a, decide)
-  local latch, receipt = KEYS[k + 1], KEYS[k + 2]
-  local said = redis.call('GET', receipt)
-  if said then
-    return said
+-- The number. nil: there is no key. false: the key is not a number, or one that Lua does not have exactly.
+local function count_of(latch)
+  local text = redis.call('GET', latch)
+  if text then
+    local is_number = text == '0' or string.find(text, '^%-?[1-9]%d*$') -- as DECR reads it
+    local count = is_number and tonumber(text)
+    return count and math.abs(count) < 2 ^ 53 and count or false
   end
-  local count = count_of(latch)
-  if count == false then
-    return 'conflict'
-  end
-  local reply, message, change = decide(latch, count)
-  redis.call('SET', receipt, reply, 'PX', ARGV[a + 3])
-  if message and ARGV[a + 5] ~= '' then
-    redis.call(ARGV[a + 5], ARGV[a + 6], message)
-  end
-  if change then
-    change()
-  end
-  return reply
 end
