@@ -11,7 +11,7 @@ use crate::{
     config::{Lease, Name},
     driver,
     engine::Engine,
-    error::{Error, Result},
+    error::{About, Error, Result},
     failed::{ASKING, ASKING_PERMITS, WAITING},
     guard::Guard,
     kind::{Kind, KindScript},
@@ -361,7 +361,8 @@ impl Handle {
         let name = valid(&self.name)?;
         let span = spans::tell(&self.engine.config.server, Subject { kind, name: self.name() }, what);
         let asked = Asked { what, name: &name, request, repeatable };
-        let told = self.engine.tell(asked, give_up).instrument(span.clone()).await;
+        let told =
+            self.engine.tell(asked, give_up).instrument(span.clone()).await.map_err(|error| error.of(kind.about()));
         if let Err(error) = &told {
             spans::note_error(&span, error);
         }
@@ -369,7 +370,7 @@ impl Handle {
     }
 
     pub(super) fn conflict(&self) -> Error {
-        Error::Conflict { name: self.name().to_owned() }
+        Error::Conflict { name: self.name().to_owned(), about: About::Lock }
     }
 
     pub(super) fn debug(&self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {

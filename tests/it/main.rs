@@ -60,6 +60,7 @@ mod outage;
 mod overtaken;
 mod passing;
 mod passwords;
+mod permits;
 mod protect;
 mod proxy;
 mod pubsub;
