@@ -152,7 +152,7 @@ impl HeldTicket {
 /// Someone that waits for the loss of a guard.
 struct Watcher<'a> {
     held: &'a HeldTicket,
-    key: Option<u64>,
+    key: Option<(u64, u64)>,
 }
 
 impl Watcher<'_> {
@@ -161,7 +161,7 @@ impl Watcher<'_> {
         let ((fate, replaced), _) = self.held.lock.with(By::Client, |inner, fed| {
             let fate = self.held.fate_in(inner, fed);
             let is_held = matches!(fate, Fate::Held);
-            (fate, is_held.then(|| inner.watchers.keep(&mut self.key, waker)))
+            (fate, is_held.then(|| inner.watchers.keep(self.held.ticket.0, &mut self.key, waker)))
         });
         drop(replaced); // after the mutex is unlocked
         fate
