@@ -40,7 +40,7 @@ pub enum Error {
     /// A name is 1 to 1,024 bytes long, the client's [prefix](crate::Builder::prefix) included. If it contains a `{` or a `}`, it must
     /// contain a `{tag}`: the first `{`, a `}` after it, and something between them. In a cluster the lock and its channel could
     /// otherwise be on different servers, so the client refuses such names in all deployments.
-    #[error("the lock name {name:?} cannot be used: {reason}")]
+    #[error("the name {name:?} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidName {
         /// The name, cut after 64 characters.
@@ -65,13 +65,15 @@ pub enum Error {
 
     /// This owner held the lock and lost it, or must assume that it did; `reason` says why. Stop the protected work: another owner may
     /// hold the lock now. To continue, release or drop all guards of this owner, then acquire the lock again.
-    #[error("the lock {name:?} is lost: {reason}; stop the work, another owner may hold the lock")]
+    #[error("{} {name:?} is lost: {reason}; stop the work, {}", about.hold(), about.risk())]
     #[non_exhaustive]
     Lost {
         /// The lock's name.
         name: String,
         /// Why it was lost.
         reason: Lost,
+        /// What was lost.
+        about: About,
     },
 
     /// The client could not reach the server, or the server did not reply in time. Or the server refused every request during that
@@ -122,11 +124,13 @@ pub enum Error {
 
     /// The key holds a value that is not a lock of this kind. The client did not change the key, and the call acquired nothing. Choose
     /// another name, or remove the key.
-    #[error("the key {name:?} holds something that is not a lock of this kind; choose another name")]
+    #[error("the key {name:?} holds something that is not a {}; choose another name", about.kind())]
     #[non_exhaustive]
     Conflict {
         /// The lock's name.
         name: String,
+        /// What the caller wanted of the key.
+        about: About,
     },
 
     /// This owner requested the write lock and already holds the read lock, so the call would wait for its own owner forever. (The owner
@@ -140,7 +144,7 @@ pub enum Error {
     },
 
     /// Too few replicas confirmed a new hold in time. The client releases it in the background.
-    #[error("{got} of {wanted} replicas confirmed the lock {name:?} in time; the client releases it")]
+    #[error("{got} of {wanted} replicas confirmed {} {name:?} in time; the client releases it", about.hold())]
     #[non_exhaustive]
     Replicas {
         /// The lock's name.
@@ -149,6 +153,8 @@ pub enum Error {
         wanted: u8,
         /// The number of replicas that did.
         got: u8,
+        /// What the client releases.
+        about: About,
     },
 
     /// The server refused the request for any other reason, for example because a fencing token is not a number. The call acquired
@@ -219,7 +225,7 @@ impl Error {
         match self {
             Error::InvalidName { name, .. }
             | Error::Lost { name, .. }
-            | Error::Conflict { name }
+            | Error::Conflict { name, .. }
             | Error::Upgrade { name }
             | Error::Replicas { name, .. } => Some(name),
             Error::Unavailable { name, .. } => name.as_deref(),
@@ -270,8 +276,17 @@ impl Error {
         Error::Server { source: Source::from(Box::<dyn StdError + Send + Sync>::from(words)) }
     }
 
+    /// Of a lock; see [`of`](Error::of).
     pub(crate) fn lost(name: &str, reason: Lost) -> Error {
-        Error::Lost { name: name.to_owned(), reason }
+        Error::Lost { name: name.to_owned(), reason, about: About::Lock }
+    }
+
+    /// The same error, about something else than a lock.
+    pub(crate) fn of(mut self, subject: About) -> Error {
+        if let Error::Lost { about, .. } | Error::Conflict { about, .. } | Error::Replicas { about, .. } = &mut self {
+            *about = subject;
+        }
+        self
     }
 
     pub(crate) fn config(setting: &'static str, reason: impl Into<String>) -> Error {
@@ -349,6 +364,53 @@ impl Failure {
             Failure::Server => "server",
             Failure::Invalid => "invalid",
         }
+    }
+}
+
+/// What an [`Error`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum About {
+    /// A lock of any kind.
+    Lock,
+    /// Permits of a semaphore.
+    Permits,
+    /// A latch.
+    Latch,
+}
+
+impl About {
+    fn hold(self) -> &'static str {
+        match self {
+            About::Lock => "the lock",
+            About::Permits => "the hold of permits of",
+            About::Latch => "the latch",
+        }
+    }
+
+    fn risk(self) -> &'static str {
+        match self {
+            About::Lock | About::Latch => "another owner may hold the lock",
+            About::Permits => "others may hold these permits",
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            About::Lock => "lock of this kind",
+            About::Permits => "semaphore",
+            About::Latch => "latch",
+        }
+    }
+
+    /// The release, as the name of an operation.
+    pub(crate) fn releasing(self) -> &'static str {
+        if self == About::Permits { "releasing permits" } else { "releasing the lock" }
+    }
+
+    /// The confirmation, as the name of an operation.
+    pub(crate) fn confirming(self) -> &'static str {
+        if self == About::Permits { "confirming permits" } else { "confirming the lock" }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    error::{Error, Source},
+    error::{About, Error, Source},
     redis::{Answer, Fault, server_in},
 };
 
@@ -11,8 +11,6 @@ use crate::{
 pub(crate) const ASKING: &str = "acquiring the lock";
 pub(crate) const ASKING_PERMITS: &str = "acquiring permits";
 pub(crate) const WAITING: &str = "waiting for the latch";
-pub(crate) const GIVING_BACK: &str = "releasing the lock";
-pub(crate) const CONFIRMING: &str = "confirming the lock";
 
 /// The error if there was no usable reply in time. Names the server that the cause is about.
 pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Source) -> Error {
@@ -28,7 +26,7 @@ pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> E
         Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => silent(what, name, waited, source),
         Fault::Abandoned => Error::abandoned(what, name),
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
-        Fault::Conflict => Error::Conflict { name: name.to_owned() },
+        Fault::Conflict => Error::Conflict { name: name.to_owned(), about: About::Lock },
         Fault::Server(source) | Fault::NoMemory(source) => Error::Server { source },
         // Only without a cluster URL: with one, the request is sent to the right server.
         Fault::Elsewhere(_, source) => {

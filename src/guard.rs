@@ -267,7 +267,7 @@ impl Guard {
     /// Runs a script that acts only if the server still has the hold.
     pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
         if let Some(reason) = self.loss() {
-            return Err(Error::lost(self.name(), reason));
+            return Err(self.held.lost_by(reason));
         }
         let asked = Asked { what, name: self.name(), request, until: Moment::FAR };
         let answer = self.engine.tell(asked, self.engine.outage_ends()).await?;
@@ -275,7 +275,7 @@ impl Guard {
             Code::Kept => Ok(()),
             Code::Gone => {
                 self.held.confirm(None).await?; // notifies the holder
-                Err(Error::lost(self.name(), Lost::Removed))
+                Err(self.held.lost_by(Lost::Removed))
             }
             _ => Err(unexpected(&answer)),
         }
@@ -353,7 +353,7 @@ impl Guard {
     pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> Outcome<T> {
         let value = tokio::select! {
             biased;
-            reason = self.lost() => return Outcome::Stopped(Error::lost(self.name(), reason)),
+            reason = self.lost() => return Outcome::Stopped(self.held.lost_by(reason)),
             value = work => value,
         };
         let (name, id) = (self.name().to_owned(), self.id().to_owned());

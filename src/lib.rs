@@ -161,7 +161,7 @@ pub use client::{Builder, Client, Held};
 pub use combined::{Leader, MultiGuard, MultiLock, Once, Quorum, QuorumGuard, QuorumLock};
 pub use config::PubSub;
 pub use credentials::Credentials;
-pub use error::{Error, Lost, Result};
+pub use error::{About, Error, Lost, Result};
 pub use guard::{Guard, Outcome};
 pub use owner::Owner;
 pub use primitives::{

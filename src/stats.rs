@@ -11,7 +11,7 @@ use std::{
 use hdrhistogram::Histogram;
 
 use crate::{
-    error::{Failure, Lost},
+    error::{About, Failure, Lost},
     export::{CounterHandle, Exporter, GaugeHandle, HistogramHandle},
     sync::std,
 };
@@ -167,6 +167,15 @@ impl KindLabel {
             KindLabel::Latch => "latch",
             KindLabel::Semaphore => "semaphore",
             KindLabel::PlainSemaphore => "plain_semaphore",
+        }
+    }
+
+    /// What errors say that they are about.
+    pub(crate) fn about(self) -> About {
+        match self {
+            KindLabel::Semaphore | KindLabel::PlainSemaphore => About::Permits,
+            KindLabel::Latch => About::Latch,
+            KindLabel::Lock | KindLabel::Fair | KindLabel::Fenced | KindLabel::Read | KindLabel::Write => About::Lock,
         }
     }
 }

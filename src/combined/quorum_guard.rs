@@ -22,8 +22,7 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{Error, Lost, Result},
-    failed::GIVING_BACK,
+    error::{About, Error, Lost, Result},
     guard::Guard,
     primitives::Lock,
     sync::tokio,
@@ -358,7 +357,7 @@ impl QuorumGuard {
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background. Await the future or drop it. If you keep it
     /// without polling it, the lock may stay held until its lease expires.
     pub async fn unlock(self) -> Result<()> {
-        TaskRuntime::around(GIVING_BACK)?; // it goes on in the background
+        TaskRuntime::around(About::Lock.releasing())?; // it goes on in the background
         let (guards, late, lost) = self.servers.release();
         let released = match lost {
             Some(reason) => Err(Error::lost(&self.servers.name, reason)), // dropped guards are released in the background

@@ -15,7 +15,7 @@ use super::{
     translate::{lost, now},
 };
 use crate::{
-    error::{Error, Result},
+    error::{About, Error, Result},
     failed::{self, silent},
     lock::{Event, Moment, Outcome, Ticket},
     redis::Fault,
@@ -144,7 +144,7 @@ pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Mo
         Some(Cause::OwnRelease) => Some(Fault::unknown("an earlier release by this client has no reply yet")),
         Some(Cause::Replicas(_)) | None => None,
     };
-    match (result.outcome, fault) {
+    let error = match (result.outcome, fault) {
         (Outcome::Lost(loss), _) => Error::lost(name, lost(loss)),
         (Outcome::Upgrade, _) => Error::Upgrade { name: name.to_owned() },
         (Outcome::TooFewReplicas, None) => too_few_replicas(lock, result),
@@ -155,7 +155,8 @@ pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Mo
             let last = fault.and_then(Fault::source);
             silent(what, name, waited, lock.driver.redis.trouble(lock.name.key(), last))
         }
-    }
+    };
+    error.of(lock.kind.rules.label.about())
 }
 
 fn too_few_replicas(lock: &NamedLock, result: &CallResult) -> Error {
@@ -163,5 +164,5 @@ fn too_few_replicas(lock: &NamedLock, result: &CallResult) -> Error {
         Some(Cause::Replicas(got)) => *got,
         _ => 0,
     };
-    Error::Replicas { name: lock.name.to_string(), wanted: lock.driver.config.replicas, got }
+    Error::Replicas { name: lock.name.to_string(), wanted: lock.driver.config.replicas, got, about: About::Lock }
 }

@@ -20,8 +20,7 @@ use super::{
 use crate::{
     clock::Moment,
     config::Lease,
-    error::{Error, Lost, Result},
-    failed::{CONFIRMING, GIVING_BACK},
+    error::{About, Error, Lost, Result},
     lock::{Event, HoldId, Mode, Outcome, Ticket, Token},
     owner::Owner,
     spans::ServerLabel,
@@ -153,7 +152,7 @@ impl HeldTicket {
 /// Someone that waits for the loss of a guard.
 struct Watcher<'a> {
     held: &'a HeldTicket,
-    key: Option<u64>,
+    key: Option<(u64, u64)>,
 }
 
 impl Watcher<'_> {
@@ -162,7 +161,7 @@ impl Watcher<'_> {
         let ((fate, replaced), _) = self.held.lock.with(By::Client, |inner, fed| {
             let fate = self.held.fate_in(inner, fed);
             let is_held = matches!(fate, Fate::Held);
-            (fate, is_held.then(|| inner.watchers.keep(&mut self.key, waker)))
+            (fate, is_held.then(|| inner.watchers.keep(self.held.ticket.0, &mut self.key, waker)))
         });
         drop(replaced); // after the mutex is unlocked
         fate
@@ -284,6 +283,16 @@ impl HeldLock {
         self.lock().subject(self.mode)
     }
 
+    /// What errors say that they are about.
+    fn about(&self) -> About {
+        self.subject().kind.about()
+    }
+
+    /// The error of a hold that was lost for that reason.
+    pub(crate) fn lost_by(&self, reason: Lost) -> Error {
+        Error::lost(self.name(), reason).of(self.about())
+    }
+
     pub(crate) fn server(&self) -> &ServerLabel {
         &self.lock().driver.config.server
     }
@@ -310,7 +319,7 @@ impl HeldLock {
     pub(crate) async fn unlock(&mut self) -> Result<()> {
         let ticket = self.shared.ticket;
         let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
-        let begun = self.begin((GIVING_BACK, on_drop), |_| (ticket, Event::Unlock(ticket)));
+        let begun = self.begin((self.about().releasing(), on_drop), |_| (ticket, Event::Unlock(ticket)));
         let released = match begun {
             Ok(call) => {
                 self.stage = Stage::Released; // it goes on in the background
@@ -334,8 +343,8 @@ impl HeldLock {
             let ticket = inner.next_ticket();
             (ticket, Event::Check { guard, ticket, lease: lease.map(|lease| *lease) })
         };
-        self.end(self.begin((CONFIRMING, OnDrop::GoesOn), check)?).await?;
-        self.loss().map_or(Ok(()), |reason| Err(Error::lost(self.name(), reason)))
+        self.end(self.begin((self.about().confirming(), OnDrop::GoesOn), check)?).await?;
+        self.loss().map_or(Ok(()), |reason| Err(self.lost_by(reason)))
     }
 
     /// An error if the lock is lost already. One look under the mutex.
@@ -347,7 +356,7 @@ impl HeldLock {
         let lock = self.lock();
         let (ticket, slots) = lock.with(By::Caller, |inner, fed| {
             if let Some(reason) = self.shared.fate_in(inner, fed).loss() {
-                return Err(Error::lost(self.name(), reason));
+                return Err(self.lost_by(reason));
             }
             TaskRuntime::around(what)?;
             let (ticket, event) = event(inner);

@@ -486,7 +486,7 @@ impl Inner {
                 let result = self.result(ticket, outcome, event, fed.request);
                 fed.effects.notices.extend(self.calls.end(ticket, result));
             }
-            Action::Lost(..) => fed.effects.notices.extend(self.watchers.take_all()),
+            Action::Lost(guard, _) => fed.effects.notices.extend(self.watchers.take_of(guard.0)),
             Action::Left { mode, since } => fed.effects.notes.push(Note::HeldFor(mode, now.since(since))),
             Action::Ended(mode, loss) => fed.effects.notes.push(Note::Ended(mode, loss.map(lost))),
             Action::Subscribe(channel) => {

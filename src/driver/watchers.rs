@@ -15,27 +15,34 @@ use crate::sync::std;
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
     last: u64,
-    wakers: BTreeMap<u64, Waker>,
+    /// By what they wait for: thousands may wait for other guards of the same name.
+    wakers: BTreeMap<(u64, u64), Waker>,
 }
 
 impl Watchers {
     /// Wakes it once. Drop the waker that it replaces after the mutex is unlocked: it can be the last that keeps a task, and with it a guard.
-    pub(super) fn keep(&mut self, key: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
+    pub(super) fn keep(&mut self, of: u64, key: &mut Option<(u64, u64)>, waker: &Waker) -> Option<Waker> {
         let key = *key.get_or_insert_with(|| {
             self.last += 1;
-            self.last
+            (of, self.last)
         });
         self.wakers.insert(key, waker.clone())
     }
 
     /// Drop what it returns after the mutex is unlocked.
-    pub(super) fn remove(&mut self, key: Option<u64>) -> Option<Waker> {
+    pub(super) fn remove(&mut self, key: Option<(u64, u64)>) -> Option<Waker> {
         self.wakers.remove(&key?)
     }
 
     /// Give these notices after the mutex is unlocked. All watchers look, and those that still wait are kept again.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Notice> + use<> {
         mem::take(&mut self.wakers).into_values().map(Notice::Wake)
+    }
+
+    /// The same of those that wait for this.
+    pub(super) fn take_of(&mut self, of: u64) -> Vec<Notice> {
+        let keys: Vec<_> = self.wakers.range((of, 0)..=(of, u64::MAX)).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.remove(Some(key))).map(Notice::Wake).collect()
     }
 }
 
@@ -61,12 +68,12 @@ impl Changes {
 
 pub(super) struct Watching<'a> {
     changes: &'a Changes,
-    key: Option<u64>,
+    key: Option<(u64, u64)>,
 }
 
 impl Watching<'_> {
     pub(super) fn keep(&mut self, waker: &Waker) {
-        let replaced = self.changes.watchers().keep(&mut self.key, waker);
+        let replaced = self.changes.watchers().keep(0, &mut self.key, waker);
         drop(replaced); // after the mutex is unlocked
     }
 }

@@ -192,7 +192,9 @@ pub(super) fn field(client: &str, kind: &Kind, key: &str, hold: HoldId) -> Strin
     if kind.rules.waits.is_for_permits() {
         let mut digits: String = client.chars().filter(|digit| *digit != '-').collect();
         digits.replace_range(12..28, ""); // the client's own digits, of which all are random
-        return format!("{digits}{:012x}", hold.of_permits().0);
+        // `a` and `{a}` are two semaphores whose permits are in one sorted set.
+        let brace = u64::from(key.contains('{')) << 47;
+        return format!("{digits}{:012x}", hold.of_permits().0 | brace);
     }
     format!("{client}:{}{}", kind.rules.numbering.number(key, hold.0), kind.rules.suffix)
 }

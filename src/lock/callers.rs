@@ -92,6 +92,7 @@ impl LockState {
 
     /// Another guard of the same hold has so many of its permits from now on, lost or not. The server has the same permits as before.
     pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
+        self.on_server.extend(self.calm.take_with(guard));
         for one in &mut self.on_server {
             match one {
                 OnServer::Held(_, holders) => holders.split(guard, part),

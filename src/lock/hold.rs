@@ -10,6 +10,9 @@ use super::{
     },
 };
 
+/// The most guards of a hold that an index finds.
+const MOST_CALM: usize = 8;
+
 /// One owner, with a guard for each acquisition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
@@ -336,6 +339,23 @@ impl Holders {
     /// True if the owner of this guard held the lock already.
     pub(crate) fn is_nested(&self, guard: Ticket) -> bool {
         self.holds().iter().any(|hold| hold.has(guard) && hold.first != Some(guard))
+    }
+
+    /// The guards.
+    pub(crate) fn guards(&self) -> impl Iterator<Item = Ticket> {
+        self.holds().iter().flat_map(Hold::tickets)
+    }
+
+    /// Nothing is to be done for one owner before a time, a reply or a call. With many guards it would take long to find them.
+    pub(crate) fn is_calm(&self) -> bool {
+        match self {
+            Holders::One(hold, reentry) => {
+                (1..=MOST_CALM).contains(&hold.acquisitions.len())
+                    && hold.unseen_since().is_none()
+                    && reentry.is_level()
+            }
+            Holders::Readers(_) => false,
+        }
     }
 
     /// Nothing about the count is under way.

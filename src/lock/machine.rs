@@ -18,11 +18,42 @@ impl LockState {
         {
             return;
         }
+        self.wake(&event, cx.now);
         self.expire(cx);
         self.change(event, cx);
         self.pass_over_absent(cx); // the event may be that a caller looks, or that its hold is gone
         self.expire(cx); // a new grant may be over already
         self.next_actions(cx);
+        if !cx.rules.joins {
+            self.calm_down();
+        }
+    }
+
+    /// What the event is about needs attention, and so does everything whose time has come.
+    fn wake(&mut self, event: &Event, now: Moment) {
+        if self.calm.is_empty() {
+            return;
+        }
+        match *event {
+            Event::Seen(guard) | Event::Dropped(guard) | Event::Unlock(guard) | Event::Check { guard, .. } => {
+                self.on_server.extend(self.calm.take_with(guard));
+            }
+            Event::Replied(request, _) | Event::Unknown(request) | Event::NotNow(request) | Event::Refused(request) => {
+                self.on_server.extend(self.calm.take_awaiting(request));
+            }
+            Event::Reconnected | Event::Forced | Event::Close => self.on_server.extend(self.calm.take_all()),
+            _ => {}
+        }
+        self.on_server.extend(self.calm.take_due(now));
+    }
+
+    /// Each hold of permits is independent of the others, so most of them need no attention at most events.
+    fn calm_down(&mut self) {
+        let time = self.time_to_see;
+        for one in self.on_server.extract_if(.., |one| one.calm_request().is_some()) {
+            let (due, request) = (one.due(time), one.calm_request().flatten());
+            self.calm.put(one, due, request);
+        }
     }
 
     fn change(&mut self, event: Event, cx: &mut Cx<'_>) {
@@ -108,14 +139,14 @@ impl LockState {
 
     /// The time at which [`Event::Due`] is needed if nothing else happens.
     pub(crate) fn due(&self, config: &Config) -> Option<Moment> {
-        let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).min();
+        let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).chain(self.calm.due()).min();
         let queue = self.queue.due(self.silent_since(), config.outage_timeout);
         let places = self.places_due(config);
         [on_server, self.spent_due(), self.attempt_due(Moment::FAR), places, queue].into_iter().flatten().min()
     }
 
     fn spent_due(&self) -> Option<Moment> {
-        let has_held = self.held().next().is_some();
+        let has_held = self.has_held();
         let spent = |one: &OnServer| match one {
             OnServer::Lost(lost) => lost.spent(has_held, self.shared_until),
             _ => None,
@@ -149,7 +180,7 @@ impl LockState {
 
     /// A lost hold ends with its lease. The server ends it by itself, unless another hold of this client has extended that lease.
     fn release_spent(&mut self, cx: &mut Cx<'_>) {
-        let (has_held, shared_until) = (self.held().next().is_some(), self.shared_until);
+        let (has_held, shared_until) = (self.has_held(), self.shared_until);
         let is_spent = |lost: &Lost| lost.spent(has_held, shared_until).is_some_and(|end| end <= cx.now);
         let spent = |one: &mut OnServer| match one {
             OnServer::Lost(lost) if is_spent(lost) => lost.server.take(),

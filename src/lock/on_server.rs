@@ -110,6 +110,20 @@ impl OnServer {
         }
     }
 
+    /// The request under way, if nothing else of this id needs attention before [`due`](OnServer::due).
+    pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
+        match self {
+            OnServer::Held(server, holders) if holders.is_calm() => server.calm_request(),
+            OnServer::Releasing(release) => release.calm_request().map(Some),
+            _ => None,
+        }
+    }
+
+    /// Its release got no reply yet, and did not fail.
+    pub(crate) fn is_at_first_try(&self) -> bool {
+        matches!(self, OnServer::Releasing(release) if release.is_at_first_try())
+    }
+
     /// True if this request is about this id, and under way.
     pub(crate) fn awaits(&self, request: RequestId) -> bool {
         self.sent(request).is_some()

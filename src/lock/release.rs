@@ -97,6 +97,11 @@ impl PendingRelease {
         PendingRelease { request: PendingRequest::new(at), ..PendingRelease::of_place(id, PLACE, None, cx) }
     }
 
+    /// The release is under way, and nothing else is to be done.
+    pub(crate) fn calm_request(&self) -> Option<RequestId> {
+        self.request.under_way().filter(|_| self.before == [None; 2])
+    }
+
     /// The request that this waits for.
     pub(crate) fn awaited(&self) -> Option<RequestId> {
         self.before[0].or(self.request.under_way())

@@ -352,6 +352,11 @@ impl ServerHold {
         self.under_way().filter(|confirmation| confirmation.request == request).map(|confirmation| confirmation.sent)
     }
 
+    /// The request under way, if it is a confirmation or none.
+    pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
+        self.counting.is_none().then(|| self.under_way().map(|confirmation| confirmation.request))
+    }
+
     fn under_way(&self) -> Option<&SentConfirmation> {
         match &self.confirmation {
             Confirmation::UnderWay(confirmation) => Some(confirmation),

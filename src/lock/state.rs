@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    calm::Calm,
     hold::{Holders, LostHold},
     on_server::OnServer,
     others::OtherClients,
@@ -25,6 +26,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct LockState {
     pub(super) wanted: Wanted,
     pub(super) on_server: Vec<OnServer>,
+    /// The ids of permits that need no attention now. `on_server` has the others.
+    pub(super) calm: Calm,
     pub(super) queue: RareQueue,
     /// Which waiters are next if the first one writes.
     pub(super) turn: Turn,
@@ -167,6 +170,7 @@ impl LockState {
         LockState {
             wanted,
             on_server: Vec::new(),
+            calm: Calm::default(),
             queue: RareQueue::default(),
             turn: Turn::OfTheFirst,
             others: OtherClients::new(),
@@ -219,6 +223,15 @@ impl LockState {
             OnServer::Held(server, holders) => Some((server, holders)),
             _ => None,
         })
+    }
+
+    /// The hold with this guard.
+    fn held_with(&self, guard: Ticket) -> Option<(&ServerHold, &Holders)> {
+        self.calm.held_with(guard).or_else(|| self.held().find(|(_, holders)| holders.has(guard)))
+    }
+
+    pub(super) fn has_held(&self) -> bool {
+        self.held().next().is_some() || self.calm.held_count() > 0
     }
 
     /// The exclusive hold of this client, and its owner.
@@ -302,7 +315,8 @@ impl LockState {
 
     /// The releases of this client must not look like holds of others, unless they take more than one try.
     fn waits_for_release(&self) -> bool {
-        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if release.is_at_first_try()))
+        let (_, calm) = self.calm.releasing();
+        calm > 0 || self.on_server.iter().any(OnServer::is_at_first_try)
     }
 
     /// The pause before the next request of a waiter, if this id keeps it out, whose release the server has not run yet.
@@ -315,7 +329,9 @@ impl LockState {
 
     /// A release of this client took more than one try, and the server has not run it yet.
     pub(super) fn has_failed_release(&self) -> bool {
-        self.on_server.iter().any(|one| matches!(one, OnServer::Releasing(release) if !release.is_at_first_try()))
+        let (releasing, first) = self.calm.releasing();
+        let has_failed = |one: &OnServer| matches!(one, OnServer::Releasing(_)) && !one.is_at_first_try();
+        releasing > first || self.on_server.iter().any(has_failed)
     }
 
     /// The time of the next try for a new hold. `now` is far when only requests under way count.
@@ -363,30 +379,32 @@ impl LockState {
 
     /// The time until which the guard with this ticket is certain; `None` if it is lost.
     pub(crate) fn certain_until(&self, guard: Ticket, now: Moment) -> Option<Moment> {
-        let end = self.held().find_map(|(server, holders)| holders.certain_until(guard, server))?;
+        let (server, holders) = self.held_with(guard)?;
+        let end = holders.certain_until(guard, server)?;
         (end > now).then_some(end)
     }
 
     /// The id, the mode and the token of the hold with this guard.
     pub(crate) fn hold_of(&self, guard: Ticket) -> Option<(HoldId, Mode, Option<Token>)> {
-        let (server, _) = self.held().find(|(_, holders)| holders.has(guard))?;
+        let (server, _) = self.held_with(guard)?;
         Some((server.id, server.mode(), server.token))
     }
 
     /// True if the owner of this guard held the lock already when it acquired it by this call.
     pub(crate) fn is_nested(&self, guard: Ticket) -> bool {
-        self.held().any(|(_, holders)| holders.is_nested(guard))
+        self.held_with(guard).is_some_and(|(_, holders)| holders.is_nested(guard))
     }
 
     /// The count of that hold: here, and on the server if no request about it is under way.
     pub(crate) fn count_of(&self, guard: Ticket) -> Option<(usize, Option<u32>)> {
-        let (server, holders) = self.held().find(|(_, holders)| holders.has(guard))?;
+        let (server, holders) = self.held_with(guard)?;
         Some((holders.count(guard), holders.is_level().then_some(server.count)))
     }
 
     /// Each owner that holds the lock: since when, with how many guards, and until when it is certain.
     pub(crate) fn holds(&self) -> impl Iterator<Item = ((HoldId, Mode), (Moment, usize, Moment))> + '_ {
-        self.held().flat_map(|(server, holders)| holders.each(server).map(|hold| ((server.id, server.mode()), hold)))
+        let all = self.held().chain(self.calm.held());
+        all.flat_map(|(server, holders)| holders.each(server).map(|hold| ((server.id, server.mode()), hold)))
     }
 
     /// The number of owners with guards of this mode, also of those that have lost the lock.
@@ -398,29 +416,35 @@ impl LockState {
             OnServer::Lost(lost) => lost.holds.iter().filter(|hold| hold.mode() == mode).count(),
             _ => 0,
         };
-        self.on_server.iter().map(of).sum()
+        let calm = if mode == Mode::Shared { self.calm.held_count() } else { 0 };
+        self.on_server.iter().map(of).sum::<usize>() + calm
     }
 
     /// True if that owner has a hold of this mode, lost or not.
     pub(crate) fn is_held_by(&self, owner: Owner, mode: Mode) -> bool {
         let is_lost = |lost: &LostHold| lost.owner() == owner && lost.mode() == mode;
-        self.on_server.iter().any(|one| match one {
-            OnServer::Held(server, holders) => {
-                server.mode() == mode && (holders.has_owner(owner) || holders.lost_of(owner).is_some())
-            }
-            OnServer::Lost(lost) => lost.holds.iter().any(is_lost),
-            _ => false,
-        })
+        let is_calm = mode == Mode::Shared && self.calm.held().any(|(_, holders)| holders.has_owner(owner));
+        is_calm
+            || self.on_server.iter().any(|one| match one {
+                OnServer::Held(server, holders) => {
+                    server.mode() == mode && (holders.has_owner(owner) || holders.lost_of(owner).is_some())
+                }
+                OnServer::Lost(lost) => lost.holds.iter().any(is_lost),
+                _ => false,
+            })
     }
 
     /// The last request by which the server had the hold of this guard, lost or not, was sent then.
     pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
-        self.on_server.iter().find_map(|one| match one {
-            OnServer::Held(server, holders) if holders.has_or_had(guard) => Some(server.seen),
-            OnServer::Lost(lost) if lost.holds.iter().any(|hold| hold.has(guard)) => {
-                lost.server.as_ref().map(|server| server.seen)
-            }
-            _ => None,
+        let calm = self.calm.held_with(guard).map(|(server, _)| server.seen);
+        calm.or_else(|| {
+            self.on_server.iter().find_map(|one| match one {
+                OnServer::Held(server, holders) if holders.has_or_had(guard) => Some(server.seen),
+                OnServer::Lost(lost) if lost.holds.iter().any(|hold| hold.has(guard)) => {
+                    lost.server.as_ref().map(|server| server.seen)
+                }
+                _ => None,
+            })
         })
     }
 
@@ -432,7 +456,7 @@ impl LockState {
             Wanted::One(Attempt::Idle(_)) => 0,
             Wanted::Places(places) => places.left(),
         };
-        self.on_server.iter().filter(is_release).count() + unwanted
+        self.on_server.iter().filter(is_release).count() + self.calm.releasing().0 + unwanted
     }
 
     pub(crate) fn numbers(&self) -> &Numbers {
@@ -507,7 +531,7 @@ impl LockState {
             Wanted::One(Attempt::Asking(_)) => false,
             Wanted::Places(places) => places.is_empty(),
         };
-        is_idle && self.on_server.is_empty() && self.queue.is_empty()
+        is_idle && self.on_server.is_empty() && self.calm.is_empty() && self.queue.is_empty()
     }
 
     /// The same, and nothing is worth remembering.

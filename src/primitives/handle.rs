@@ -12,7 +12,7 @@ use crate::{
     config::{Lease, Name},
     driver,
     engine::Engine,
-    error::{Error, Result},
+    error::{About, Error, Result},
     failed::{ASKING, ASKING_PERMITS, WAITING},
     guard::Guard,
     kind::{Kind, KindScript},
@@ -383,7 +383,7 @@ impl Handle {
     pub(super) async fn make(&self, change: &mut Change) -> Result<Answer> {
         let name = valid(&self.name)?;
         let (span, asked) = self.change_asked(change, &name);
-        told(span, self.engine.tell(asked, self.engine.outage_ends())).await
+        told((span, change.kind), self.engine.tell(asked, self.engine.outage_ends())).await
     }
 
     /// The same in the background, also while the client closes: its end waits for that.
@@ -400,7 +400,7 @@ impl Handle {
     async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
         let name = valid(&self.name)?;
         let (span, asked) = self.change_asked(change, &name);
-        told(span, self.engine.tell_at_last(asked, self.engine.outage_ends())).await
+        told((span, change.kind), self.engine.tell_at_last(asked, self.engine.outage_ends())).await
     }
 
     fn change_asked<'a>(&'a self, change: &mut Change, name: &'a Name) -> (Span, Asked<'a>) {
@@ -417,7 +417,7 @@ impl Handle {
     ) -> Result<Answer> {
         let name = valid(&self.name)?;
         let (span, asked) = self.asked(what, &name, request, Moment::FAR);
-        told(span, self.engine.tell(asked, give_up)).await
+        told((span, what.1), self.engine.tell(asked, give_up)).await
     }
 
     fn asked<'a>(
@@ -432,7 +432,7 @@ impl Handle {
     }
 
     pub(super) fn conflict(&self) -> Error {
-        Error::Conflict { name: self.name().to_owned() }
+        Error::Conflict { name: self.name().to_owned(), about: About::Lock }
     }
 
     pub(super) fn debug(&self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -457,8 +457,8 @@ pub(super) struct Change {
     until: Option<Moment>,
 }
 
-async fn told(span: Span, telling: impl Future<Output = Result<Answer>>) -> Result<Answer> {
-    let told = telling.instrument(span.clone()).await;
+async fn told((span, kind): (Span, KindLabel), telling: impl Future<Output = Result<Answer>>) -> Result<Answer> {
+    let told = telling.instrument(span.clone()).await.map_err(|error| error.of(kind.about()));
     if let Err(error) = &told {
         spans::note_error(&span, error);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{handle::Handle, methods::named};
 use crate::{
     client::Client,
-    error::Result,
+    error::{About, Result},
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
@@ -113,7 +113,7 @@ impl Latch {
         match answer.code {
             code if code == yes => Ok(Some(answer.number().unwrap_or_default())),
             code if code == no => Ok(None),
-            _ => Err(self.0.conflict()),
+            _ => Err(self.0.conflict().of(About::Latch)),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     client::Client,
-    error::Result,
+    error::{About, Error, Result},
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
@@ -69,6 +69,7 @@ impl Client {
 ///   a waiter that was refused at several releases leaves a mark on the server. Then released permits are left to it. JVMs ignore the mark.
 /// * **Nobody re-enters.** Each call acquires further permits. A task that holds all permits and calls again waits for itself.
 /// * **Use a name for one kind only.** A latch, or Redisson's `RSemaphore`, of the same name is a number, too: the server cannot tell.
+///   Nor use both `a` and `{a}`: Redisson keeps the permits of both in one set, and permits whose lease has expired come back to the wrong one.
 /// * **A call for more permits than there are** waits, and so do all calls behind it in this client, until more are added.
 ///
 /// # Errors
@@ -76,7 +77,6 @@ impl Client {
 /// [`Conflict`](crate::Error::Conflict) if the key is not a semaphore. [`Unavailable`](crate::Error::Unavailable) if the server does not
 /// reply for [`outage_timeout`](crate::Builder::outage_timeout): then a change was made once or not at all, and no permit was acquired.
 /// [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or more than 10,000. Others as [`Error`](crate::Error) says.
-/// For "lock" in these messages read "permits".
 ///
 /// # Cancel safety
 ///
@@ -113,15 +113,18 @@ impl Semaphore {
         self.change("set_permits", i64::from(n), "all").await.map(|_changed| ())
     }
 
-    /// Adds so many permits, or removes them if `n` is negative. Takes none away from a holder.
+    /// Adds so many permits, or removes them if `n` is negative. Takes none away from a holder. An error if `n` has more than 32 bits.
     pub async fn add_permits(&self, n: i64) -> Result<()> {
+        if u32::try_from(n.unsigned_abs()).is_err() {
+            return Err(Error::config("permits", "a change must be at most 4,294,967,295"));
+        }
         self.change("add_permits", n, "more").await.map(|_changed| ())
     }
 
     async fn change(&self, what: &'static str, n: i64, how: &'static str) -> Result<Code> {
         match self.0.change_by(what, (&SEMAPHORE, &CHANGE), n, how).await?.code {
             code @ (Code::Granted | Code::Held) => Ok(code),
-            _ => Err(self.0.conflict()),
+            _ => Err(self.0.conflict().of(About::Permits)),
         }
     }
 
@@ -145,7 +148,7 @@ impl Semaphore {
         match answer.code {
             Code::Held => Ok(Some(answer)),
             Code::Free => Ok(None),
-            _ => Err(self.0.conflict()),
+            _ => Err(self.0.conflict().of(About::Permits)),
         }
     }
 

@@ -61,6 +61,7 @@ mod overtaken;
 mod passing;
 mod passwords;
 mod permit_processes;
+mod permits;
 mod plain_semaphore;
 mod protect;
 mod proxy;

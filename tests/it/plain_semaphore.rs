@@ -771,7 +771,7 @@ async fn it_outlives_its_master() {
     let waiting = waiter(&client, 1).await;
     let master = sentinels.master_at();
     let has_it = |server: &Server| server.ask::<Option<u32>>(&["GET", "x"]) == Some(0);
-    until("the replicas to have it", SOON, || sentinels.servers().iter().all(|server| has_it(server))).await;
+    until("the replicas to have it", SOON, || sentinels.servers().iter().all(&has_it)).await;
     sentinels.server_mut(master).crash();
     sentinels.heir_of(master).await;
     within("the release", ms(25_000), x.release(1)).await.0.expect("answered");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Moment, Outcome, Owner, Reply,
+        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner, Reply,
         Request, RequestId, Rules, Terms, Ticket,
     },
     server::Kind,
@@ -243,6 +243,47 @@ fn come_and_go(count: u64) {
     assert!(crowd.state.is_quiet());
 }
 
+/// A client of a semaphore. The server grants, renews and releases at once.
+fn replied_at_once(crowd: &mut Crowd, rules: &Rules, event: Event) {
+    let mut events = vec![event];
+    while let Some(event) = events.pop() {
+        let (now, mut actions) = (crowd.now, Vec::new());
+        crowd.state.handle(event, &mut Cx { now, config: &crowd.config, rules, actions: &mut actions });
+        for action in actions {
+            events.extend(match action {
+                Action::Send(id, Request::Acquire { .. }) => Some(Event::Replied(id, Reply::Granted(None))),
+                Action::Send(id, Request::Renew { .. }) => {
+                    Some(Event::Replied(id, Reply::Kept { admits: false, left: None }))
+                }
+                Action::Send(id, _) => Some(Event::Replied(id, Reply::Released { receivers: 0 })),
+                Action::Notify(ticket, Outcome::Acquired) => Some(Event::Seen(ticket)),
+                _ => None,
+            });
+        }
+        std::hint::black_box(crowd.state.due(&crowd.config)); // as the driver does after each event
+    }
+}
+
+/// So many holds of permits at once: acquired one by one, renewed at one moment, looked at, and released one by one.
+fn hold_permits(count: u64) {
+    let mut crowd = Crowd { state: state_of(Kind::Plain), ..Crowd::new() };
+    let rules = Rules { joins: false, has_marks: true, ..RULES };
+    for n in 1..=count {
+        let terms = Terms { mode: Mode::Shared, permits: 2, ..Terms::default() };
+        let acquire = Event::Acquire { ticket: Ticket(n), owner: Owner(n), terms, limit: Limit::Forever };
+        replied_at_once(&mut crowd, &rules, acquire);
+    }
+    crowd.now = crowd.now + ms(9_500);
+    let until = crowd.state.certain_until(Ticket(1), crowd.now).expect("held");
+    replied_at_once(&mut crowd, &rules, Event::Due);
+    assert_eq!((crowd.state.guarded(Mode::Shared), crowd.state.holds().count()), (count as usize, count as usize));
+    for n in 1..=count {
+        assert!(crowd.state.certain_until(Ticket(n), crowd.now).expect("held") > until, "renewed");
+        replied_at_once(&mut crowd, &rules, Event::Unlock(Ticket(n)));
+    }
+    assert!(crowd.state.is_quiet());
+}
+
 /// The time for which this thread has run, so that other work of the machine does not count. Without Linux, the time that has passed.
 fn time_of(work: impl Fn()) -> Duration {
     let began = Instant::now();
@@ -266,5 +307,15 @@ fn the_cost_of_a_crowd_is_linear() {
     let few = best(&|| (0..10).for_each(|_| come_and_go(1_000)));
     let many = best(&|| come_and_go(10_000));
     println!("10 times 1,000 waiters: {few:?}, 10,000 waiters: {many:?}");
+    assert!(many < few * 4, "{few:?}, {many:?}");
+}
+
+/// A client may hold thousands of permits, each by a call of its own.
+#[test]
+fn the_cost_of_many_holds_is_linear() {
+    let best = |work: &dyn Fn()| (0..3).map(|_| time_of(work)).min().expect("three");
+    let few = best(&|| (0..10).for_each(|_| hold_permits(300)));
+    let many = best(&|| hold_permits(3_000));
+    println!("10 times 300 holds: {few:?}, 3,000 holds: {many:?}");
     assert!(many < few * 4, "{few:?}, {many:?}");
 }

@@ -703,6 +703,20 @@ fn a_grant_for_another_number_is_released() {
     assert_eq!((world.server.free, &world.clients[0].guards), (ALL - 1, &BTreeMap::from([(2, 1)])));
 }
 
+/// The server may have lost its data.
+#[test]
+fn a_reconnection_confirms_all_holds_at_once() {
+    let mut world = held_and_wanted(2, 4);
+    world.look(0);
+    world.feed(0, Event::Message(Channel::Name)); // nothing is to be done about the hold
+    world.settle();
+    world.server.free += 2;
+    world.server.taken.clear();
+    world.feed(0, Event::Reconnected);
+    let is_renewal = |request: &Request| matches!(request, Request::Renew { .. });
+    assert!(world.clients[0].there.iter().any(|(_, request)| is_renewal(request)));
+}
+
 /// A plain semaphore with one client, whose waiters want so many permits. What they acquire they have not seen.
 fn plain_waiters(permits: &[u16]) -> World {
     let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };

@@ -30,6 +30,12 @@ return serve(function(k, a)
     end
     return string.format('busy %.0f ', till)
   end
+  -- As in Redisson: if the semaphore expires, so do they. All that may be refused comes before the first change.
+  local lasts = redis.call('PTTL', semaphore)
+  redis.call('ZADD', taken, 'XX', '0', NO_PERMIT)
+  if lasts > 0 then
+    redis.call('PEXPIRE', taken, lasts)
+  end
   -- Others that the mark kept out may take the rest.
   if waiter == id then
     if free > missing and publish ~= '' then
@@ -37,30 +43,16 @@ return serve(function(k, a)
     end
     redis.call('DEL', mark)
   end
-  -- As in Redisson: if the semaphore expires, so do they.
-  local lasts = redis.call('PTTL', semaphore)
   if missing > 0 then
     add(semaphore, -missing)
   end
-  local done, why = pcall(function()
-    for n = 0, wanted - 1 do
-      if not scores[n] or scores[n] < ends then
-        redis.call('ZADD', taken, string.format('%.0f', ends), permit(n))
-      end
+  for n = 0, wanted - 1 do
+    if not scores[n] or scores[n] < ends then
+      redis.call('ZADD', taken, string.format('%.0f', ends), permit(n))
     end
-    if lasts > 0 then
-      redis.call('PEXPIRE', taken, lasts)
-    end
-  end)
-  if not done then
-    -- Not permitted: it takes none.
-    for n = 0, wanted - 1 do
-      if not scores[n] then
-        redis.call('ZREM', taken, permit(n))
-      end
-    end
-    add(semaphore, missing)
-    error(why, 0)
+  end
+  if lasts > 0 then
+    redis.call('PEXPIRE', taken, lasts)
   end
   return 'granted'
 end)

@@ -2,6 +2,9 @@
 -- set: 16 bytes each, with the time at which the permit ends (server's clock, in ms; 922337203685477: never).
 -- The id of a hold is 28 hex digits, and 4 more with the number of its permits. A permit is the 14 bytes of the id, and 2 with its number.
 
+-- Never a member. Commands about it change nothing, and show whether the user may call them.
+local NO_PERMIT = 'none'
+
 -- The server's clock, in ms.
 local function clock()
   local time = redis.call('TIME')
@@ -12,7 +15,8 @@ end
 local function free_permits(semaphore)
   local text = redis.call('GET', semaphore)
   if text then
-    return string.find(text, '^%-?%d+$') and tonumber(text) or false
+    local is_number = text == '0' or string.find(text, '^%-?[1-9]%d*$') -- as INCRBY reads it
+    return is_number and tonumber(text) or false
   end
 end
 
@@ -35,36 +39,31 @@ local function add(semaphore, permits)
   redis.call('INCRBY', semaphore, string.format('%.0f', permits))
 end
 
--- Returns these permits, and publishes how many are free then. `back` has the permits and their ends. It publishes before, as the release
--- of a lock does. The removal comes first, because a server without memory permits it. If the user may not do the rest, nothing changes.
+-- Returns these permits, and publishes how many are free then. It publishes before, as the release of a lock does. If the user may not do the
+-- rest, nothing changes: the first removal finds nothing, and shows that the others are permitted. A server without memory permits the
+-- addition only after a removal. Without a semaphore (`free` is nil), the permits are removed, and nothing is added.
 -- Returns the number of free permits, and the number of clients that received the message.
 local function give_back(semaphore, taken, free, back, publish, channel)
   local told = 0
   if #back == 0 then
     return free, told
   end
-  free = free + #back
-  if free > 0 and publish ~= '' then
+  free = free and free + #back
+  if free and free > 0 and publish ~= '' then
     told = redis.call(publish, channel, string.format('%.0f', free))
   end
-  for _, one in ipairs(back) do
-    redis.call('ZREM', taken, one[1])
+  redis.call('ZREM', taken, NO_PERMIT)
+  if free then
+    add(semaphore, #back)
   end
-  local added, why = pcall(add, semaphore, #back)
-  if not added then
-    for _, one in ipairs(back) do
-      redis.call('ZADD', taken, one[2], one[1])
-    end
-    error(why, 0)
+  for _, permit in ipairs(back) do
+    redis.call('ZREM', taken, permit)
   end
   return free, told
 end
 
 -- Returns all permits whose time is over, and the number of free permits.
 local function reap(semaphore, taken, free, now, publish, channel)
-  local over, back = redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now)), {}
-  for n, permit in ipairs(over) do
-    back[n] = { permit, '0' }
-  end
-  return (give_back(semaphore, taken, free, back, publish, channel))
+  local over = redis.call('ZRANGEBYSCORE', taken, '-inf', string.format('%.0f', now))
+  return (give_back(semaphore, taken, free, over, publish, channel))
 end

@@ -1,7 +1,8 @@
 -- Returns permits of a hold, all but so many, and removes the mark of its waiter. Safe to run twice. Publishes the number of free permits.
 -- KEYS   semaphore, permits taken, the mark
 -- ARGV   nonce, hold id, (unused), number of permits to keep, publish command ('': publish nothing), channel
--- Reply  released, number of clients that received the message | gone, the same: the permits were not there, or their time was over
+-- Reply  released, number of clients that received the message | gone, the same: the permits were not there, or their time was over, or there is
+--        no semaphore
 --        conflict: not a semaphore
 return serve(function(k, a)
   local semaphore, taken, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
@@ -11,12 +12,10 @@ return serve(function(k, a)
     return 'conflict'
   end
   local taken_now, permit = permits_of(ARGV[a + 2])
-  local back, told = {}, 0
-  local first = free and ends_of(taken, permit(0))
+  local back, told, first = {}, 0, ends_of(taken, permit(0))
   for n = tonumber(ARGV[a + 4]), taken_now - 1 do
-    local ends = free and ends_of(taken, permit(n))
-    if ends then
-      back[#back + 1] = { permit(n), string.format('%.0f', ends) }
+    if ends_of(taken, permit(n)) then
+      back[#back + 1] = permit(n)
     end
   end
   free, told = give_back(semaphore, taken, free, back, publish, channel)
@@ -26,5 +25,5 @@ return serve(function(k, a)
     end
     redis.call('DEL', mark)
   end
-  return string.format('%s %.0f', first and first > now and 'released' or 'gone', told)
+  return string.format('%s %.0f', free and first and first > now and 'released' or 'gone', told)
 end)

@@ -2,17 +2,26 @@
 -- back. All permits of a hold have one end.
 -- KEYS   semaphore, permits taken
 -- ARGV   nonce, hold id, lease ms or 0, (unused), number of its permits
--- Reply  kept | gone: the permits are not there, or their time is over
+-- Reply  kept | gone: the permits are not there, or their time is over, or there is no semaphore
 return serve(function(k, a)
-  local taken, now, lease = KEYS[k + 2], clock(), tonumber(ARGV[a + 3])
+  local taken, now, lease, lasts = KEYS[k + 2], clock(), tonumber(ARGV[a + 3]), redis.call('PTTL', KEYS[k + 1])
   local _, permit = permits_of(ARGV[a + 2])
   local ends = ends_of(taken, permit(0))
-  if not ends or ends <= now then
+  if not ends or ends <= now or lasts == -2 then
     return 'gone'
   end
-  if lease > 0 and now + lease > ends then
+  local function extend()
     for n = 0, tonumber(ARGV[a + 5]) - 1 do
       redis.call('ZADD', taken, 'XX', string.format('%.0f', now + lease), permit(n))
+    end
+  end
+  if lease > 0 and now + lease > ends then
+    if not pcall(extend) then
+      redis.call('ZREM', taken, NO_PERMIT) -- a server without memory permits it only after a removal
+      extend()
+    end
+    if lasts > 0 then
+      redis.call('PEXPIRE', taken, lasts) -- the time of the semaphore may be longer now
     end
   end
   return 'kept'

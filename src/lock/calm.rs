@@ -1,0 +1,121 @@
+//! Ids of permits that need no attention before a time, a reply or a call. A client may have thousands of them. So each is found by an index,
+//! and one event costs the same however many there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    hold::Holders,
+    on_server::OnServer,
+    server_hold::ServerHold,
+    types::{Moment, RequestId, Ticket},
+};
+
+/// Locks have none, and need no memory for them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Calm(Option<Box<Index>>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Index {
+    last: u64,
+    all: BTreeMap<u64, Entry>,
+    due: BTreeSet<(Moment, u64)>,
+    guards: BTreeMap<Ticket, u64>,
+    requests: BTreeMap<RequestId, u64>,
+    held: usize,
+    at_first_try: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Entry {
+    one: OnServer,
+    due: Option<Moment>,
+    request: Option<RequestId>,
+}
+
+impl Calm {
+    /// It may wait until `due`, for the reply to `request`, and for a call of its guards.
+    pub(crate) fn put(&mut self, one: OnServer, due: Option<Moment>, request: Option<RequestId>) {
+        let index = self.0.get_or_insert_default();
+        index.last += 1;
+        let key = index.last;
+        index.due.extend(due.map(|due| (due, key)));
+        index.requests.extend(request.map(|request| (request, key)));
+        index.guards.extend(guards(&one).map(|guard| (guard, key)));
+        index.count(&one, 1);
+        index.all.insert(key, Entry { one, due, request });
+    }
+
+    pub(crate) fn take_due(&mut self, now: Moment) -> impl Iterator<Item = OnServer> + '_ {
+        std::iter::from_fn(move || {
+            let index = self.0.as_mut()?;
+            let (_, key) = index.due.first().copied().filter(|(due, _)| *due <= now)?;
+            index.take(key)
+        })
+    }
+
+    pub(crate) fn take_with(&mut self, guard: Ticket) -> Option<OnServer> {
+        let index = self.0.as_mut()?;
+        index.take(*index.guards.get(&guard)?)
+    }
+
+    pub(crate) fn take_awaiting(&mut self, request: RequestId) -> Option<OnServer> {
+        let index = self.0.as_mut()?;
+        index.take(*index.requests.get(&request)?)
+    }
+
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = OnServer> + use<> {
+        let index = self.0.take();
+        index.into_iter().flat_map(|index| index.all.into_values()).map(|entry| entry.one)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|index| index.all.is_empty())
+    }
+
+    pub(crate) fn due(&self) -> Option<Moment> {
+        self.0.as_ref()?.due.first().map(|(due, _)| *due)
+    }
+
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&ServerHold, &Holders)> {
+        self.0.iter().flat_map(|index| index.all.values()).filter_map(|entry| held(&entry.one))
+    }
+
+    pub(crate) fn held_with(&self, guard: Ticket) -> Option<(&ServerHold, &Holders)> {
+        let index = self.0.as_ref()?;
+        held(&index.all[index.guards.get(&guard)?].one)
+    }
+
+    /// The number of holds.
+    pub(crate) fn held_count(&self) -> usize {
+        self.0.as_ref().map_or(0, |index| index.held)
+    }
+
+    /// The number of releases, and of those at their first try.
+    pub(crate) fn releasing(&self) -> (usize, usize) {
+        self.0.as_ref().map_or((0, 0), |index| (index.all.len() - index.held, index.at_first_try))
+    }
+}
+
+impl Index {
+    fn take(&mut self, key: u64) -> Option<OnServer> {
+        let Entry { one, due, request } = self.all.remove(&key)?;
+        due.inspect(|due| _ = self.due.remove(&(*due, key)));
+        request.inspect(|request| _ = self.requests.remove(request));
+        guards(&one).for_each(|guard| _ = self.guards.remove(&guard));
+        self.count(&one, -1);
+        Some(one)
+    }
+
+    fn count(&mut self, one: &OnServer, by: isize) {
+        self.held = self.held.saturating_add_signed(if held(one).is_some() { by } else { 0 });
+        self.at_first_try = self.at_first_try.saturating_add_signed(if one.is_at_first_try() { by } else { 0 });
+    }
+}
+
+fn held(one: &OnServer) -> Option<(&ServerHold, &Holders)> {
+    if let OnServer::Held(server, holders) = one { Some((server, holders)) } else { None }
+}
+
+fn guards(one: &OnServer) -> impl Iterator<Item = Ticket> + '_ {
+    held(one).into_iter().flat_map(|(_, holders)| holders.guards())
+}
