@@ -77,7 +77,10 @@ impl PlainSemaphore {
         let owed = wait(self.0.acquire_owed(n))?;
         let value = work();
         // An error only where this thread cannot wait. Then dropping it has released them in the background.
-        let _ = wait(async { Ok(owed.release_after_work().await) });
+        let _ = wait(async {
+            owed.release_after_work().await;
+            Ok(())
+        });
         Ok(value)
     }
 
