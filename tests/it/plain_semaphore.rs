@@ -2,10 +2,10 @@
 
 use std::{
     fs,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -49,6 +49,27 @@ async fn waiter(client: &Client, n: u32) -> Waiting {
     })
     .await;
     waiting
+}
+
+/// Work that has acquired so many, and never ends.
+async fn begin_work(
+    x: &PlainSemaphore,
+    n: u32,
+) -> Pin<Box<impl Future<Output = leasehold::Result<()>> + Send + use<>>> {
+    let begun = Arc::new(AtomicBool::new(false));
+    let mut working = Box::pin({
+        let (x, begun) = (x.clone(), Arc::clone(&begun));
+        async move {
+            let work = async || {
+                begun.store(true, Ordering::SeqCst);
+                std::future::pending().await
+            };
+            x.with(n, work).await
+        }
+    });
+    let works = || poll_once(working.as_mut()).is_pending() && begun.load(Ordering::SeqCst);
+    until("it to work", SOON, works).await;
+    working
 }
 
 async fn got(waiting: Waiting, limit: Duration) {
@@ -515,12 +536,15 @@ async fn a_release_that_has_begun_goes_on() {
         released += i64::from(times > 0);
         clean(&server, &client, 100 + released).await;
     }
-    let proxy = before(&server);
-    let behind = behind(&proxy, |builder| builder).await;
-    proxy.rule(Rule::new(script(&server, "change"), Fault::Cut(Way::Back)));
-    poll_and_drop(1, behind.plain_semaphore("x").release(1)).await;
-    until("the cut", SOON, || proxy.is_spent()).await;
-    clean(&server, &behind, 101 + released).await;
+    for way in [Way::There, Way::Back] {
+        let proxy = before(&server);
+        let behind = behind(&proxy, |builder| builder).await;
+        proxy.rule(Rule::new(script(&server, "change"), Fault::Cut(way)));
+        poll_and_drop(1, behind.plain_semaphore("x").release(1)).await;
+        until("the cut", SOON, || proxy.is_spent()).await;
+        released += 1;
+        clean(&server, &behind, 100 + released).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -541,11 +565,7 @@ async fn work_is_followed_by_a_release() {
     });
     assert!(panicking.await.is_err());
     clean(&server, &client, 3).await;
-    let mut working = Box::pin({
-        let x = x.clone();
-        async move { x.with(2, std::future::pending::<()>).await }
-    });
-    until("it to work", SOON, || poll_once(working.as_mut()).is_pending() && free(&server) == 1).await;
+    let working = begin_work(&x, 2).await;
     std::thread::spawn(move || drop(working)).join().expect("no panic");
     clean(&server, &client, 3).await;
     let _: u32 = server.ask(&["DEL", "x"]);
@@ -580,10 +600,7 @@ async fn closing_ends_calls_and_waits_for_releases() {
         let client = plain(&server).await;
         let x = semaphore(&client, 3).await;
         x.acquire(1).await.expect("free");
-        let waiting = waiter(&client, 3).await;
-        let mut working = Box::pin(x.with(2, std::future::pending::<()>));
-        waiting.abort();
-        until("it to work", SOON, || poll_once(working.as_mut()).is_pending() && free(&server) == 0).await;
+        let working = begin_work(&x, 2).await;
         let waiting = waiter(&client, 1).await;
         drop(working);
         let closed = if shuts_down { client.shutdown(SOON).await } else { client.close().await };
@@ -596,6 +613,25 @@ async fn closing_ends_calls_and_waits_for_releases() {
     }
 }
 
+/// A release takes long to arrive, and the client is closed meanwhile.
+#[tokio::test]
+async fn closing_waits_for_a_slow_release() {
+    let server = Server::start();
+    for shuts_down in [false, true] {
+        let _: u32 = server.ask(&["DEL", "x"]);
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder).await;
+        let x = semaphore(&client, 3).await;
+        let working = begin_work(&x, 2).await;
+        proxy.rule(Rule::new(script(&server, "change"), Fault::Delay(Way::There, ms(400))));
+        drop(working);
+        assert_eq!(client.stats().now.releasing, 1);
+        let closed = if shuts_down { client.shutdown(SOON).await } else { client.close().await };
+        closed.expect("answered");
+        assert_eq!(free(&server), 3);
+    }
+}
+
 /// The client is dropped with its last handle, and a release that has begun is sent before that.
 #[tokio::test]
 async fn the_last_handle_waits_for_releases() {
@@ -603,12 +639,8 @@ async fn the_last_handle_waits_for_releases() {
     let other = plain(&server).await;
     let _x = semaphore(&other, 3).await;
     let client = plain(&server).await;
-    let mut working = Box::pin({
-        let x = client.plain_semaphore("x");
-        async move { x.with(2, std::future::pending::<()>).await }
-    });
+    let working = begin_work(&client.plain_semaphore("x"), 2).await;
     drop(client);
-    until("it to work", SOON, || poll_once(working.as_mut()).is_pending() && free(&server) == 1).await;
     drop(working);
     until("its release", SOON, || free(&server) == 3).await;
 }
@@ -621,8 +653,7 @@ fn the_end_of_the_runtime_ends_calls() {
     let client = first.block_on(client(&server, |builder: Builder| builder.own_thread(false)));
     runtime().expect("a runtime").block_on(async {
         let x = semaphore(&client, 1).await;
-        let mut working = Box::pin(x.with(1, std::future::pending::<()>));
-        until("it to work", SOON, || poll_once(working.as_mut()).is_pending() && free(&server) == 0).await;
+        let working = begin_work(&x, 1).await;
         let waiting = waiter(&client, 1).await;
         first.shutdown_background();
         let ended = within("its end", SOON, waiting).await.0.expect("no panic");
@@ -771,7 +802,7 @@ async fn it_outlives_its_master() {
     let waiting = waiter(&client, 1).await;
     let master = sentinels.master_at();
     let has_it = |server: &Server| server.ask::<Option<u32>>(&["GET", "x"]) == Some(0);
-    until("the replicas to have it", SOON, || sentinels.servers().iter().all(&has_it)).await;
+    until("the replicas to have it", SOON, || sentinels.servers().iter().all(has_it)).await;
     sentinels.server_mut(master).crash();
     sentinels.heir_of(master).await;
     within("the release", ms(25_000), x.release(1)).await.0.expect("answered");
