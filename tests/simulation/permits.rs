@@ -674,6 +674,15 @@ fn a_waiter_requests_as_soon_as_a_part_is_released() {
 }
 
 #[test]
+fn a_waiter_requests_as_soon_as_a_hold_of_its_client_is_released() {
+    let mut world = held_and_wanted(4, 2);
+    world.clients[0].guards.remove(&1);
+    world.feed(0, Event::Dropped(Ticket(1)));
+    world.settle();
+    assert_eq!((world.server.free, &world.clients[0].guards), (ALL - 2, &BTreeMap::from([(2, 2)])));
+}
+
+#[test]
 fn a_waiter_for_fewer_permits_requests_as_soon_as_it_is_first() {
     let mut world = held_and_wanted(3, 4);
     let terms = Terms { mode: Mode::Shared, permits: 2, ..Terms::default() };
