@@ -245,8 +245,7 @@ impl HeldLock {
         for (task, runtime) in tasks.iter_mut().zip(runtimes) {
             let is_watched = task.as_ref().is_some_and(|task| !task.is_finished());
             if let Some(runtime) = runtime.filter(|_| !is_watched) {
-                let (shared, token, reason) =
-                    (self.shared.clone(), watch.token.clone(), Arc::clone(&watch.reason));
+                let (shared, token, reason) = (self.shared.clone(), watch.token.clone(), Arc::clone(&watch.reason));
                 let watching = runtime.spawn(async move {
                     if let Some(lost) = shared.lost_or_released().await {
                         reason.get_or_init(|| lost);

@@ -18,8 +18,7 @@ use crate::lock::{
 const ALL: i64 = 5;
 const WATCHDOG: Duration = ms(1_000);
 const MARK: Duration = ms(3_000);
-pub(crate) const RULES: Rules =
-    Rules { passes_on: false, has_marks: true, joins: false, has_leases: true, sure: None };
+pub(crate) const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, has_leases: true, sure: None };
 /// The lease of a hold of a plain semaphore, until its caller keeps it.
 const RECEIPT: Duration = ms(90_000);
 
