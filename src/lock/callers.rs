@@ -67,6 +67,7 @@ impl LockState {
     pub(crate) fn keep(&mut self, ticket: Ticket, now: Moment) -> bool {
         let is_held = self.certain_until(ticket, now).is_some();
         if is_held {
+            drop(self.calm.take_with(ticket));
             self.on_server.retain(|one| !matches!(one, OnServer::Held(_, holders) if holders.has(ticket)));
             self.time_to_see = TIME_TO_SEE;
         }
