@@ -66,6 +66,10 @@ impl Deployment {
         send(&self.node, script, part, way).await
     }
 
+    pub(super) async fn send_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+        self.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
+    }
+
     pub(super) fn connection_of(&self, key: &str) -> usize {
         self.node.connection_of(key)
     }
