@@ -4,9 +4,9 @@
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
-    Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard, Held,
-    Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PlainSemaphore, PubSub,
-    Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid,
+    About, Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard,
+    Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PlainSemaphore,
+    PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid,
     WriteGuard,
 };
 
@@ -48,6 +48,7 @@ fn types() {
     shared::<CancellationToken>();
     shared::<Client>();
     shared::<Credentials>();
+    shared::<About>();
     shared::<Error>();
     shared::<FairLock>();
     shared::<FencedGuard>();

@@ -62,7 +62,7 @@ impl PlainSemaphore {
         wait(self.0.try_acquire_for(n, limit))
     }
 
-    /// Releases `n` permits. It does not matter which process acquired them.
+    /// Releases `n` permits, which any thread or process may have acquired.
     pub fn release(&self, n: u32) -> Result<()> {
         wait(self.0.release(n))
     }

@@ -1,4 +1,4 @@
-//! The plain semaphore: Redisson's `RSemaphore`, byte for byte in Redis. A bare counter: the server does not know the holders of permits.
+//! The plain semaphore: Redisson's `RSemaphore`, byte for byte in Redis. A bare counter: the server knows no holders.
 
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ impl PlainSemaphore {
         self.0.keep_permits(&PLAIN, n, what, limit).await
     }
 
-    /// Releases `n` permits. It does not matter which process acquired them. Once this has begun, it goes on in the background if you drop the future.
+    /// Releases `n` permits, which any task or process may have acquired. Once this has begun, it goes on in the background if you drop the future.
     ///
     /// # Errors
     ///

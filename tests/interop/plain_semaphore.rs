@@ -26,21 +26,22 @@ fn listening(server: &Server, name: &str) -> usize {
 
 /// A task waits for so many, and a thread of the JVM, in processes that the server notifies.
 async fn ours_waits(server: &Server, semaphore: &PlainSemaphore, n: u32) -> JoinHandle<leasehold::Result<()>> {
-    let (name, before) = (semaphore.name().to_owned(), listening(server, semaphore.name()));
+    let name = semaphore.name().to_owned();
+    until("the last waiter to have left", 10 * SOON, || listening(server, &name) == 0).await;
     let waiting = tokio::spawn({
         let semaphore = semaphore.clone();
         async move { semaphore.acquire(n).await }
     });
-    until("it to listen", 10 * SOON, || listening(server, &name) > before).await;
+    until("it to listen", 10 * SOON, || listening(server, &name) == 1).await;
     tokio::time::sleep(ms(100)).await; // it has looked once more
     assert!(!waiting.is_finished());
     waiting
 }
 
 async fn theirs_waits(server: &Server, jvm: &Jvm, command: &str, name: &str) -> Asked {
-    let before = listening(server, name);
+    until("the last waiter to have left", 10 * SOON, || listening(server, name) == 0).await;
     let waiting = jvm.ask(jvm.thread(), command);
-    until("it to listen", 10 * SOON, || listening(server, name) > before).await;
+    until("it to listen", 10 * SOON, || listening(server, name) == 1).await;
     tokio::time::sleep(ms(100)).await;
     assert!(!waiting.is_answered());
     waiting

@@ -5,6 +5,7 @@ import static java.util.concurrent.TimeUnit.MILLISECONDS;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RFencedLock;
@@ -90,7 +91,7 @@ final class Commands {
             case "addPermits" -> counter.addPermits((int) number(words, 2));
             case "acquire" -> counter.acquire((int) number(words, 2));
             case "tryAcquire" -> {
-                return counter.tryAcquire((int) number(words, 2), number(words, 3), MILLISECONDS);
+                return counter.tryAcquire((int) number(words, 2), Duration.ofMillis(number(words, 3)));
             }
             case "drain" -> {
                 return counter.drainPermits();
