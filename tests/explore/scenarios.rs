@@ -375,14 +375,17 @@ fn watch_over(clients: &[&Client], idle: u64, soon: Duration) -> world::Watch {
 
 async fn until(limit: Duration, is_so: impl Fn() -> bool) -> bool {
     let (end, mut pause) = (now() + limit, Duration::from_millis(10));
-    while !is_so() {
-        if now() >= end {
+    loop {
+        let is_over = now() >= end; // first: time may pass before the look
+        if is_so() {
+            return true;
+        }
+        if is_over {
             return false;
         }
         sleep(pause).await;
         pause *= 2;
     }
-    true
 }
 
 /// In the end nothing is left, neither here nor on the server: before any lease could have ended it, unless requests were given up because
