@@ -156,10 +156,10 @@ impl PlainSemaphore {
         self.owed(n)?.release().await
     }
 
-    /// The same as `acquire`. The caller must keep its result.
+    /// The same as `acquire`. The permits are released when the caller drops the result.
     pub(crate) async fn acquire_owed(&self, n: u32) -> Result<OwedPermits> {
-        let owed = self.acquire(n).await.map(|()| self.owed(n));
-        owed.flatten()
+        self.acquire(n).await?;
+        self.owed(n)
     }
 
     fn owed(&self, n: u32) -> Result<OwedPermits> {
