@@ -155,7 +155,7 @@ async fn a_writing_that_was_lost_ends_after_its_owners_reading() {
     let lock = one.rw_lock("x").owner(&Owner::new());
     for capped in [true, false] {
         let writing = lock.clone().lease(ms(1_000));
-        let writing = if capped { writing.max_hold(ms(100)) } else { writing };
+        let writing = if capped { writing.max_hold(ms(600)) } else { writing };
         let writing = writing.write().await.expect("free");
         let reading = lock.read().await.expect("below its own writing");
         reading.unlock().await.expect("ours");
