@@ -1,6 +1,6 @@
 //! leasehold: one client for the process and each server, default settings. Several servers are a quorum.
 
-use leasehold::{FairLock, Guard, Permits, Quorum, QuorumGuard, QuorumLock, RwLock, Semaphore, WriteGuard};
+use leasehold::{FairLock, Guard, Permits, PlainSemaphore, Quorum, QuorumGuard, QuorumLock, RwLock, Semaphore, WriteGuard};
 use peers::{Args, Kind, Outcome, PERMITS};
 
 #[derive(Clone)]
@@ -23,6 +23,7 @@ enum OfKind {
     Fair(FairLock),
     Quorum(QuorumLock),
     Semaphore(Semaphore),
+    Plain(PlainSemaphore),
 }
 
 enum Held {
@@ -30,6 +31,7 @@ enum Held {
     Write(WriteGuard),
     Quorum(QuorumGuard),
     Permits(Permits),
+    Plain(PlainSemaphore),
 }
 
 impl peers::Client for Client {
@@ -55,8 +57,8 @@ impl peers::Client for Client {
             (Kind::Read, _) => OfKind::Read(self.client.rw_lock(name)),
             (Kind::Write, _) => OfKind::Write(self.client.rw_lock(name)),
             (Kind::Fair, _) => OfKind::Fair(self.client.fair_lock(name)),
-            // Each permit has a lease; there is no other semaphore.
-            (Kind::Permits | Kind::Counter, _) => OfKind::Semaphore(self.client.semaphore(name)),
+            (Kind::Permits, _) => OfKind::Semaphore(self.client.semaphore(name)),
+            (Kind::Counter, _) => OfKind::Plain(self.client.plain_semaphore(name)),
         };
         Lock { lock, held: None }
     }
@@ -66,8 +68,10 @@ impl peers::Client for Client {
     }
 
     async fn prepare(&self, name: &str) -> Outcome<()> {
-        if let Kind::Permits | Kind::Counter = self.kind {
-            self.client.semaphore(name).set_permits(PERMITS).await?;
+        match self.kind {
+            Kind::Permits => self.client.semaphore(name).set_permits(PERMITS).await?,
+            Kind::Counter => _ = self.client.plain_semaphore(name).try_set_permits(PERMITS).await?,
+            _ => {}
         }
         Ok(())
     }
@@ -94,6 +98,10 @@ impl peers::Lock for Lock {
             OfKind::Fair(lock) => Held::Guard(lock.lock().await?),
             OfKind::Quorum(lock) => Held::Quorum(lock.lock().await?),
             OfKind::Semaphore(semaphore) => Held::Permits(semaphore.acquire(1).await?),
+            OfKind::Plain(semaphore) => {
+                semaphore.acquire(1).await?;
+                Held::Plain(semaphore.clone())
+            }
         });
         Ok(())
     }
@@ -104,6 +112,7 @@ impl peers::Lock for Lock {
             Held::Write(guard) => guard.unlock().await?,
             Held::Quorum(guard) => guard.unlock().await?,
             Held::Permits(permits) => permits.release().await?,
+            Held::Plain(semaphore) => semaphore.release(1).await?,
         }
         Ok(())
     }
