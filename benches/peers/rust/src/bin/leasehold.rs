@@ -1,6 +1,8 @@
 //! leasehold: one client for the process and each server, default settings. Several servers are a quorum.
 
-use leasehold::{FairLock, Guard, Permits, PlainSemaphore, Quorum, QuorumGuard, QuorumLock, RwLock, Semaphore, WriteGuard};
+use leasehold::{
+    FairLock, Guard, Permits, PlainSemaphore, Quorum, QuorumGuard, QuorumLock, RwLock, Semaphore, WriteGuard,
+};
 use peers::{Args, Kind, Outcome, PERMITS};
 
 #[derive(Clone)]
