@@ -354,7 +354,9 @@ pub(crate) mod kept {
         assert!(!guard.is_lost() && server.pttl("x") > 0);
         guard.check().await.expect("ours");
         guard.extend(ms(60_000)).await.expect("ours");
-        assert!(server.pttl("x") > 50_000 && guard.remaining() > ms(20_000));
+        assert!(server.pttl("x") > 50_000);
+        // A reader whose request took longer than the one before cannot know from its reply that no JVM has shortened the lease.
+        until("a reply that shows it", ms(5_000), || guard.remaining() > ms(20_000)).await;
         guard.unlock().await.expect("ours");
         clean(&server, &client).await;
     }
