@@ -171,7 +171,7 @@ impl LockState {
                 hold.left(cx);
                 server.confirm_for_all(reentry.take_waiters(), cx.now);
                 match self.wanted {
-                    Wanted::One(_) => self.pass_or_release_exclusive(server, &hold, may_pass, waiter, cx),
+                    Wanted::One(_) => self.pass_or_release_one(server, &hold, may_pass, waiter, cx),
                     Wanted::Places(_) => self.release_for(waiter, server, &hold, cx), // the server decides which waiter is next
                 }
             }
@@ -182,7 +182,7 @@ impl LockState {
         }
     }
 
-    fn pass_or_release_exclusive(
+    fn pass_or_release_one(
         &mut self,
         mut server: ServerHold,
         hold: &Hold,
@@ -190,17 +190,17 @@ impl LockState {
         waiter: Option<ConfirmWaiter>,
         cx: &mut Cx<'_>,
     ) {
-        let may_stay = self.others.permit_turn(cx.now, cx.config) && server.not_before <= cx.now && server.count == 1;
+        let may_stay = self.others.permit_turn(cx.now, cx.config) && server.not_before <= cx.now;
         let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config) && !self.is_disputed(&server);
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
         match self.queue.first().map(|(_, next)| next.terms) {
-            Some(next) if next.mode == Mode::Exclusive && may_pass && next.accepts_any_hold() => {
+            Some(next) if may_pass && server.suits(&next) => {
                 server.confirm_for(waiter, cx.now);
                 hold.ended(None, cx);
                 self.others.took_turn(cx.now);
                 self.grant(server, cx.now, cx);
             }
-            Some(next) if next.mode == Mode::Exclusive && may_stay && self.held().next().is_none() => {
+            Some(next) if next.mode == Mode::Exclusive && may_stay && server.is_last() && !self.has_held() => {
                 self.others.took_turn(cx.now);
                 let (to, lease) = (self.numbers.hold(), next.requested_lease(cx.config));
                 let mut hand_over = HandOver::new(server, hold, (to, lease), cx);

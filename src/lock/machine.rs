@@ -218,20 +218,15 @@ impl LockState {
     /// The next waiter acquires an id that rests, or the id is released for it.
     fn use_resting(&mut self, cx: &mut Cx<'_>) {
         let Some((_, next)) = self.next_waiter() else { return };
-        let Some(at) = self.on_server.iter().position(|one| matches!(one, OnServer::Resting(..))) else { return };
-        if self.on_server[at].may_admit(next, cx.now) {
+        let (terms, mut rests) = (next.terms, self.on_server.iter().filter(|one| matches!(one, OnServer::Resting(..))));
+        if rests.any(|one| one.may_admit(next, cx.now)) {
             return; // a reader, at the next confirmation
         }
-        let accepts = next.mode() == Mode::Exclusive && next.terms.accepts_any_hold();
-        match self.on_server.swap_remove(at) {
-            OnServer::Resting(mut server, waiters, _) if accepts && server.mode() == Mode::Exclusive => {
-                server.confirm_for_all(waiters, cx.now);
-                self.grant(server, cx.now, cx);
-            }
-            other => {
-                self.put(other);
-                self.release_all_resting(cx);
-            }
+        let suits = |one: &OnServer| matches!(one, OnServer::Resting(server, ..) if server.suits(&terms));
+        let Some(at) = self.on_server.iter().position(suits) else { return self.release_all_resting(cx) };
+        if let OnServer::Resting(mut server, waiters, _) = self.on_server.swap_remove(at) {
+            server.confirm_for_all(waiters, cx.now);
+            self.grant(server, cx.now, cx);
         }
     }
 

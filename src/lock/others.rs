@@ -25,6 +25,8 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 pub(crate) struct OtherClients {
     /// Another client received the last message about a release, or may have.
     pub(crate) may_wait: bool,
+    /// The next permits that are released are needed elsewhere, by the last reply.
+    claimed: bool,
     row: Option<Row>,
     debt: Option<Debt>,
     /// Pauses in a row in which no other process acquired the lock.
@@ -50,7 +52,15 @@ struct Debt {
 
 impl OtherClients {
     pub(crate) fn new() -> OtherClients {
-        OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO }
+        OtherClients {
+            may_wait: true,
+            claimed: false,
+            row: None,
+            debt: None,
+            in_vain: 0,
+            releases: 0,
+            last: Moment::ZERO,
+        }
     }
 
     fn row(&self, now: Moment) -> Row {
@@ -61,7 +71,11 @@ impl OtherClients {
     pub(crate) fn permit_turn(&self, now: Moment, config: &Config) -> bool {
         let row = self.row(now);
         let is_short = row.turns < config.handovers || !self.may_wait && now.since(row.since) < LONGEST_ROW;
-        config.handovers > 0 && is_short
+        config.handovers > 0 && is_short && !self.claimed
+    }
+
+    pub(crate) fn claim(&mut self, claimed: bool) {
+        self.claimed = claimed;
     }
 
     pub(crate) fn took_turn(&mut self, now: Moment) {

@@ -65,6 +65,7 @@ impl LockState {
         self.release_late(reply, &granted, cx);
         match reply {
             Reply::Granted(_) => {
+                self.others.claim(false);
                 let mut server = ServerHold::new(granted, cx);
                 if asking.only.is_none() {
                     server.admits(sent, cx.config); // beside a writer, others are not admitted
@@ -107,7 +108,7 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let is_own_mark = own.is_some() && own == asking.mark.map(|mark| mark.id);
-        if asking.mode == Mode::Exclusive {
+        if asking.mode == Mode::Exclusive || asking.permits > 0 && asking.called {
             self.others.hold_it();
         }
         if by == Mode::Exclusive && !is_own_mark && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
@@ -200,9 +201,20 @@ impl LockState {
         match server.confirmed(cx, reply) {
             Confirmed::Gone => self.lose(at, Loss::Removed, cx),
             Confirmed::Since(sent) => {
+                self.note_claim(reply, cx);
                 self.admit_more(at, sent, cx);
                 self.confirm_disputed(cx.now);
             }
+        }
+    }
+
+    /// Another client may have claimed the permits that are released next.
+    fn note_claim(&mut self, reply: Reply, cx: &Cx<'_>) {
+        if let Reply::Kept { admits, .. } = reply
+            && cx.rules.passes_on
+            && !cx.rules.joins
+        {
+            self.others.claim(!admits);
         }
     }
 
@@ -262,7 +274,9 @@ impl LockState {
     fn released(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
         let OnServer::Releasing(release) = self.on_server.swap_remove(at) else { return };
         match (reply, &self.wanted) {
-            (Reply::Released { receivers }, Wanted::One(_)) if release.mode() == Mode::Exclusive => {
+            (Reply::Released { receivers }, Wanted::One(_))
+                if release.mode() == Mode::Exclusive || cx.rules.passes_on =>
+            {
                 self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
             }
             (Reply::Unheard { grace, .. }, Wanted::Places(_)) => self.call_again(release.id(), grace, cx),

@@ -5,7 +5,8 @@ use std::{mem, time::Duration};
 use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, Failure},
     types::{
-        Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Token,
+        Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Terms,
+        Token,
     },
 };
 
@@ -152,6 +153,17 @@ impl ServerHold {
             Access::Exclusive => Mode::Exclusive,
             Access::Shared { .. } => Mode::Shared,
         }
+    }
+
+    /// True if this waiter may acquire it from its last owner, in memory.
+    pub(crate) fn suits(&self, terms: &Terms) -> bool {
+        let is_same = self.mode() == terms.mode && self.count == u32::from(terms.permits.max(1));
+        is_same && terms.has_own_hold() && terms.accepts_any_hold()
+    }
+
+    /// True if no nested acquisition is left, by the last reply.
+    pub(crate) fn is_last(&self) -> bool {
+        self.count == 1
     }
 
     // ---- readers that join ----

@@ -355,7 +355,7 @@ impl LockState {
             }
             Refusal::Of(..) => {}
         }
-        let others = self.others.first_until().filter(|_| next.mode == Mode::Exclusive);
+        let others = self.others.first_until().filter(|_| next.has_own_hold());
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 

@@ -107,6 +107,11 @@ impl Terms {
         self.max_hold.map_or(Moment::FAR, |max| sent + max)
     }
 
+    /// True if no other owner joins its hold, as readers do.
+    pub(crate) fn has_own_hold(&self) -> bool {
+        self.mode == Mode::Exclusive || self.permits > 0
+    }
+
     /// True if a hold that was acquired for another call serves as well.
     pub(crate) fn accepts_any_hold(&self) -> bool {
         self.lease.is_none() && self.min_hold.is_none()
@@ -174,7 +179,7 @@ impl Config {
 /// The differences between kinds of locks that requests and replies do not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// An exclusive hold may pass from owner to owner in this process without a request.
+    /// A hold that nobody joins may pass from owner to owner in this process without a request.
     pub(crate) passes_on: bool,
     /// A waiter that was refused several times leaves a mark on the server, which keeps the others out.
     pub(crate) has_marks: bool,

@@ -32,13 +32,7 @@ static SEMAPHORE: Kind = Kind {
     force_unlock: script!("semaphore/permits.lua", "semaphore/inspect.lua"; TAKEN),
     beside: None,
     barred_by: None,
-    rules: Rules {
-        label: KindLabel::Semaphore,
-        shared: true,
-        waits: Waits::ForPermits,
-        passes_on: false,
-        ..Rules::PLAIN
-    },
+    rules: Rules { label: KindLabel::Semaphore, shared: true, waits: Waits::ForPermits, ..Rules::PLAIN },
 };
 
 impl Client {

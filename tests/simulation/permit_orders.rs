@@ -8,7 +8,7 @@ use crate::{
         Action, Channel, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply,
         Request, RequestId, Terms, Ticket,
     },
-    permits::{RULES, Server},
+    permits::{RULES, Server, told},
 };
 
 /// The number of permits.
@@ -61,6 +61,7 @@ struct Client {
     sent: Vec<Moment>,
     subscription: Subscription,
     messages: u8,
+    yields: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,6 +91,7 @@ enum Step {
     Cut(usize),
     Message(usize),
     Subscribed(usize),
+    Yielded(usize),
     Tick,
 }
 
@@ -118,11 +120,12 @@ impl Client {
             sent: Vec::new(),
             subscription: Subscription::Off,
             messages: 0,
+            yields: false,
         }
     }
 
     fn is_still(&self) -> bool {
-        self.requests.is_empty() && self.replies.is_empty()
+        self.requests.is_empty() && self.replies.is_empty() && !self.yields
     }
 
     fn is_done(&self) -> bool {
@@ -222,6 +225,7 @@ impl World {
             (self.cuts > 0 && !client.is_still(), Step::Cut(at)),
             (client.messages > 0, Step::Message(at)),
             (client.subscription == Subscription::Requested, Step::Subscribed(at)),
+            (client.yields, Step::Yielded(at)),
         ];
         steps.extend(possible.into_iter().filter(|(can, _)| *can).map(|(_, step)| step));
     }
@@ -265,6 +269,7 @@ impl World {
             },
             Action::Subscribe(Channel::Name) => client.subscription = Subscription::Requested,
             Action::Unsubscribe(Channel::Name) => (client.subscription, client.messages) = (Subscription::Off, 0),
+            Action::Yield => client.yields = true,
             Action::Left { .. } | Action::Ended(..) => {}
             other => return Err(format!("of a semaphore: {other:?}")),
         }
@@ -320,7 +325,10 @@ impl World {
             Step::Run(at) => {
                 let (id, request) = self.clients[at].requests.remove(0);
                 let reply = self.server.run(at as u64, request);
-                self.clients[at].replies.push((id, reply));
+                let hears =
+                    |(other, client): &(usize, &Client)| *other != at && client.subscription == Subscription::On;
+                let others = self.clients.iter().enumerate().filter(hears).count();
+                self.clients[at].replies.push((id, told(reply, others)));
                 if mem::take(&mut self.server.published) {
                     let heard = self.clients.iter_mut().filter(|client| client.subscription == Subscription::On);
                     heard.for_each(|client| client.messages += 1);
@@ -340,6 +348,10 @@ impl World {
             Step::Subscribed(at) => {
                 self.clients[at].subscription = Subscription::On;
                 self.feed(at, Event::Subscribed(Channel::Name))
+            }
+            Step::Yielded(at) => {
+                self.clients[at].yields = false;
+                self.feed(at, Event::Yielded)
             }
             _ => self.tick(),
         }

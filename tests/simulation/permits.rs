@@ -18,7 +18,7 @@ use crate::lock::{
 const ALL: i64 = 5;
 const WATCHDOG: Duration = ms(1_000);
 const MARK: Duration = ms(3_000);
-pub(crate) const RULES: Rules = Rules { passes_on: false, has_marks: true, joins: false, has_leases: true, sure: None };
+pub(crate) const RULES: Rules = Rules { passes_on: true, has_marks: true, joins: false, has_leases: true, sure: None };
 /// The lease of a hold of a plain semaphore, until its caller keeps it.
 const RECEIPT: Duration = ms(90_000);
 
@@ -190,8 +190,15 @@ impl Server {
             assert_eq!(permit.0, client);
             *ends = lease.map_or(*ends, |lease| (self.now + lease).max(*ends));
         }
-        Reply::Kept { admits: false, left: None }
+        let admits = self.free >= 0 && self.mark.is_none_or(|((owner, _), _)| owner == client);
+        Reply::Kept { admits, left: None }
     }
+}
+
+/// A release was published, and so many other clients received the message.
+pub(crate) fn told(reply: Reply, receivers: usize) -> Reply {
+    let receivers = u32::try_from(receivers).expect("a few");
+    if matches!(reply, Reply::Released { .. }) { Reply::Released { receivers } } else { reply }
 }
 
 struct Client {
@@ -203,6 +210,7 @@ struct Client {
     back: VecDeque<(RequestId, Reply)>,
     messages: u32,
     listens: bool,
+    yields: bool,
     waiting: BTreeMap<u64, u16>,
     guards: BTreeMap<u64, u32>,
     unlocking: Vec<u64>,
@@ -233,12 +241,16 @@ impl Client {
         };
         let state = LockState::new(Numbers::after(0));
         let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());
-        let (messages, listens, unlocking, kept, tickets) = (0, false, Vec::new(), Vec::new(), 0);
-        Client { id, state, config, there, back, messages, listens, waiting, guards, unlocking, kept, tickets }
+        let (messages, listens, yields, unlocking, kept, tickets) = (0, false, false, Vec::new(), Vec::new(), 0);
+        Client { id, state, config, there, back, messages, listens, yields, waiting, guards, unlocking, kept, tickets }
+    }
+
+    fn hears(&self) -> bool {
+        self.listens && self.config.publishes
     }
 
     fn is_quiet(&self) -> bool {
-        self.there.is_empty() && self.back.is_empty() && self.messages == 0
+        self.there.is_empty() && self.back.is_empty() && self.messages == 0 && !self.yields
     }
 }
 
@@ -256,7 +268,8 @@ impl World {
     }
 
     fn rules(&self) -> Rules {
-        Rules { has_marks: !self.is_plain(), has_leases: !self.is_plain(), ..RULES }
+        let has_holds = !self.is_plain();
+        Rules { passes_on: has_holds, has_marks: has_holds, has_leases: has_holds, ..RULES }
     }
 
     fn now(&self) -> Moment {
@@ -286,6 +299,7 @@ impl World {
             }
             Action::Subscribe(Channel::Name) => client.listens = true,
             Action::Unsubscribe(Channel::Name) => client.listens = false,
+            Action::Yield => client.yields = true,
             Action::Left { .. } | Action::Ended(..) => {}
             other => panic!("of a semaphore: {other:?}"),
         }
@@ -436,13 +450,14 @@ impl World {
         let client = &mut self.clients[at];
         let Some((id, request)) = client.there.pop_front() else { return };
         let reply = self.server.run(client.id, request);
-        client.back.push_back((id, reply));
+        let others = self.clients.iter().enumerate().filter(|(other, client)| *other != at && client.hears()).count();
+        self.clients[at].back.push_back((id, told(reply, others)));
         self.publish();
     }
 
     fn publish(&mut self) {
         if std::mem::take(&mut self.server.published) {
-            let heard = self.clients.iter_mut().filter(|client| client.listens && client.config.publishes);
+            let heard = self.clients.iter_mut().filter(|client| client.hears());
             heard.for_each(|client| client.messages += 1);
         }
     }
@@ -506,7 +521,8 @@ impl World {
             20..=23 => self.split(at),
             24..=49 => self.run_next(at),
             50..=74 => self.reply_next(at),
-            75..=76 => self.look(at),
+            75 => self.look(at),
+            76 => self.let_others_run(at),
             77..=79 if self.is_plain() => self.keep(at),
             77..=79 => self.look(at),
             80..=86 => self.hear(at),
@@ -520,6 +536,13 @@ impl World {
             _ => self.subscribe(at),
         }
         self.check();
+    }
+
+    /// Other tasks have run.
+    fn let_others_run(&mut self, at: usize) {
+        if std::mem::take(&mut self.clients[at].yields) {
+            self.feed(at, Event::Yielded);
+        }
     }
 
     fn hear(&mut self, at: usize) {
@@ -579,6 +602,7 @@ impl World {
             self.reply_next(at);
             self.hear(at);
             self.see(at);
+            self.let_others_run(at);
             self.check();
         }
         panic!("seed {}: requests without end", self.seed);
@@ -650,15 +674,19 @@ impl World {
 fn held_and_wanted(held: u16, wanted: u16) -> World {
     let mut world = World { clients: vec![Client::new(0, false)], ..World::new(0, Knows::Leases) };
     for (ticket, permits) in [(1, held), (2, wanted)] {
-        let terms = Terms { mode: Mode::Shared, permits, ..Terms::default() };
-        world.clients[0].waiting.insert(ticket, permits);
-        let (owner, limit) = (Owner(ticket), Limit::Forever);
-        world.feed(0, Event::Acquire { ticket: Ticket(ticket), owner, terms, limit });
+        call(&mut world, ticket, permits);
         world.settle();
     }
     world.clients[0].tickets = 2;
     assert!(world.clients[0].waiting.contains_key(&2));
     world
+}
+
+fn call(world: &mut World, ticket: u64, permits: u16) {
+    world.clients[0].waiting.insert(ticket, permits);
+    let terms = Terms { mode: Mode::Shared, permits, ..Terms::default() };
+    let (owner, limit) = (Owner(ticket), Limit::Forever);
+    world.feed(0, Event::Acquire { ticket: Ticket(ticket), owner, terms, limit });
 }
 
 #[test]
@@ -684,15 +712,89 @@ fn a_waiter_requests_as_soon_as_a_hold_of_its_client_is_released() {
 #[test]
 fn a_waiter_for_fewer_permits_requests_as_soon_as_it_is_first() {
     let mut world = held_and_wanted(3, 4);
-    let terms = Terms { mode: Mode::Shared, permits: 2, ..Terms::default() };
-    world.clients[0].waiting.insert(3, 2);
-    world.feed(0, Event::Acquire { ticket: Ticket(3), owner: Owner(3), terms, limit: Limit::Forever });
+    call(&mut world, 3, 2);
     world.settle();
     assert_eq!(world.clients[0].guards.len(), 1, "it waits behind the other");
     world.clients[0].waiting.remove(&2);
     world.feed(0, Event::Dropped(Ticket(2)));
     world.settle();
     assert!(world.clients[0].guards.contains_key(&3));
+}
+
+/// A client with one hold of so many permits, and two waiters: one for as many, one for others.
+fn held_and_wanted_by_two(held: u16) -> World {
+    let mut world = held_and_wanted(held, held);
+    call(&mut world, 3, held + 1);
+    world.settle();
+    world
+}
+
+fn unlock(world: &mut World, ticket: u64) {
+    world.clients[0].guards.remove(&ticket);
+    world.clients[0].unlocking.push(ticket);
+    world.feed(0, Event::Unlock(Ticket(ticket)));
+}
+
+/// One request for both: it keeps the permits for the waiter, and shows that the one before had them until it left.
+#[test]
+fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
+    let mut world = held_and_wanted_by_two(3);
+    unlock(&mut world, 1);
+    assert_eq!(world.clients[0].guards, BTreeMap::from([(2, 3)]), "without a reply");
+    assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Renew { count: 3, .. })]));
+    world.settle();
+    assert!(world.clients[0].unlocking.is_empty());
+    unlock(&mut world, 2);
+    world.settle();
+    world.pass(ms(60)); // nothing is published, so others have some time to come first
+    world.settle();
+    assert_eq!(
+        (world.server.free, &world.clients[0].guards),
+        (ALL - 4, &BTreeMap::from([(3, 4)])),
+        "released, and acquired"
+    );
+}
+
+#[test]
+fn permits_that_are_needed_elsewhere_are_released() {
+    for is_marked in [true, false] {
+        let mut world = held_and_wanted_by_two(3);
+        match is_marked {
+            true => world.server.mark = Some(((9, 1), world.now() + MARK)),
+            false => world.server.free = -1,
+        }
+        world.feed(0, Event::Reconnected); // the reply to the next confirmation says it
+        while !world.clients[0].is_quiet() {
+            world.run_next(0);
+            world.reply_next(0);
+        }
+        unlock(&mut world, 1);
+        assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Release { count: 0, .. })]));
+    }
+}
+
+/// They rest for callers that are about to come back, and no longer.
+#[test]
+fn permits_rest_for_callers_that_come_back() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
+    call(&mut world, 1, 3);
+    world.settle();
+    unlock(&mut world, 1);
+    world.settle(); // nobody else has received the message
+    call(&mut world, 2, 3);
+    world.settle();
+    call(&mut world, 3, 3);
+    for ticket in [2, 3] {
+        world.look(0);
+        unlock(&mut world, ticket);
+    }
+    call(&mut world, 4, 3);
+    assert_eq!(world.clients[0].guards, BTreeMap::from([(4, 3)]), "without a reply");
+    world.look(0);
+    unlock(&mut world, 4);
+    world.settle();
+    assert!(world.clients[0].unlocking.is_empty() && world.clients[0].state.is_quiet());
+    assert_eq!(world.server.free, ALL, "nobody came");
 }
 
 /// The first waiter has left while its request was under way: its permits are not those of the next one.

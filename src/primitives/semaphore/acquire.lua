@@ -30,10 +30,10 @@ return serve(function(k, a)
     end
     return string.format('busy %.0f ', till)
   end
-  -- As in Redisson: if the semaphore expires, so do they. All that may be refused comes before the first change.
+  -- As in Redisson: if the semaphore expires, so do they. What may be refused comes before the first change.
   local lasts = redis.call('PTTL', semaphore)
-  redis.call('ZADD', taken, 'XX', '0', NO_PERMIT)
   if lasts > 0 then
+    redis.call('ZADD', taken, 'XX', '0', NO_PERMIT)
     redis.call('PEXPIRE', taken, lasts)
   end
   -- Others that the mark kept out may take the rest.
@@ -43,13 +43,17 @@ return serve(function(k, a)
     end
     redis.call('DEL', mark)
   end
-  if missing > 0 then
-    add(semaphore, -missing)
-  end
-  for n = 0, wanted - 1 do
-    if not scores[n] or scores[n] < ends then
-      redis.call('ZADD', taken, string.format('%.0f', ends), permit(n))
+  local function take()
+    for n = 0, wanted - 1 do
+      if not scores[n] or scores[n] < ends then
+        redis.call('ZADD', taken, string.format('%.0f', ends), permit(n))
+      end
     end
+  end
+  if missing > 0 then
+    add_and(semaphore, -missing, take)
+  else
+    take()
   end
   if lasts > 0 then
     redis.call('PEXPIRE', taken, lasts)

@@ -5,6 +5,14 @@
 -- Never a member. Commands about it change nothing, and show whether the user may call them.
 local NO_PERMIT = 'none'
 
+-- The digits of an id that all holds of one client have in common.
+local OF_CLIENT = 16
+
+-- The key in which a waiter leaves its mark.
+local function mark_of(semaphore)
+  return 'leasehold_semaphore_waits:' .. (string.find(semaphore, '{', 1, true) and semaphore or '{' .. semaphore .. '}')
+end
+
 -- The server's clock, in ms.
 local function clock()
   local time = redis.call('TIME')
@@ -22,11 +30,12 @@ end
 
 -- The number of the permits of a hold, and a function that returns the n-th, from 0.
 local function permits_of(id)
-  local prefix = string.gsub(string.sub(id, 1, 28), '%x%x', function(pair)
-    return string.char(tonumber(pair, 16))
-  end)
-  return tonumber(string.sub(id, 29), 16), function(n)
-    return prefix .. string.char(math.floor(n / 256), n % 256)
+  local function number(first, last)
+    return tonumber(string.sub(id, first, last), 16)
+  end
+  local of_hold = struct.pack('>I4I4I4I2', number(1, 8), number(9, 16), number(17, 24), number(25, 28))
+  return number(29, 32), function(n)
+    return of_hold .. string.char(math.floor(n / 256), n % 256)
   end
 end
 
@@ -39,9 +48,19 @@ local function add(semaphore, permits)
   redis.call('INCRBY', semaphore, string.format('%.0f', permits))
 end
 
--- Returns these permits, and publishes how many are free then. It publishes before, as the release of a lock does. If the user may not do the
--- rest, nothing changes: the first removal finds nothing, and shows that the others are permitted. A server without memory permits the
--- addition only after a removal. Without a semaphore (`free` is nil), the permits are removed, and nothing is added.
+-- Changes the number of free permits, then does the rest. If the user may not do that, the change is taken back: so nothing has changed, and
+-- the command that takes it back is one that the user may call.
+local function add_and(semaphore, permits, rest)
+  add(semaphore, permits)
+  local done, why = pcall(rest)
+  if not done then
+    add(semaphore, -permits)
+    error(why, 0)
+  end
+end
+
+-- Returns these permits, and publishes how many are free then. It publishes before, as the release of a lock does. A server without memory
+-- permits the addition only after a removal. Without a semaphore (`free` is nil), the permits are removed, and nothing is added.
 -- Returns the number of free permits, and the number of clients that received the message.
 local function give_back(semaphore, taken, free, back, publish, channel)
   local told = 0
@@ -52,12 +71,16 @@ local function give_back(semaphore, taken, free, back, publish, channel)
   if free and free > 0 and publish ~= '' then
     told = redis.call(publish, channel, string.format('%.0f', free))
   end
-  redis.call('ZREM', taken, NO_PERMIT)
-  if free then
-    add(semaphore, #back)
+  local function remove()
+    for _, permit in ipairs(back) do
+      redis.call('ZREM', taken, permit)
+    end
   end
-  for _, permit in ipairs(back) do
-    redis.call('ZREM', taken, permit)
+  if not free then
+    remove()
+  elseif not pcall(add_and, semaphore, #back, remove) then
+    redis.call('ZREM', taken, NO_PERMIT)
+    add_and(semaphore, #back, remove)
   end
   return free, told
 end

@@ -14,7 +14,7 @@ return serve(function(k, a)
   local taken_now, permit = permits_of(ARGV[a + 2])
   local back, told, first = {}, 0, ends_of(taken, permit(0))
   for n = tonumber(ARGV[a + 4]), taken_now - 1 do
-    if ends_of(taken, permit(n)) then
+    if n == 0 and first or n > 0 and ends_of(taken, permit(n)) then
       back[#back + 1] = permit(n)
     end
   end

@@ -10,7 +10,8 @@ use mlua::{Function, IntoLua, Lua, Table, Value, Variadic};
 
 use super::data::{Data, Output};
 
-/// What Redis gives to scripts: errors of `call` are raised, those of `pcall` are returned. The user may call everything.
+/// What Redis gives to scripts: errors of `call` are raised, those of `pcall` are returned. The user may call everything. `struct.pack` packs
+/// numbers of some bytes, with the highest first.
 const PRELUDE: &str = "
 local run = ...
 redis = { pcall = run, acl_check_cmd = function() return true end }
@@ -20,6 +21,19 @@ function redis.call(...)
     error(result, 0)
   end
   return result
+end
+struct = {}
+function struct.pack(format, ...)
+  local bytes, n = '', 0
+  for size in string.gmatch(format, 'I(%d)') do
+    n = n + 1
+    local value, text = select(n, ...), ''
+    for _ = 1, size do
+      value, text = math.floor(value / 256), string.char(value % 256) .. text
+    end
+    bytes = bytes .. text
+  end
+  return bytes
 end";
 
 pub(super) struct Interpreter {
