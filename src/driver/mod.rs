@@ -116,6 +116,11 @@ impl Driver {
         self.known(name, kind).is_some_and(|lock| lock.inner().state.is_held_by(owner, kind.mode()))
     }
 
+    /// True if a waiter of this client acquires permits that a caller returns. Else they are to be released on the server.
+    pub(crate) fn give_back(&self, name: &Name, kind: &'static Kind, permits: u16) -> bool {
+        self.known(name, kind).is_some_and(|lock| lock.give_back(permits))
+    }
+
     /// The server has named the holder. If it is of another client, another request must confirm what this client holds.
     pub(crate) fn named_by_server(&self, name: &Name, kind: &'static Kind, holder: &str) {
         if let Some(lock) = self.known(name, kind).filter(|_| !holder.starts_with(&*self.client)) {

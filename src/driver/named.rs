@@ -100,6 +100,8 @@ struct Effects {
     slots: Vec<Arc<Slot>>,
     notes: Vec<Note>,
     yields: bool,
+    /// A waiter has acquired the permits of [`Event::GiveBack`].
+    passed_on: bool,
     /// The name is no longer in the client's map.
     forgets: bool,
     /// To be subscribed, or no longer.
@@ -224,6 +226,15 @@ impl NamedLock {
         let is_for_all = self.kind.rules.waits != Waits::InLine;
         let hears = is_for_all && receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
         receivers - u32::from(hears)
+    }
+
+    /// True if the next waiter acquires permits that a caller returns.
+    pub(super) fn give_back(&self, permits: u16) -> bool {
+        let give_back = |inner: &mut Inner, fed: &mut Fed<'_>| {
+            inner.handle(self, Event::GiveBack(permits), fed);
+            fed.effects.passed_on
+        };
+        self.with(By::Client, give_back).0
     }
 
     /// The time has come for which the timer was set. Returns the renewals that are to be sent.
@@ -495,6 +506,7 @@ impl Inner {
             }
             Action::Unsubscribe(channel) => fed.effects.channels.push(channel),
             Action::Yield => fed.effects.yields = true,
+            Action::PassedOn => fed.effects.passed_on = true,
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     queue::nested_by,
     requests::ConfirmWaiter,
     state::{Idle, LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Turn, Wanted},
-    types::{Channel, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Action, Channel, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
 
 impl LockState {
@@ -62,16 +62,33 @@ impl LockState {
         }
     }
 
-    /// The caller has what it acquired for itself from now on, and the client forgets it. False if the hold has ended, or may have. Then the
-    /// caller has nothing.
+    /// The caller has what it acquired for itself from now on, and the client has nothing of it anymore. False if the hold has ended, or may
+    /// have. Then the caller has nothing.
     pub(crate) fn keep(&mut self, ticket: Ticket, now: Moment) -> bool {
         let is_held = self.certain_until(ticket, now).is_some();
         if is_held {
-            drop(self.calm.take_with(ticket));
-            self.on_server.retain(|one| !matches!(one, OnServer::Held(_, holders) if holders.has(ticket)));
+            self.on_server.extend(self.calm.take_with(ticket));
+            let is_its = |one: &mut OnServer| matches!(one, OnServer::Held(_, holders) if holders.has(ticket));
+            let kept = self.on_server.extract_if(.., is_its).find_map(OnServer::into_server_hold);
+            kept.into_iter().for_each(|server| self.kept.put(server, now));
             self.time_to_see = TIME_TO_SEE;
         }
         is_held
+    }
+
+    /// The next waiter acquires permits that another caller returns, if it wants as many. The server has these permits by an earlier request,
+    /// and knows that request for long enough to return them if the waiter never looks.
+    pub(super) fn give_back(&mut self, permits: u16, cx: &mut Cx<'_>) {
+        let next = self.next_waiter().filter(|(_, next)| next.terms.permits == permits).map(|(ticket, _)| ticket);
+        let may_pass = self.others.permit_quick_turn(cx.now, cx.config);
+        if let Some(ticket) = next.filter(|_| may_pass)
+            && let Some(server) = self.kept.take(permits, cx.now + cx.config.outage_timeout)
+        {
+            self.others.took_turn(cx.now);
+            cx.actions.push(Action::PassedOn);
+            return self.grant_to(Some(ticket), server, cx.now, cx);
+        }
+        self.others.end_row(); // others learn of the release
     }
 
     /// A waiter has left, or a guard was dropped or unlocked.

@@ -75,7 +75,9 @@ impl LockState {
             }
         }
         self.others.had_their_turn();
-        lengthen(&mut server, waiter.terms, sent, cx);
+        if cx.rules.has_leases {
+            lengthen(&mut server, waiter.terms, sent, cx);
+        }
         self.put(OnServer::Held(server, Holders::One(hold, reentry)));
     }
 

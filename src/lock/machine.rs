@@ -63,6 +63,7 @@ impl LockState {
             Event::Dropped(ticket) => self.leave(ticket, None, cx),
             Event::Unlock(ticket) => self.leave(ticket, Some(ConfirmWaiter::new(ticket, cx)), cx),
             Event::Check { guard, ticket, lease } => self.check(guard, ticket, lease, cx),
+            Event::GiveBack(permits) => self.give_back(permits, cx),
             Event::Replied(request, reply) => self.replied(request, reply, cx),
             Event::Unknown(request) => self.failed(request, Failure::Unknown, cx),
             Event::NotNow(request) => self.failed(request, Failure::NotNow, cx),

@@ -78,6 +78,16 @@ impl OtherClients {
         self.claimed = claimed;
     }
 
+    /// The same where no reply shows what others want: the turns take only as long as a row may if nobody else waits.
+    pub(crate) fn permit_quick_turn(&self, now: Moment, config: &Config) -> bool {
+        self.permit_turn(now, config) && now.since(self.row(now).since) < LONGEST_ROW
+    }
+
+    /// A caller makes a release of its own.
+    pub(crate) fn end_row(&mut self) {
+        self.row = None;
+    }
+
     pub(crate) fn took_turn(&mut self, now: Moment) {
         let row = self.row(now);
         self.row = Some(Row { turns: row.turns + 1, ..row });

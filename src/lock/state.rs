@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     calm::Calm,
     hold::{Holders, LostHold},
+    kept::Kept,
     on_server::OnServer,
     others::OtherClients,
     places::{Listening, Places, Waiting},
@@ -28,6 +29,7 @@ pub(crate) struct LockState {
     pub(super) on_server: Vec<OnServer>,
     /// The ids of permits that need no attention now. `on_server` has the others.
     pub(super) calm: Calm,
+    pub(super) kept: Kept,
     pub(super) queue: RareQueue,
     /// Which waiters are next if the first one writes.
     pub(super) turn: Turn,
@@ -171,6 +173,7 @@ impl LockState {
             wanted,
             on_server: Vec::new(),
             calm: Calm::default(),
+            kept: Kept::default(),
             queue: RareQueue::default(),
             turn: Turn::OfTheFirst,
             others: OtherClients::new(),

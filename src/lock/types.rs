@@ -212,6 +212,9 @@ pub(crate) enum Event {
         ticket: Ticket,
         lease: Option<Duration>,
     },
+    /// A caller returns so many permits that callers have kept. [`Action::PassedOn`] follows if the next waiter acquires them. Else the
+    /// caller releases them by a request of its own.
+    GiveBack(u16),
     Replied(RequestId, Reply),
     /// The request was sent and will not get a reply. The server may have run it, or may run it later.
     Unknown(RequestId),
@@ -258,6 +261,8 @@ pub(crate) enum Action {
     Ended(Mode, Option<Loss>),
     Subscribe(Channel),
     Unsubscribe(Channel),
+    /// The permits of [`Event::GiveBack`] have passed to a waiter.
+    PassedOn,
     /// Let other tasks run, then report [`Event::Yielded`].
     Yield,
 }

@@ -228,6 +228,13 @@ impl Handle {
         self.pass_request(what, &AcquireRequest { lease, ..request }).await
     }
 
+    /// True if a waiter of this client acquires permits that a caller returns.
+    pub(super) fn give_back(&self, kind: &'static Kind, permits: u32) -> Result<bool> {
+        let (name, permits) = (valid(&self.name)?, u16::try_from(permits));
+        self.engine.driver.refuse_if_closed("release", &name)?;
+        Ok(permits.is_ok_and(|permits| self.engine.driver.give_back(&name, kind, permits)))
+    }
+
     async fn pass_request(&self, what: &'static str, request: &AcquireRequest) -> Result<bool> {
         let passing = driver::pass(&self.engine.driver, request);
         let mut passing = pin!(passing.instrument(self.span(request.kind, what)));

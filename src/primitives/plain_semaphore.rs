@@ -167,7 +167,7 @@ impl PlainSemaphore {
             return Err(Error::config("permits", "it must be greater than zero"));
         }
         let change = self.0.plan("release", (&PLAIN, &CHANGE), i64::from(n), "back")?;
-        Ok(OwedPermits { semaphore: self.clone(), change: Some(change) })
+        Ok(OwedPermits { semaphore: self.clone(), permits: n, change: Some(change) })
     }
 
     /// Acquires `n` permits, runs `work`, and releases them. If you drop the future, or if `work` panics, the client releases them in the
@@ -194,11 +194,16 @@ impl PlainSemaphore {
 /// Permits that are released in the background when this is dropped, unless a release has had its result.
 pub(crate) struct OwedPermits {
     semaphore: PlainSemaphore,
+    permits: u32,
     change: Option<Change>,
 }
 
 impl OwedPermits {
     pub(crate) async fn release(mut self) -> Result<()> {
+        if self.semaphore.0.give_back(&PLAIN, self.permits)? {
+            self.change = None; // a waiter of this client has them
+            return Ok(());
+        }
         let change = self.change.as_mut().expect("it is there until the result");
         let result = self.semaphore.0.make(change).await;
         self.change = None;

@@ -283,6 +283,7 @@ impl World {
                 Action::Unsubscribe(channel) => client.unsubscribe(channel),
                 Action::Yield => client.yields = true,
                 Action::Left { .. } | Action::Ended(..) => {}
+                Action::PassedOn => return Err("it keeps no permits".into()),
             }
         }
         if event == Event::Due && client.state.due(&config).is_some_and(|due| due <= now) {

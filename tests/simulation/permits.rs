@@ -49,6 +49,8 @@ enum Receipt {
 pub(crate) struct Server {
     knows: Knows,
     receipts: BTreeMap<(u64, HoldId), Receipt>,
+    /// Permits of a plain semaphore that callers have returned by requests of their own.
+    returned: i64,
     pub(crate) now: Moment,
     all: i64,
     pub(crate) free: i64,
@@ -63,6 +65,7 @@ impl Server {
         Server {
             knows: Knows::Leases,
             receipts: BTreeMap::new(),
+            returned: 0,
             now: Moment(1 << 40),
             all,
             free: all,
@@ -145,7 +148,7 @@ impl Server {
     /// Permits that were acquired and not returned.
     fn out(&self) -> i64 {
         let took = |receipt: &Receipt| if let Receipt::Took(permits) = receipt { i64::from(*permits) } else { 0 };
-        self.receipts.values().map(took).sum()
+        self.receipts.values().map(took).sum::<i64>() - self.returned
     }
 
     fn acquire(&mut self, client: u64, id: HoldId, lease: Duration, how: How) -> Reply {
@@ -211,6 +214,7 @@ struct Client {
     messages: u32,
     listens: bool,
     yields: bool,
+    passed_on: bool,
     waiting: BTreeMap<u64, u16>,
     guards: BTreeMap<u64, u32>,
     unlocking: Vec<u64>,
@@ -241,8 +245,24 @@ impl Client {
         };
         let state = LockState::new(Numbers::after(0));
         let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());
-        let (messages, listens, yields, unlocking, kept, tickets) = (0, false, false, Vec::new(), Vec::new(), 0);
-        Client { id, state, config, there, back, messages, listens, yields, waiting, guards, unlocking, kept, tickets }
+        let (messages, listens, yields, passed_on) = (0, false, false, false);
+        let (unlocking, kept, tickets) = (Vec::new(), Vec::new(), 0);
+        Client {
+            id,
+            state,
+            config,
+            there,
+            back,
+            messages,
+            listens,
+            yields,
+            passed_on,
+            waiting,
+            guards,
+            unlocking,
+            kept,
+            tickets,
+        }
     }
 
     fn hears(&self) -> bool {
@@ -300,6 +320,7 @@ impl World {
             Action::Subscribe(Channel::Name) => client.listens = true,
             Action::Unsubscribe(Channel::Name) => client.listens = false,
             Action::Yield => client.yields = true,
+            Action::PassedOn => client.passed_on = true,
             Action::Left { .. } | Action::Ended(..) => {}
             other => panic!("of a semaphore: {other:?}"),
         }
@@ -366,13 +387,24 @@ impl World {
         }
     }
 
-    /// A caller returns what it has kept, as any program could.
+    /// A caller returns what it has kept, as any program could. A waiter acquires that, or a request of its own releases it.
     fn give_back(&mut self, at: usize) {
-        if let Some((hold, permits)) = self.clients[at].kept.pop() {
-            let receipt = self.server.receipts.insert((self.clients[at].id, hold), Receipt::Void);
-            assert_eq!(receipt, Some(Receipt::Took(permits)), "seed {}: it was returned already", self.seed);
-            self.server.add(permits);
-            self.publish();
+        let Some((hold, permits)) = self.clients[at].kept.pop() else { return };
+        self.feed(at, Event::GiveBack(permits));
+        if std::mem::take(&mut self.clients[at].passed_on) {
+            return self.passed_on(at, hold);
+        }
+        self.server.returned += i64::from(permits);
+        self.server.add(permits);
+        self.publish();
+    }
+
+    /// A waiter has these permits now, or others that a caller has kept. Nobody owns them, so that caller has these from now on.
+    fn passed_on(&mut self, at: usize, returned: HoldId) {
+        let client = &mut self.clients[at];
+        let holds: Vec<_> = client.guards.keys().filter_map(|guard| client.state.hold_of(Ticket(*guard))).collect();
+        if let Some(kept) = client.kept.iter_mut().find(|kept| holds.iter().any(|hold| hold.0 == kept.0)) {
+            kept.0 = returned;
         }
     }
 
@@ -555,16 +587,20 @@ impl World {
     fn check_plain(&self) {
         let seed = self.seed;
         assert_eq!(self.server.free + self.server.out(), ALL, "seed {seed}");
+        let mut callers_have = 0;
         for client in &self.clients {
             let has = |hold, permits| self.server.receipts.get(&(client.id, hold)) == Some(&Receipt::Took(permits));
             let guards = client.guards.keys().filter_map(|guard| client.state.hold_of(Ticket(*guard)));
             let holds = guards.map(|(hold, ..)| (hold, hold.of_permits().1));
-            let mut all = holds.chain(client.kept.iter().copied());
-            assert!(
-                all.all(|(hold, permits)| has(hold, permits)),
-                "seed {seed}: permits that the server does not have"
-            );
+            let all: Vec<_> = holds.chain(client.kept.iter().copied()).collect();
+            callers_have += all.iter().map(|(_, permits)| i64::from(*permits)).sum::<i64>();
+            let mut ids: Vec<_> = all.iter().map(|(hold, _)| *hold).collect();
+            (ids.sort(), ids.dedup());
+            assert_eq!(ids.len(), all.len(), "seed {seed}: two callers have permits of one request");
+            let is_had = all.into_iter().all(|(hold, permits)| has(hold, permits));
+            assert!(is_had, "seed {seed}: permits that the server does not have");
         }
+        assert!(callers_have <= ALL - self.server.free, "seed {seed}: callers have {callers_have}");
     }
 
     fn check(&self) {
@@ -770,6 +806,35 @@ fn permits_that_are_needed_elsewhere_are_released() {
         }
         unlock(&mut world, 1);
         assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Release { count: 0, .. })]));
+    }
+}
+
+/// What a caller returns goes to the next waiter, and is returned once if that one never looks.
+#[test]
+fn kept_permits_pass_on_in_memory_for_a_moment() {
+    for is_dropped in [false, true] {
+        let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
+        for _ in 0..ALL + 1 {
+            world.acquire_one();
+            world.keep(0);
+        }
+        assert_eq!((world.server.free, world.clients[0].waiting.len()), (0, 1));
+        world.give_back(0);
+        assert!(world.clients[0].there.is_empty(), "without a request");
+        let (guard, _) = world.clients[0].guards.pop_first().expect("it has what the other had");
+        if is_dropped {
+            world.feed(0, Event::Dropped(Ticket(guard)));
+            assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Release { .. })]));
+            world.settle();
+            assert_eq!(world.server.free, 1);
+        } else {
+            world.clients[0].guards.insert(guard, 1);
+            world.keep(0);
+            world.acquire_one();
+            world.pass(ms(11)); // longer than a row
+            world.give_back(0);
+            assert!(world.clients[0].guards.is_empty() && world.server.free == 1, "released");
+        }
     }
 }
 

@@ -88,6 +88,7 @@ impl Client {
                     self.lost.insert(ticket, loss);
                 }
                 Action::Yield => self.yields = true,
+                Action::PassedOn => panic!("it keeps no permits"),
                 Action::Subscribe(_) | Action::Unsubscribe(_) | Action::Left { .. } | Action::Ended(..) => {}
             }
         }

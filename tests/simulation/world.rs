@@ -520,6 +520,7 @@ impl World {
             Action::Left { .. } => self.clients[client].reported.left += 1,
             Action::Ended(..) => self.clients[client].reported.ended += 1,
             Action::Unsubscribe(channel) => _ = self.clients[client].channels.remove(&channel),
+            Action::PassedOn => return Err("it keeps no permits".into()),
             Action::Yield => {
                 self.count(|| "rests".into());
                 let after = self.rng.u64(..50_000);
