@@ -146,12 +146,13 @@ impl PlainSemaphore {
         self.0.keep_permits(&PLAIN, n, what, limit).await
     }
 
-    /// Releases `n` permits, which any task or process may have acquired. Once this has begun, it goes on in the background if you drop the future.
+    /// Releases `n` permits, which any task or process may have acquired. If the first waiter of this client wants as many, it acquires them
+    /// without a request, for up to 10 ms in a row. Once this has begun, it goes on in the background if you drop the future.
     ///
     /// # Errors
     ///
-    /// [`Lost`](crate::Error::Lost) if there is no semaphore, because it was deleted: unlike Redisson, this does not create one. Others as
-    /// for the type.
+    /// [`Lost`](crate::Error::Lost) if the server says that there is no semaphore, because it was deleted: unlike Redisson, this does not
+    /// create one. Others as for the type.
     pub async fn release(&self, n: u32) -> Result<()> {
         self.owed(n)?.release().await
     }

@@ -62,6 +62,7 @@ mod passing;
 mod passwords;
 mod permit_processes;
 mod permits;
+mod permits_pass;
 mod plain_semaphore;
 mod protect;
 mod proxy;
