@@ -10,6 +10,7 @@ use super::{server_hold::ServerHold, types::Moment};
 const MOST: usize = 64;
 
 /// Locks have none, and need no memory for them.
+#[allow(clippy::box_collection, reason = "a deque alone has four words")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Kept(Option<Box<VecDeque<ServerHold>>>);
 
