@@ -791,6 +791,22 @@ fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
     );
 }
 
+/// Its lease would be that of the others, and nothing would end it in time if this process died.
+#[test]
+fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
+    call(&mut world, 1, 3);
+    world.settle();
+    let terms = Terms { mode: Mode::Shared, lease: Some(ms(300)), permits: 3, ..Terms::default() };
+    world.clients[0].waiting.insert(2, 3);
+    world.feed(0, Event::Acquire { ticket: Ticket(2), owner: Owner(2), terms, limit: Limit::Forever });
+    world.settle();
+    unlock(&mut world, 1);
+    assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Release { count: 0, .. })]));
+    world.settle();
+    assert!(world.clients[0].state.certain_until(Ticket(2), world.now()).expect("it has them") < world.now() + ms(300));
+}
+
 #[test]
 fn permits_that_are_needed_elsewhere_are_released() {
     for is_marked in [true, false] {
