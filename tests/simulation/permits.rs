@@ -6,7 +6,7 @@
 //! whose connection was lost may run much later. No permit is lost or counted twice while all clients live.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -594,8 +594,7 @@ impl World {
             let holds = guards.map(|(hold, ..)| (hold, hold.of_permits().1));
             let all: Vec<_> = holds.chain(client.kept.iter().copied()).collect();
             callers_have += all.iter().map(|(_, permits)| i64::from(*permits)).sum::<i64>();
-            let mut ids: Vec<_> = all.iter().map(|(hold, _)| *hold).collect();
-            (ids.sort(), ids.dedup());
+            let ids: BTreeSet<_> = all.iter().map(|(hold, _)| *hold).collect();
             assert_eq!(ids.len(), all.len(), "seed {seed}: two callers have permits of one request");
             let is_had = all.into_iter().all(|(hold, permits)| has(hold, permits));
             assert!(is_had, "seed {seed}: permits that the server does not have");
