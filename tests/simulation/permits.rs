@@ -1,6 +1,6 @@
 //! Semaphores: clients, and a server by the rules of `src/primitives/semaphore/*.lua`, in random orders. Requests and replies are lost, callers
 //! leave, permits are split, and clients die. After every step: no more permits are certain than there are, the server has those of each
-//! guard, waiters of a client go in order, and none sleeps while it could acquire. `PERMITS_SEED=s` runs one seed.
+//! guard, waiters of a client go in order, and none sleeps while it could acquire. `PERMITS_SEED=s` runs one seed, `PERMITS_SEEDS=n` so many.
 //!
 //! The same for plain semaphores, by the rules of `src/primitives/plain_semaphore/*.lua`: their callers keep what they acquire, and requests
 //! whose connection was lost may run much later. No permit is lost or counted twice while all clients live.
@@ -1017,8 +1017,9 @@ fn a_request_that_was_refused_at_its_retry_takes_nothing_later() {
 }
 
 fn in_random_orders(knows: Knows) {
-    let one = std::env::var("PERMITS_SEED").ok().map(|seed| seed.parse::<u64>().expect("a number"));
-    for seed in one.map_or(0..2_000, |seed| seed..seed + 1) {
+    let given = |name| std::env::var(name).ok().map(|seed| seed.parse::<u64>().expect("a number"));
+    let seeds = given("PERMITS_SEEDS").unwrap_or(2_000);
+    for seed in given("PERMITS_SEED").map_or(0..seeds, |seed| seed..seed + 1) {
         let mut world = World::new(seed, knows);
         for _ in 0..400 {
             world.step();
