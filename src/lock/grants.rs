@@ -74,7 +74,6 @@ impl LockState {
                 Mode::Shared => self.queue.put_back(branch, other), // it reads beside this hold
             }
         }
-        self.others.had_their_turn();
         lengthen(&mut server, waiter.terms, sent, cx);
         self.put(OnServer::Held(server, Holders::One(hold, reentry)));
     }
