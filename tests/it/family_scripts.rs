@@ -241,7 +241,7 @@ mod semaphore {
         let mut bench = Bench::new();
         bench.put(&["SET", "x", "3"]);
         assert_eq!(bench.run(ACQUIRE, &KEYS, &acquire(TWO, "first")), "granted");
-        let mut renewed = |bench: &mut Bench| bench.run(RENEW, &KEYS[..2], &[TWO, "60000", "0", "2", CHANNEL]);
+        let renewed = |bench: &mut Bench| bench.run(RENEW, &KEYS[..2], &[TWO, "60000", "0", "2", CHANNEL]);
         assert_eq!(renewed(&mut bench), "kept - yes");
         bench.put(&["SET", KEYS[2], &THREE[..28]]);
         assert_eq!(renewed(&mut bench), "kept - no", "another client has a mark");
