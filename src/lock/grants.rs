@@ -74,7 +74,6 @@ impl LockState {
                 Mode::Shared => self.queue.put_back(branch, other), // it reads beside this hold
             }
         }
-        self.others.had_their_turn();
         if cx.rules.has_leases {
             lengthen(&mut server, waiter.terms, sent, cx);
         }

@@ -66,6 +66,10 @@ impl LockState {
         match reply {
             Reply::Granted(_) => {
                 self.others.claim(false);
+                if mode == Mode::Exclusive || !cx.rules.joins {
+                    // not if a hold passes on in memory: others may still be about to acquire what was released
+                    self.others.had_their_turn();
+                }
                 let mut server = ServerHold::new(granted, cx);
                 if asking.only.is_none() {
                     server.admits(sent, cx.config); // beside a writer, others are not admitted

@@ -851,6 +851,35 @@ fn kept_permits_pass_on_in_memory_for_a_moment() {
             assert!(world.clients[0].guards.is_empty() && world.server.free == 1, "released");
         }
     }
+/// A client releases permits for all. Others go first there, although its other permits pass on in memory meanwhile.
+#[test]
+fn permits_that_pass_on_do_not_shorten_the_time_of_others() {
+    let mut world = World { clients: vec![Client::new(0, true), Client::new(1, true)], ..World::new(0, Knows::Leases) };
+    world.clients[0].config.handovers = 1;
+    for permits in [1, 1, 1, 2] {
+        world.clients[0].tickets += 1;
+        let ticket = world.clients[0].tickets;
+        call(&mut world, ticket, permits);
+        world.settle();
+    }
+    world.clients[1].listens = true; // it waits for permits
+    for ticket in 5..=7 {
+        call(&mut world, ticket, 1);
+        world.settle();
+    }
+    world.subscribe(0);
+    world.settle();
+    unlock(&mut world, 1); // passes on
+    world.settle();
+    unlock(&mut world, 2); // is released for all
+    world.settle();
+    assert_eq!((world.server.free, world.clients[0].guards.len()), (1, 3));
+    unlock(&mut world, 3); // passes on
+    world.settle();
+    assert_eq!((world.server.free, world.clients[0].guards.contains_key(&6)), (1, true));
+    world.pass(ms(10));
+    world.settle();
+    assert_eq!((world.server.free, world.clients[0].guards.contains_key(&7)), (0, true), "nobody came");
 }
 
 /// They rest for callers that are about to come back, and no longer.
