@@ -88,7 +88,7 @@ impl LockState {
             cx.actions.push(Action::PassedOn);
             return self.grant_to(Some(ticket), server, cx.now, cx);
         }
-        self.others.end_row(); // others learn of the release
+        self.others.end_row(cx.now); // others learn of the release
     }
 
     /// A waiter has left, or a guard was dropped or unlocked.

@@ -191,7 +191,7 @@ impl LockState {
         waiter: Option<ConfirmWaiter>,
         cx: &mut Cx<'_>,
     ) {
-        let may_stay = self.others.permit_turn(cx.now, cx.config) && server.not_before <= cx.now;
+        let may_stay = self.has_turn(cx) && server.not_before <= cx.now;
         let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config) && !self.is_disputed(&server);
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
         match self.queue.first().map(|(_, next)| next.terms) {
@@ -213,6 +213,13 @@ impl LockState {
                 self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
             }
             _ => self.release_for(waiter, server, hold, cx),
+        }
+    }
+
+    fn has_turn(&self, cx: &Cx<'_>) -> bool {
+        match cx.rules.joins {
+            true => self.others.permit_turn(cx.now, cx.config),
+            false => self.others.permit_quick_turn(cx.now, cx.config),
         }
     }
 

@@ -25,8 +25,6 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 pub(crate) struct OtherClients {
     /// Another client received the last message about a release, or may have.
     pub(crate) may_wait: bool,
-    /// The next permits that are released are needed elsewhere, by the last reply.
-    claimed: bool,
     row: Option<Row>,
     debt: Option<Debt>,
     /// Pauses in a row in which no other process acquired the lock.
@@ -52,15 +50,7 @@ struct Debt {
 
 impl OtherClients {
     pub(crate) fn new() -> OtherClients {
-        OtherClients {
-            may_wait: true,
-            claimed: false,
-            row: None,
-            debt: None,
-            in_vain: 0,
-            releases: 0,
-            last: Moment::ZERO,
-        }
+        OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO }
     }
 
     fn row(&self, now: Moment) -> Row {
@@ -71,21 +61,18 @@ impl OtherClients {
     pub(crate) fn permit_turn(&self, now: Moment, config: &Config) -> bool {
         let row = self.row(now);
         let is_short = row.turns < config.handovers || !self.may_wait && now.since(row.since) < LONGEST_ROW;
-        config.handovers > 0 && is_short && !self.claimed
+        config.handovers > 0 && is_short
     }
 
-    pub(crate) fn claim(&mut self, claimed: bool) {
-        self.claimed = claimed;
-    }
-
-    /// The same where no reply shows what others want: the turns take only as long as a row may if nobody else waits.
+    /// The same for permits, whether others wait or not: only for a short time after a release for all, and for a short time in a row.
     pub(crate) fn permit_quick_turn(&self, now: Moment, config: &Config) -> bool {
-        self.permit_turn(now, config) && now.since(self.row(now).since) < LONGEST_ROW
+        let since = self.row.map_or(self.last, |row| row.since);
+        self.permit_turn(now, config) && now.since(since) < LONGEST_ROW
     }
 
     /// A caller makes a release of its own.
-    pub(crate) fn end_row(&mut self) {
-        self.row = None;
+    pub(crate) fn end_row(&mut self, now: Moment) {
+        (self.row, self.last) = (None, now);
     }
 
     pub(crate) fn took_turn(&mut self, now: Moment) {

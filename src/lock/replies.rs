@@ -65,7 +65,6 @@ impl LockState {
         self.release_late(reply, &granted, cx);
         match reply {
             Reply::Granted(_) => {
-                self.others.claim(false);
                 if mode == Mode::Exclusive || !cx.rules.joins {
                     // not if a hold passes on in memory: others may still be about to acquire what was released
                     self.others.had_their_turn();
@@ -205,20 +204,9 @@ impl LockState {
         match server.confirmed(cx, reply) {
             Confirmed::Gone => self.lose(at, Loss::Removed, cx),
             Confirmed::Since(sent) => {
-                self.note_claim(reply, cx);
                 self.admit_more(at, sent, cx);
                 self.confirm_disputed(cx.now);
             }
-        }
-    }
-
-    /// Another client may have claimed the permits that are released next.
-    fn note_claim(&mut self, reply: Reply, cx: &Cx<'_>) {
-        if let Reply::Kept { admits, .. } = reply
-            && cx.rules.passes_on
-            && !cx.rules.joins
-        {
-            self.others.claim(!admits);
         }
     }
 

@@ -146,8 +146,8 @@ impl PlainSemaphore {
         self.0.keep_permits(&PLAIN, n, what, limit).await
     }
 
-    /// Releases `n` permits, which any task or process may have acquired. If the first waiter of this client wants as many, it acquires them
-    /// without a request, for up to 10 ms in a row. Once this has begun, it goes on in the background if you drop the future.
+    /// Releases `n` permits, which any task or process may have acquired. If the first waiter of this client wants as many, it may acquire them
+    /// without a request, for 10 ms in a row at most. Once this has begun, it goes on in the background if you drop the future.
     ///
     /// # Errors
     ///

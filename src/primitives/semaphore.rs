@@ -102,7 +102,7 @@ impl Semaphore {
     }
 
     /// Sets how many permits there are in all, free and held. Takes none away from a holder: if more are held, none is free until enough
-    /// were released. Until a client learns of that, at its next renewal, permits may still pass from one of its tasks to the next.
+    /// were released.
     pub async fn set_permits(&self, n: u32) -> Result<()> {
         self.change("set_permits", i64::from(n), "all").await.map(|_changed| ())
     }

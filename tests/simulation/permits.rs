@@ -193,8 +193,7 @@ impl Server {
             assert_eq!(permit.0, client);
             *ends = lease.map_or(*ends, |lease| (self.now + lease).max(*ends));
         }
-        let admits = self.free >= 0 && self.mark.is_none_or(|((owner, _), _)| owner == client);
-        Reply::Kept { admits, left: None }
+        Reply::Kept { admits: false, left: None }
     }
 }
 
@@ -756,10 +755,12 @@ fn a_waiter_for_fewer_permits_requests_as_soon_as_it_is_first() {
     assert!(world.clients[0].guards.contains_key(&3));
 }
 
-/// A client with one hold of so many permits, and two waiters: one for as many, one for others.
-fn held_and_wanted_by_two(held: u16) -> World {
-    let mut world = held_and_wanted(held, held);
-    call(&mut world, 3, held + 1);
+/// A client that has just released permits for all. Tickets up to 1 are used.
+fn after_a_release() -> World {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
+    call(&mut world, 1, 1);
+    world.settle();
+    unlock(&mut world, 1);
     world.settle();
     world
 }
@@ -773,55 +774,50 @@ fn unlock(world: &mut World, ticket: u64) {
 /// One request for both: it keeps the permits for the waiter, and shows that the one before had them until it left.
 #[test]
 fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
-    let mut world = held_and_wanted_by_two(3);
-    unlock(&mut world, 1);
-    assert_eq!(world.clients[0].guards, BTreeMap::from([(2, 3)]), "without a reply");
+    let mut world = after_a_release();
+    for (ticket, permits) in [(2, 3), (3, 3), (4, 4)] {
+        call(&mut world, ticket, permits);
+        world.settle();
+    }
+    unlock(&mut world, 2);
+    assert_eq!(world.clients[0].guards, BTreeMap::from([(3, 3)]), "without a reply");
     assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Renew { count: 3, .. })]));
     world.settle();
     assert!(world.clients[0].unlocking.is_empty());
-    unlock(&mut world, 2);
+    unlock(&mut world, 3);
     world.settle();
-    world.pass(ms(60)); // nothing is published, so others have some time to come first
-    world.settle();
-    assert_eq!(
-        (world.server.free, &world.clients[0].guards),
-        (ALL - 4, &BTreeMap::from([(3, 4)])),
-        "released, and acquired"
-    );
+    assert_eq!((world.server.free, &world.clients[0].guards), (ALL - 4, &BTreeMap::from([(4, 4)])), "released");
+}
+
+/// Others may need them: many at once, or there are fewer than before.
+#[test]
+fn permits_that_were_held_for_long_do_not_pass_on() {
+    for (long, passes) in [(ms(5), true), (ms(11), false)] {
+        let mut world = after_a_release();
+        call(&mut world, 2, 3);
+        world.settle();
+        call(&mut world, 3, 3);
+        world.settle();
+        world.pass(long);
+        unlock(&mut world, 2);
+        assert_eq!(world.clients[0].guards.contains_key(&3), passes);
+    }
 }
 
 /// Its lease would be that of the others, and nothing would end it in time if this process died.
 #[test]
 fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
-    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
-    call(&mut world, 1, 3);
+    let mut world = after_a_release();
+    call(&mut world, 2, 3);
     world.settle();
     let terms = Terms { mode: Mode::Shared, lease: Some(ms(300)), permits: 3, ..Terms::default() };
-    world.clients[0].waiting.insert(2, 3);
-    world.feed(0, Event::Acquire { ticket: Ticket(2), owner: Owner(2), terms, limit: Limit::Forever });
+    world.clients[0].waiting.insert(3, 3);
+    world.feed(0, Event::Acquire { ticket: Ticket(3), owner: Owner(3), terms, limit: Limit::Forever });
     world.settle();
-    unlock(&mut world, 1);
+    unlock(&mut world, 2);
     assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Release { count: 0, .. })]));
     world.settle();
-    assert!(world.clients[0].state.certain_until(Ticket(2), world.now()).expect("it has them") < world.now() + ms(300));
-}
-
-#[test]
-fn permits_that_are_needed_elsewhere_are_released() {
-    for is_marked in [true, false] {
-        let mut world = held_and_wanted_by_two(3);
-        match is_marked {
-            true => world.server.mark = Some(((9, 1), world.now() + MARK)),
-            false => world.server.free = -1,
-        }
-        world.feed(0, Event::Reconnected); // the reply to the next confirmation says it
-        while !world.clients[0].is_quiet() {
-            world.run_next(0);
-            world.reply_next(0);
-        }
-        unlock(&mut world, 1);
-        assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Release { count: 0, .. })]));
-    }
+    assert!(world.clients[0].state.certain_until(Ticket(3), world.now()).expect("it has them") < world.now() + ms(300));
 }
 
 /// What a caller returns goes to the next waiter, and is returned once if that one never looks.
@@ -829,7 +825,12 @@ fn permits_that_are_needed_elsewhere_are_released() {
 fn kept_permits_pass_on_in_memory_for_a_moment() {
     for is_dropped in [false, true] {
         let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
-        for _ in 0..ALL + 1 {
+        for _ in 0..ALL {
+            world.acquire_one();
+            world.keep(0);
+        }
+        world.give_back(0); // released for all
+        for _ in 0..2 {
             world.acquire_one();
             world.keep(0);
         }
@@ -851,18 +852,25 @@ fn kept_permits_pass_on_in_memory_for_a_moment() {
             assert!(world.clients[0].guards.is_empty() && world.server.free == 1, "released");
         }
     }
+}
+
 /// A client releases permits for all. Others go first there, although its other permits pass on in memory meanwhile.
 #[test]
 fn permits_that_pass_on_do_not_shorten_the_time_of_others() {
     let mut world = World { clients: vec![Client::new(0, true), Client::new(1, true)], ..World::new(0, Knows::Leases) };
     world.clients[0].config.handovers = 1;
+    world.clients[1].listens = true; // it waits for permits
+    call(&mut world, 100, 1);
+    world.settle();
+    unlock(&mut world, 100); // is released for all
+    world.settle();
+    world.pass(ms(6)); // others go first
     for permits in [1, 1, 1, 2] {
         world.clients[0].tickets += 1;
         let ticket = world.clients[0].tickets;
         call(&mut world, ticket, permits);
         world.settle();
     }
-    world.clients[1].listens = true; // it waits for permits
     for ticket in 5..=7 {
         call(&mut world, ticket, 1);
         world.settle();
@@ -885,11 +893,7 @@ fn permits_that_pass_on_do_not_shorten_the_time_of_others() {
 /// They rest for callers that are about to come back, and no longer.
 #[test]
 fn permits_rest_for_callers_that_come_back() {
-    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
-    call(&mut world, 1, 3);
-    world.settle();
-    unlock(&mut world, 1);
-    world.settle(); // nobody else has received the message
+    let mut world = after_a_release(); // nobody else has received the message
     call(&mut world, 2, 3);
     world.settle();
     call(&mut world, 3, 3);

@@ -5,14 +5,6 @@
 -- Never a member. Commands about it change nothing, and show whether the user may call them.
 local NO_PERMIT = 'none'
 
--- The digits of an id that all holds of one client have in common.
-local OF_CLIENT = 16
-
--- The key in which a waiter leaves its mark.
-local function mark_of(semaphore)
-  return 'leasehold_semaphore_waits:' .. (string.find(semaphore, '{', 1, true) and semaphore or '{' .. semaphore .. '}')
-end
-
 -- The server's clock, in ms.
 local function clock()
   local time = redis.call('TIME')
