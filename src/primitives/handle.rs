@@ -228,11 +228,11 @@ impl Handle {
         self.pass_request(what, &AcquireRequest { lease, ..request }).await
     }
 
-    /// True if a waiter of this client acquires permits that a caller returns.
-    pub(super) fn give_back(&self, kind: &'static Kind, permits: u32) -> Result<bool> {
-        let (name, permits) = (valid(&self.name)?, u16::try_from(permits));
-        self.engine.driver.refuse_if_closed("release", &name)?;
-        Ok(permits.is_ok_and(|permits| self.engine.driver.give_back(&name, kind, permits)))
+    /// True if a waiter of this client acquires permits that a caller returns. Not after the end of the client, whose waiters never look.
+    pub(super) fn give_back(&self, kind: &'static Kind, permits: u32) -> bool {
+        let (Ok(name), Ok(permits)) = (valid(&self.name), u16::try_from(permits)) else { return false };
+        let driver = &self.engine.driver;
+        driver.refuse_if_closed("release", &name).is_ok() && driver.give_back(&name, kind, permits)
     }
 
     async fn pass_request(&self, what: &'static str, request: &AcquireRequest) -> Result<bool> {

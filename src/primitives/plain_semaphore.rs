@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     client::Client,
-    error::{Error, Lost, Result},
+    error::{About, Error, Lost, Result},
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
@@ -73,10 +73,10 @@ impl Client {
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a number. [`Unavailable`](crate::Error::Unavailable) if the server does not
-/// reply for [`outage_timeout`](crate::Builder::outage_timeout): then a change was made once or not at all. If a call to acquire permits
+/// reply for [`outage_timeout`](crate::Builder::outage_timeout). After any error, a change was made once or not at all. If a call to acquire permits
 /// got them without a reply, the client returns them in the background; it cannot if the server stays unreachable for longer than a receipt
 /// lasts, and then they are lost. [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or acquires more than 10,000.
-/// Others as [`Error`](crate::Error) says. For "lock" in these messages read "permits".
+/// Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety
 ///
@@ -122,7 +122,7 @@ impl PlainSemaphore {
             Code::Granted | Code::Held | Code::Free => {
                 Ok(answer.words().and_then(|[number]: [&str; 1]| number.parse().ok()))
             }
-            _ => Err(self.0.conflict()),
+            _ => Err(self.0.conflict().of(About::Permits)),
         }
     }
 
@@ -150,6 +150,8 @@ impl PlainSemaphore {
     /// without a request, for 10 ms in a row at most. Once this has begun, it goes on in the background if you drop the future.
     ///
     /// # Errors
+    ///
+    /// A release in the background that fails is logged, and its permits are lost.
     ///
     /// [`Lost`](crate::Error::Lost) if the server says that there is no semaphore, because it was deleted: unlike Redisson, this does not
     /// create one. Others as for the type.
@@ -201,7 +203,7 @@ pub(crate) struct OwedPermits {
 
 impl OwedPermits {
     pub(crate) async fn release(mut self) -> Result<()> {
-        if self.semaphore.0.give_back(&PLAIN, self.permits)? {
+        if self.semaphore.0.give_back(&PLAIN, self.permits) {
             self.change = None; // a waiter of this client has them
             return Ok(());
         }
@@ -210,8 +212,8 @@ impl OwedPermits {
         self.change = None;
         match result?.code {
             Code::Granted => Ok(()),
-            Code::Gone => Err(Error::lost(self.semaphore.name(), Lost::Removed)),
-            _ => Err(self.semaphore.0.conflict()),
+            Code::Gone => Err(Error::lost(self.semaphore.name(), Lost::Removed).of(About::Permits)),
+            _ => Err(self.semaphore.0.conflict().of(About::Permits)),
         }
     }
 
