@@ -804,6 +804,25 @@ fn permits_that_were_held_for_long_do_not_pass_on() {
     }
 }
 
+/// A client that has waited for longer than a row has a row as long as the other's. Else the other would have most turns.
+#[test]
+fn permits_pass_on_after_a_release_of_another_client() {
+    for is_heard in [true, false] {
+        let mut world = after_a_release();
+        call(&mut world, 2, 3);
+        world.settle();
+        call(&mut world, 3, 3);
+        world.settle();
+        world.pass(ms(11));
+        if is_heard {
+            world.feed(0, Event::Message(Channel::Name));
+            world.settle();
+        }
+        unlock(&mut world, 2);
+        assert_eq!(world.clients[0].guards.contains_key(&3), is_heard);
+    }
+}
+
 /// Its lease would be that of the others, and nothing would end it in time if this process died.
 #[test]
 fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
