@@ -873,6 +873,25 @@ fn kept_permits_pass_on_in_memory_for_a_moment() {
     }
 }
 
+/// The server may be another one, which has no receipts. It could not return what a waiter has that never looks.
+#[test]
+fn permits_kept_before_a_new_connection_do_not_pass_on() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
+    for _ in 0..ALL {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.give_back(0); // released for all
+    for _ in 0..2 {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.feed(0, Event::Reconnected);
+    world.settle();
+    world.give_back(0);
+    assert_eq!((world.server.free, world.clients[0].guards.len()), (1, 0), "released");
+}
+
 /// A client releases permits for all. Others go first there, although its other permits pass on in memory meanwhile.
 #[test]
 fn permits_that_pass_on_do_not_shorten_the_time_of_others() {
