@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     hold::{NestedCall, Removed},
+    kept::Kept,
     on_server::{Lost, OnServer},
     places::Listening,
     queue::nested_by,
@@ -212,6 +213,7 @@ impl LockState {
     // ---- connections and messages ----
 
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
+        self.kept = Kept::default(); // the server may be another one, which does not know their requests
         for one in &mut self.on_server {
             if let OnServer::Held(server, _) | OnServer::Resting(server, ..) = one {
                 server.confirm_now(cx.now);

@@ -105,6 +105,7 @@ impl OtherClients {
     pub(crate) fn received_message(&mut self, now: Moment, config: &Config) {
         let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until: now + pause(config) });
         self.debt = self.debt.and_then(next);
+        self.last = now; // a release for all, of this client or another
     }
 
     /// Until this time others go first.

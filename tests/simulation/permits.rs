@@ -804,6 +804,25 @@ fn permits_that_were_held_for_long_do_not_pass_on() {
     }
 }
 
+/// A client that has waited for longer than a row has a row as long as the other's. Else the other would have most turns.
+#[test]
+fn permits_pass_on_after_a_release_of_another_client() {
+    for is_heard in [true, false] {
+        let mut world = after_a_release();
+        call(&mut world, 2, 3);
+        world.settle();
+        call(&mut world, 3, 3);
+        world.settle();
+        world.pass(ms(11));
+        if is_heard {
+            world.feed(0, Event::Message(Channel::Name));
+            world.settle();
+        }
+        unlock(&mut world, 2);
+        assert_eq!(world.clients[0].guards.contains_key(&3), is_heard);
+    }
+}
+
 /// Its lease would be that of the others, and nothing would end it in time if this process died.
 #[test]
 fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
@@ -852,6 +871,25 @@ fn kept_permits_pass_on_in_memory_for_a_moment() {
             assert!(world.clients[0].guards.is_empty() && world.server.free == 1, "released");
         }
     }
+}
+
+/// The server may be another one, which has no receipts. It could not return what a waiter has that never looks.
+#[test]
+fn permits_kept_before_a_new_connection_do_not_pass_on() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
+    for _ in 0..ALL {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.give_back(0); // released for all
+    for _ in 0..2 {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.feed(0, Event::Reconnected);
+    world.settle();
+    world.give_back(0);
+    assert_eq!((world.server.free, world.clients[0].guards.len()), (1, 0), "released");
 }
 
 /// A client releases permits for all. Others go first there, although its other permits pass on in memory meanwhile.
