@@ -81,7 +81,7 @@ impl LockState {
     /// and knows that request for long enough to return them if the waiter never looks.
     pub(super) fn give_back(&mut self, permits: u16, cx: &mut Cx<'_>) {
         let next = self.next_waiter().filter(|(_, next)| next.terms.permits == permits).map(|(ticket, _)| ticket);
-        let may_pass = self.others.permit_quick_turn(cx.now, cx.config);
+        let may_pass = self.others.permit_quick_turn(cx.now, cx.config, cx.rules);
         if let Some(ticket) = next.filter(|_| may_pass)
             && let Some(server) = self.kept.take(permits, cx.now + cx.config.outage_timeout)
         {

@@ -219,7 +219,7 @@ impl LockState {
     fn has_turn(&self, cx: &Cx<'_>) -> bool {
         match cx.rules.joins {
             true => self.others.permit_turn(cx.now, cx.config),
-            false => self.others.permit_quick_turn(cx.now, cx.config),
+            false => self.others.permit_quick_turn(cx.now, cx.config, cx.rules),
         }
     }
 

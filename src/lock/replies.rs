@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     hold::Holders,
+    kept::Kept,
     on_server::OnServer,
     places::Listening,
     release::{HandOver, PendingRelease},
@@ -273,6 +274,9 @@ impl LockState {
             }
             (Reply::Unheard { grace, .. }, Wanted::Places(_)) => self.call_again(release.id(), grace, cx),
             _ => {}
+        }
+        if reply == Reply::Gone {
+            self.kept = Kept::default(); // the server may have forgotten their requests, too
         }
         release.ended(matches!(reply, Reply::Released { .. } | Reply::Unheard { found: true, .. }), cx);
         self.called(cx);

@@ -892,6 +892,29 @@ fn permits_kept_before_a_new_connection_do_not_pass_on() {
     assert_eq!((world.server.free, world.clients[0].guards.len()), (1, 0), "released");
 }
 
+/// The server has forgotten their requests, as a release shows that finds nothing.
+#[test]
+fn permits_kept_before_the_server_forgot_do_not_pass_on_again() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
+    for _ in 0..ALL {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.give_back(0); // released for all
+    for _ in 0..3 {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.server.receipts.clear();
+    world.give_back(0);
+    let (guard, _) = world.clients[0].guards.pop_first().expect("it passed on");
+    world.feed(0, Event::Dropped(Ticket(guard)));
+    world.run_next(0);
+    world.reply_next(0);
+    world.give_back(0);
+    assert!(world.clients[0].guards.is_empty() && world.server.free > 0, "released");
+}
+
 /// A client releases permits for all. Others go first there, although its other permits pass on in memory meanwhile.
 #[test]
 fn permits_that_pass_on_do_not_shorten_the_time_of_others() {
