@@ -683,6 +683,22 @@ fn a_mark_is_released_before_the_next_reader_asks() {
     assert!(matches!(client.request(), Request::Acquire { mode: Mode::Shared, .. }));
 }
 
+/// A request without a reply may have found readers, and left a mark. The last try of the writer leaves none, but the first one is released.
+#[test]
+fn a_mark_in_doubt_is_released_after_a_try_that_leaves_none() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Until(client.now + ms(5)));
+    let (request, Request::Acquire { id: mark, how: How::Wait, .. }) = client.requests.remove(0) else {
+        panic!("it waits")
+    };
+    client.feed(Event::Unknown(request));
+    client.pass(ms(11));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Try, .. }), "{:?}", client.requests);
+    client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Shared, own: None });
+    client.assert_told(1, Outcome::Busy);
+    assert!(matches!(client.request(), Request::Release { id, .. } if id == mark), "{:?}", client.requests);
+}
+
 /// A reader that is next after a writer left asks at once: it may enter beside readers.
 #[test]
 fn a_reader_behind_a_writer_that_left_asks_at_once() {
