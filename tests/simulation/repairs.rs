@@ -820,6 +820,31 @@ fn a_fair_waiter_leaves_no_place_behind_another_kind_of_lock() {
     }
 }
 
+/// The place may be there by a request without a reply. The last try of the waiter is refused, and creates none, but the first one is
+/// released: with the reply behind a release of the same client or not, and if the waiter leaves before the reply.
+#[test]
+fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
+    for (is_own, leaves_first) in [(false, false), (true, false), (false, true)] {
+        let mut client = Client::new(Kind::Fair);
+        let own = is_own.then(|| releasing(&mut client, KEPT));
+        client.acquire(2, B, KEPT, Limit::Until(client.now + ms(5)));
+        let Some((request, Request::Acquire { id, how: How::Wait, .. })) = client.requests.pop() else {
+            panic!("{:?}", client.requests)
+        };
+        client.feed(Event::Unknown(request));
+        client.pass(ms(11));
+        let is_try = |(_, request): &(_, Request)| matches!(request, Request::Acquire { how: How::Try, .. });
+        assert!(client.requests.iter().any(is_try), "{:?}", client.requests);
+        if leaves_first {
+            client.feed(Event::Dropped(t(2)));
+        }
+        client.end(is_attempt, |id| Event::Replied(id, Reply::Busy { left: None, by: Mode::Exclusive, own }));
+        client.feed(Event::Dropped(t(2)));
+        let is_of_place = |(_, request): &(_, Request)| matches!(request, Request::Release { id: of, .. } if *of == id);
+        assert!(client.requests.iter().any(is_of_place), "{own:?} {leaves_first}: {:?}", client.requests);
+    }
+}
+
 /// The same in a queue on the server, where a caller with a limit has a place.
 #[test]
 fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
