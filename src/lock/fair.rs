@@ -116,8 +116,10 @@ impl LockState {
                 Reply::Unheard { grace, .. } if self.life == Life::Open => places.call_again(id, grace, cx),
                 _ => places.remove(id, cx),
             },
-            // The last request for a place that was left.
-            Some(_) if matches!(reply, Reply::Busy { .. } | Reply::Out) => places.remove(id, cx),
+            // The last request for a place that was left. An earlier try may have created the place.
+            Some(Place::Left(release)) if matches!(reply, Reply::Busy { .. }) && !release.is_in_doubt() => {
+                places.remove(id, cx);
+            }
             Some(_) => _ = places.change(id, |place| place.request_ended(request)),
             None => {}
         }
@@ -142,7 +144,7 @@ impl LockState {
                 self.answer_soon(id, owner, cx);
             }
             Reply::Busy { .. } => {
-                places.change_waiting(id, |waiting| waiting.not_queued(cx.now));
+                places.change_waiting(id, |waiting| waiting.refused(cx.now));
                 self.queue.refuse_owner(owner, asked.sent, cx);
             }
             Reply::Out => _ = places.change_waiting(id, |waiting| waiting.not_queued(cx.now)),
@@ -151,7 +153,7 @@ impl LockState {
                 self.place_granted(id, (owner, asked), reply, cx);
             }
             _ => {
-                places.change_waiting(id, |waiting| waiting.not_a_lock(cx.now));
+                places.change_waiting(id, |waiting| waiting.refused(cx.now));
                 places.leave(id, cx);
                 self.end_first_of(owner, Outcome::Refused, cx);
             }
@@ -171,7 +173,7 @@ impl LockState {
         let Wanted::Places(places) = &mut self.wanted else { return };
         places.change_waiting(id, |waiting| match reply {
             Reply::Queued { .. } => waiting.queued(id, pause, cx),
-            _ => waiting.not_queued(cx.now + pause),
+            _ => waiting.refused(cx.now + pause),
         });
     }
 

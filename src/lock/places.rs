@@ -202,15 +202,16 @@ impl Waiting {
         }
     }
 
-    /// The server does not have this place. The next request is sent then.
-    pub(crate) fn not_queued(&mut self, look_at: Moment) {
-        (self.queued, self.next) = (false, Next::LookAt(look_at));
+    /// The server does not have this place.
+    pub(crate) fn not_queued(&mut self, now: Moment) {
+        (self.queued, self.next) = (false, Next::LookAt(now));
     }
 
-    /// The key holds something else now. The server has the place that an earlier request has created, or may have.
-    pub(crate) fn not_a_lock(&mut self, now: Moment) {
+    /// The request was refused, and has created no place. The server has the place that an earlier try has created, or may have. The next
+    /// request is sent then.
+    pub(crate) fn refused(&mut self, look_at: Moment) {
         self.queued |= matches!(&self.next, Next::Asking(asking) if asking.request.is_in_doubt());
-        self.next = Next::LookAt(now);
+        self.next = Next::LookAt(look_at);
     }
 
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
@@ -241,7 +242,7 @@ impl Waiting {
             }
         };
         let may_be_there = self.queued || in_doubt || before.is_some();
-        may_be_there.then(|| PendingRelease::of_place(id, lease, before, cx))
+        may_be_there.then(|| PendingRelease::of_place(id, lease, (before, in_doubt), cx))
     }
 }
 

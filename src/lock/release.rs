@@ -86,15 +86,20 @@ impl PendingRelease {
     }
 
     /// Of a place in a queue on the server, and of the hold that it may have become. `before`: the server must run this request first,
-    /// because it could create the place again.
-    pub(crate) fn of_place(id: HoldId, lease: Duration, before: Option<RequestId>, cx: &Cx<'_>) -> PendingRelease {
+    /// because it could create the place again. `in_doubt`: an earlier try of that request may have created it.
+    pub(crate) fn of_place(
+        id: HoldId,
+        lease: Duration,
+        (before, in_doubt): (Option<RequestId>, bool),
+        cx: &Cx<'_>,
+    ) -> PendingRelease {
         let release = PendingRelease::of_attempt(id, Mode::Exclusive, lease.max(PLACE), cx);
-        PendingRelease { before: [before, None], ..release }
+        PendingRelease { before: [before, None], request: PendingRequest::in_doubt(cx.now, in_doubt), ..release }
     }
 
     /// Of an id that the server no longer has: this notifies the waiter behind one that did not come.
     pub(crate) fn again(id: HoldId, at: Moment, cx: &Cx<'_>) -> PendingRelease {
-        PendingRelease { request: PendingRequest::new(at), ..PendingRelease::of_place(id, PLACE, None, cx) }
+        PendingRelease { request: PendingRequest::new(at), ..PendingRelease::of_place(id, PLACE, (None, false), cx) }
     }
 
     /// The release is under way, and nothing else is to be done.
@@ -142,6 +147,11 @@ impl PendingRelease {
     /// The pause before the next try. It grows with each failure.
     pub(crate) fn pause(&self) -> Duration {
         self.request.pause()
+    }
+
+    /// An earlier request may have reached its id.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.request.is_in_doubt()
     }
 
     /// No reply yet, and no failure.

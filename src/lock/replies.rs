@@ -294,8 +294,8 @@ impl LockState {
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
-            if failure == Failure::Unknown {
-                asking.mark = mark_after(asking, Mode::Exclusive); // the retry may be for a waiter that leaves none
+            if failure == Failure::Unknown && cx.rules.has_marks {
+                asking.mark = mark_after(asking, Mode::Shared); // it may have found readers, and the retry may leave none
             }
             return if failure == Failure::Refused {
                 self.end_next(cx, Outcome::Refused)

@@ -683,6 +683,22 @@ fn a_mark_is_released_before_the_next_reader_asks() {
     assert!(matches!(client.request(), Request::Acquire { mode: Mode::Shared, .. }));
 }
 
+/// A request without a reply may have found readers, and left a mark. The last try of the writer leaves none, but the first one is released.
+#[test]
+fn a_mark_in_doubt_is_released_after_a_try_that_leaves_none() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Until(client.now + ms(5)));
+    let (request, Request::Acquire { id: mark, how: How::Wait, .. }) = client.requests.remove(0) else {
+        panic!("it waits")
+    };
+    client.feed(Event::Unknown(request));
+    client.pass(ms(11));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Try, .. }), "{:?}", client.requests);
+    client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Shared, own: None });
+    client.assert_told(1, Outcome::Busy);
+    assert!(matches!(client.request(), Request::Release { id, .. } if id == mark), "{:?}", client.requests);
+}
+
 /// A reader that is next after a writer left asks at once: it may enter beside readers.
 #[test]
 fn a_reader_behind_a_writer_that_left_asks_at_once() {
@@ -801,6 +817,31 @@ fn a_fair_waiter_leaves_no_place_behind_another_kind_of_lock() {
         client.assert_told(1, Outcome::Refused);
         assert!(is_release(client.request()));
         assert!(matches!(client.request(), Request::Release { id: released, .. } if released == id));
+    }
+}
+
+/// The place may be there by a request without a reply. The last try of the waiter is refused, and creates none, but the first one is
+/// released: with the reply behind a release of the same client or not, and if the waiter leaves before the reply.
+#[test]
+fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
+    for (is_own, leaves_first) in [(false, false), (true, false), (false, true)] {
+        let mut client = Client::new(Kind::Fair);
+        let own = is_own.then(|| releasing(&mut client, KEPT));
+        client.acquire(2, B, KEPT, Limit::Until(client.now + ms(5)));
+        let Some((request, Request::Acquire { id, how: How::Wait, .. })) = client.requests.pop() else {
+            panic!("{:?}", client.requests)
+        };
+        client.feed(Event::Unknown(request));
+        client.pass(ms(11));
+        let is_try = |(_, request): &(_, Request)| matches!(request, Request::Acquire { how: How::Try, .. });
+        assert!(client.requests.iter().any(is_try), "{:?}", client.requests);
+        if leaves_first {
+            client.feed(Event::Dropped(t(2)));
+        }
+        client.end(is_attempt, |id| Event::Replied(id, Reply::Busy { left: None, by: Mode::Exclusive, own }));
+        client.feed(Event::Dropped(t(2)));
+        let is_of_place = |(_, request): &(_, Request)| matches!(request, Request::Release { id: of, .. } if *of == id);
+        assert!(client.requests.iter().any(is_of_place), "{own:?} {leaves_first}: {:?}", client.requests);
     }
 }
 

@@ -801,8 +801,10 @@ impl World {
         });
         self.handed += u64::from(matches!(reply, Reply::Handed(_)));
         let is_notified = !matches!(&published, Published::Nothing) && published != Published::To(Vec::new());
-        if self.kind == Kind::Fair && is_notified && !self.freed {
-            self.free_since = None; // a late release notifies the next waiter of a lock whose lease has ended
+        if is_notified && !self.freed {
+            // The lease of the lock ended before, of which nobody is told. Waiters learn that it is free by this message, of a late release
+            // or of the mark of a waiter that left.
+            self.free_since = None;
         }
         self.freed = is_notified || self.kind == Kind::Fair && self.freed;
         self.publish(published);
