@@ -17,6 +17,7 @@ mod handle;
 mod latch;
 mod lock;
 mod methods;
+mod owed;
 mod permits;
 mod plain_semaphore;
 mod rw;

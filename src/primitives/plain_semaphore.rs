@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use super::{
-    handle::{Change, Handle},
-    methods::named,
-};
+use super::{handle::Handle, methods::named, owed::OwedPermits};
 use crate::{
     client::Client,
-    error::{About, Error, Lost, Result},
+    error::{About, Error, Result},
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
@@ -170,7 +167,7 @@ impl PlainSemaphore {
             return Err(Error::config("permits", "it must be greater than zero"));
         }
         let change = self.0.plan("release", (&PLAIN, &CHANGE), i64::from(n), "back")?;
-        Ok(OwedPermits { semaphore: self.clone(), permits: n, change: Some(change) })
+        Ok(OwedPermits::new(&self.0, &PLAIN, n, change))
     }
 
     /// Acquires `n` permits, runs `work`, and releases them. If you drop the future, or if `work` panics, the client releases them in the
@@ -191,44 +188,5 @@ impl PlainSemaphore {
         let value = work().await;
         owed.release_after_work().await;
         Ok(value)
-    }
-}
-
-/// Permits that are released in the background when this is dropped, unless a release has had its result.
-pub(crate) struct OwedPermits {
-    semaphore: PlainSemaphore,
-    permits: u32,
-    change: Option<Change>,
-}
-
-impl OwedPermits {
-    pub(crate) async fn release(mut self) -> Result<()> {
-        if self.semaphore.0.give_back(&PLAIN, self.permits) {
-            self.change = None; // a waiter of this client has them
-            return Ok(());
-        }
-        let change = self.change.as_mut().expect("it is there until the result");
-        let result = self.semaphore.0.make(change).await;
-        self.change = None;
-        match result?.code {
-            Code::Granted => Ok(()),
-            Code::Gone => Err(Error::lost(self.semaphore.name(), Lost::Removed).of(About::Permits)),
-            _ => Err(self.semaphore.0.conflict().of(About::Permits)),
-        }
-    }
-
-    pub(crate) async fn release_after_work(self) {
-        let semaphore = self.semaphore.clone();
-        if let Err(error) = self.release().await {
-            tracing::warn!(target: "leasehold::lock", name = semaphore.name(), %error, "permits were not released after the work");
-        }
-    }
-}
-
-impl Drop for OwedPermits {
-    fn drop(&mut self) {
-        if let Some(change) = self.change.take() {
-            self.semaphore.0.make_in_background(change);
-        }
     }
 }
