@@ -136,6 +136,12 @@ impl Hold {
         if self.lengthened { server.until } else { server.usual_until() }
     }
 
+    /// The same, also with the lease of a confirmation under way. It was requested for this owner, too.
+    fn requested_until(&self, server: &ServerHold, config: &Config) -> Moment {
+        let most = if self.lengthened { Duration::MAX } else { config.watchdog };
+        self.until(server).max(server.requested_until(most, config))
+    }
+
     fn cap(&self) -> Moment {
         self.acquisitions.iter().map(|one| one.cap).min().unwrap_or(Moment::FAR)
     }
@@ -147,7 +153,7 @@ impl Hold {
 
     /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
     fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, server: &ServerHold, cx: &mut Cx<'_>) -> Option<LostHold> {
-        let (is_seen, until) = (self.unseen_since().is_none(), self.until(server));
+        let (is_seen, until) = (self.unseen_since().is_none(), self.requested_until(server, cx.config));
         self.ended(Some(loss), cx);
         let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
         calls.extract_if(.., |call| call.owner == self.owner).for_each(|call| cx.notify(call.ticket, nested));
@@ -171,7 +177,7 @@ impl Hold {
 pub(crate) struct LostHold {
     hold: Hold,
     pub(crate) loss: Loss,
-    /// Its own lease was certain until then. Its owner needs that time to stop.
+    /// The lease that was requested for it ends then. Its owner needs that time to stop, if the server confirms so much.
     until: Moment,
 }
 

@@ -256,6 +256,14 @@ impl ServerHold {
         }
     }
 
+    /// The end of the lease that the confirmation under way requests, of which a holder needs `most`.
+    pub(crate) fn requested_until(&self, most: Duration, config: &Config) -> Moment {
+        let end = |confirmation: &SentConfirmation| {
+            confirmation.lease.map(|lease| confirmation.sent + config.certain(lease.min(most)))
+        };
+        self.under_way().and_then(end).unwrap_or(Moment::ZERO)
+    }
+
     /// The server had this much left of the lease of a shared hold when it ran a request that was sent at `sent`. If that is less than this
     /// client had confirmed, another program has shortened the lease, and may do so again at once. But the server may have run the request
     /// at any time between `sent` and now, and only proof makes the time shorter that a holder was told.

@@ -1363,6 +1363,23 @@ fn a_lost_reader_does_not_keep_the_long_lease_of_another() {
     assert_eq!(client.requests, [], "it is gone");
 }
 
+/// A renewal was under way when a reader reached its `max_hold`. Its reply shows that the server has the lock for longer, and the reader may
+/// use that time to stop, as a writer may.
+#[test]
+fn a_lost_reader_has_the_lease_that_was_under_way() {
+    for mode in [Mode::Shared, Mode::Exclusive] {
+        let mut client = Client::new(Kind::ReadWrite);
+        client.hold(1, A, Terms { mode, max_hold: Some(ms(9_500)), ..READ });
+        client.pass(ms(9_500));
+        assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
+        client.reply(kept(ms(21_300)));
+        client.pass(ms(29_000));
+        assert_eq!(client.requests, [], "it is released while its holder stops");
+        client.feed(Event::Dropped(t(1)));
+        assert!(is_release(client.request()));
+    }
+}
+
 // ---- marks of waiters that were refused several times ----
 
 impl Client {

@@ -26,6 +26,11 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+/// What is certain of the time that is left of a lease, because clocks differ.
+fn certain(left: u64, lease: u64) -> u64 {
+    left.saturating_sub(lease / 500 + 2 * MS)
+}
+
 pub(crate) fn state_of(kind: Kind) -> LockState {
     match kind {
         Kind::Plain | Kind::Fenced | Kind::ReadWrite => LockState::new(Numbers::after(0)),
@@ -180,6 +185,10 @@ struct Client {
     channels: BTreeMap<Channel, (u32, bool)>,
     timer: u64,
     tickets: u64,
+    /// Requests for leases that have no reply yet, and the certain ends of these leases if they count from the sending.
+    asked: BTreeMap<RequestId, (FieldId, u64)>,
+    /// The same of leases that replies have confirmed.
+    confirmed: BTreeMap<FieldId, u64>,
     calls: BTreeMap<Ticket, Call>,
     /// Its owners are not polled until then.
     away: Vec<u64>,
@@ -221,6 +230,8 @@ impl Client {
             channels: BTreeMap::new(),
             timer: u64::MAX,
             tickets: 0,
+            asked: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
             calls: BTreeMap::new(),
             away: vec![0; rng.usize(1..=4)],
             unknown: 0,
@@ -243,6 +254,15 @@ impl Client {
 
     fn listens(&self, channel: Channel) -> Option<u32> {
         self.channels.get(&channel).filter(|(_, on)| *on).map(|(sub, _)| *sub)
+    }
+
+    /// The request got this reply.
+    fn note_reply(&mut self, request: RequestId, reply: Reply) {
+        let Some((field, end)) = self.asked.remove(&request) else { return };
+        if matches!(reply, Reply::Granted(_) | Reply::Kept { .. } | Reply::Handed(_)) {
+            let known = self.confirmed.entry(field).or_default();
+            *known = end.max(*known);
+        }
     }
 
     /// The owner has acquired the lock by this call.
@@ -464,6 +484,9 @@ impl World {
         let one = &mut self.clients[client];
         self.waiting_before.clear();
         self.waiting_before.extend(one.calls.keys().filter(|ticket| one.state.is_waiting(**ticket)));
+        if let Event::Replied(request, reply) = event {
+            one.note_reply(request, reply);
+        }
         let now = one.local(self.t);
         one.state.handle(event, &mut Cx { now, config: &one.config, rules: &self.rules, actions: &mut actions });
         one.unknown += u32::from(matches!(event, Event::Unknown(_)));
@@ -507,7 +530,10 @@ impl World {
 
     fn act(&mut self, client: usize, action: Action) -> Check {
         match action {
-            Action::Send(id, request) => self.send(client, id, request),
+            Action::Send(id, request) => {
+                self.note_lease(client, id, request);
+                self.send(client, id, request);
+            }
             Action::Notify(ticket, outcome) => return self.notified(client, ticket, outcome),
             Action::Lost(ticket, loss) => {
                 self.count(|| format!("lost: {loss:?}"));
@@ -537,6 +563,19 @@ impl World {
         if let Some(call) = self.clients[client].calls.values().find(writes) {
             self.beside.insert(field(id, mode), call.owner);
         }
+    }
+
+    fn note_lease(&mut self, client: usize, request: RequestId, asked: Request) {
+        let (id, mode, lease) = match asked {
+            Request::Acquire { id, mode, lease, .. } | Request::Renew { id, mode, lease: Some(lease), .. } => {
+                (id, mode, lease)
+            }
+            Request::HandOver { to, lease, .. } => (to, Mode::Exclusive, lease),
+            Request::Renew { lease: None, .. } | Request::Release { .. } => return,
+        };
+        let lease = lease.as_nanos() as u64;
+        let end = self.t + certain(lease, lease);
+        self.clients[client].asked.insert(request, (FieldId::new(client as u8, id, mode), end));
     }
 
     fn subscribe(&mut self, client: usize, channel: Channel, after: u64) {
@@ -647,11 +686,12 @@ impl World {
     }
 
     /// A writer that has waited for longer than a lease leaves a mark only if all holders know marks. So readers of its client may pass it.
+    /// They may do so, too, if its limit ended before this reply: it waited for that, and the same reply ends its call.
     fn lets_readers_pass(&self, client: usize) -> bool {
         let one = &self.clients[client];
         let lease = one.config.watchdog.as_nanos() as u64;
         let is_late = |call: &Call| call.mode() == Mode::Exclusive && self.t > call.since + lease;
-        one.calls.iter().any(|(ticket, call)| one.state.is_waiting(*ticket) && is_late(call))
+        one.calls.iter().any(|(ticket, call)| self.waiting_before.contains(ticket) && is_late(call))
     }
 
     /// A reader joins, and an owner re-enters, only what the server has confirmed since the call. An owner that has lost the lock does not
@@ -702,7 +742,7 @@ impl World {
         };
         let left = field.and_then(|field| self.server.left(&field)).unwrap_or(0);
         // What is longer than its own lease was needed by another reader. The client ends it when it is no longer certain.
-        let left = if left > own_lease { 0 } else { left.saturating_sub(own_lease / 500 + 2 * MS) };
+        let left = if left > own_lease { 0 } else { certain(left, own_lease) };
         *lost = Some(LostAt { loss, safe_until: self.t + left });
         Ok(())
     }
@@ -1248,11 +1288,13 @@ impl World {
         Ok(())
     }
 
-    /// A holder that reached its `max_hold` has the rest of its lease to stop. A writer that is lost is gone after that.
+    /// A holder that reached its `max_hold` has the rest of its lease to stop, as far as replies confirmed it. Its client counts each lease
+    /// from the sending of a request, which the server may run much later. A writer that is lost is gone after that.
     fn check_lost(&self, at: usize, ticket: Ticket, field: FieldId, lost: LostAt) -> Check {
         let is_there = self.server.count(&field).is_some();
         let is_excused = self.robbed.contains(&field) || self.overtaking || self.ending;
-        if lost.loss == Loss::MaxHold && self.t < lost.safe_until && !is_there && !is_excused {
+        let confirmed = self.clients[at].confirmed.get(&field).copied().unwrap_or_default();
+        if lost.loss == Loss::MaxHold && self.t < lost.safe_until.min(confirmed) && !is_there && !is_excused {
             return Err(format!("{at} {ticket:?} was released before it could stop"));
         }
         let is_late = self.t > lost.safe_until.saturating_add(6_000 * MS);
