@@ -15,7 +15,7 @@
 //!
 //! * If a guard is certain, the server has its hold, with the count that the client expects. If it is exclusive, no other owner is certain.
 //! * A guard that is no longer certain was notified. A reason is given only if it can be the reason. After `max_hold`, the server has the
-//!   hold for the rest of the lease.
+//!   hold for the rest of the lease that replies have confirmed.
 //! * Each call ends by its limit. An unlock returns success only if the lock was held, and reports no loss that did not happen.
 //! * Waiters acquire the lock in the order of their calls. An owner that writes may read before them. An owner that reads never waits to
 //!   write. No reader acquires the lock half a second after a writer has left a mark.
