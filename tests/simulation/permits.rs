@@ -839,20 +839,26 @@ fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
     assert!(world.clients[0].state.certain_until(Ticket(3), world.now()).expect("it has them") < world.now() + ms(300));
 }
 
+/// Callers have kept all permits of a plain semaphore, and one has just been released for all. Then so many callers want one.
+fn kept_after_a_release(callers: u16) -> World {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
+    for _ in 0..ALL {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world.give_back(0);
+    for _ in 0..callers {
+        world.acquire_one();
+        world.keep(0);
+    }
+    world
+}
+
 /// What a caller returns goes to the next waiter, and is returned once if that one never looks.
 #[test]
 fn kept_permits_pass_on_in_memory_for_a_moment() {
     for is_dropped in [false, true] {
-        let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
-        for _ in 0..ALL {
-            world.acquire_one();
-            world.keep(0);
-        }
-        world.give_back(0); // released for all
-        for _ in 0..2 {
-            world.acquire_one();
-            world.keep(0);
-        }
+        let mut world = kept_after_a_release(2);
         assert_eq!((world.server.free, world.clients[0].waiting.len()), (0, 1));
         world.give_back(0);
         assert!(world.clients[0].there.is_empty(), "without a request");
@@ -876,16 +882,7 @@ fn kept_permits_pass_on_in_memory_for_a_moment() {
 /// The server may be another one, which has no receipts. It could not return what a waiter has that never looks.
 #[test]
 fn permits_kept_before_a_new_connection_do_not_pass_on() {
-    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
-    for _ in 0..ALL {
-        world.acquire_one();
-        world.keep(0);
-    }
-    world.give_back(0); // released for all
-    for _ in 0..2 {
-        world.acquire_one();
-        world.keep(0);
-    }
+    let mut world = kept_after_a_release(2);
     world.feed(0, Event::Reconnected);
     world.settle();
     world.give_back(0);
@@ -895,16 +892,7 @@ fn permits_kept_before_a_new_connection_do_not_pass_on() {
 /// The server has forgotten their requests, as a release shows that finds nothing.
 #[test]
 fn permits_kept_before_the_server_forgot_do_not_pass_on_again() {
-    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
-    for _ in 0..ALL {
-        world.acquire_one();
-        world.keep(0);
-    }
-    world.give_back(0); // released for all
-    for _ in 0..3 {
-        world.acquire_one();
-        world.keep(0);
-    }
+    let mut world = kept_after_a_release(3);
     world.server.receipts.clear();
     world.give_back(0);
     let (guard, _) = world.clients[0].guards.pop_first().expect("it passed on");
