@@ -18,6 +18,7 @@ mod latch;
 mod lock;
 mod methods;
 mod owed;
+mod permit_count;
 mod permits;
 mod plain_semaphore;
 mod rw;

@@ -1,27 +1,74 @@
-//! Permits of a plain semaphore that are to be released.
+//! Releasing permits of a plain semaphore: by a caller, after work, or in the background.
 
-use super::handle::{Change, Handle};
+use super::{
+    handle::{Change, Handle},
+    plain_semaphore::{CHANGE, PLAIN, PlainSemaphore},
+};
 use crate::{
     error::{About, Error, Lost, Result},
-    kind::Kind,
     redis::Code,
 };
+
+impl PlainSemaphore {
+    /// Releases `n` permits, which any task or process may have acquired. If the first waiter of this client wants as many, it may acquire them
+    /// without a request, for 2 ms in a row at most. Once this has begun, it goes on in the background if you drop the future.
+    ///
+    /// # Errors
+    ///
+    /// A release in the background that fails is logged, and its permits are lost.
+    ///
+    /// [`Lost`](crate::Error::Lost) if the server says that there is no semaphore, because it was deleted: unlike Redisson, this does not
+    /// create one. Others as for the type.
+    pub async fn release(&self, n: u32) -> Result<()> {
+        self.owed(n)?.release().await
+    }
+
+    /// The same as `acquire`. The permits are released when the caller drops the result.
+    pub(crate) async fn acquire_owed(&self, n: u32) -> Result<OwedPermits> {
+        self.acquire(n).await?;
+        self.owed(n)
+    }
+
+    fn owed(&self, n: u32) -> Result<OwedPermits> {
+        if n == 0 {
+            return Err(Error::config("permits", "it must be greater than zero"));
+        }
+        let change = self.0.plan("release", (&PLAIN, &CHANGE), i64::from(n), "back")?;
+        Ok(OwedPermits { semaphore: self.0.clone(), permits: n, change: Some(change) })
+    }
+
+    #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
+    /// Acquires `n` permits, runs `work`, and releases them. If you drop the future, or if `work` panics, the client releases them in the
+    /// background, and [`Client::close`] waits for that. The value of completed work is returned, even if the release then fails; the client
+    /// logs that.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let downloads = client.plain_semaphore("downloads");
+    /// # downloads.try_set_permits(10).await?;
+    /// let page = downloads.with(1, async || "page").await?;
+    /// # assert_eq!(page, "page");
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn with<T, W: Future<Output = T>>(&self, n: u32, work: impl FnOnce() -> W) -> Result<T> {
+        let owed = self.acquire_owed(n).await?;
+        let value = work().await;
+        owed.release_after_work().await;
+        Ok(value)
+    }
+}
 
 /// Permits that are released in the background when this is dropped, unless a release has had its result.
 pub(crate) struct OwedPermits {
     semaphore: Handle,
-    kind: &'static Kind,
     permits: u32,
     change: Option<Change>,
 }
 
 impl OwedPermits {
-    pub(super) fn new(semaphore: &Handle, kind: &'static Kind, permits: u32, change: Change) -> OwedPermits {
-        OwedPermits { semaphore: semaphore.clone(), kind, permits, change: Some(change) }
-    }
-
     pub(crate) async fn release(mut self) -> Result<()> {
-        if self.semaphore.give_back(self.kind, self.permits) {
+        if self.semaphore.give_back(&PLAIN, self.permits) {
             self.change = None; // a waiter of this client has them
             return Ok(());
         }

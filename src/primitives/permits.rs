@@ -1,14 +1,12 @@
 //! Permits of a semaphore, in the user's hands.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::handle::Holder;
 use crate::{
     error::{Lost, Result},
     guard::{Guard, Outcome},
-    redis::Answer,
 };
 
 /// Permits that are held, until [`release`](Permits::release) or drop: see [`Guard`], which has the same methods and errors. You may move
@@ -116,21 +114,4 @@ impl Permits {
     pub fn name(&self) -> &str {
         self.guard.name()
     }
-}
-
-/// The number of digits that all permits of a hold have in common.
-const OF_HOLD: usize = 28;
-
-/// Permits with the same first digits are those of one hold.
-pub(super) fn holders(answer: &Answer) -> Vec<Holder> {
-    let [_free, taken] = answer.words().unwrap_or_default();
-    let words: Vec<_> = taken.split(' ').collect();
-    let mut holders: BTreeMap<&str, Holder> = BTreeMap::new();
-    for permit in words.chunks_exact(2) {
-        let hold = permit[0].get(..OF_HOLD).unwrap_or(permit[0]);
-        let remaining = permit[1].parse().ok().map(Duration::from_millis);
-        let one = || Holder { id: permit[0].to_owned(), holds: 0, remaining };
-        holders.entry(hold).or_insert_with(one).holds += 1;
-    }
-    holders.into_values().collect()
 }

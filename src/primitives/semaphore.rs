@@ -3,26 +3,24 @@
 use std::time::Duration;
 
 use super::{
-    handle::{Handle, Holder},
-    methods::named,
+    handle::Handle,
+    methods::{acquiring, named},
     permits::Permits,
 };
 use crate::{
     client::Client,
-    error::{About, Error, Result},
-    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
-    redis::{Answer, ChannelName, Code},
+    error::Result,
+    kind::{ExtraKey, Kind, Rules, Waits},
+    redis::ChannelName,
     request::WaitLimit,
     stats::KindLabel,
 };
 
-const TAKEN: ExtraKey = ExtraKey::Suffixed("timeout");
+pub(super) const TAKEN: ExtraKey = ExtraKey::Suffixed("timeout");
 const MARK: ExtraKey = ExtraKey::Prefixed("leasehold_semaphore_waits");
-const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
-static CHANGE: KindScript = script!("receipt.lua", "semaphore/permits.lua", "semaphore/change.lua"; TAKEN, RECEIPT);
 
 /// Its holds are shared, and owners of one client do not join them: each has permits of its own.
-static SEMAPHORE: Kind = Kind {
+pub(super) static SEMAPHORE: Kind = Kind {
     channel: ChannelName::Prefixed("redisson_sc"),
     acquire: script!("semaphore/permits.lua", "semaphore/acquire.lua"; TAKEN, MARK),
     release: script!("semaphore/permits.lua", "semaphore/release.lua"; TAKEN, MARK),
@@ -78,9 +76,10 @@ impl Client {
 /// place in the queue. Do not keep a future that acquires permits without polling it: see [`Lock::lock`](crate::Lock::lock).
 #[derive(Clone)]
 #[must_use = "this only names a semaphore: call `.acquire(n).await?` or another method on it"]
-pub struct Semaphore(Handle);
+pub struct Semaphore(pub(super) Handle);
 
 named!(Semaphore);
+acquiring!(Semaphore -> Permits, Option<Permits>; "`None`", "others", |permits| permits.expect("without a limit it waits"));
 
 #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl Semaphore {
@@ -94,73 +93,6 @@ impl Semaphore {
     #[must_use = "the setting is in the value that this returns"]
     pub fn max_hold(self, d: Duration) -> Self {
         Semaphore(self.0.max_hold(d))
-    }
-
-    /// Creates the semaphore with so many permits; false if there is one already.
-    pub async fn try_set_permits(&self, n: u32) -> Result<bool> {
-        Ok(self.change("try_set_permits", i64::from(n), "new").await? == Code::Granted)
-    }
-
-    /// Sets how many permits there are in all, free and held. Takes none away from a holder: if more are held, none is free until enough
-    /// were released.
-    pub async fn set_permits(&self, n: u32) -> Result<()> {
-        self.change("set_permits", i64::from(n), "all").await.map(|_changed| ())
-    }
-
-    /// Adds so many permits, or removes them if `n` is negative. Takes none away from a holder. An error if `n` has more than 32 bits.
-    pub async fn add_permits(&self, n: i64) -> Result<()> {
-        if u32::try_from(n.unsigned_abs()).is_err() {
-            return Err(Error::config("permits", "a change must be at most 4,294,967,295"));
-        }
-        self.change("add_permits", n, "more").await.map(|_changed| ())
-    }
-
-    async fn change(&self, what: &'static str, n: i64, how: &'static str) -> Result<Code> {
-        match self.0.change_by(what, (&SEMAPHORE, &CHANGE), n, how).await?.code {
-            code @ (Code::Granted | Code::Held) => Ok(code),
-            _ => Err(self.0.conflict().of(About::Permits)),
-        }
-    }
-
-    /// The number of free permits: 0 if they were not set. It may be below zero after a change that removed permits that are held.
-    pub async fn available(&self) -> Result<i64> {
-        let answer = self.ask("available", "free").await?;
-        let free = answer.and_then(|answer| answer.words().and_then(|[free]: [&str; 1]| free.parse().ok()));
-        Ok(free.unwrap_or_default())
-    }
-
-    /// The holders of permits. `holds` is the number of permits, and `remaining` is `None` if they never expire, as those of a JVM may.
-    /// The `id` is that of the first of these permits. It begins with [`Permits::id`].
-    pub async fn inspect(&self) -> Result<Vec<Holder>> {
-        Ok(self.ask("inspect", "").await?.map(|answer| super::permits::holders(&answer)).unwrap_or_default())
-    }
-
-    /// `None` if there is no semaphore.
-    async fn ask(&self, what: &'static str, more: &str) -> Result<Option<Answer>> {
-        let answer =
-            self.0.tell(what, (&SEMAPHORE, &SEMAPHORE.inspect), ("", more), self.0.engine.outage_ends()).await?;
-        match answer.code {
-            Code::Held => Ok(Some(answer)),
-            Code::Free => Ok(None),
-            _ => Err(self.0.conflict().of(About::Permits)),
-        }
-    }
-
-    /// Acquires `n` permits; waits until so many are free at once.
-    pub async fn acquire(&self, n: u32) -> Result<Permits> {
-        let permits = self.take(n, "acquire", WaitLimit::Forever).await?;
-        Ok(permits.expect("a wait without limit ends with permits or an error"))
-    }
-
-    /// Makes one attempt; `None` if fewer than `n` permits are free, or if others wait.
-    pub async fn try_acquire(&self, n: u32) -> Result<Option<Permits>> {
-        self.take(n, "try_acquire", WaitLimit::Once).await
-    }
-
-    /// Waits for `n` permits, but for no longer than `limit`; then `None`. As [`Lock::try_lock_for`](crate::Lock::try_lock_for), it makes a
-    /// last attempt at the end.
-    pub async fn try_acquire_for(&self, n: u32, limit: Duration) -> Result<Option<Permits>> {
-        self.take(n, "try_acquire_for", WaitLimit::of(limit)).await
     }
 
     async fn take(&self, n: u32, what: &'static str, limit: WaitLimit) -> Result<Option<Permits>> {
