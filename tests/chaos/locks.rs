@@ -1,6 +1,11 @@
 //! What the ways need of a lock, whatever its kind; what the troubles know of its keys.
 
-use std::{collections::HashMap, future::Future, time::Duration};
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use leasehold::{
     FairLock, FencedGuard, FencedLock, Guard, Lock, Lost, Permits, ReadGuard, Result, RwLock, RwState, Semaphore,
@@ -232,19 +237,24 @@ side!(Writing -> WriteGuard, write, try_write, try_write_for, |guard: &Guard| gu
 #[derive(Debug, Clone)]
 pub(crate) struct Several(pub(crate) Semaphore, pub(crate) u32);
 
-/// Permits of one hold: all, or a part with this number.
+/// Permits of one hold: all, or a part. The number tells apart the parts of an id, and those that acquire it in memory one after the other.
 #[derive(Debug)]
 pub(crate) struct Part {
     permits: Permits,
-    number: Option<u32>,
+    number: u64,
 }
 
+static PARTS: AtomicU64 = AtomicU64::new(0);
+
 impl Part {
+    fn new(permits: Permits) -> Part {
+        Part { permits, number: PARTS.fetch_add(1, Ordering::Relaxed) }
+    }
+
     /// In two, with one permit in the second, if there are more.
     pub(crate) fn split(mut self) -> (Part, Option<Part>) {
-        let second = self.permits.split(1).map(|permits| Part { permits, number: Some(1) });
-        self.number = second.is_some().then_some(0);
-        (self, second)
+        let second = self.permits.split(1).map(Part::new);
+        (Part::new(self.permits), second)
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -258,8 +268,7 @@ impl Held for Part {
     }
 
     fn holder(&self) -> String {
-        let part = self.number.map_or_else(String::new, |number| format!("~{number}"));
-        format!("{}{part}", self.permits.id())
+        format!("{}~{}", self.permits.id(), self.number)
     }
 
     fn remaining(&self) -> Duration {
@@ -303,20 +312,16 @@ impl AnyLock for Several {
     }
 
     async fn take(&self) -> Result<Part> {
-        self.0.acquire(self.1).await.map(whole)
+        self.0.acquire(self.1).await.map(Part::new)
     }
 
     async fn take_at_once(&self) -> Result<Option<Part>> {
-        Ok(self.0.try_acquire(self.1).await?.map(whole))
+        Ok(self.0.try_acquire(self.1).await?.map(Part::new))
     }
 
     async fn take_in_time(&self, patience: Duration) -> Result<Option<Part>> {
-        Ok(self.0.try_acquire_for(self.1, patience).await?.map(whole))
+        Ok(self.0.try_acquire_for(self.1, patience).await?.map(Part::new))
     }
-}
-
-fn whole(permits: Permits) -> Part {
-    Part { permits, number: None }
 }
 
 impl Several {

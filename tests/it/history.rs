@@ -561,6 +561,17 @@ fn who_was_killed_may_have_left_something_for_a_lease() {
     assert_eq!(kinds(&killed), []);
 }
 
+/// The server granted it to a caller that did not look. Then it passed on to one that asked after the deletion.
+#[test]
+fn what_was_requested_for_a_future_that_is_not_polled_may_be_gone() {
+    let unpolled = "10 0 a asked\n20 0 a kept\n60 1 a asked\n70 1 a granted one:1~o 200\n90 1 a removed one:1~o";
+    let after = |log: &str| History { wipes: vec![wiped(Some("a"), 30, 40)], ..history(log, "") };
+    assert_eq!(kinds(&after(unpolled)), []);
+    assert_eq!(kinds(&after(&unpolled.replace("a kept", "b kept"))), [Kind::Taken], "of another lock");
+    assert_eq!(kinds(&after(&unpolled.replace("10 0 a asked\n20 0 a kept\n", ""))), [Kind::Taken]);
+    assert_eq!(kinds(&history(unpolled, "")), [Kind::Taken], "nothing was deleted");
+}
+
 #[test]
 fn what_clients_found_by_themselves() {
     assert_eq!(kinds(&history("10 0 a wrong Hollow it has nothing", "")), [Kind::Hollow]);

@@ -1,8 +1,11 @@
 //! Certain holds, put together from the events of one client.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, time::Duration};
 
-use super::{Event, What};
+use super::{Event, What, nanos};
+
+/// How late another caller may note that it acquired what a call had that has ended.
+const PASSES_ON: Duration = Duration::from_secs(1);
 
 /// A stretch of time in which a client was certain. An owner with several tasks can release the level that it believes to be its
 /// last while another of its tasks goes deeper: then one hold of the server comes to several stretches.
@@ -58,15 +61,17 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
     let mut asked: HashMap<(u32, &str), u64> = HashMap::new();
     let mut holds: Vec<(String, Hold)> = Vec::new();
     let mut by_id: HashMap<(&str, &str), Known> = HashMap::new();
+    let mut unpolled = Unpolled::default();
     for event in events {
         let key = (event.task, event.name.as_str());
+        unpolled.note(event, &asked);
         match &event.what {
             What::Asked => _ = asked.entry(key).or_insert(event.at), // and not when it goes on asking
             What::Begun { call, .. } if call == DOWNGRADE => _ = asked.insert(key, event.at),
             What::Ended { call, how } if call == DOWNGRADE && how != "ok" => _ = asked.remove(&key),
             What::Left | What::Failed { .. } => _ = asked.remove(&key),
             What::Granted { id, until } => {
-                let asked = asked.remove(&key).unwrap_or(event.at);
+                let asked = unpolled.first(event, asked.remove(&key).unwrap_or(event.at));
                 let known = by_id.entry((&event.name, id)).or_insert(Known { asked, guards: 0, open: None });
                 known.guards += 1;
                 let at = *known.open.get_or_insert_with(|| {
@@ -115,6 +120,41 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
         hold.end = hold.end.min(hold.until);
     }
     holds
+}
+
+/// Calls whose futures are not polled. What was requested for one of them passes on to others, which asked later.
+#[derive(Default)]
+struct Unpolled<'a>(Vec<UnpolledCall<'a>>);
+
+struct UnpolledCall<'a> {
+    of: (u32, &'a str),
+    asked: u64,
+    /// It had a result then, or was dropped.
+    ended: u64,
+}
+
+impl<'a> Unpolled<'a> {
+    fn note(&mut self, event: &'a Event, asked: &HashMap<(u32, &'a str), u64>) {
+        let of = (event.task, event.name.as_str());
+        match event.what {
+            What::Kept => {
+                let asked = asked.get(&of).copied().unwrap_or(event.at);
+                self.0.push(UnpolledCall { of, asked, ended: u64::MAX });
+            }
+            What::Granted { .. } | What::Left | What::Failed { .. } => {
+                let calls = self.0.iter_mut().filter(|call| call.of == of && call.ended == u64::MAX);
+                calls.for_each(|call| call.ended = event.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// When the hold of this event was requested at the earliest: its caller asked at `asked`.
+    fn first(&mut self, granted: &Event, asked: u64) -> u64 {
+        self.0.retain(|call| granted.at < call.ended.saturating_add(nanos(PASSES_ON)));
+        let of_name = self.0.iter().filter(|call| call.of.1 == granted.name);
+        of_name.map(|call| call.asked).min().map_or(asked, |first| first.min(asked))
+    }
 }
 
 /// What the server knows of `id~owner`: the id stays the same where a lock passes on in memory from one owner to the next.
