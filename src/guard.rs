@@ -1,6 +1,6 @@
 //! The guard: a lock that is held.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -158,16 +158,13 @@ impl Guard {
     /// Await the future or drop it. If you keep it without polling it, the lock may stay held until its lease expires.
     pub async fn unlock(mut self) -> Result<()> {
         let span = self.span.release(self.server(), self.subject(), || self.id());
-        let released = self.give_back().instrument(span.clone()).await;
+        let mut releasing = pin!(self.held.unlock().instrument(span)); // thousands of tasks may keep this future: one copy of the span
+        let released = releasing.as_mut().await;
         if let Err(error) = &released {
-            spans::note_error(&span, error);
+            spans::note_error(releasing.span(), error);
             self.span.note_loss(|| error.loss());
         }
         released
-    }
-
-    async fn give_back(&mut self) -> Result<()> {
-        self.held.unlock().await
     }
 
     /// As [`lost`](Guard::lost), without the guard. Like [`lost_token`](Guard::lost_token), it does not resolve after a release.

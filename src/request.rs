@@ -4,12 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{
-    config::{Lease, Name},
-    kind::Kind,
-    owner::Owner,
-    sync::tokio,
-};
+use crate::{config::Name, kind::Kind, lock::Terms, owner::Owner, sync::tokio};
 
 /// A call that acquires a lock.
 #[derive(Debug)]
@@ -19,13 +14,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) kind: &'static Kind,
-    /// A fixed lease instead of the watchdog's.
-    pub(crate) lease: Option<Lease>,
-    pub(crate) max_hold: Option<Duration>,
-    /// The lock stays held for at least this long, even if it is released sooner.
-    pub(crate) min_hold: Option<Lease>,
-    /// Of a semaphore: all or none of so many. 0: it is a lock.
-    pub(crate) permits: u16,
+    pub(crate) terms: Terms,
     pub(crate) wait_limit: WaitLimit,
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    lock::{Event, Limit, Moment, Outcome, Owner, Terms, Ticket},
+    lock::{Event, Limit, Moment, Outcome, Owner, Ticket},
     request::{AcquireRequest, WaitLimit},
     sync::{std, tokio},
     task_runtime::TaskRuntime,
@@ -112,7 +112,7 @@ fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResu
 /// A call that may have begun before, and starts again. `None` if the lock is about to be forgotten.
 fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit, began: Moment) -> Option<Call> {
     let owner = Owner(request.owner.number());
-    let terms = terms_of(request);
+    let terms = request.terms;
     let (ticket, slots) = lock.with(By::Caller, |inner, fed| {
         if inner.is_forgotten() {
             return None;
@@ -152,16 +152,6 @@ fn held(call: &Call, request: &AcquireRequest, hold: AcquiredHold, way: Acquired
         }
     }
     held
-}
-
-fn terms_of(request: &AcquireRequest) -> Terms {
-    Terms {
-        mode: request.kind.mode(),
-        lease: request.lease.map(|lease| *lease),
-        max_hold: request.max_hold,
-        min_hold: request.min_hold.map(|min| *min),
-        permits: request.permits,
-    }
 }
 
 /// By the clock of the state machine. It is read last, so a pause between the two readings makes the wait longer, not shorter.

@@ -7,12 +7,15 @@ use crate::{
     sync::std,
 };
 
-/// Only the first waiter of a name logs. Thousands of others would log the same.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Reporter {
+/// Only the first waiter of a name logs. Thousands of others would log the same. Most names have no waiter, and need no memory for this.
+#[derive(Debug, Default)]
+pub(super) struct Reporter(Option<Box<Reported>>);
+
+#[derive(Debug, Default)]
+struct Reported {
     first: Option<FirstWaiter>,
     /// A warning was last logged about this waiter.
-    reported: Option<Ticket>,
+    last: Option<Ticket>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +34,7 @@ impl FirstWaiter {
 
 impl Reporter {
     pub(super) fn due(&self) -> Option<Moment> {
-        self.first.map(|first| first.due)
+        self.0.as_ref()?.first.map(|first| first.due)
     }
 
     /// The waiter to log about now, and for how long it has waited. `first`: the first waiter, and when it joined.
@@ -41,17 +44,21 @@ impl Reporter {
         slow: Duration,
         now: Moment,
     ) -> Option<(Ticket, Duration)> {
-        if self.first.map(|first| first.ticket) != first.map(|(ticket, _)| ticket) {
-            self.first = first.map(|(ticket, started)| FirstWaiter { ticket, started, due: started + slow });
+        if first.is_none() {
+            self.0.take_if(|reported| reported.last.is_none());
         }
-        let first = self.first.as_mut().filter(|first| first.due <= now)?;
+        let reported = if first.is_some() { self.0.get_or_insert_default() } else { self.0.as_mut()? };
+        if reported.first.map(|first| first.ticket) != first.map(|(ticket, _)| ticket) {
+            reported.first = first.map(|(ticket, started)| FirstWaiter { ticket, started, due: started + slow });
+        }
+        let first = reported.first.as_mut().filter(|first| first.due <= now)?;
         first.put_off(now);
-        self.reported = Some(first.ticket);
+        reported.last = Some(first.ticket);
         Some((first.ticket, now.since(first.started)))
     }
 
     /// True if a warning about this waiter was logged.
     pub(super) fn has_reported(&self, ticket: Ticket) -> bool {
-        self.reported == Some(ticket)
+        self.0.as_ref().is_some_and(|reported| reported.last == Some(ticket))
     }
 }

@@ -4,6 +4,7 @@ use super::{
     hold::{Hold, Holders, NestedCall, Readers, Reentry},
     on_server::{Lost, OnServer, Rest},
     queue::Waiter,
+    rare::Rare,
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
@@ -67,7 +68,7 @@ impl LockState {
         let mut hold = Hold::new(waiter.owner, server.mode(), sent);
         hold.add((ticket, waiter.terms), sent, &mut server, cx);
         server.count = hold.count();
-        let mut reentry = Reentry::default();
+        let mut reentry = Rare::<Reentry>::default();
         for (branch, other) in self.branches(waiter.owner) {
             match other.mode() {
                 Mode::Exclusive => reentry.reenter(nested_branch(branch, &other, cx)),
@@ -250,10 +251,6 @@ impl LockState {
         server.confirm_for(waiter, cx.now);
         match readers.take_ended() {
             ended if ended.is_empty() => self.release(server, cx),
-            holds if !holds.iter().any(|lost| lost.needs_time(cx.now)) => {
-                self.put(OnServer::Lost(Lost { server: None, holds }));
-                self.release(server, cx);
-            }
             holds => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
         }
     }

@@ -3,6 +3,7 @@
 use std::{mem, time::Duration};
 
 use super::{
+    rare::{Rare, Usual},
     requests::{ConfirmWaiter, ConfirmWaiters, FIRST_PAUSE, Failure, PendingRequest},
     server_hold::ServerHold,
     types::{
@@ -71,7 +72,7 @@ impl Hold {
         self.acquisitions.push(Acquisition { ticket, share, renewed, cap, unseen_since: Some(cx.now) });
         self.first.get_or_insert(ticket);
         self.lengthened |= terms.requested_lease(cx.config) > cx.config.watchdog;
-        server.keep_until(terms.min_hold, cx.now);
+        server.keep_until(terms.min_hold.map(Duration::from), cx.now);
         cx.notify(ticket, Outcome::Acquired);
     }
 
@@ -198,10 +199,6 @@ impl LostHold {
         self.until
     }
 
-    pub(crate) fn needs_time(&self, now: Moment) -> bool {
-        self.until > now
-    }
-
     pub(crate) fn has(&self, ticket: Ticket) -> bool {
         self.hold.has(ticket)
     }
@@ -236,7 +233,7 @@ pub(crate) enum Removed {
 /// The owners of one id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Holders {
-    One(Hold, Reentry),
+    One(Hold, Rare<Reentry>),
     Readers(Readers),
 }
 
@@ -444,7 +441,8 @@ impl Holders {
     pub(crate) fn lose(self, loss: Loss, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<LostHold> {
         match self {
             Holders::One(hold, mut reentry) => {
-                let lost = hold.lose(loss, &mut reentry.calls, server, cx);
+                let calls = reentry.changed().map(|reentry| mem::take(&mut reentry.calls));
+                let lost = hold.lose(loss, &mut calls.unwrap_or_default(), server, cx);
                 server.confirm_for_all(reentry.take_waiters(), cx.now);
                 lost.into_iter().collect()
             }
@@ -473,7 +471,11 @@ pub(crate) struct Reentry {
     calls: Vec<NestedCall>,
     /// Callers that released inner guards since the last request about the count.
     unlocked: ConfirmWaiters,
-    counting: Option<Box<Counting>>,
+    counting: Option<Counting>,
+}
+
+impl Usual for Reentry {
+    const USUAL: &'static Reentry = &Reentry { calls: Vec::new(), unlocked: ConfirmWaiters::NONE, counting: None };
 }
 
 /// The count on the server is being set.
@@ -489,25 +491,34 @@ struct Counting {
 }
 
 impl Reentry {
-    pub(crate) fn reenter(&mut self, call: NestedCall) {
-        self.calls.push(call);
-    }
-
     fn is_level(&self) -> bool {
         self.calls.is_empty() && self.unlocked.is_empty() && self.counting.is_none()
+    }
+}
+
+impl Rare<Reentry> {
+    pub(crate) fn reenter(&mut self, call: NestedCall) {
+        self.calls.push(call);
     }
 
     fn remove(&mut self, hold: &mut Hold, ticket: Ticket, waiter: Option<ConfirmWaiter>) -> Removed {
         let had_one = hold.acquisitions.len() == 1;
         let removed = hold.remove(ticket);
-        if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
+        if removed.is_none() && !self.remove_call(ticket) {
             return Removed::Nothing;
         }
         if hold.acquisitions.is_empty() && self.calls.is_empty() {
             return Removed::Last { may_pass: had_one && removed.is_some_and(|one| one.renewed) && self.is_level() };
         }
-        self.unlocked.push(waiter);
+        if waiter.is_some() {
+            self.unlocked.push(waiter);
+        }
         Removed::Inner
+    }
+
+    fn remove_call(&mut self, ticket: Ticket) -> bool {
+        let is_it = |call: &mut NestedCall| call.ticket == ticket;
+        self.changed().is_some_and(|reentry| reentry.calls.extract_if(.., is_it).next().is_some())
     }
 
     /// Sends the count to the server if the server has another one.
@@ -515,12 +526,15 @@ impl Reentry {
         let count = hold.count() + self.calls.len() as u32;
         let is_wrong = count != server.count || !self.calls.is_empty() || !self.unlocked.is_empty();
         if self.counting.is_none() && is_wrong {
-            self.counting = Some(Box::new(Counting::new(count, cx.now)));
+            self.counting = Some(Counting::new(count, cx.now));
         }
-        let Some(counting) = self.counting.as_mut().filter(|counting| counting.request.is_due(cx.now)) else { return };
-        counting.waiters.append(mem::take(&mut self.unlocked));
-        counting.last = self.calls.last().map_or(Ticket(0), |last| last.ticket);
-        counting.lease = self.calls.iter().map(|call| call.terms.requested_lease(cx.config)).max();
+        let Some(Reentry { calls, unlocked, counting: Some(counting) }) = self.changed() else { return };
+        if !counting.request.is_due(cx.now) {
+            return;
+        }
+        counting.waiters.append(mem::take(unlocked));
+        counting.last = calls.last().map_or(Ticket(0), |last| last.ticket);
+        counting.lease = calls.iter().map(|call| call.terms.requested_lease(cx.config)).max();
         counting.count = count;
         let (id, mode, lease) = (server.id, hold.mode, counting.lease);
         let request = match lease {
@@ -548,7 +562,8 @@ impl Reentry {
         reply: Reply,
         cx: &mut Cx<'_>,
     ) -> bool {
-        let Some(mut counting) = self.counting.take() else { return true };
+        let Some(reentry) = self.changed() else { return true };
+        let Some(mut counting) = reentry.counting.take() else { return true };
         let Some(sent) = counting.request.sent(request) else { return true };
         if !matches!(reply, Reply::Granted(_) | Reply::Released { .. }) {
             counting.waiters.notify(cx, Outcome::Lost(Loss::Removed));
@@ -556,17 +571,18 @@ impl Reentry {
         }
         server.counted(counting.count, counting.lease, sent, cx);
         counting.waiters.notify(cx, Outcome::Confirmed);
-        for call in self.calls.extract_if(.., |call| call.ticket <= counting.last) {
+        for call in reentry.calls.extract_if(.., |call| call.ticket <= counting.last) {
             hold.add((call.ticket, call.terms), sent, server, cx);
         }
+        self.forget_if(Reentry::is_level);
         true
     }
 
     /// Only calls are refused. Releases are tried again.
     pub(crate) fn count_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
-        let Some(counting) = &mut self.counting else { return };
+        let Some(Reentry { calls, counting: Some(counting), .. }) = self.changed() else { return };
         if failure == Failure::Refused {
-            let refused = self.calls.extract_if(.., |call| call.ticket <= counting.last);
+            let refused = calls.extract_if(.., |call| call.ticket <= counting.last);
             refused.for_each(|call| cx.notify(call.ticket, Outcome::Refused));
             counting.waiters.notify(cx, Outcome::Refused);
         }
@@ -575,14 +591,16 @@ impl Reentry {
 
     /// The next request about the count also undoes the requests for calls that end here.
     fn expire(&mut self, cx: &mut Cx<'_>) {
-        expire_calls(&mut self.calls, cx);
-        self.unlocked.expire(cx);
-        self.counting.iter_mut().for_each(|counting| counting.waiters.expire(cx));
+        let Some(reentry) = self.changed() else { return };
+        expire_calls(&mut reentry.calls, cx);
+        reentry.unlocked.expire(cx);
+        reentry.counting.iter_mut().for_each(|counting| counting.waiters.expire(cx));
     }
 
     pub(crate) fn take_waiters(&mut self) -> ConfirmWaiters {
-        let mut waiters = mem::take(&mut self.unlocked);
-        self.counting.take().into_iter().for_each(|counting| waiters.append(counting.waiters));
+        let Some(reentry) = self.changed() else { return ConfirmWaiters::NONE };
+        let mut waiters = mem::take(&mut reentry.unlocked);
+        reentry.counting.take().into_iter().for_each(|counting| waiters.append(counting.waiters));
         waiters
     }
 

@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use super::types::{Config, Moment, Rules};
+use super::{
+    rare::{Rare, Usual},
+    types::{Config, Moment, Rules},
+};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
@@ -50,11 +53,31 @@ struct Debt {
     until: Moment,
 }
 
-impl OtherClients {
-    pub(crate) fn new() -> OtherClients {
-        OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO }
+impl Usual for OtherClients {
+    const USUAL: &'static OtherClients =
+        &OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO };
+}
+
+impl Default for OtherClients {
+    fn default() -> OtherClients {
+        OtherClients::USUAL.clone()
+    }
+}
+
+impl Rare<OtherClients> {
+    /// Another client holds the lock.
+    pub(crate) fn hold_it(&mut self) {
+        self.changed().into_iter().for_each(|others| others.in_vain = 0);
     }
 
+    /// This client acquired the lock again.
+    pub(crate) fn had_their_turn(&mut self) {
+        let Some(others) = self.changed() else { return };
+        others.in_vain += u32::from(others.debt.take().is_some());
+    }
+}
+
+impl OtherClients {
     fn row(&self, now: Moment) -> Row {
         self.row.unwrap_or(Row { turns: 0, since: now })
     }
@@ -114,16 +137,6 @@ impl OtherClients {
     /// Until this time others go first.
     pub(crate) fn first_until(&self) -> Option<Moment> {
         self.debt.map(|debt| debt.until)
-    }
-
-    /// Another client holds the lock.
-    pub(crate) fn hold_it(&mut self) {
-        self.in_vain = 0;
-    }
-
-    /// This client acquired the lock again.
-    pub(crate) fn had_their_turn(&mut self) {
-        self.in_vain += u32::from(self.debt.take().is_some());
     }
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {

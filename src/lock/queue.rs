@@ -3,11 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    ops::{Deref, DerefMut},
     time::Duration,
 };
 
-use super::types::{Cx, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket};
+use super::{
+    rare::{Rare, Usual},
+    types::{Cx, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket},
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Waiter {
@@ -108,41 +110,25 @@ pub(crate) struct WaitQueue {
     changed: Vec<Owner>,
 }
 
-/// A queue that needs no memory while it is empty, as that of most locks.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct RareQueue(Option<Box<WaitQueue>>);
+impl Usual for WaitQueue {
+    const USUAL: &'static WaitQueue = &WaitQueue {
+        waiters: BTreeMap::new(),
+        owners: BTreeSet::new(),
+        limits: BTreeSet::new(),
+        for_reply: BTreeSet::new(),
+        readers: 0,
+        changed: Vec::new(),
+    };
+}
 
-static EMPTY: WaitQueue = WaitQueue {
-    waiters: BTreeMap::new(),
-    owners: BTreeSet::new(),
-    limits: BTreeSet::new(),
-    for_reply: BTreeSet::new(),
-    readers: 0,
-    changed: Vec::new(),
-};
-
-impl RareQueue {
+impl Rare<WaitQueue> {
     pub(crate) fn forget_if_empty(&mut self) {
-        self.0.take_if(|queue| queue.is_empty());
+        self.forget_if(WaitQueue::is_empty);
     }
 
     /// Owners whose waiters are not the same as before, in the order of these changes.
     pub(crate) fn take_changed(&mut self) -> Vec<Owner> {
-        self.0.as_mut().map(|queue| mem::take(&mut queue.changed)).unwrap_or_default()
-    }
-}
-
-impl Deref for RareQueue {
-    type Target = WaitQueue;
-
-    fn deref(&self) -> &WaitQueue {
-        self.0.as_deref().unwrap_or(&EMPTY)
-    }
-}
-
-impl DerefMut for RareQueue {
-    fn deref_mut(&mut self) -> &mut WaitQueue {
-        self.0.get_or_insert_default()
+        self.changed().map(|queue| mem::take(&mut queue.changed)).unwrap_or_default()
     }
 }
 

@@ -140,6 +140,8 @@ impl ConfirmWaiter {
 pub(crate) struct ConfirmWaiters(Vec<ConfirmWaiter>);
 
 impl ConfirmWaiters {
+    pub(crate) const NONE: ConfirmWaiters = ConfirmWaiters(Vec::new());
+
     pub(crate) fn of(waiter: Option<ConfirmWaiter>) -> ConfirmWaiters {
         ConfirmWaiters(waiter.into_iter().collect())
     }

@@ -24,7 +24,8 @@ const OPENINGS: u32 = 10;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ServerHold {
     pub(crate) id: HoldId,
-    access: Access,
+    /// `None`: it is exclusive.
+    sharing: Option<Box<Sharing>>,
     pub(crate) token: Option<Token>,
     /// The count on the server, by its last reply.
     pub(crate) count: u32,
@@ -34,13 +35,6 @@ pub(crate) struct ServerHold {
     pub(crate) until: Moment,
     /// The lease ends then, by the clock of this client, if no other program shortens it.
     ends: Moment,
-    /// The same if no lease had been longer than the watchdog's.
-    usual_ends: Moment,
-    /// No other program has ended the lease of a shared hold before that.
-    sure_until: Moment,
-    /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
-    claims: u32,
-    withdrawn: u32,
     /// The last request by which the server had it was sent then.
     pub(crate) seen: Moment,
     /// After this time the server has nothing left of it.
@@ -61,14 +55,27 @@ pub(crate) struct ServerHold {
     counting: Option<RequestId>,
 }
 
+/// What only shared holds have. In a box, because most holds are exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Access {
-    Exclusive,
+struct Sharing {
     /// Further readers may join it until then, and no later than `limit`.
-    Shared {
-        open_until: Moment,
-        limit: Moment,
-    },
+    open_until: Moment,
+    limit: Moment,
+    /// The end of the lease if none had been longer than the watchdog's.
+    usual_ends: Moment,
+    /// No other program has ended the lease before that.
+    sure_until: Moment,
+    /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
+    claims: u32,
+    withdrawn: u32,
+}
+
+impl Sharing {
+    fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
+        let limit = if cx.rules.joins { sent + open(cx.config) * OPENINGS } else { Moment::ZERO };
+        let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
+        Sharing { open_until: Moment::ZERO, limit, usual_ends: Moment::ZERO, sure_until, claims: 0, withdrawn: 0 }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -113,26 +120,14 @@ impl ServerHold {
     pub(crate) fn new(granted: Granted, cx: &Cx<'_>) -> ServerHold {
         let Granted { id, mode, token, request, sent, lease, in_doubt } = granted;
         let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(SHORTEST_PERIOD);
-        let access = match mode {
-            Mode::Exclusive => Access::Exclusive,
-            Mode::Shared if cx.rules.joins => {
-                Access::Shared { open_until: Moment::ZERO, limit: sent + open(cx.config) * OPENINGS }
-            }
-            Mode::Shared => Access::Shared { open_until: Moment::ZERO, limit: Moment::ZERO },
-        };
-        let sure_until = cx.rules.sure.filter(|_| mode == Mode::Shared).map_or(Moment::FAR, |sure| sent + sure);
         let mut server = ServerHold {
             id,
-            access,
+            sharing: (mode == Mode::Shared).then(|| Box::new(Sharing::new(sent, cx))),
             token,
             count: 1,
             found_by: request,
             until: Moment::ZERO,
             ends: Moment::ZERO,
-            usual_ends: Moment::ZERO,
-            sure_until,
-            claims: 0,
-            withdrawn: 0,
             seen: sent,
             bound: cx.gone_by(lease),
             not_before: Moment::ZERO,
@@ -149,10 +144,7 @@ impl ServerHold {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        match self.access {
-            Access::Exclusive => Mode::Exclusive,
-            Access::Shared { .. } => Mode::Shared,
-        }
+        if self.sharing.is_some() { Mode::Shared } else { Mode::Exclusive }
     }
 
     /// True if this waiter may acquire it from its last owner, in memory.
@@ -170,22 +162,20 @@ impl ServerHold {
 
     /// A request that was sent at `sent` would have admitted any reader.
     pub(crate) fn admits(&mut self, sent: Moment, config: &Config) {
-        if let Access::Shared { open_until, limit } = &mut self.access
-            && config.handovers > 0
-        {
-            *open_until = (sent + open(config)).min(*limit);
+        if let Some(sharing) = self.sharing.as_mut().filter(|_| config.handovers > 0) {
+            sharing.open_until = (sent + open(config)).min(sharing.limit);
         }
     }
 
     pub(crate) fn close(&mut self) {
-        if let Access::Shared { open_until, limit } = &mut self.access {
-            (*open_until, *limit) = (Moment::ZERO, Moment::ZERO);
+        if let Some(sharing) = &mut self.sharing {
+            (sharing.open_until, sharing.limit) = (Moment::ZERO, Moment::ZERO);
         }
     }
 
     /// True if a request that is sent at `at` may admit readers of other owners.
     pub(crate) fn is_open(&self, at: Moment) -> bool {
-        matches!(self.access, Access::Shared { open_until, .. } if at < open_until && self.clean)
+        self.clean && self.sharing.as_ref().is_some_and(|sharing| at < sharing.open_until)
     }
 
     /// True if the reply to a confirmation, under way or sent now, may admit readers of other owners.
@@ -237,10 +227,18 @@ impl ServerHold {
         self.seen = self.seen.max(sent);
         if let Some(lease) = lease {
             self.ends = self.ends.max(sent + cx.config.certain(lease));
-            self.usual_ends = self.usual_ends.max(sent + cx.config.certain(lease.min(cx.config.watchdog)));
             self.bound = self.bound.max(cx.gone_by(lease));
+            if let Some(sharing) = &mut self.sharing {
+                let usual = sent + cx.config.certain(lease.min(cx.config.watchdog));
+                sharing.usual_ends = sharing.usual_ends.max(usual);
+            }
         }
-        self.until = self.ends.min(self.sure_until);
+        self.until = self.ends.min(self.sure_until());
+    }
+
+    /// No other program has ended the lease before that.
+    fn sure_until(&self) -> Moment {
+        self.sharing.as_ref().map_or(Moment::FAR, |sharing| sharing.sure_until)
     }
 
     /// The lease ends then, unless another program has shortened it.
@@ -250,10 +248,7 @@ impl ServerHold {
 
     /// The time until which it is certain for a reader that has requested no longer lease than the watchdog's.
     pub(crate) fn usual_until(&self) -> Moment {
-        match self.access {
-            Access::Exclusive => self.until,
-            Access::Shared { .. } => self.usual_ends.min(self.until),
-        }
+        self.sharing.as_ref().map_or(self.until, |sharing| sharing.usual_ends.min(self.until))
     }
 
     /// The end of the lease that the confirmation under way requests, of which a holder needs `most`.
@@ -268,18 +263,18 @@ impl ServerHold {
     /// client had confirmed, another program has shortened the lease, and may do so again at once. But the server may have run the request
     /// at any time between `sent` and now, and only proof makes the time shorter that a holder was told.
     fn note_left(&mut self, left: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
-        let Some(usual) = cx.rules.sure.filter(|_| self.mode() == Mode::Shared) else { return };
+        let (Some(usual), Some(sharing)) = (cx.rules.sure, &mut self.sharing) else { return };
         let time = |left| usual.min(cx.config.certain(left));
-        self.sure_until = match left {
+        sharing.sure_until = match left {
             Some(left) if cx.now + left < self.ends => sent + time(left),
             Some(left) if sent + left < self.ends => self.until.max(sent + time(left)),
-            _ => self.sure_until.max(sent + usual),
+            _ => sharing.sure_until.max(sent + usual),
         };
     }
 
     /// The time of the next confirmation after one that was sent at `sent`, before other programs may have ended the lease.
     fn next_after(&self, sent: Moment) -> Moment {
-        let every = self.every.min(self.sure_until.since(sent).mul_f64(0.3)).max(SHORTEST_PERIOD);
+        let every = self.every.min(self.sure_until().since(sent).mul_f64(0.3)).max(SHORTEST_PERIOD);
         (sent + every).floor(every / 16)
     }
 
@@ -339,20 +334,18 @@ impl ServerHold {
     /// The lease that this confirmation requests. When the readers have left that needed a longer one than the watchdog's, that one ends.
     fn claimed(&mut self, lease: Option<Duration>, is_lengthened: bool, cx: &Cx<'_>) -> (Option<Duration>, Claim) {
         let watchdog = cx.config.watchdog;
-        if self.mode() == Mode::Exclusive {
-            return (lease, Claim::Nothing);
-        }
+        let Some(sharing) = &mut self.sharing else { return (lease, Claim::Nothing) };
         if lease > Some(watchdog) {
-            self.claims += 1;
-            return (lease, Claim::Needs(self.claims));
+            sharing.claims += 1;
+            return (lease, Claim::Needs(sharing.claims));
         }
-        if is_lengthened || self.claims == self.withdrawn {
+        if is_lengthened || sharing.claims == sharing.withdrawn {
             return (lease, Claim::Nothing);
         }
         let lease = watchdog.max(self.not_before.since(cx.now));
         self.ends = self.ends.min(cx.now + cx.config.certain(lease)); // the server may run it at any time
         self.until = self.until.min(self.ends);
-        (Some(lease), Claim::Withdraws(self.claims))
+        (Some(lease), Claim::Withdraws(sharing.claims))
     }
 
     /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
@@ -395,8 +388,8 @@ impl ServerHold {
             self.waiting = waiters;
             return Confirmed::Gone;
         };
-        if let Claim::Withdraws(number) = claim {
-            self.withdrawn = number;
+        if let (Claim::Withdraws(number), Some(sharing)) = (claim, &mut self.sharing) {
+            sharing.withdrawn = number;
         }
         self.note_left(left, sent, cx);
         self.lasts(lease, sent, cx);
@@ -487,10 +480,7 @@ impl ServerHold {
 
     /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.
     pub(crate) fn kept_until(&self, shared_until: Moment) -> Moment {
-        match self.access {
-            Access::Exclusive => shared_until,
-            Access::Shared { .. } => self.until,
-        }
+        if self.sharing.is_some() { self.until } else { shared_until }
     }
 
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.

@@ -16,7 +16,7 @@ use crate::{
     failed::{ASKING, ASKING_PERMITS, WAITING},
     guard::Guard,
     kind::{Kind, KindScript},
-    lock::MOST_PERMITS,
+    lock::{MOST_PERMITS, Nanos, Terms},
     owner::Owner,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
     request::{AcquireRequest, WaitLimit},
@@ -190,7 +190,8 @@ impl Handle {
     fn permits_request(&self, kind: &'static Kind, permits: u32, wait_limit: WaitLimit) -> Result<AcquireRequest> {
         let permits = u16::try_from(permits).ok().filter(|permits| (1..=MOST_PERMITS).contains(permits));
         let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"))?;
-        Ok(AcquireRequest { permits, ..self.request(kind, ASKING_PERMITS, wait_limit)? })
+        let request = self.request(kind, ASKING_PERMITS, wait_limit)?;
+        Ok(AcquireRequest { terms: Terms { permits, ..request.terms }, ..request })
     }
 
     /// Thousands of tasks may wait in this future, so it keeps one copy of the request and of the span.
@@ -224,8 +225,8 @@ impl Handle {
     ) -> Result<bool> {
         let request = self.permits_request(kind, permits, wait_limit);
         let request = request.map_err(|invalid| self.refuse(kind, what, invalid))?;
-        let lease = Some(self.engine.config.receipt().lasts);
-        self.pass_request(what, &AcquireRequest { lease, ..request }).await
+        let lease = Some((*self.engine.config.receipt().lasts).into());
+        self.pass_request(what, &AcquireRequest { terms: Terms { lease, ..request.terms }, ..request }).await
     }
 
     /// True if a waiter of this client acquires permits that a caller returns. Not after the end of the client, whose waiters never look.
@@ -273,17 +274,14 @@ impl Handle {
         if lease.is_some_and(|lease| Some(lease) < min_hold) {
             return Err(Error::config("min_hold", "it is longer than the lease"));
         }
-        Ok(AcquireRequest {
-            what,
-            name: valid(&self.name)?,
-            owner: self.acts_for.owner(),
-            kind,
-            lease,
-            max_hold: valid(&self.max_hold)?,
-            min_hold,
+        let terms = Terms {
+            mode: kind.mode(),
+            lease: lease.map(|lease| (*lease).into()),
+            max_hold: valid(&self.max_hold)?.map(Nanos::from),
+            min_hold: min_hold.map(|min| (*min).into()),
             permits: 0,
-            wait_limit,
-        })
+        };
+        Ok(AcquireRequest { what, name: valid(&self.name)?, owner: self.acts_for.owner(), kind, terms, wait_limit })
     }
 
     /// The holder of a lock that one owner holds at a time.

@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner, Reply, Request,
-        RequestId, Terms, Ticket,
+        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Nanos, Outcome, Owner, Reply,
+        Request, RequestId, Terms, Ticket,
     },
     server::{Kind, Listeners, Published, Server},
     units::FieldId,
@@ -652,8 +652,8 @@ fn explore<W: Orders>(size: &W::Size, most: usize) -> Explored<W::Step> {
 }
 
 const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None, permits: 0 };
-const FIXED: Terms = Terms { lease: Some(Duration::from_millis(400)), ..KEPT };
-const CAPPED: Terms = Terms { max_hold: Some(Duration::from_millis(300)), ..KEPT };
+const FIXED: Terms = Terms { lease: Some(Nanos::of(Duration::from_millis(400))), ..KEPT };
+const CAPPED: Terms = Terms { max_hold: Some(Nanos::of(Duration::from_millis(300))), ..KEPT };
 const READ: Terms = Terms { mode: Mode::Shared, ..KEPT };
 
 fn size(name: &'static str, kind: Kind, callers: &[&[(u64, Terms)]], (cuts, ticks): (u8, u8)) -> Size {

@@ -351,8 +351,8 @@ impl World {
     fn acquire(&mut self, at: usize) {
         let permits = self.rng.u16(1..=4);
         let lease = match self.server.knows {
-            Knows::Receipts => Some(RECEIPT),
-            Knows::Leases => (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..900))),
+            Knows::Receipts => Some(RECEIPT.into()),
+            Knows::Leases => (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..900)).into()),
         };
         let limit = match self.rng.u8(..6) {
             0 => Limit::Once,
@@ -429,7 +429,7 @@ impl World {
         self.clients[0].tickets += 1;
         let (ticket, limit) = (self.clients[0].tickets, Limit::Forever);
         self.clients[0].waiting.insert(ticket, 1);
-        let terms = Terms { mode: Mode::Shared, lease: Some(RECEIPT), permits: 1, ..Terms::default() };
+        let terms = Terms { mode: Mode::Shared, lease: Some(RECEIPT.into()), permits: 1, ..Terms::default() };
         self.feed(0, Event::Acquire { ticket: Ticket(ticket), owner: Owner(ticket), terms, limit });
         then(self);
     }
@@ -829,7 +829,7 @@ fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
     let mut world = after_a_release();
     call(&mut world, 2, 3);
     world.settle();
-    let terms = Terms { mode: Mode::Shared, lease: Some(ms(300)), permits: 3, ..Terms::default() };
+    let terms = Terms { mode: Mode::Shared, lease: Some(ms(300).into()), permits: 3, ..Terms::default() };
     world.clients[0].waiting.insert(3, 3);
     world.feed(0, Event::Acquire { ticket: Ticket(3), owner: Owner(3), terms, limit: Limit::Forever });
     world.settle();
@@ -993,7 +993,7 @@ fn a_reconnection_confirms_all_holds_at_once() {
 fn plain_waiters(permits: &[u16]) -> World {
     let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Receipts) };
     for (ticket, permits) in (1..).zip(permits) {
-        let terms = Terms { mode: Mode::Shared, lease: Some(RECEIPT), permits: *permits, ..Terms::default() };
+        let terms = Terms { mode: Mode::Shared, lease: Some(RECEIPT.into()), permits: *permits, ..Terms::default() };
         world.clients[0].waiting.insert(ticket, *permits);
         let (owner, limit) = (Owner(ticket), Limit::Forever);
         world.feed(0, Event::Acquire { ticket: Ticket(ticket), owner, terms, limit });

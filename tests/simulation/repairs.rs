@@ -334,7 +334,7 @@ fn a_write_hold_is_released_if_a_reader_is_next() {
 #[test]
 fn a_lost_write_hold_ends_with_its_lease_beside_a_read_hold() {
     let mut client = Client::new(Kind::ReadWrite);
-    client.hold(1, A, Terms { max_hold: Some(ms(1_000)), ..KEPT });
+    client.hold(1, A, Terms { max_hold: Some(ms(1_000).into()), ..KEPT });
     client.hold(2, A, READ);
     let mut released = None;
     for second in 1..60 {
@@ -352,7 +352,7 @@ fn a_lost_write_hold_ends_with_its_lease_beside_a_read_hold() {
 #[test]
 fn a_lost_write_hold_ends_with_its_lease_after_a_read_hold() {
     let mut client = Client::new(Kind::ReadWrite);
-    client.hold(1, A, Terms { lease: Some(ms(1_000)), ..KEPT });
+    client.hold(1, A, Terms { lease: Some(ms(1_000).into()), ..KEPT });
     client.hold(2, A, READ);
     client.unlock(2);
     client.end(is_release, |id| Event::Replied(id, RELEASED));
@@ -447,7 +447,7 @@ fn a_hold_beside_a_writer_in_doubt_is_released() {
 #[test]
 fn a_max_hold_shorter_than_a_reply_ends_the_call() {
     let mut client = Client::new(Kind::Plain);
-    client.acquire(1, A, Terms { max_hold: Some(ms(5)), ..KEPT }, Limit::Forever);
+    client.acquire(1, A, Terms { max_hold: Some(ms(5).into()), ..KEPT }, Limit::Forever);
     while client.told(1).is_none() && client.sent < 20 {
         client.pass(ms(10));
         let reply = if is_release(client.request()) { RELEASED } else { GRANTED };
@@ -462,7 +462,7 @@ fn a_max_hold_shorter_than_a_reply_ends_the_call() {
 fn a_max_hold_shorter_than_a_confirmation_admits_no_reader() {
     let mut client = Client::new(Kind::ReadWrite);
     client.hold(1, A, READ);
-    client.acquire(2, B, Terms { max_hold: Some(ms(3)), ..READ }, Limit::Forever);
+    client.acquire(2, B, Terms { max_hold: Some(ms(3).into()), ..READ }, Limit::Forever);
     client.pass(ms(5));
     client.reply(KEEPS);
     client.assert_waits(2);
@@ -558,7 +558,12 @@ fn a_guard_shows_the_token_of_its_grant_after_a_lost_hand_over() {
 #[test]
 fn the_lease_covers_min_hold() {
     let mut client = Client::new(Kind::Plain);
-    client.acquire(1, A, Terms { lease: Some(ms(1_000)), min_hold: Some(ms(8_000)), ..KEPT }, Limit::Forever);
+    client.acquire(
+        1,
+        A,
+        Terms { lease: Some(ms(1_000).into()), min_hold: Some(ms(8_000).into()), ..KEPT },
+        Limit::Forever,
+    );
     assert!(matches!(client.request(), Request::Acquire { lease, .. } if lease == ms(8_000)));
 }
 
@@ -566,7 +571,7 @@ fn the_lease_covers_min_hold() {
 #[test]
 fn a_release_within_min_hold_waits_for_the_renewal_under_way() {
     let mut client = Client::new(Kind::Plain);
-    client.hold(1, A, Terms { min_hold: Some(ms(8_000)), ..KEPT });
+    client.hold(1, A, Terms { min_hold: Some(ms(8_000).into()), ..KEPT });
     client.feed(Event::Reconnected);
     client.unlock(1);
     assert_eq!(client.requests.len(), 1, "{:?}", client.requests);
@@ -578,7 +583,7 @@ fn a_release_within_min_hold_waits_for_the_renewal_under_way() {
 #[test]
 fn a_lost_reply_does_not_prolong_min_hold() {
     let mut client = Client::new(Kind::Plain);
-    client.hold(1, A, Terms { min_hold: Some(ms(4_000)), ..KEPT });
+    client.hold(1, A, Terms { min_hold: Some(ms(4_000).into()), ..KEPT });
     client.unlock(1);
     client.outage(ms(3_000), Event::Unknown);
     client.pass(ms(1_500));
@@ -932,7 +937,7 @@ fn a_refused_release_becomes_a_hand_over_to_the_next_caller() {
 /// The same for a hold that had a `min_hold`: not before that time has passed.
 #[test]
 fn a_refused_release_becomes_a_hand_over_after_its_min_hold() {
-    let terms = Terms { min_hold: Some(ms(500)), ..KEPT };
+    let terms = Terms { min_hold: Some(ms(500).into()), ..KEPT };
     let mut client = refused_release(Kind::Plain, terms);
     client.acquire(2, B, KEPT, Limit::Forever);
     client.outage(ms(400), Event::NotNow);
@@ -1050,7 +1055,7 @@ fn a_refused_count_notifies_its_callers_and_is_tried_again() {
 #[test]
 fn a_hand_over_that_was_sent_late_is_not_forgotten() {
     let mut client = Client::new(Kind::Plain);
-    let short = Terms { lease: Some(ms(500)), ..KEPT };
+    let short = Terms { lease: Some(ms(500).into()), ..KEPT };
     client.hold(1, A, short);
     client.acquire(2, B, short, Limit::Forever);
     client.unlock(1);
@@ -1099,7 +1104,7 @@ fn a_longer_lease_is_requested_again_without_a_reply() {
 #[test]
 fn a_grant_for_another_caller_is_extended_to_a_fixed_lease() {
     for mode in [Mode::Exclusive, Mode::Shared] {
-        let fixed = Terms { lease: Some(ms(50_000)), mode, ..KEPT };
+        let fixed = Terms { lease: Some(ms(50_000).into()), mode, ..KEPT };
         let mut client = Client::new(Kind::ReadWrite);
         client.acquire(1, A, Terms { mode, ..KEPT }, Limit::Forever);
         client.acquire(2, B, fixed, Limit::Forever);
@@ -1127,7 +1132,7 @@ fn a_grant_for_another_caller_is_extended_to_a_fixed_lease() {
 /// A nested read needs a longer lease than the outer one. It acquires nothing less if the reply to its request is lost.
 #[test]
 fn a_nested_read_with_a_lease_requests_that_lease_until_there_is_a_reply() {
-    let lease = Some(ms(120_000));
+    let lease = Some(ms(120_000).into());
     let mut client = Client::new(Kind::ReadWrite);
     client.hold(1, A, READ);
     client.acquire(2, A, Terms { lease, ..READ }, Limit::Forever);
@@ -1231,7 +1236,7 @@ impl Client {
 #[test]
 fn a_reader_is_certain_for_no_longer_than_a_jvm_lets_the_lock_last() {
     let mut client = Client::new(Kind::ReadWrite);
-    client.hold(1, A, Terms { lease: Some(ms(120_000)), ..READ });
+    client.hold(1, A, Terms { lease: Some(ms(120_000).into()), ..READ });
     assert_eq!(client.certain(1), SURE);
     client.pass(ms(8_988));
     let Request::Renew { lease: Some(lease), .. } = client.request() else { panic!("{:?}", client.requests) };
@@ -1323,7 +1328,7 @@ fn a_lost_reader_keeps_the_lock_for_no_longer_than_its_own_lease() {
     for (time, is_released) in [(ms(1_000), false), (ms(31_000), true)] {
         let mut client = Client::new(Kind::ReadWrite);
         client.hold(1, A, READ);
-        client.acquire(2, B, Terms { max_hold: Some(ms(500)), ..READ }, Limit::Forever);
+        client.acquire(2, B, Terms { max_hold: Some(ms(500).into()), ..READ }, Limit::Forever);
         client.reply(kept(ms(30_000)));
         client.feed(Event::Seen(t(2)));
         for _ in 0..time.as_millis() / 500 {
@@ -1344,7 +1349,7 @@ fn a_lost_reader_keeps_the_lock_for_no_longer_than_its_own_lease() {
 fn a_lost_reader_does_not_keep_the_long_lease_of_another() {
     let mut client = Client::new(Kind::ReadWrite);
     client.hold(1, A, READ);
-    client.acquire(2, B, Terms { max_hold: Some(ms(500)), ..READ }, Limit::Forever);
+    client.acquire(2, B, Terms { max_hold: Some(ms(500).into()), ..READ }, Limit::Forever);
     client.reply(kept(ms(30_000)));
     client.feed(Event::Seen(t(2)));
     client.check(1, 3, Some(ms(3_600_000)));
@@ -1369,7 +1374,7 @@ fn a_lost_reader_does_not_keep_the_long_lease_of_another() {
 fn a_lost_reader_has_the_lease_that_was_under_way() {
     for mode in [Mode::Shared, Mode::Exclusive] {
         let mut client = Client::new(Kind::ReadWrite);
-        client.hold(1, A, Terms { mode, max_hold: Some(ms(9_500)), ..READ });
+        client.hold(1, A, Terms { mode, max_hold: Some(ms(9_500).into()), ..READ });
         client.pass(ms(9_500));
         assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
         client.reply(kept(ms(21_300)));
@@ -1447,7 +1452,7 @@ fn readers_pass_a_writer_that_waits_for_longer_than_a_lease() {
     client.assert_told(2, Outcome::Acquired);
     client.assert_waits(1);
     assert!(client.now.since(started) > ms(29_000), "it was its turn for a lease");
-    client.acquire(3, A, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Once);
+    client.acquire(3, A, Terms { lease: Some(ms(60_000).into()), ..READ }, Limit::Once);
     while let Some((_, Request::Acquire { mode, .. })) = client.requests.first().copied() {
         client.reply(if mode == Mode::Shared { GRANTED } else { beside_readers });
     }
@@ -1485,7 +1490,7 @@ fn an_own_mark_does_not_look_like_a_writer() {
     client.reply(beside_readers);
     client.feed(Event::Subscribed(Channel::Name));
     client.reply(beside_readers);
-    client.acquire(3, C, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Forever);
+    client.acquire(3, C, Terms { lease: Some(ms(60_000).into()), ..READ }, Limit::Forever);
     let own_mark = Reply::Busy { left: Some(ms(3_000)), by: Mode::Exclusive, own: Some(mark) };
     let mut refused = 0;
     for _ in 0..100 {
@@ -1518,7 +1523,7 @@ fn marks_of_a_waiter_end() {
     }
     client.pass(ms(1_001));
     assert!(matches!(client.request(), Request::Acquire { how: How::Late, .. }), "{:?}", client.requests);
-    client.acquire(2, C, Terms { lease: Some(ms(60_000)), ..READ }, Limit::Forever); // it shares no hold
+    client.acquire(2, C, Terms { lease: Some(ms(60_000).into()), ..READ }, Limit::Forever); // it shares no hold
     client.reply(GRANTED);
     client.feed(Event::Seen(t(1)));
     assert!(matches!(client.request(), Request::Acquire { how: How::Wait, .. }), "{:?}", client.requests);
@@ -1529,7 +1534,7 @@ fn marks_of_a_waiter_end() {
 #[test]
 fn a_refused_hand_over_does_not_extend_the_lease() {
     let mut client = Client::new(Kind::Fenced);
-    client.acquire(1, A, Terms { lease: Some(ms(1_000)), ..KEPT }, Limit::Forever);
+    client.acquire(1, A, Terms { lease: Some(ms(1_000).into()), ..KEPT }, Limit::Forever);
     client.reply(Reply::Granted(Some(Token(1))));
     client.feed(Event::Seen(t(1)));
     client.acquire(2, B, KEPT, Limit::Forever);

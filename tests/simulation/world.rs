@@ -1143,9 +1143,9 @@ impl World {
         let is_read = self.kind == Kind::ReadWrite && rng.u8(..100) < 60;
         Terms {
             mode: if is_read { Mode::Shared } else { Mode::Exclusive },
-            lease: (rng.u8(..5) == 0).then(|| ms(rng.u64(50..3000))),
-            max_hold: (rng.u8(..10) == 0).then(|| ms(rng.u64(10..2000))),
-            min_hold: (rng.u8(..20) == 0).then(|| ms(rng.u64(1..50))),
+            lease: (rng.u8(..5) == 0).then(|| ms(rng.u64(50..3000)).into()),
+            max_hold: (rng.u8(..10) == 0).then(|| ms(rng.u64(10..2000)).into()),
+            min_hold: (rng.u8(..20) == 0).then(|| ms(rng.u64(1..50)).into()),
             permits: 0,
         }
     }
