@@ -307,12 +307,13 @@ impl LockState {
             (next.owner, next.terms, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
-            let (mark, called) = (idle.mark, idle.called);
+            let Idle { look_at: planned, mark, called, .. } = *idle;
             let of_mark = mark.filter(|mark| mark.suits(&terms)).map(|mark| mark.id);
             let id = of_mark.unwrap_or_else(|| self.numbers.hold_for(&terms));
             let request = PendingRequest::new(cx.now);
             let permits = terms.permits;
-            let asking = Asking { id, only: None, mode, permits, lease, how, request, called, woken: false, mark };
+            let (only, woken) = (None, false);
+            let asking = Asking { id, only, mode, permits, lease, how, request, called, woken, mark, planned };
             *attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = attempt {

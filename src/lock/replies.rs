@@ -125,7 +125,7 @@ impl LockState {
         }
         let mark = mark_after(asking, by);
         let latest = match self.turn {
-            Turn::OfReaders { look_at, .. } if asking.mode == Mode::Shared => look_at,
+            Turn::OfReaders { .. } if asking.mode == Mode::Shared => asking.planned,
             _ => Moment::FAR,
         };
         let look_at = if asking.woken { cx.now } else { latest.min(cx.now + self.nap(left, mark, cx)) };
@@ -156,10 +156,8 @@ impl LockState {
 
     fn turn_after(&self, asking: &Asking, reply: Reply) -> Turn {
         let was_late = asking.how == How::Late && asking.mode == Mode::Exclusive;
-        match (reply, self.queue.first(), &self.wanted) {
-            (Reply::Busy { by: Mode::Shared, .. }, Some((before, _)), Wanted::One(Attempt::Idle(idle))) if was_late => {
-                Turn::OfReaders { before, look_at: idle.look_at }
-            }
+        match (reply, self.queue.first()) {
+            (Reply::Busy { by: Mode::Shared, .. }, Some((before, _))) if was_late => Turn::OfReaders { before },
             _ if self.turn == Turn::AllPass => Turn::AllPass,
             _ => Turn::OfTheFirst,
         }

@@ -108,6 +108,8 @@ pub(super) struct Asking {
     pub(super) woken: bool,
     /// It can have another id than this request, if readers ask while the mark of a writer is left.
     pub(super) mark: Option<Mark>,
+    /// The time of the next request that was planned when this one became due. It is that of the first waiter, if readers ask before it.
+    pub(super) planned: Moment,
 }
 
 /// A writer that has waited for long leaves no mark beside holders that do not know marks. Then it would keep out the readers of its own
@@ -117,10 +119,9 @@ pub(super) enum Turn {
     OfTheFirst,
     /// All are next, as at a latch. They pass and hold nothing, so requests only look.
     AllPass,
-    /// Of readers, before this writer. It sends its next request at `look_at` if they are refused.
+    /// Of readers, before this writer.
     OfReaders {
         before: Ticket,
-        look_at: Moment,
     },
 }
 
@@ -274,7 +275,7 @@ impl LockState {
         let writer = || self.writer().filter(|_| self.queue.readers() > 0); // what else its owner wants is nested
         let beside = writer().and_then(|(_, owner)| self.queue.first_of(owner));
         let first = || self.queue.first();
-        let is_passed = |ticket| matches!(self.turn, Turn::OfReaders { before, .. } if before == ticket);
+        let is_passed = |ticket| matches!(self.turn, Turn::OfReaders { before } if before == ticket);
         let reader = || first().filter(|(ticket, _)| is_passed(*ticket)).and_then(|_| self.queue.first_reader());
         beside.or_else(reader).or_else(first)
     }

@@ -210,6 +210,36 @@ fn unlock_of_a_hold_that_was_removed_is_lost() {
     client.assert_told(1, Outcome::Lost(Loss::Removed));
 }
 
+/// A writer that has waited for long has a mark on the server, and its client's readers ask before it. When the last reader leaves, the mark
+/// keeps the next one out. That refusal must not use up the wake-up: the writer would wait for a second, and everybody else with it.
+#[test]
+fn readers_do_not_use_up_the_wake_up_of_a_writer_whose_mark_keeps_them_out() {
+    let busy = |by, own| Reply::Busy { left: Some(ms(20_000)), by, own };
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.reply(busy(Mode::Shared, None));
+    client.feed(Event::Subscribed(Channel::Name));
+    client.now = client.now + client.config.watchdog;
+    client.reply(busy(Mode::Shared, None));
+    client.feed(Event::Message(Channel::Name));
+    let Request::Acquire { id: mark, how: How::Late, .. } = client.request() else { panic!("{:?}", client.requests) };
+    client.reply(busy(Mode::Shared, None));
+    client.hold(2, B, READ);
+    client.reply(busy(Mode::Shared, None)); // to the writer, which asks after each grant to readers
+    client.acquire(3, C, READ, Limit::Forever);
+    client.unlock(2);
+    client.end(
+        |request| matches!(request, Request::Renew { .. }),
+        |id| Event::Replied(id, Reply::Kept { admits: false, left: None }),
+    );
+    client.end(is_release, |id| Event::Replied(id, RELEASED));
+    let Request::Acquire { mode: Mode::Shared, .. } = client.request() else { panic!("{:?}", client.requests) };
+    client.reply(busy(Mode::Exclusive, Some(mark)));
+    assert!(matches!(client.request(), Request::Acquire { id, .. } if id == mark), "{:?}", client.requests);
+    client.reply(GRANTED);
+    client.assert_told(1, Outcome::Acquired);
+}
+
 // ---- forced open ----
 
 /// This client has forced the lock open, so its own hold is gone.
@@ -577,6 +607,17 @@ fn a_release_within_min_hold_waits_for_the_renewal_under_way() {
     assert_eq!(client.requests.len(), 1, "{:?}", client.requests);
     client.reply(KEEPS);
     assert!(is_release(client.request()));
+}
+
+/// The lock stays held for what is left of `min_hold`.
+#[test]
+fn a_release_within_min_hold_leaves_the_rest() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, Terms { min_hold: Some(ms(4_000).into()), ..KEPT });
+    client.pass(ms(1_000));
+    client.unlock(1);
+    let left = ms(2_900)..=ms(3_000);
+    assert!(matches!(client.request(), Request::Release { rest, .. } if left.contains(&rest)), "{:?}", client.requests);
 }
 
 /// A retry of the release leaves only what is left of `min_hold`.
