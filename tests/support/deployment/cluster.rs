@@ -1,6 +1,11 @@
 //! A cluster: masters with a replica each, and slots that move between them.
 
-use std::{convert::Infallible, ops::RangeInclusive, path::Path, time::Duration};
+use std::{
+    convert::Infallible,
+    ops::RangeInclusive,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use tokio::time::sleep;
 
@@ -20,6 +25,8 @@ const SLOTS: u16 = 16_384;
 const NODE_TIMEOUT: &str = "1000";
 /// How long the nodes may take to agree on something.
 const PATIENCE: Duration = ms(20_000);
+/// A replica that was ordered to take over gives up after five seconds, and says so only in its log.
+const GIVES_UP: Duration = ms(6_000);
 
 /// Nodes are named by their place. At first the masters are 0, 1 and 2, and their replicas 3, 4 and 5 in that order.
 pub(crate) struct Cluster {
@@ -125,8 +132,17 @@ impl Cluster {
     /// The replica of that master takes over, with its master's consent: nothing that was written is lost. Says which it
     /// is, once all nodes know.
     pub(crate) async fn fail_over(&self, master: usize) -> usize {
-        let _: String = self.nodes[self.partner_of(master)].ask(&["CLUSTER", "FAILOVER"]);
-        let heir = self.heir_of(master).await;
+        let heir = self.partner_of(master);
+        let mut asked: Option<Instant> = None;
+        let asks_again = || {
+            let has_given_up = asked.is_none_or(|asked| asked.elapsed() > GIVES_UP);
+            if has_given_up && !self.entry(heir, heir).owns_any() {
+                let _: String = self.nodes[heir].ask(&["CLUSTER", "FAILOVER"]);
+                asked = Some(Instant::now());
+            }
+            self.running().all(|at| self.entry(at, heir).owns_any())
+        };
+        until("the replica to take over", PATIENCE, asks_again).await;
         until("the old master to follow", PATIENCE, || follows(&self.nodes[master])).await;
         heir
     }
