@@ -94,7 +94,7 @@ impl LockState {
             Reply::Open => self.queue.pass(sent, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
-        self.turn = self.turn_after(&asking, reply);
+        self.turn = self.turn_after(&asking, reply, cx);
     }
 
     /// An earlier try of a request that was not granted may run later. If no lease ends what it acquires, its id is released.
@@ -154,10 +154,15 @@ impl LockState {
         left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
     }
 
-    fn turn_after(&self, asking: &Asking, reply: Reply) -> Turn {
+    /// The writer for which the request was sent may have left since.
+    fn turn_after(&self, asking: &Asking, reply: Reply, cx: &Cx<'_>) -> Turn {
         let was_late = asking.how == How::Late && asking.mode == Mode::Exclusive;
         match (reply, self.queue.first()) {
-            (Reply::Busy { by: Mode::Shared, .. }, Some((before, _))) if was_late => Turn::OfReaders { before },
+            (Reply::Busy { by: Mode::Shared, .. }, Some((before, first)))
+                if was_late && first.lets_readers_pass(cx) =>
+            {
+                Turn::OfReaders { before }
+            }
             _ if self.turn == Turn::AllPass => Turn::AllPass,
             _ => Turn::OfTheFirst,
         }

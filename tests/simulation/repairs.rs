@@ -240,6 +240,26 @@ fn readers_do_not_use_up_the_wake_up_of_a_writer_whose_mark_keeps_them_out() {
     client.assert_told(1, Outcome::Acquired);
 }
 
+/// Readers may pass a writer that has waited for a lease. It leaves while its request is under way: they do not pass the next one.
+#[test]
+fn readers_do_not_pass_a_writer_because_the_one_before_it_had_waited_for_long() {
+    let busy = Reply::Busy { left: Some(ms(20_000)), by: Mode::Shared, own: None };
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.reply(busy);
+    client.feed(Event::Subscribed(Channel::Name));
+    client.now = client.now + client.config.watchdog;
+    client.reply(busy);
+    client.feed(Event::Message(Channel::Name));
+    assert!(matches!(client.request(), Request::Acquire { how: How::Late, .. }), "{:?}", client.requests);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.acquire(3, C, READ, Limit::Forever);
+    client.feed(Event::Dropped(t(1)));
+    client.reply(busy);
+    let reads = |(_, request): &(_, Request)| matches!(request, Request::Acquire { mode: Mode::Shared, .. });
+    assert!(!client.requests.iter().any(reads), "{:?}", client.requests);
+}
+
 // ---- forced open ----
 
 /// This client has forced the lock open, so its own hold is gone.

@@ -664,14 +664,15 @@ impl World {
                 && self.waiting_before.contains(other)
                 && one.state.is_waiting(*other)
         };
-        let is_beside = call.mode() == Mode::Shared && one.writes(call.owner);
+        let hold = one.state.hold_of(ticket);
+        let field = hold.map(|(id, mode, _)| FieldId::new(client as u8, id, mode));
+        // It may have written when this was requested.
+        let is_beside = call.mode() == Mode::Shared && (one.writes(call.owner) || self.is_beside(field));
         let is_in_order = self.kind == Kind::Fair || !self.waiting_before.contains(&ticket); // the server has the order
         if !is_in_order && !is_beside && one.calls.iter().any(was_first) {
             return Err(format!("{client} {ticket:?} overtook another"));
         }
         self.check_token(client, ticket)?;
-        let hold = self.clients[client].state.hold_of(ticket);
-        let field = hold.map(|(id, mode, _)| FieldId::new(client as u8, id, mode));
         self.check_entry(client, ticket, &call, field)?;
         let owner = call.owner;
         match field {
@@ -683,6 +684,11 @@ impl World {
         let after = if self.rng.u8(..4) == 0 { self.rng.u64(..3 * MS) } else { 1000 };
         self.after(after, Step::Caller { client, owner });
         Ok(())
+    }
+
+    /// It was requested beside the hold of a writer.
+    fn is_beside(&self, field: Option<FieldId>) -> bool {
+        field.is_some_and(|field| self.beside.contains_key(&field))
     }
 
     /// A writer that has waited for longer than a lease leaves a mark only if all holders know marks. So readers of its client may pass it.
@@ -715,7 +721,8 @@ impl World {
         if own().any(has_lost) && !call.is_nested {
             return Err(format!("{client} {ticket:?} of an owner that has lost it"));
         }
-        let is_new = call.mode() == Mode::Shared && !call.is_nested && !own().any(|other| other.field().is_some());
+        let is_first = !call.is_nested && !own().any(|other| other.field().is_some());
+        let is_new = call.mode() == Mode::Shared && is_first && !self.is_beside(field);
         if is_new && self.mark.is_some_and(|(_, since)| call.since > since + 500 * MS) && !self.is_troubled() {
             return Err(format!("{client} {ticket:?} reads before {:?}", self.mark));
         }
@@ -846,7 +853,7 @@ impl World {
             // or of the mark of a waiter that left.
             self.free_since = None;
         }
-        self.freed = is_notified || self.kind == Kind::Fair && self.freed;
+        self.freed |= is_notified; // requests that find it free and leave it so change nothing
         self.publish(published);
         self.check_passed_over(&before, request)?;
         let after = self.delay();
@@ -1325,7 +1332,7 @@ impl World {
         let is_left = self.clients.iter().any(|one| one.is_waiting() && could_have(one));
         self.free_since = if is_left { self.free_since.or(Some(self.t)) } else { None };
         if self.free_since.is_none() {
-            self.freed &= self.kind != Kind::Fair; // the next release counts
+            self.freed = false; // the next release counts
         }
         self.behind_dead = self.free_since.is_some() && (self.behind_dead || self.server.has_dead());
         // Where a lease ends nobody is told, and others sleep as long as they were told that it lasts. A latch has no lease.
