@@ -52,7 +52,7 @@ impl Semaphore {
     }
 
     /// The holders of permits. `holds` is the number of permits, and `remaining` is `None` if they never expire, as those of a JVM may.
-    /// The `id` is that of the first of these permits. It begins with [`Permits::id`].
+    /// The `id` is that of the first of these permits. It begins with [`Permits::id`](crate::Permits::id).
     pub async fn inspect(&self) -> Result<Vec<Holder>> {
         Ok(self.ask("inspect", "").await?.map(|answer| holders(&answer)).unwrap_or_default())
     }
