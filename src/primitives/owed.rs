@@ -39,8 +39,8 @@ impl PlainSemaphore {
 
     #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
     /// Acquires `n` permits, runs `work`, and releases them. If you drop the future, or if `work` panics, the client releases them in the
-    /// background, and [`Client::close`](crate::Client::close) waits for that. The value of completed work is returned, even if the release then fails; the client
-    /// logs that.
+    /// background, and [`Client::close`](crate::Client::close) waits for that. The value of completed work is returned, even if the release
+    /// then fails; the client logs that.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
