@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Label, Unit, counter, gauge, histogram}
 
 use crate::{
     error::{Failure, Lost},
-    stats::{AcquiredBy, KindLabel, LockEvent, LockGauge, LockTime, Subject},
+    events::{AcquiredBy, KindLabel, LockEvent, LockGauge, LockTime, Subject},
 };
 
 const HOLDS: &str = "leasehold_holds";

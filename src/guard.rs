@@ -12,11 +12,11 @@ use crate::{
     driver::HeldLock,
     engine::Engine,
     error::{Error, Lost, Result},
+    events::Subject,
     failed::unexpected,
     owner::Owner,
     redis::{Code, Part, Script},
     spans::{self, HoldSpan, ServerLabel},
-    stats::Subject,
     sync::{std, tokio},
 };
 
@@ -155,16 +155,22 @@ impl Guard {
     /// # Cancel safety
     ///
     /// You cannot undo the release once the future was polled: if you drop it, the client completes the release in the background.
-    /// Await the future or drop it. If you keep it without polling it, the lock may stay held until its lease expires.
-    pub async fn unlock(mut self) -> Result<()> {
-        let span = self.span.release(self.server(), self.subject(), || self.id());
-        let mut releasing = pin!(self.held.unlock().instrument(span)); // thousands of tasks may keep this future: one copy of the span
-        let released = releasing.as_mut().await;
-        if let Err(error) = &released {
-            spans::note_error(releasing.span(), error);
-            self.span.note_loss(|| error.loss());
+    /// Await the future or drop it. If you keep it without polling it, the lock may stay held for as long as you keep it.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an `async fn` keeps its arguments twice, and thousands of tasks keep this future"
+    )]
+    pub fn unlock(mut self) -> impl Future<Output = Result<()>> {
+        async move {
+            let span = self.span.release(self.server(), self.subject(), || self.id());
+            let mut releasing = pin!(self.held.unlock().instrument(span)); // pinned here: one copy of the span
+            let released = releasing.as_mut().await;
+            if let Err(error) = &released {
+                spans::note_error(releasing.span(), error);
+                self.span.note_loss(|| error.loss());
+            }
+            released
         }
-        released
     }
 
     /// As [`lost`](Guard::lost), without the guard. Like [`lost_token`](Guard::lost_token), it does not resolve after a release.

@@ -8,9 +8,9 @@ use std::{
 };
 
 use crate::{
+    events::KindLabel,
     lock::Mode,
     redis::{ChannelName, Part, PartBuilder, Script, prefixed},
-    stats::KindLabel,
 };
 
 /// One kind of lock. All scripts have one signature. The first key is the lock. The arguments are the id of the hold, a lease in ms, a

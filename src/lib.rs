@@ -131,6 +131,7 @@ mod credentials;
 mod driver;
 mod engine;
 mod error;
+mod events;
 #[cfg(leasehold_explore)]
 #[path = "../tests/explore/mod.rs"]
 mod explore;

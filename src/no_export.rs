@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::stats::{LockEvent, LockGauge, LockTime, Subject};
+use crate::events::{LockEvent, LockGauge, LockTime, Subject};
 
 /// In place of each type of `export.rs`.
 #[derive(Debug)]

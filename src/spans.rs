@@ -7,7 +7,7 @@ use tracing::{Span, field::Empty};
 
 use crate::{
     error::{Error, Lost},
-    stats::Subject,
+    events::Subject,
 };
 
 /// The server in spans: as in the URL, without the login.

@@ -2,6 +2,7 @@
 //! stand on; and only `redis/conn.rs` and what lies beneath it name fred. No file reads the wall clock.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -11,6 +12,7 @@ const LAYERS: [&[&str]; 12] = [
     &[
         "sync",
         "error",
+        "events",
         "clock",
         "owner",
         "credentials",
@@ -47,22 +49,51 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     rust.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
 }
 
-/// The modules named after `crate::` in code: also in groups like `use crate::{a::X, b::{Y, Z}};`.
-fn named(code: &str) -> Vec<String> {
-    let mut modules = Vec::new();
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
-        match rest.strip_prefix('{') {
-            Some(group) => modules.extend(members(group)),
-            None => modules.push(word(rest)),
-        }
-    }
-    modules
+/// A module, from the root of the crate: `redis`, `conn`, `link`.
+type ModulePath = Vec<String>;
+
+/// The module of a file below `src`.
+fn module_of(inside: &Path) -> ModulePath {
+    let mut module: ModulePath =
+        inside.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    module.pop_if(|last| ["mod", "lib"].contains(&last.as_str()));
+    module
 }
 
-/// The first word of each member of a group, whose opening brace has been read.
-fn members(group: &str) -> Vec<String> {
-    let (mut depth, mut start, mut modules) = (0, true, Vec::new());
+/// What the code of a module names after `crate::` and `super::`.
+fn imports(module: &[String], code: &str) -> Vec<ModulePath> {
+    let mut found = Vec::new();
+    for (at, start) in code.match_indices("crate::").chain(code.match_indices("super::")) {
+        if code[..at].ends_with("super::") {
+            continue; // a part of a path that was found before
+        }
+        let mut rest = &code[at + start.len()..];
+        let mut from = if start == "crate::" { Vec::new() } else { module[..module.len().saturating_sub(1)].to_vec() };
+        while let Some(outer) = rest.strip_prefix("super::") {
+            (rest, _) = (outer, from.pop());
+        }
+        paths(&from, rest, &mut found);
+    }
+    found
+}
+
+/// The paths of a `use`, whose beginning has been read.
+fn paths(from: &[String], text: &str, found: &mut Vec<ModulePath>) {
+    if let Some(group) = text.strip_prefix('{') {
+        starts(group).into_iter().for_each(|member| paths(from, &group[member..], found));
+        return;
+    }
+    let name = word(text);
+    let path = [from, std::slice::from_ref(&name)].concat();
+    match text[name.len()..].strip_prefix("::") {
+        Some(rest) if !name.is_empty() => paths(&path, rest, found),
+        _ => found.push(path),
+    }
+}
+
+/// Where each member of a group starts, whose opening brace has been read.
+fn starts(group: &str) -> Vec<usize> {
+    let (mut depth, mut start, mut found) = (0, true, Vec::new());
     for (at, char) in group.char_indices() {
         match char {
             '{' => depth += 1,
@@ -70,13 +101,13 @@ fn members(group: &str) -> Vec<String> {
             '}' => depth -= 1,
             ',' if depth == 0 => start = true,
             _ if start && !char.is_whitespace() => {
-                modules.push(word(&group[at..]));
+                found.push(at);
                 start = false;
             }
             _ => {}
         }
     }
-    modules
+    found
 }
 
 fn word(text: &str) -> String {
@@ -92,7 +123,8 @@ fn code_of(file: &Path) -> String {
 
 fn upward(module: &str, code: &str) -> Vec<String> {
     let Some(own) = layer_of(module) else { return Vec::new() };
-    named(code).into_iter().filter(|name| layer_of(name).is_some_and(|other| other > own)).collect()
+    let named = imports(&[module.to_owned()], code).into_iter().filter_map(|path| path.into_iter().next());
+    named.filter(|name| layer_of(name).is_some_and(|other| other > own)).collect()
 }
 
 #[test]
@@ -180,31 +212,104 @@ const DRIVER: [&str; 16] = [
     "acquire",
 ];
 
-/// The modules named after `super::` in code.
-fn neighbours(code: &str) -> Vec<String> {
-    named(&code.replace("use super::", "use crate::").replace("super::", "crate::"))
-}
-
-/// Imports from a file of this folder that does not come before the one that imports.
-fn circles(folder: &str, order: &[&str]) -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+/// Imports of a file in this folder from a file that is not before it in this order.
+fn out_of_order(folder: &str, order: &[&str]) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut wrong = Vec::new();
-    for file in sources(&root) {
-        let own = file.file_stem().and_then(|stem| stem.to_str()).expect("a name");
-        let Some(at) = order.iter().position(|name| *name == own) else {
-            assert_eq!(own, "mod", "{own} has no place among the files of {folder}");
+    for file in sources(&root.join(folder)) {
+        let module = module_of(file.strip_prefix(&root).expect("below it"));
+        let [_, own] = &module[..] else {
+            assert_eq!(module, [folder], "a file in a folder of its own");
             continue;
         };
-        let outside = code_of(&file).replace("crate::", "outside::");
-        let names = neighbours(&outside);
-        let from_above = names.into_iter().filter(|name| !order[..at].contains(&name.as_str()));
-        wrong.extend(from_above.map(|name| format!("{own} imports {name}")));
+        let at = order.iter().position(|name| name == own).expect("each file has a place in the order");
+        let named = imports(&module, &code_of(&file)).into_iter().filter(|path| path[0] == folder);
+        let names: Vec<_> = named.map(|path| path[1..].join("::")).collect();
+        let is_before = |name: &String| order[..at].contains(&name.split("::").next().unwrap_or_default());
+        wrong.extend(names.iter().filter(|name| !is_before(name)).map(|name| format!("{own} imports {name}")));
     }
     wrong
 }
 
 #[test]
-fn the_machine_and_the_driver_have_no_circles() {
-    assert_eq!(circles("src/lock", &MACHINE), Vec::<String>::new());
-    assert_eq!(circles("src/driver", &DRIVER), Vec::<String>::new());
+fn the_machine_and_the_driver_keep_their_order() {
+    assert_eq!(out_of_order("lock", &MACHINE), Vec::<String>::new());
+    assert_eq!(out_of_order("driver", &DRIVER), Vec::<String>::new());
+}
+
+/// A file below `src`, with the paths that its code names.
+#[derive(Clone)]
+struct Source {
+    module: ModulePath,
+    named: Vec<ModulePath>,
+    /// Names of its submodules that it hands on, as `pub use gather::Company` does.
+    hands_on: Vec<ModulePath>,
+}
+
+impl Source {
+    fn of(module: ModulePath, code: &str) -> Source {
+        let (named, mut hands_on) = (imports(&module, code), Vec::new());
+        code.match_indices("use ").for_each(|(at, word)| paths(&module, &code[at + word.len()..], &mut hands_on));
+        Source { module, named, hands_on }
+    }
+}
+
+/// The files and folders of one folder that import each other in a circle. A folder's own file (`mod.rs`, or the one with its name) is above
+/// the folder's files. A name that it hands on belongs to the file from which it comes.
+fn circle_in(folder: &[String], files: &[Source]) -> Option<Vec<String>> {
+    let first = |path: &ModulePath| path.strip_prefix(folder)?.first().cloned();
+    let units: BTreeSet<String> = files.iter().filter_map(|file| first(&file.module)).collect();
+    let handed_on = files.iter().filter(|file| file.module == folder).flat_map(|file| &file.hands_on);
+    let origins: BTreeMap<_, _> = handed_on.filter_map(|path| Some((path.last()?, first(path)?))).collect();
+    let unit = |path: &ModulePath| {
+        let name = first(path)?;
+        let origin = if units.contains(&name) { Some(name) } else { origins.get(&name).cloned() };
+        origin.filter(|unit| units.contains(unit))
+    };
+    let mut open: BTreeMap<&String, BTreeSet<String>> = units.iter().map(|unit| (unit, BTreeSet::new())).collect();
+    for file in files {
+        if let Some(own) = first(&file.module) {
+            let others = file.named.iter().filter_map(unit).filter(|other| *other != own);
+            open.get_mut(&own).expect("one of them").extend(others);
+        }
+    }
+    while let Some(done) = open.iter().find(|(_, needs)| needs.is_empty()).map(|(unit, _)| *unit) {
+        open.remove(done);
+        open.values_mut().for_each(|needs| _ = needs.remove(done));
+    }
+    while let Some(above) = open.keys().find(|unit| !open.values().any(|needs| needs.contains(**unit))) {
+        open.remove(*above);
+    }
+    (!open.is_empty()).then(|| open.into_iter().map(|(unit, needs)| format!("{unit} needs {needs:?}")).collect())
+}
+
+#[test]
+fn no_folder_has_a_circle() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let read = |file: PathBuf| Source::of(module_of(file.strip_prefix(&root).expect("below it")), &code_of(&file));
+    let files: Vec<_> = sources(&root).into_iter().map(read).collect();
+    let folders: BTreeSet<_> = files.iter().filter_map(|file| Some(file.module.split_last()?.1.to_vec())).collect();
+    assert!(folders.len() > 5, "the folders were found");
+    let circles: Vec<_> = folders.iter().filter_map(|folder| Some((folder, circle_in(folder, &files)?))).collect();
+    assert!(circles.is_empty(), "{circles:#?}");
+}
+
+#[test]
+fn a_circle_is_found() {
+    let module = |text: &str| -> ModulePath { text.split("::").map(str::to_owned).collect() };
+    let file = |name: &str, code: &str| Source::of(module(name), code);
+    let node = file("redis::node", "use super::{\n    conn::{Conn, Link},\n    gather::Company,\n};");
+    let gather = file("redis::gather", "use crate::{error::Source, redis::{keys::slot_of, node::NodeSettings}};");
+    let link = file("redis::conn::link", "use super::super::node::Node;");
+    let (conn, keys) = (file("redis::conn", "mod link;"), file("redis::keys", ""));
+    let own = file("redis", "pub(crate) use node::{Node, NodeSettings};");
+    let by_own = file("redis::gather", "use super::{NodeSettings, keys::slot_of};");
+    let of = |files: &[&Source]| {
+        let files: Vec<_> = files.iter().map(|file| (*file).clone()).collect();
+        circle_in(&module("redis"), &files).map(|circle| circle.len())
+    };
+    assert_eq!(of(&[&node, &gather, &keys]), Some(2));
+    assert_eq!(of(&[&node, &conn, &link]), Some(2));
+    assert_eq!(of(&[&own, &node, &by_own]), Some(2));
+    assert_eq!(of(&[&own, &node, &conn]), None);
 }

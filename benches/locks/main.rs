@@ -50,7 +50,7 @@ fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let runtime = tokio::runtime::Runtime::new()?;
     if args.first().is_some_and(|arg| arg == "worker") {
-        return runtime.block_on(processes::worker(&args[1..]));
+        return runtime.block_on(worker(&args[1..]));
     }
     let mut report = Report::default();
     for (name, section) in SECTIONS {
@@ -62,4 +62,11 @@ fn main() -> Outcome<()> {
     }
     report.print();
     Ok(())
+}
+
+async fn worker(args: &[String]) -> Outcome<()> {
+    match args {
+        [kind, rest @ ..] if kind == "several" => multi::worker(rest).await,
+        _ => processes::worker(args).await,
+    }
 }

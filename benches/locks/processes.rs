@@ -10,7 +10,6 @@ use hdrhistogram::Histogram;
 use leasehold::{Client, FairLock, Guard, Lock, Quorum, QuorumGuard, QuorumLock, RwLock};
 
 use crate::{
-    multi,
     report::{Outcome, Report, calls, clock, median, micros, nanos, raw_round_trip},
     support::Server,
 };
@@ -29,12 +28,11 @@ pub(crate) async fn all(server: &Server, report: &mut Report) -> Outcome<()> {
     killed(server, report, "pass", "process killed while it hands over between its tasks").await
 }
 
-/// `worker share URL WORK_MS KIND TASKS`, `worker turns URL`, `worker hold URL`, `worker pass URL`; and those of `multi`.
+/// `worker share URL WORK_MS KIND TASKS`, `worker turns URL`, `worker hold URL`, `worker pass URL`.
 pub(crate) async fn worker(args: &[String]) -> Outcome<()> {
     let [kind, url, rest @ ..] = args else { return Err("worker KIND URL".into()) };
     match (kind.as_str(), rest) {
         ("share", [work, kind, tasks]) => shared(url, Duration::from_millis(work.parse()?), kind, tasks.parse()?).await,
-        ("several", _) => multi::worker(&args[1..]).await,
         ("turns", []) => turns(url).await,
         ("hold", []) => hold(url).await,
         ("pass", []) => pass(url).await,

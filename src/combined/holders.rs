@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use dashmap::{DashMap, Entry};
 
-use super::quorum_guard::Servers;
+use super::server_guards::Servers;
 use crate::{error::Lost, owner::Owner};
 
 type Key = (Arc<str>, Owner);

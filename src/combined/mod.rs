@@ -9,6 +9,7 @@ mod periodic;
 mod protect;
 mod quorum;
 mod quorum_guard;
+mod server_guards;
 mod signal;
 mod tally;
 mod turns;

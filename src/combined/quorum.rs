@@ -7,7 +7,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     holders::Holders,
-    quorum_guard::{QuorumGuard, Seeding, Votes, vote_of},
+    quorum_guard::{QuorumGuard, Seeding},
+    server_guards::{Votes, vote_of},
     signal::Releases,
     tally::{Tally, Verdict, can_vote, is_majority},
     turns::Turns,

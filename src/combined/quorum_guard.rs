@@ -1,24 +1,17 @@
 //! What a holder of a quorum lock has: the guards of its servers, and a task that looks after them.
 
-use std::{
-    future::{Future, pending, poll_fn},
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{mem, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use tokio::{
-    sync::Notify,
-    time::{Instant, interval},
-};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::time::interval;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     any_lost::AnyLost,
     holders::Listed,
     protect::{Holding, protecting},
-    tally::{is_unbroken, time_of_majority},
+    server_guards::{ServerGuard, Servers, Term, Votes, vote_of},
+    tally::is_unbroken,
 };
 use crate::{
     clock::Moment,
@@ -26,19 +19,12 @@ use crate::{
     guard::Guard,
     primitives::Lock,
     sync::tokio,
-    task_runtime::{TaskRuntime, pass},
+    task_runtime::TaskRuntime,
 };
 
 /// A vote that is granted later than this after a majority counts from then on: meanwhile, another owner may have acquired the lock with
 /// that server and one that lost it, and may have released it again. A server that loses its data within this time goes unnoticed.
 const ONE_VOTE: Duration = Duration::from_millis(100);
-
-/// Requests for the lock, each with its server. A request that is dropped is taken back.
-pub(super) type Votes = FuturesUnordered<BoxFuture<'static, (usize, Result<Option<Guard>>)>>;
-
-pub(super) fn vote_of((server, lock): (usize, Lock)) -> BoxFuture<'static, (usize, Result<Option<Guard>>)> {
-    Box::pin(async move { (server, lock.try_lock().await) })
-}
 
 /// Whether servers that do not have the lock are asked for it again.
 #[derive(Debug, Clone, Copy)]
@@ -64,190 +50,12 @@ pub struct QuorumGuard {
     listed: Option<Listed>,
 }
 
-/// The guards by server. The caller's guard and the task that looks after them share these.
-#[derive(Debug)]
-pub(super) struct Servers {
-    name: String,
-    state: Mutex<ServerGuards>,
-    /// The votes that are still to come. Only the keeper polls them. Here, so that they end with the guard although its task does not run.
-    late: Mutex<Votes>,
-    /// Until then, late votes count from the start.
-    one_vote: Instant,
-    /// Notified when a guard was added, or the lock is lost.
-    changed: Notify,
-}
-
-/// Invariant: while it is not lost, a majority of the guards has been certain without a break. A guard that is not certain stays so, and
-/// one is added only while the others are a majority, under the same mutex.
-///
-/// A guard that was found removed may have been gone since its last confirmation. So it counts as a loss unless a majority of others has
-/// been held since then: a server that was asked again after that does not stand for both.
-#[derive(Debug)]
-struct ServerGuards {
-    guards: Vec<Option<ServerGuard>>,
-    lost: Option<Lost>,
-    /// The guards have been taken out: none is added any more, and what is lost stays as it is.
-    released: bool,
-}
-
-/// The guard of one server.
-#[derive(Debug, Clone)]
-struct ServerGuard {
-    guard: Arc<Guard>,
-    /// When it was granted, if the server was asked again or was late; else it has been there from the start.
-    since: Option<Moment>,
-}
-
-/// The time for which a hold on a server is known.
-#[derive(Debug, Clone, Copy)]
-struct Term {
-    since: Option<Moment>,
-    last_confirmed: Moment,
-}
-
-impl ServerGuard {
-    /// Of the vote that won.
-    fn first(guard: Guard) -> ServerGuard {
-        ServerGuard { guard: Arc::new(guard), since: None }
-    }
-
-    fn term(&self) -> Term {
-        Term { since: self.since, last_confirmed: self.guard.last_confirmed() }
-    }
-}
-
-impl ServerGuards {
-    fn all(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.guards.iter().flatten().map(|of| &of.guard)
-    }
-
-    fn certain(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.all().filter(|guard| !guard.is_lost())
-    }
-
-    /// Why it is lost; decided here, for good.
-    fn settle(&mut self) -> Option<Lost> {
-        if self.lost.is_none() && !self.released && !self.is_whole() {
-            let reasons: Vec<_> = self.all().filter_map(|guard| guard.loss()).collect();
-            let is_said = |reason: &Lost| reasons.contains(reason);
-            let reason = [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said);
-            self.lost = Some(reason.unwrap_or(Lost::Removed));
-        }
-        self.lost
-    }
-
-    /// Whether a majority is certain, and was without a break.
-    fn is_whole(&self) -> bool {
-        let gone = self.all().filter(|guard| guard.loss() == Some(Lost::Removed)).map(|guard| guard.last_confirmed());
-        let certain = self.guards.iter().flatten().filter(|of| !of.guard.is_lost()).map(|of| of.since);
-        is_unbroken(&certain.collect::<Vec<_>>(), &gone.collect::<Vec<_>>(), self.guards.len())
-    }
-}
-
-impl Servers {
-    fn state(&self) -> MutexGuard<'_, ServerGuards> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn loss(&self) -> Option<Lost> {
-        self.state().settle()
-    }
-
-    /// The same, unless its guard is gone, or about to be.
-    pub(super) fn loss_of_a_holder(&self) -> Option<Lost> {
-        let mut state = self.state();
-        if state.released { None } else { state.settle() }
-    }
-
-    fn nodes(&self) -> usize {
-        self.state().certain().count()
-    }
-
-    /// How long a majority is certain.
-    fn remaining(&self) -> Duration {
-        let mut state = self.state();
-        if state.settle().is_some() || state.released {
-            return Duration::ZERO;
-        }
-        let of = |of: &Option<ServerGuard>| of.as_ref().map_or(Duration::ZERO, |of| of.guard.remaining());
-        time_of_majority(state.guards.iter().map(of).collect())
-    }
-
-    /// From when on a vote counts that is granted now.
-    fn since(&self) -> Option<Moment> {
-        (Instant::now() > self.one_vote).then(Moment::now)
-    }
-
-    async fn next_vote(&self) -> Option<(usize, Result<Option<Guard>>)> {
-        poll_fn(|cx| self.late().poll_next_unpin(cx)).await
-    }
-
-    fn late(&self) -> MutexGuard<'_, Votes> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn lost(&self) -> Lost {
-        loop {
-            let changed = self.changed.notified();
-            if let Some(reason) = self.loss() {
-                return reason;
-            }
-            if self.state().released {
-                return pending().await; // its guard is gone, or about to be
-            }
-            let tokens: Vec<_> = self.state().certain().map(|guard| guard.lost_token()).collect();
-            let watched = tokens.iter().map(|token| Box::pin(token.cancelled())).collect::<FuturesUnordered<_>>();
-            tokio::select! {
-                () = changed => {}
-                Some(()) = watched.into_future().map(|(first, _)| first) => {}
-                () = pass(self.remaining()) => {}
-            }
-        }
-    }
-
-    /// Adds a guard, unless the lock is lost: a majority that is gone does not come back. False then.
-    fn add(&self, server: usize, guard: ServerGuard) -> bool {
-        let mut state = self.state();
-        let adds = state.settle().is_none() && !state.released;
-        let unused = if adds { state.guards[server].replace(guard) } else { Some(guard) };
-        drop(state);
-        drop(unused); // outside of the mutex: it sends a release
-        self.changed.notify_waiters();
-        adds
-    }
-
-    /// Takes the guards and the late votes out, and says whether it was lost before. A late vote that is dropped is taken back.
-    fn release(&self) -> (Vec<Option<ServerGuard>>, Votes, Option<Lost>) {
-        let late = mem::take(&mut *self.late());
-        let mut state = self.state();
-        let lost = state.settle();
-        state.released = true;
-        (mem::take(&mut state.guards), late, lost)
-    }
-
-    /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
-    /// before it can acquire the lock there again.
-    fn missing(&self) -> Vec<usize> {
-        let mut state = self.state();
-        if state.settle().is_some() || state.released {
-            return Vec::new();
-        }
-        let lost: Vec<_> = state.guards.iter_mut().map(|guard| guard.take_if(|of| of.guard.is_lost())).collect();
-        let missing = (0..state.guards.len()).filter(|server| state.guards[*server].is_none()).collect();
-        drop(state);
-        drop(lost);
-        missing
-    }
-}
-
 impl QuorumGuard {
     /// Of a majority; `late` are the votes that are still to come.
     pub(super) fn new(locks: Vec<Lock>, guards: Vec<Option<Guard>>, late: Votes, seeding: Seeding) -> QuorumGuard {
         let name = locks.first().map(|lock| lock.name().to_owned()).unwrap_or_default();
-        let guards = guards.into_iter().map(|guard| guard.map(ServerGuard::first)).collect();
-        let state = Mutex::new(ServerGuards { guards, lost: None, released: false });
-        let one_vote = Instant::now() + ONE_VOTE.min(renewal(&locks) / 2); // a server that is asked again is later
-        let servers = Arc::new(Servers { name, state, late: Mutex::new(late), one_vote, changed: Notify::new() });
+        let one_vote = ONE_VOTE.min(renewal(&locks) / 2); // a server that is asked again is later
+        let servers = Arc::new(Servers::new(name, guards, late, one_vote));
         let ended = CancellationToken::new();
         let keeping = keep(Arc::clone(&servers), locks, seeding);
         tokio::spawn(ended.clone().run_until_cancelled_owned(keeping));
@@ -355,7 +163,7 @@ impl QuorumGuard {
     /// # Cancel safety
     ///
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background. Await the future or drop it. If you keep it
-    /// without polling it, the lock may stay held until its lease expires.
+    /// without polling it, the lock may stay held for as long as you keep it.
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(About::Lock.releasing())?; // it goes on in the background
         let (guards, late, lost) = self.servers.release();

@@ -75,12 +75,18 @@ fn start<'a>(driver: &'a Arc<Driver>, request: &'a AcquireRequest) -> Result<Beg
 impl Begun<'_> {
     /// The call with its result.
     async fn called(&self) -> Result<(Call, EndedCall)> {
+        let mut call = self.begin_call()?;
+        let ended = poll_fn(|cx| call.poll(cx)).await?;
+        report_end(&call.lock, call.ticket, self.began, &ended.result);
+        Ok((call, ended))
+    }
+
+    /// If the client is about to forget the lock, the call begins again with a new one.
+    fn begin_call(&self) -> Result<Call> {
         loop {
             let lock = self.driver.lock_of(&self.request.name, self.request.kind);
-            if let Some(mut call) = begin(&lock, self.request, self.limit, self.began) {
-                let ended = poll_fn(|cx| call.poll(cx)).await?;
-                report_end(&lock, call.ticket, self.began, &ended.result);
-                return Ok((call, ended));
+            if let Some(call) = begin(&lock, self.request, self.limit, self.began) {
+                return Ok(call);
             }
             if self.driver.is_stopping() || self.driver.has_ended() {
                 return Err(self.driver.closed(self.request.what, &self.request.name));

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::slot::Slot;
 use crate::{
+    events::AcquiredBy,
     lock::{HoldId, Mode, Moment, Outcome, Ticket, Token},
     redis::Fault,
-    stats::AcquiredBy,
     sync::std,
 };
 

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, mem};
 
 use crate::{
+    events::AcquiredBy,
     lock::{Channel, HoldId},
     redis::Subscription,
-    stats::AcquiredBy,
     sync::std,
 };
 

@@ -21,10 +21,10 @@ use crate::{
     clock::Moment,
     config::Lease,
     error::{About, Error, Lost, Result},
+    events::Subject,
     lock::{Event, HoldId, Mode, Outcome, Ticket, Token},
     owner::Owner,
     spans::ServerLabel,
-    stats::Subject,
     sync::{std, tokio},
     task_runtime::{TaskRuntime, pass},
 };
@@ -316,23 +316,25 @@ impl HeldLock {
     }
 
     pub(crate) async fn unlock(&mut self) -> Result<()> {
-        let ticket = self.shared.ticket;
-        let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
-        let begun = self.begin((self.about().releasing(), on_drop), |_| (ticket, Event::Unlock(ticket)));
-        let released = match begun {
-            Ok(call) => {
-                self.stage = Stage::Released; // it goes on in the background
-                self.watch.get().inspect(|watch| watch.stop());
-                self.end(call).await
-            }
+        let begun = match self.begin_unlock() {
             Err(error) if !error.is_lost() => return Err(error),
-            Err(error) => Err(error),
+            begun => begun,
         };
+        let released = self.end(begun).await;
         if let Err(error) = &released {
             self.watch.get().inspect(|watch| watch.cancel(error.loss().unwrap_or(Lost::Removed)));
         }
         self.release(); // if it was lost before
         released
+    }
+
+    fn begin_unlock(&mut self) -> Result<Call> {
+        let ticket = self.shared.ticket;
+        let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
+        let call = self.begin((self.about().releasing(), on_drop), |_| (ticket, Event::Unlock(ticket)))?;
+        self.stage = Stage::Released; // it goes on in the background
+        self.watch.get().inspect(|watch| watch.stop());
+        Ok(call)
     }
 
     /// Checks on the server that the lock is held, and extends the lease. It may be lost before the reply comes.
@@ -342,7 +344,7 @@ impl HeldLock {
             let ticket = inner.next_ticket();
             (ticket, Event::Check { guard, ticket, lease: lease.map(|lease| *lease) })
         };
-        self.end(self.begin((self.about().confirming(), OnDrop::GoesOn), check)?).await?;
+        self.end(self.begin((self.about().confirming(), OnDrop::GoesOn), check)).await?;
         self.loss().map_or(Ok(()), |reason| Err(self.lost_by(reason)))
     }
 
@@ -372,10 +374,14 @@ impl HeldLock {
         }
     }
 
-    async fn end(&self, mut call: Call) -> Result<()> {
-        match poll_fn(|cx| call.poll(cx)).await? {
-            EndedCall { result: CallResult { outcome: Outcome::Confirmed, .. }, .. } => Ok(()),
-            EndedCall { result, since, .. } => Err(error(self.lock(), call.what, &result, since)),
+    #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
+    fn end(&self, mut begun: Result<Call>) -> impl Future<Output = Result<()>> {
+        async move {
+            let call = begun.as_mut().map_err(|error| error.clone())?;
+            match poll_fn(|cx| call.poll(cx)).await? {
+                EndedCall { result: CallResult { outcome: Outcome::Confirmed, .. }, .. } => Ok(()),
+                EndedCall { result, since, .. } => Err(error(self.lock(), call.what, &result, since)),
+            }
         }
     }
 

@@ -27,13 +27,13 @@ use super::{
 use crate::{
     clock,
     config::Name,
+    events::{AcquiredBy, Subject},
     kind::{Kind, Waits},
     lock::{
         Action, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId,
         Ticket,
     },
     redis::{Fault, Listener, source},
-    stats::{AcquiredBy, Subject},
     sync::{std, tokio},
 };
 
@@ -589,6 +589,9 @@ impl Inner {
     fn forget_slot(&mut self, id: RequestId) {
         if let Ok(at) = self.slots.binary_search_by_key(&id, |slot| slot.id) {
             self.slots.remove(at);
+        }
+        if self.slots.is_empty() {
+            self.slots = Vec::new(); // an empty one keeps room for four, and a held lock needs none
         }
     }
 

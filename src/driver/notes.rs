@@ -5,13 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    error::Lost,
-    kind::Kind,
-    lock::Mode,
-    stats::{Counters, Subject},
-    sync::std,
-};
+use crate::{error::Lost, events::Subject, kind::Kind, lock::Mode, stats::Counters, sync::std};
 
 /// What the gauges have of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use super::{
 use crate::{
     client::Client,
     error::Result,
+    events::KindLabel,
     guard::Guard,
     kind::{ExtraKey, Kind, KindScript, Numbering, Rules, Waits},
     redis::{Code, LOCK_CHANNEL},
-    stats::KindLabel,
 };
 
 const QUEUE: ExtraKey = ExtraKey::Prefixed("redisson_lock_queue");

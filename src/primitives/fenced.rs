@@ -7,10 +7,10 @@ use super::{
 use crate::{
     client::Client,
     error::{Error, Result},
+    events::KindLabel,
     guard::Guard,
     kind::{ExtraKey, Kind, KindScript, Numbering, Rules},
     redis::{LOCK_CHANNEL, Part},
-    stats::KindLabel,
 };
 
 const TOKEN: ExtraKey = ExtraKey::Prefixed("redisson_lock_token");

@@ -13,6 +13,7 @@ use crate::{
     driver,
     engine::Engine,
     error::{About, Error, Result},
+    events::{KindLabel, Subject},
     failed::{ASKING, ASKING_PERMITS, WAITING},
     guard::Guard,
     kind::{Kind, KindScript},
@@ -21,7 +22,6 @@ use crate::{
     redis::{Answer, Code, Listener, Part, Script, Subscription},
     request::{AcquireRequest, WaitLimit},
     spans,
-    stats::{KindLabel, Subject},
     sync::tokio,
 };
 use tokio::time::Instant;

@@ -6,10 +6,10 @@ use super::{handle::Handle, methods::named};
 use crate::{
     client::Client,
     error::{About, Result},
+    events::KindLabel,
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
-    stats::KindLabel,
 };
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");

@@ -413,8 +413,8 @@ macro_rules! guarding {
             /// # Cancel safety
             ///
             /// As [`Guard::unlock`].
-            pub async fn unlock(self) -> crate::Result<()> {
-                self.guard.unlock().await
+            pub fn unlock(self) -> impl Future<Output = crate::Result<()>> {
+                self.guard.unlock()
             }
 
             /// As [`Guard::protect`].

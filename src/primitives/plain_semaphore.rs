@@ -7,10 +7,10 @@ use super::{
 use crate::{
     client::Client,
     error::Result,
+    events::KindLabel,
     kind::{ExtraKey, Kind, KindScript, Rules, Waits},
     redis::ChannelName,
     request::WaitLimit,
-    stats::KindLabel,
 };
 
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");

@@ -9,11 +9,11 @@ use super::{
 use crate::{
     client::Client,
     error::{Error, Lost, Result},
+    events::KindLabel,
     guard::Guard,
     kind::{ExtraKey, Kind, Numbering, Rules, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
-    stats::KindLabel,
     sync::tokio,
 };
 use tokio::time::Instant;

@@ -10,10 +10,10 @@ use super::{
 use crate::{
     client::Client,
     error::Result,
+    events::KindLabel,
     kind::{ExtraKey, Kind, Rules, Waits},
     redis::ChannelName,
     request::WaitLimit,
-    stats::KindLabel,
 };
 
 pub(super) const TAKEN: ExtraKey = ExtraKey::Suffixed("timeout");

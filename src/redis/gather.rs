@@ -26,11 +26,12 @@ use crate::{
 };
 
 use super::{
+    answer::{Answer, Code},
     conn::{Answers, Conn, Link},
     fault::Fault,
     keys::slot_of,
-    node::NodeSettings,
-    script::{Answer, Code, Part, Script},
+    node_settings::{Company, NodeSettings},
+    script::{Part, Script},
 };
 
 /// The number of requests under way above which others are gathered. Below this number of tasks a separate call for each request is
@@ -45,16 +46,6 @@ const SENDERS: usize = 8;
 const ENOUGH: usize = 3 * PARTS;
 /// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
-
-/// The requests that may share one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Company {
-    /// All of one script.
-    Any,
-    /// Those of one script and one slot: a server of a cluster refuses calls across slots. The calls of several slots are written
-    /// together.
-    OfOneSlot,
-}
 
 /// One connection, and the requests that wait for it.
 #[derive(Debug)]

@@ -22,6 +22,7 @@ use super::{
     conn::{PubSubEvent, Subscriber, spread},
     deployment::{Deployment, Line},
     fault::{Fault, source},
+    listener::Listener,
     url::Address,
 };
 use crate::{
@@ -44,14 +45,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// If a connection worked for no longer than this, the next pause is longer than the one before.
 const YOUNG: Duration = Duration::from_secs(1);
-
-/// Receives messages. The hub's task calls it, so it must be quick and must not block.
-pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
-    /// A message was published.
-    fn message(&self);
-    /// Messages may have been missed: the channel was just subscribed, or subscribed again, or it cannot be subscribed now.
-    fn subscribed(&self);
-}
 
 /// The subscription of one listener to a channel. Dropping it removes the listener.
 #[derive(Debug)]

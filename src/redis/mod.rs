@@ -1,5 +1,6 @@
 //! Layer 1, the servers: sends requests, receives replies and messages. Knows nothing about locks.
 
+mod answer;
 #[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
 mod conn;
 mod denial;
@@ -9,9 +10,11 @@ mod fault;
 mod gather;
 mod hub;
 mod keys;
+mod listener;
 #[cfg(feature = "test-util")]
 mod memory;
 mod node;
+mod node_settings;
 #[cfg(feature = "bench")]
 mod raw;
 mod script;
@@ -23,15 +26,17 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use answer::{Answer, Code};
 pub(crate) use conn::spread;
 pub(crate) use fault::{Fault, Persistence, server_in, source};
-pub(crate) use hub::{Listener, Subscription};
+pub(crate) use hub::Subscription;
 pub(crate) use keys::{ChannelName, LOCK_CHANNEL, prefixed};
+pub(crate) use listener::Listener;
 #[cfg(feature = "test-util")]
 pub use memory::MemoryServer;
 #[cfg(feature = "bench")]
 pub(crate) use raw::Raw;
-pub(crate) use script::{Answer, Code, Part, PartBuilder, Script};
+pub(crate) use script::{Part, PartBuilder, Script};
 pub(crate) use url::Url;
 
 use crate::{

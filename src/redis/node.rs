@@ -10,26 +10,19 @@ use futures_util::future::{select_all, try_join_all};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    answer::Answer,
     conn::{Conn, Dialer, Link, Reconnected},
     fault::Fault,
-    gather::{Company, Dispatcher},
-    script::{Answer, Part, Script},
+    gather::Dispatcher,
+    node_settings::NodeSettings,
+    script::{Part, Script},
 };
-use crate::{config::Confirmed, error::Source};
+use crate::error::Source;
 
 /// One server.
 #[derive(Debug)]
 pub(super) struct Node {
     dispatchers: Box<[Arc<Dispatcher>]>,
-}
-
-/// Settings for the connections to one server.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NodeSettings {
-    pub(super) connections: usize,
-    pub(super) command_timeout: Duration,
-    pub(super) company: Company,
-    pub(super) confirmed: Confirmed,
 }
 
 impl Node {

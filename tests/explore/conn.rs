@@ -13,8 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    answer::Answer,
     fault::{Fault, source},
-    script::{Answer, Part, Script},
+    script::{Part, Script},
     url::Address,
 };
 use crate::{

@@ -7,11 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Way,
+    answer::Answer,
     conn::{Dialer, Reconnected},
     fault::Fault,
-    gather::Company,
-    node::{Node, NodeSettings},
-    script::{Answer, Part, Script},
+    node::Node,
+    node_settings::{Company, NodeSettings},
+    script::{Part, Script},
     send,
     url::{Address, Url},
 };

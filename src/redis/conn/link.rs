@@ -32,8 +32,9 @@ use crate::{
     config::Confirmed,
     error::Source,
     redis::{
+        answer::Answer,
         fault::{Fault, source},
-        script::{Answer, Part, Script},
+        script::{Part, Script},
         url::Address,
     },
     stats::Counters,

@@ -32,11 +32,12 @@ use super::{
 use crate::{
     error::Source,
     redis::{
+        answer::Answer,
         conn::{Dialer, Layout, Link, NOTHING_HEARD, Reconnected, spread},
         fault::{Fault, Redirection, source},
         keys::slot_of,
-        node::NodeSettings,
-        script::{Answer, LooksAt, Part, Script},
+        node_settings::NodeSettings,
+        script::{LooksAt, Part, Script},
         url::Address,
         {Way, send},
     },

@@ -10,11 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::redis::{
     Way,
+    answer::{Answer, Code},
     conn::{Conn, Dialer, Reconnected},
     fault::Fault,
     gather::confirmed_within,
-    node::{Node, NodeSettings},
-    script::{Answer, Code, Part, Script},
+    node::Node,
+    node_settings::NodeSettings,
+    script::{Part, Script},
     url::Address,
 };
 

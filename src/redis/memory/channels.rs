@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::watch};
 
-use crate::{redis::hub::Listener, stats::Counters};
+use crate::{redis::listener::Listener, stats::Counters};
 
 /// One client's connection.
 #[derive(Debug)]

@@ -12,9 +12,10 @@ use super::{MemoryServer, MemoryState, channels::Connected};
 use crate::{
     config::{Config, PubSub},
     redis::{
+        answer::Answer,
         fault::Fault,
-        hub::Listener,
-        script::{Answer, Part, Script},
+        listener::Listener,
+        script::{Part, Script},
     },
     stats::Counters,
 };

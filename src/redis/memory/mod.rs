@@ -17,8 +17,9 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
+    answer::Answer,
     fault::Fault,
-    script::{Answer, Part, Script},
+    script::{Part, Script},
 };
 use channels::{Connected, Reception};
 use data::{Data, Output};
