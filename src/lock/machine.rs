@@ -181,6 +181,10 @@ impl LockState {
 
     /// A lost hold ends with its lease. The server ends it by itself, unless another hold of this client has extended that lease.
     fn release_spent(&mut self, cx: &mut Cx<'_>) {
+        if !self.on_server.iter().any(|one| matches!(one, OnServer::Lost(_))) {
+            return;
+        }
+        self.note_shared(cx); // an attempt without a waiter may have become a release
         let (has_held, shared_until) = (self.has_held(), self.shared_until);
         let is_spent = |lost: &Lost| lost.spent(has_held, shared_until).is_some_and(|end| end <= cx.now);
         let spent = |one: &mut OnServer| match one {

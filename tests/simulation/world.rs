@@ -109,7 +109,7 @@ struct Call {
     owner: usize,
     terms: Terms,
     since: u64,
-    /// Its owner had the lock then.
+    /// Its owner had the lock then, or has acquired it since by another call of the same mode.
     is_nested: bool,
     /// Ids that its client had then, though they had been taken from it: only a server that was asked before can grant these.
     stale: Vec<FieldId>,
@@ -680,6 +680,9 @@ impl World {
             None => self.clients[client].add_lost_guard(owner, call.mode(), ticket),
         }
         let call = Call { by: None, what: What::Guard { field, seen: false, since: self.t, lost: None }, ..call };
+        let is_same = |other: &Call| other.what == What::Wait && (other.owner, other.mode()) == (owner, call.mode());
+        let others = self.clients[client].calls.values_mut().filter(|other| is_same(other));
+        others.for_each(|other| other.is_nested = true);
         self.clients[client].calls.insert(ticket, call);
         let after = if self.rng.u8(..4) == 0 { self.rng.u64(..3 * MS) } else { 1000 };
         self.after(after, Step::Caller { client, owner });
@@ -1176,8 +1179,10 @@ impl World {
         let fields = self.clients[client].calls.values().filter_map(Call::field);
         let is_gone = |field: &FieldId| self.robbed.contains(field) && self.server.count(field).is_none();
         let stale: Vec<_> = fields.filter(is_gone).collect();
-        let is_nested =
-            self.clients[client].calls.values().any(|other| other.owner == owner && other.field().is_some());
+        let one = &self.clients[client];
+        let is_kept = |hold: &OwnerHold| hold.guards.is_empty() && (hold.owner, hold.field.mode) == (owner, terms.mode);
+        let is_nested = one.calls.values().any(|other| other.owner == owner && other.field().is_some())
+            || one.holds.iter().any(is_kept); // by a nested call, after its last guard was dropped
         let ticket = self.call(client, Call { is_nested, stale, ..call });
         self.feed(client, Event::Acquire { ticket, owner: Owner(owner as u64), terms, limit })?;
         self.check_upgrade(client, owner, ticket)
