@@ -601,7 +601,7 @@ async fn closing_ends_calls_and_waits_for_releases() {
         let x = semaphore(&client, 3).await;
         x.acquire(1).await.expect("free");
         let working = begin_work(&x, 2).await;
-        let waiting = waiter(&client, 1).await;
+        let waiting = waiter(&client, 3).await; // more than the work returns, which may be before the client closes
         drop(working);
         let closed = if shuts_down { client.shutdown(SOON).await } else { client.close().await };
         closed.expect("answered");
