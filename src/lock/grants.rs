@@ -277,6 +277,7 @@ impl LockState {
     /// The other tasks have run, and none of them acquired the ids that rest: one more confirmation, and then they are released.
     pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
         for one in &mut self.on_server {
+            one.server_hold().into_iter().for_each(ServerHold::gathered);
             if let OnServer::Resting(server, _, rest @ Rest::Yielding) = one {
                 *rest = Rest::Again;
                 server.confirm_now(cx.now);

@@ -15,6 +15,8 @@ const OPEN: Duration = Duration::from_millis(10);
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
 /// The shortest time between two confirmations.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
+/// The next confirmation waits for no longer than this until other tasks have run.
+const GATHERING: Duration = Duration::from_millis(1);
 /// A hold stays open for at most this many times as long.
 const OPENINGS: u32 = 10;
 
@@ -68,13 +70,16 @@ struct Sharing {
     /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
     claims: u32,
     withdrawn: u32,
+    /// No confirmation is sent before that, unless the other tasks have run.
+    gathers_until: Moment,
 }
 
 impl Sharing {
     fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
         let limit = if cx.rules.joins { sent + open(cx.config) * OPENINGS } else { Moment::ZERO };
         let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
-        Sharing { open_until: Moment::ZERO, limit, usual_ends: Moment::ZERO, sure_until, claims: 0, withdrawn: 0 }
+        let (open_until, usual_ends, gathers_until) = (Moment::ZERO, Moment::ZERO, Moment::ZERO);
+        Sharing { open_until, limit, usual_ends, sure_until, claims: 0, withdrawn: 0, gathers_until }
     }
 }
 
@@ -178,9 +183,10 @@ impl ServerHold {
         self.clean && self.sharing.as_ref().is_some_and(|sharing| at < sharing.open_until)
     }
 
-    /// True if the reply to a confirmation, under way or sent now, may admit readers of other owners.
+    /// True if the reply to a confirmation, under way, about to be sent or sent now, may admit readers of other owners.
     pub(crate) fn may_admit(&self, now: Moment) -> bool {
         match &self.confirmation {
+            Confirmation::PlannedFor(at) if *at <= self.gathers_until() => self.is_open(self.gathers_until()),
             Confirmation::PlannedFor(_) => self.is_open(now),
             Confirmation::UnderWay(confirmation) => self.is_open(confirmation.sent),
         }
@@ -315,8 +321,7 @@ impl ServerHold {
         lease: Option<Duration>,
         is_lengthened: bool,
     ) {
-        let Confirmation::PlannedFor(at) = self.confirmation else { return };
-        if at > cx.now {
+        if self.planned().is_none_or(|at| at > cx.now) {
             return;
         }
         let extension = self.extension.take();
@@ -368,6 +373,31 @@ impl ServerHold {
     /// The request under way, if it is a confirmation or none.
     pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
         self.counting.is_none().then(|| self.under_way().map(|confirmation| confirmation.request))
+    }
+
+    /// The next confirmation of a shared hold is sent after the other tasks have run.
+    pub(crate) fn gather(&mut self, cx: &mut Cx<'_>) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.gathers_until = cx.now + GATHERING;
+            cx.actions.push(Action::Yield);
+        }
+    }
+
+    /// The other tasks have run.
+    pub(crate) fn gathered(&mut self) {
+        self.sharing.iter_mut().for_each(|sharing| sharing.gathers_until = Moment::ZERO);
+    }
+
+    /// The time at which the next confirmation is to be sent, if none is under way.
+    fn planned(&self) -> Option<Moment> {
+        match self.confirmation {
+            Confirmation::PlannedFor(at) => Some(at.max(self.gathers_until())),
+            Confirmation::UnderWay(_) => None,
+        }
+    }
+
+    fn gathers_until(&self) -> Moment {
+        self.sharing.as_ref().map_or(Moment::ZERO, |sharing| sharing.gathers_until)
     }
 
     fn under_way(&self) -> Option<&SentConfirmation> {
@@ -456,19 +486,13 @@ impl ServerHold {
 
     /// The next time at which this needs attention while it is held.
     pub(crate) fn due(&self) -> Option<Moment> {
-        let confirmation = match self.confirmation {
-            Confirmation::PlannedFor(at) => Some(at),
-            Confirmation::UnderWay(_) => None,
-        };
-        [confirmation, self.waiters_due()].into_iter().flatten().min()
+        [self.planned(), self.waiters_due()].into_iter().flatten().min()
     }
 
     /// The same for a lost hold.
     pub(crate) fn due_for_waiters(&self) -> Option<Moment> {
-        match self.confirmation {
-            Confirmation::PlannedFor(at) if !self.waiting.is_empty() => Some(at.min(self.waiters_due()?)),
-            _ => self.waiters_due(),
-        }
+        let planned = self.planned().filter(|_| !self.waiting.is_empty());
+        [planned, self.waiters_due()].into_iter().flatten().min()
     }
 
     fn waiters_due(&self) -> Option<Moment> {

@@ -339,7 +339,7 @@ impl LockState {
         releasing > first || self.on_server.iter().any(has_failed)
     }
 
-    /// The time of the next try for a new hold. `now` is far when only requests under way count.
+    /// The time of the next try for a new hold. `now` is far when only requests under way, or about to be sent, count.
     pub(super) fn attempt_due(&self, now: Moment) -> Option<Moment> {
         let idle = match &self.wanted {
             Wanted::One(Attempt::Idle(idle)) => idle,

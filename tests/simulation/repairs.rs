@@ -369,6 +369,55 @@ fn readers_join_a_hold_for_a_limited_time() {
     panic!("readers join it forever");
 }
 
+/// Two readers were notified together, and both release. One confirmation serves both, not one now and another later.
+#[test]
+fn readers_that_enter_together_leave_together() {
+    let mut client = entered_together();
+    client.unlock(2);
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+    client.unlock(3);
+    client.feed(Event::Yielded);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+    client.assert_told(3, Outcome::Confirmed);
+}
+
+/// A runtime that is busy runs other tasks late. The confirmation waits for them for a millisecond.
+#[test]
+fn a_reader_does_not_wait_long_for_those_that_entered_with_it() {
+    let mut client = entered_together();
+    client.unlock(2);
+    client.pass(ms(1));
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+}
+
+/// One reader alone does not wait for others.
+#[test]
+fn a_reader_that_entered_alone_leaves_at_once() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.reply(KEEPS);
+    client.unlock(2);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+}
+
+/// The first of three readers was granted the hold, and a confirmation has admitted the other two.
+fn entered_together() -> Client {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, READ, Limit::Forever);
+    client.acquire(3, C, READ, Limit::Forever);
+    client.reply(KEEPS);
+    for ticket in [2, 3] {
+        client.assert_told(ticket, Outcome::Acquired);
+        client.feed(Event::Seen(t(ticket)));
+    }
+    client
+}
+
 /// A hand-over creates an exclusive hold, which a reader cannot use.
 #[test]
 fn a_write_hold_is_released_if_a_reader_is_next() {
