@@ -205,23 +205,25 @@ impl LockState {
 
     fn confirmed(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
         let Some(server) = self.on_server[at].server_hold() else { return };
-        let earlier = cx.actions.len();
+        let (id, earlier) = (server.id, cx.actions.len());
         match server.confirmed(cx, reply) {
             Confirmed::Gone => self.lose(at, Loss::Removed, cx),
             Confirmed::Since(sent) => {
                 self.admit_more(at, sent, cx);
-                self.gather(earlier, cx);
+                self.gather(id, earlier, cx);
                 self.confirm_disputed(cx.now);
             }
         }
     }
 
     /// Readers that were notified together soon need a confirmation again, to leave or to enter. It is sent after the other tasks have run,
-    /// so one serves them all, instead of one now and the others later. The actions after `earlier` are about the reply.
-    fn gather(&mut self, earlier: usize, cx: &mut Cx<'_>) {
+    /// so one serves them all, instead of one now and the others later. The actions after `earlier` are about the reply for `id`. Other
+    /// ids do not wait: each waits once after each of its own replies.
+    fn gather(&mut self, id: HoldId, earlier: usize, cx: &mut Cx<'_>) {
         let notified = cx.actions[earlier..].iter().filter(|action| matches!(action, Action::Notify(..))).count();
         if cx.rules.joins && notified > 1 {
-            self.on_server.iter_mut().filter_map(OnServer::server_hold).for_each(|server| server.gather(cx));
+            let servers = self.on_server.iter_mut().filter_map(OnServer::server_hold);
+            servers.filter(|server| server.id == id).for_each(|server| server.gather(cx));
         }
     }
 

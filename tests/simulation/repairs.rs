@@ -392,6 +392,28 @@ fn a_reader_does_not_wait_long_for_those_that_entered_with_it() {
     client.assert_told(2, Outcome::Confirmed);
 }
 
+/// Replies about another id of the same name do not prolong that.
+#[test]
+fn a_reader_does_not_wait_for_the_readers_of_another_hold() {
+    let mut client = entered_together();
+    client.acquire(4, Owner(4), Terms { lease: Some(ms(20_000).into()), ..READ }, Limit::Forever);
+    client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+    client.feed(Event::Seen(t(4)));
+    client.unlock(2);
+    client.pass(Duration::from_micros(900));
+    for ticket in [t(5), t(6), t(7)] {
+        client.feed(Event::Check { guard: t(4), ticket, lease: None });
+    }
+    client.reply(KEEPS); // to the first of them
+    client.reply(KEEPS); // to the others
+    client.assert_told(6, Outcome::Confirmed);
+    client.assert_waits(2);
+    client.requests.clear();
+    client.pass(Duration::from_micros(100));
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+}
+
 /// One reader alone does not wait for others.
 #[test]
 fn a_reader_that_entered_alone_leaves_at_once() {

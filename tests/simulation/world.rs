@@ -549,7 +549,8 @@ impl World {
             Action::PassedOn => return Err("it keeps no permits".into()),
             Action::Yield => {
                 self.count(|| "rests".into());
-                let after = self.rng.u64(..50_000);
+                let latest = if self.rng.u8(..8) == 0 { 3_000_000 } else { 50_000 };
+                let after = self.rng.u64(..latest);
                 self.after(after, Step::Feed { client, event: Event::Yielded });
             }
         }
