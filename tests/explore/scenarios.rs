@@ -1086,6 +1086,9 @@ fn downgrades() {
 /// For longer than a caller keeps a request that it does not poll.
 const CARRIED: [u64; 6] = [0, 1, 20, 79, 81, 200];
 
+/// After this time the client goes on with a request that its caller does not poll.
+const UNPOLLED: Duration = Duration::from_millis(40);
+
 fn short_time() -> Duration {
     Duration::from_millis(CARRIED[world::below(CARRIED.len())])
 }
@@ -1168,6 +1171,37 @@ async fn lending() {
 #[test]
 fn lend() {
     explore("lend", lending);
+}
+
+/// It is the turn of a waiter that is polled. It must send the request that it was lent, before the client goes on with that itself.
+async fn lending_to_a_task() {
+    let (one, other) = (client(16).await, client(16).await);
+    let [a, b] = owners();
+    let held = take_fair(&other, &a, Limit::Forever).await;
+    let waiter = one.clone();
+    let waiter = spawn(async move {
+        if let Ok(Some(held)) = take_fair(&waiter, &b, Limit::Forever).await {
+            let acquired = now();
+            held.give_back().await;
+            return Some(acquired);
+        }
+        None
+    });
+    sleep(short_time()).await;
+    if let Ok(Some(held)) = held {
+        held.give_back().await;
+    }
+    let released = now();
+    let acquired = waiter.await.expect("it does not panic");
+    if acquired.is_some_and(|acquired| acquired > released + UNPOLLED) && !is_lenient() {
+        world::violated("the request of a caller that is polled waits for the client");
+    }
+    rest([one, other]).await;
+}
+
+#[test]
+fn lent() {
+    explore("lent", lending_to_a_task);
 }
 
 /// Waiters for one place come and leave, so two threads subscribe and unsubscribe its channel. Subscriptions may be lost.
