@@ -39,7 +39,7 @@ use crate::{
 
 /// A caller that does not look at the reply to its request for this long, or for up to twice as long, loses the request to a task of the
 /// client. A server may take longer to reply; then the change of tasks costs little in comparison.
-const UNPOLLED: Duration = Duration::from_millis(40);
+pub(super) const UNPOLLED: Duration = Duration::from_millis(40);
 /// A name that nobody uses is remembered for this long if its machine wants to.
 const REMEMBERED: Duration = Duration::from_secs(10);
 

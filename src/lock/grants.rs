@@ -274,7 +274,8 @@ impl LockState {
         }
     }
 
-    /// The other tasks have run, and none of them acquired the ids that rest: one more confirmation, and then they are released.
+    /// The other tasks have run. The readers that were notified together have called, so their confirmation may be sent. No task acquired the
+    /// ids that rest: one more confirmation, and then they are released.
     pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
         for one in &mut self.on_server {
             one.server_hold().into_iter().for_each(ServerHold::gathered);

@@ -216,9 +216,9 @@ impl LockState {
         }
     }
 
-    /// Readers that were notified together soon need a confirmation again, to leave or to enter. It is sent after the other tasks have run,
-    /// so one serves them all, instead of one now and the others later. The actions after `earlier` are about the reply for `id`. Other
-    /// ids do not wait: each waits once after each of its own replies.
+    /// Readers that were notified together soon need a confirmation again, to leave or to enter. The client sends it after the other tasks have
+    /// run, so one confirmation serves them all. The actions after `earlier` are about the reply for `id`. Only this id waits. If others did,
+    /// their replies could prolong the wait of one another without end.
     fn gather(&mut self, id: HoldId, earlier: usize, cx: &mut Cx<'_>) {
         let notified = cx.actions[earlier..].iter().filter(|action| matches!(action, Action::Notify(..))).count();
         if cx.rules.joins && notified > 1 {

@@ -15,7 +15,7 @@ const OPEN: Duration = Duration::from_millis(10);
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
 /// The shortest time between two confirmations.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
-/// The next confirmation waits for no longer than this until other tasks have run.
+/// After a reply to several readers, the next confirmation waits at most this long for other tasks to run.
 const GATHERING: Duration = Duration::from_millis(1);
 /// A hold stays open for at most this many times as long.
 const OPENINGS: u32 = 10;
@@ -70,7 +70,7 @@ struct Sharing {
     /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
     claims: u32,
     withdrawn: u32,
-    /// No confirmation is sent before that, unless the other tasks have run.
+    /// The client sends no confirmation before that, unless the other tasks have run.
     gathers_until: Moment,
 }
 
@@ -375,7 +375,7 @@ impl ServerHold {
         self.counting.is_none().then(|| self.under_way().map(|confirmation| confirmation.request))
     }
 
-    /// The next confirmation of a shared hold is sent after the other tasks have run.
+    /// The client sends the next confirmation of a shared hold after the other tasks have run.
     pub(crate) fn gather(&mut self, cx: &mut Cx<'_>) {
         if let Some(sharing) = &mut self.sharing {
             sharing.gathers_until = cx.now + GATHERING;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::Driver;
+use super::{Driver, named::UNPOLLED};
 use crate::{
     Builder, Client, Error, Guard, Latch, Lock, Owner, Permits, Result, WriteGuard,
     explore::{explore, server, tokio, world},
@@ -1085,9 +1085,6 @@ fn downgrades() {
 
 /// For longer than a caller keeps a request that it does not poll.
 const CARRIED: [u64; 6] = [0, 1, 20, 79, 81, 200];
-
-/// After this time the client goes on with a request that its caller does not poll.
-const UNPOLLED: Duration = Duration::from_millis(40);
 
 fn short_time() -> Duration {
     Duration::from_millis(CARRIED[world::below(CARRIED.len())])
