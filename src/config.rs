@@ -150,7 +150,7 @@ pub(crate) struct Name {
 
 impl Name {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Name> {
-        let key = format!("{prefix}{name}");
+        let key: Arc<str> = if prefix.is_empty() { name.into() } else { format!("{prefix}{name}").into() };
         let invalid = |reason| Err(Error::InvalidName { name: name.chars().take(64).collect(), reason });
         if name.is_empty() {
             return invalid("it is empty");
@@ -161,7 +161,7 @@ impl Name {
         if key.contains(['{', '}']) && hash_tag(&key).is_none() {
             return invalid(without_tag(prefix, name));
         }
-        Ok(Name { key: key.into(), prefix: prefix.len().try_into().expect("shorter than 1 KiB") })
+        Ok(Name { key, prefix: prefix.len().try_into().expect("shorter than 1 KiB") })
     }
 
     /// The key in Redis.

@@ -171,8 +171,8 @@ impl Kind {
         &self,
         script: &KindScript,
         key: &str,
-        (id, lease, count): (&str, u64, impl Display),
-        more: &str,
+        (id, lease, count): (impl Display, u64, impl Display),
+        more: impl Display,
     ) -> Part {
         self.words(script, key, (id, lease, count), more).done()
     }
@@ -181,8 +181,8 @@ impl Kind {
         &self,
         script: &KindScript,
         key: &str,
-        (id, lease, count): (&str, u64, impl Display),
-        more: &str,
+        (id, lease, count): (impl Display, u64, impl Display),
+        more: impl Display,
     ) -> PartBuilder {
         let keys = script.keys.iter().fold(Part::of(key), |part, extra| match extra {
             ExtraKey::Prefixed(prefix) => part.key(format_args!("{}", prefixed(prefix, key))),
@@ -196,7 +196,7 @@ impl Kind {
     }
 
     /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).
-    pub(crate) fn renew_part(&self, key: &str, hold: (&str, u64, u32), claim: &str) -> Part {
+    pub(crate) fn renew_part(&self, key: &str, hold: (impl Display, u64, u32), claim: &str) -> Part {
         let words = self.words(&self.renew, key, hold, claim);
         // The script also repairs what is left of the lease. The machine requests that as the lease.
         if self.rules.sure.is_some() { words.arg(0).done() } else { words.done() }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     calls::{CallResult, Cause, EndedCall, Notice, Polled},
     named::{By, NamedLock},
-    slot::Slot,
+    slot::Slots,
     translate::{lost, now},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) struct Call {
     pub(super) what: &'static str,
     pub(super) lock: Arc<NamedLock>,
     pub(super) ticket: Ticket,
-    pub(super) slots: Vec<Arc<Slot>>,
+    pub(super) slots: Slots,
     pub(super) ending: OnDrop,
 }
 
@@ -132,7 +132,7 @@ impl Drop for Call {
 }
 
 /// A task of the client goes on with these requests.
-pub(super) fn leave(lock: &NamedLock, slots: Vec<Arc<Slot>>) {
+pub(super) fn leave(lock: &NamedLock, slots: Slots) {
     slots.iter().for_each(|slot| lock.carry(slot));
 }
 

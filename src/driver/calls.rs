@@ -1,7 +1,6 @@
 //! The calls about one name that wait for a result.
 
 use std::{
-    collections::BTreeMap,
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -10,10 +9,10 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::slot::Slot;
+use super::slot::{Slot, Slots};
 use crate::{
     events::AcquiredBy,
-    lock::{HoldId, Mode, Moment, Outcome, Ticket, Token},
+    lock::{Few, HoldId, Mode, Moment, Outcome, Ticket, Token},
     redis::Fault,
     sync::std,
 };
@@ -33,19 +32,19 @@ pub(super) struct PendingCall {
     since: Moment,
     result: Option<CallResult>,
     /// Requests that the caller is to poll, until it takes them.
-    lent: Vec<Arc<Slot>>,
+    lent: Slots,
 }
 
 impl PendingCall {
     fn new(caller: Caller, since: Moment) -> PendingCall {
-        PendingCall { caller, since, result: None, lent: Vec::new() }
+        PendingCall { caller, since, result: None, lent: Slots::new() }
     }
 
     fn into_ended(self) -> Option<EndedCall> {
         Some(EndedCall { result: self.result?, since: self.since, lent: self.lent, acquired: None })
     }
 
-    pub(super) fn into_lent(self) -> Vec<Arc<Slot>> {
+    pub(super) fn into_lent(self) -> Slots {
         self.lent
     }
 }
@@ -82,7 +81,7 @@ pub(super) struct EndedCall {
     /// The time at which it began.
     pub(super) since: Moment,
     /// The requests that it was to poll. Another task goes on with them.
-    pub(super) lent: Vec<Arc<Slot>>,
+    pub(super) lent: Slots,
     /// What it acquired, if that was not lost before the caller looked.
     pub(super) acquired: Option<AcquiredHold>,
 }
@@ -97,13 +96,13 @@ pub(super) enum Polled {
     /// It is to poll these requests.
     Pending {
         replaced: Option<Waker>,
-        lent: Vec<Arc<Slot>>,
+        lent: Slots,
     },
 }
 
 impl Polled {
     fn pending(replaced: Option<Waker>) -> Polled {
-        Polled::Pending { replaced, lent: Vec::new() }
+        Polled::Pending { replaced, lent: Slots::new() }
     }
 }
 
@@ -126,7 +125,7 @@ impl Notice {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Calls(BTreeMap<Ticket, Box<PendingCall>>);
+pub(super) struct Calls(Few<Ticket, Box<PendingCall>>);
 
 impl Calls {
     pub(super) fn begin(&mut self, ticket: Ticket, since: Moment) {
@@ -137,15 +136,6 @@ impl Calls {
         self.0.insert(ticket, Box::new(call));
     }
 
-    /// An empty map keeps room for eleven calls, and most names have none.
-    fn remove(&mut self, ticket: Ticket) -> Option<Box<PendingCall>> {
-        let call = self.0.remove(&ticket);
-        if self.0.is_empty() {
-            self.0 = BTreeMap::new();
-        }
-        call
-    }
-
     /// The guard with this ticket was dropped. Its token is cancelled if the lock was lost before.
     pub(super) fn begin_left(&mut self, ticket: Ticket, token: CancellationToken, since: Moment) {
         self.insert(ticket, PendingCall::new(Caller::Left(token), since));
@@ -154,9 +144,9 @@ impl Calls {
     /// The result, if there is one. Else the waker is kept. The waker that it replaces must be dropped after the mutex is unlocked: it can be
     /// the last that keeps a task, and with it a guard.
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
-        let Some(call) = self.0.get_mut(&ticket) else { return Polled::pending(None) };
+        let Some(call) = self.0.get_mut(ticket) else { return Polled::pending(None) };
         if call.result.is_some() {
-            let ended = self.remove(ticket).and_then(|call| call.into_ended());
+            let ended = self.0.remove(ticket).and_then(|call| call.into_ended());
             return ended.map_or(Polled::pending(None), Polled::Ended);
         }
         let replaced = match &mut call.caller {
@@ -169,7 +159,7 @@ impl Calls {
 
     /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller.
     pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
-        let call = self.0.get_mut(&ticket).filter(|call| call.result.is_none())?;
+        let call = self.0.get_mut(ticket).filter(|call| call.result.is_none())?;
         let Caller::Polled(waker) = &call.caller else { return None };
         let waker = waker.clone()?;
         call.lent.push(Arc::clone(slot));
@@ -183,7 +173,7 @@ impl Calls {
         ticket: Ticket,
         token: CancellationToken,
     ) -> (Option<Box<PendingCall>>, Option<Notice>) {
-        let Some(call) = self.remove(ticket) else { return (None, None) };
+        let Some(call) = self.0.remove(ticket) else { return (None, None) };
         self.begin_left(ticket, token, call.since);
         let notice = call.result.clone().and_then(|result| self.end(ticket, result));
         (Some(call), notice)
@@ -191,17 +181,17 @@ impl Calls {
 
     /// Drop what it returns after the mutex is unlocked.
     pub(super) fn forget(&mut self, ticket: Ticket) -> Option<Box<PendingCall>> {
-        self.remove(ticket)
+        self.0.remove(ticket)
     }
 
     /// The call has ended.
     pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Notice> {
-        let call = self.0.get_mut(&ticket)?;
+        let call = self.0.get_mut(ticket)?;
         if let Caller::Polled(waker) = &mut call.caller {
             call.result = Some(result);
             return waker.take().map(Notice::Wake);
         }
-        match self.remove(ticket)?.caller {
+        match self.0.remove(ticket)?.caller {
             Caller::Left(token) if matches!(result.outcome, Outcome::Lost(_)) => Some(Notice::Cancel(token)),
             Caller::Left(_) | Caller::Polled(_) => None,
         }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -18,11 +19,11 @@ use super::{
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
     shared::Shared,
-    slot::{Slot, Work},
+    slot::{Slot, Slots, Work},
     timers::TimerKey,
     translate::{from_machine, lost, now},
     watchers::Watchers,
-    wire::{Replied, Sending, field, mode_of},
+    wire::{Field, Replied, Sending, mode_of},
 };
 use crate::{
     clock,
@@ -30,8 +31,8 @@ use crate::{
     events::{AcquiredBy, Subject},
     kind::{Kind, Waits},
     lock::{
-        Action, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId,
-        Ticket,
+        Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
+        RequestId, Ticket,
     },
     redis::{Fault, Listener, source},
     sync::{std, tokio},
@@ -72,7 +73,7 @@ pub(super) struct Inner {
     /// The last ticket.
     tickets: u64,
     /// Requests that their callers poll, by id: in the order in which they were sent.
-    slots: Vec<Arc<Slot>>,
+    slots: Slots,
     timer: Option<TimerKey>,
     channels: NameChannels,
     /// The last attempt for a new hold: its id, and why it was sent.
@@ -93,12 +94,12 @@ pub(super) type UnsentRequest = (RequestId, Request, Condition);
 /// What is done after the mutex is unlocked.
 #[derive(Default)]
 struct Effects {
-    notices: Vec<Notice>,
+    notices: SmallVec<[Notice; 2]>,
     /// Requests that a task of the client sends.
     sends: Vec<UnsentRequest>,
     /// Requests that the caller polls.
-    slots: Vec<Arc<Slot>>,
-    notes: Vec<Note>,
+    slots: Slots,
+    notes: SmallVec<[Note; 3]>,
     yields: bool,
     /// A waiter has acquired the permits of [`Event::GiveBack`].
     passed_on: bool,
@@ -115,7 +116,7 @@ impl NamedLock {
             calls: Calls::default(),
             watchers: Watchers::default(),
             tickets: 0,
-            slots: Vec::new(),
+            slots: Slots::new(),
             timer: None,
             channels: NameChannels::default(),
             attempt: None,
@@ -149,13 +150,14 @@ impl NamedLock {
 
     /// The field of a hold on the server.
     pub(super) fn field(&self, hold: HoldId, mode: Mode) -> Box<str> {
-        field(&self.driver.client, self.kind.of_mode(mode), self.name.key(), hold).into()
+        let (client, kind, key) = (&*self.driver.client, self.kind.of_mode(mode), &**self.name.key());
+        Field { client, kind, key, hold }.to_string().into()
     }
 
     // ---- events ----
 
     /// Reports an event. Returns the requests that the caller is to poll.
-    pub(super) fn feed(&self, event: Event, by: By) -> Vec<Arc<Slot>> {
+    pub(super) fn feed(&self, event: Event, by: By) -> Slots {
         self.with(by, |inner, fed| inner.handle(self, event, fed)).1
     }
 
@@ -165,21 +167,17 @@ impl NamedLock {
     }
 
     /// Does `work` under the mutex, then what follows from the events that it reports.
-    pub(super) fn with<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Vec<Arc<Slot>>) {
-        let (result, effects) = self.locked(by, work);
+    pub(super) fn with<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Slots) {
+        let mut effects = Effects::default();
+        let result = self.locked(by, &mut effects, work);
         (result, self.carry_out(effects))
     }
 
-    fn locked<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Effects) {
-        let mut effects = Effects::default();
-        let mut inner = self.inner();
-        let mut fed = Fed { by, request: None, effects: &mut effects };
-        let result = work(&mut inner, &mut fed);
-        drop(inner);
-        (result, effects)
+    fn locked<T>(&self, by: By, effects: &mut Effects, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> T {
+        work(&mut self.inner(), &mut Fed { by, request: None, effects })
     }
 
-    fn carry_out(&self, effects: Effects) -> Vec<Arc<Slot>> {
+    fn carry_out(&self, effects: Effects) -> Slots {
         // First, so that a caller that is woken sees its own call in the statistics.
         effects.notes.into_iter().for_each(|note| note.say(self.kind, &self.name, &self.driver.counters));
         effects.notices.into_iter().for_each(Notice::give);
@@ -203,7 +201,7 @@ impl NamedLock {
     }
 
     /// A request got a reply, or has failed.
-    pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied, by: By) -> Vec<Arc<Slot>> {
+    pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied, by: By) -> Slots {
         let event = match replied.event(id, request, self.driver.config.replicas) {
             Event::Replied(id, Reply::Released { receivers }) => {
                 Event::Replied(id, Reply::Released { receivers: self.others(receivers) })
@@ -239,7 +237,8 @@ impl NamedLock {
 
     /// The time has come for which the timer was set. Returns the renewals that are to be sent.
     pub(super) fn due(&self, key: TimerKey) -> Vec<UnsentRequest> {
-        let (unpolled, mut effects) = self.locked(By::Client, |inner, fed| {
+        let mut effects = Effects::default();
+        let unpolled = self.locked(By::Client, &mut effects, |inner, fed| {
             inner.timer.take_if(|timer| *timer == key);
             let unpolled = inner.take_unpolled();
             inner.handle(self, Event::Due, fed);
@@ -477,11 +476,11 @@ impl Inner {
 
     /// Feeds the state machine, and does what it says as far as that belongs under the mutex.
     pub(super) fn handle(&mut self, lock: &NamedLock, event: Event, fed: &mut Fed<'_>) {
-        let (config, mut actions) = (lock.driver.machine_config(), Vec::new());
+        let (config, mut actions) = (lock.driver.machine_config(), Actions::new());
         let now = now();
         let mut cx = Cx { now, config: &config, rules: &lock.driver.rules_of(lock.kind), actions: &mut actions };
         self.state.handle(event, &mut cx);
-        for action in actions {
+        for action in actions.drain(..) {
             self.act(lock, action, &event, now, fed);
         }
         self.count(fed);
@@ -591,7 +590,7 @@ impl Inner {
             self.slots.remove(at);
         }
         if self.slots.is_empty() {
-            self.slots = Vec::new(); // an empty one keeps room for four, and a held lock needs none
+            self.slots = Slots::new(); // an empty one may keep room for more than two, and a held lock needs none
         }
     }
 
@@ -676,7 +675,7 @@ impl Inner {
         let due = self.state.due(config).map(from_machine);
         let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
         let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
-        let report = self.reporter.due().map(from_machine);
+        let report = self.reporter.due(self.state.first_waiter(), lock.driver.config.slow_wait).map(from_machine);
         let Some(at) = [due, unpolled, remembered, report].into_iter().flatten().min() else { return };
         if self.timer.is_some_and(|(set, _)| set <= at) {
             return;
@@ -687,9 +686,10 @@ impl Inner {
     }
 
     /// Removes the requests that nobody has polled for too long.
-    fn take_unpolled(&mut self) -> Vec<Arc<Slot>> {
+    fn take_unpolled(&mut self) -> Slots {
         let now = clock::Moment::now();
-        self.slots.extract_if(.., |slot| unpolled_at(slot.sent) <= now).collect()
+        let unpolled = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
+        self.slots.drain(..unpolled).collect()
     }
 
     /// True if the name was forgotten. [`notify_forgotten`](Shared::notify_forgotten) follows after the mutex is unlocked.
@@ -741,7 +741,7 @@ fn new_state(driver: &Driver, kind: &'static Kind) -> LockState {
         Waits::Here | Waits::Marked | Waits::ForPermits | Waits::ToKeep => LockState::new(numbers),
     };
     if let Some(event) = driver.life_event() {
-        let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Vec::new());
+        let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Actions::new());
         state.handle(event, &mut Cx { now: now(), config: &config, rules: &rules, actions: &mut actions });
     }
     state

@@ -7,58 +7,43 @@ use crate::{
     sync::std,
 };
 
-/// Only the first waiter of a name logs. Thousands of others would log the same. Most names have no waiter, and need no memory for this.
+/// Only the first waiter of a name logs. Thousands of others would log the same. Most waits are short, and need no memory for this.
 #[derive(Debug, Default)]
 pub(super) struct Reporter(Option<Box<Reported>>);
 
-#[derive(Debug, Default)]
+/// The last warning.
+#[derive(Debug)]
 struct Reported {
-    first: Option<FirstWaiter>,
-    /// A warning was last logged about this waiter.
-    last: Option<Ticket>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct FirstWaiter {
-    ticket: Ticket,
-    started: Moment,
-    due: Moment,
-}
-
-impl FirstWaiter {
-    fn put_off(&mut self, now: Moment) {
-        let waited = now.since(self.started).max(Duration::from_millis(10));
-        self.due = self.started + waited * 2;
-    }
+    about: Ticket,
+    /// The time of the next one about the same waiter.
+    next: Moment,
 }
 
 impl Reporter {
-    pub(super) fn due(&self) -> Option<Moment> {
-        self.0.as_ref()?.first.map(|first| first.due)
+    /// The time of the next warning. `first`: the first waiter, and when it joined.
+    pub(super) fn due(&self, first: Option<(Ticket, Moment)>, slow: Duration) -> Option<Moment> {
+        let (ticket, joined) = first?;
+        let reported = self.0.as_ref().filter(|reported| reported.about == ticket);
+        Some(reported.map_or(joined + slow, |reported| reported.next))
     }
 
-    /// The waiter to log about now, and for how long it has waited. `first`: the first waiter, and when it joined.
+    /// The waiter to log about now, and for how long it has waited.
     pub(super) fn report(
         &mut self,
         first: Option<(Ticket, Moment)>,
         slow: Duration,
         now: Moment,
     ) -> Option<(Ticket, Duration)> {
-        if first.is_none() {
-            self.0.take_if(|reported| reported.last.is_none());
-        }
-        let reported = if first.is_some() { self.0.get_or_insert_default() } else { self.0.as_mut()? };
-        if reported.first.map(|first| first.ticket) != first.map(|(ticket, _)| ticket) {
-            reported.first = first.map(|(ticket, started)| FirstWaiter { ticket, started, due: started + slow });
-        }
-        let first = reported.first.as_mut().filter(|first| first.due <= now)?;
-        first.put_off(now);
-        reported.last = Some(first.ticket);
-        Some((first.ticket, now.since(first.started)))
+        self.due(first, slow).filter(|due| *due <= now)?;
+        let (about, joined) = first?;
+        let waited = now.since(joined);
+        let next = joined + waited.max(Duration::from_millis(10)) * 2;
+        self.0 = Some(Box::new(Reported { about, next }));
+        Some((about, waited))
     }
 
     /// True if a warning about this waiter was logged.
     pub(super) fn has_reported(&self, ticket: Ticket) -> bool {
-        self.0.as_ref().is_some_and(|reported| reported.last == Some(ticket))
+        self.0.as_ref().is_some_and(|reported| reported.about == ticket)
     }
 }

@@ -4,12 +4,17 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
 };
 
+use smallvec::SmallVec;
+
 use super::wire::Replied;
 use crate::{clock::Moment, lock::Request, lock::RequestId, sync::std};
+
+/// Most events cause one request at most, so these take no memory of their own.
+pub(super) type Slots = SmallVec<[Arc<Slot>; 2]>;
 
 pub(super) type Work = Pin<Box<dyn Future<Output = Replied> + Send>>;
 

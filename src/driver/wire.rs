@@ -1,6 +1,9 @@
 //! The requests of the state machine as scripts, and the replies to them.
 
-use std::time::Duration;
+use std::{
+    fmt::{self, Display},
+    time::Duration,
+};
 
 use crate::{
     kind::{Kind, NUMBERINGS, Waits},
@@ -95,13 +98,13 @@ impl Sending<'_> {
 
     fn part(&self, publish: &str) -> (&'static Script, Part) {
         let kind = self.kind.of_mode(mode_of(&self.request));
-        let id = |id| id_for_script(self.client, kind, self.key, id);
+        let id = |hold| IdForScript(self.field(kind, hold));
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
                 let count = if self.is_counted_once() { u32::from(hold.of_permits().1) } else { count };
-                let words = kind.words(&kind.acquire, self.key, (&id(hold), millis(lease), count), word(kind, how));
+                let words = kind.words(&kind.acquire, self.key, (id(hold), millis(lease), count), word(kind, how));
                 let part = match (kind.beside, how) {
-                    (Some(beside), How::Beside(hold)) => words.arg(field(self.client, beside, self.key, hold)),
+                    (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
                     (Some(_), _) => words.arg(""),
                     (None, _) if matches!(kind.rules.waits, Waits::InLine | Waits::ForPermits) => words.arg(publish),
                     (None, _) => words,
@@ -110,7 +113,7 @@ impl Sending<'_> {
             }
             Request::Release { id: hold, count, rest, .. } => {
                 let rest = if self.is_counted_once() { self.receipt } else { rest };
-                let terms = (&*id(hold), millis(rest), count);
+                let terms = (id(hold), millis(rest), count);
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
             Request::Renew { id: hold, lease, claim, count, .. } => {
@@ -120,14 +123,18 @@ impl Sending<'_> {
                     Claim::Needs(number) => (number.to_string(), 0),
                     Claim::Withdraws(number) => (number.to_string(), 1),
                 };
-                let terms = (&*id(hold), lease.map_or(0, millis), count);
+                let terms = (id(hold), lease.map_or(0, millis), count);
                 (&kind.renew.script, kind.renew_part(self.key, terms, &claim))
             }
             Request::HandOver { id: from, to, lease } => {
                 let script = kind.hand_over.as_ref().expect("only kinds that hand over make this request");
-                (&script.script, kind.part(script, self.key, (&id(from), millis(lease), 0), &id(to)))
+                (&script.script, kind.part(script, self.key, (id(from), millis(lease), 0), id(to)))
             }
         }
+    }
+
+    fn field(&self, kind: &'static Kind, hold: HoldId) -> Field<'_> {
+        Field { client: self.client, kind, key: self.key, hold }
     }
 
     /// The server has no holds of this kind, only a receipt for each request.
@@ -181,31 +188,47 @@ fn word(kind: &Kind, how: How) -> &'static str {
 }
 
 /// The number of a hold, if this id is of this client. A hold that was released, and rests, has another one.
-fn own(client: &str, kind: &Kind, key: &str, id: &str) -> Option<HoldId> {
+fn own(client: &str, kind: &'static Kind, key: &str, id: &str) -> Option<HoldId> {
     let number = id.strip_prefix(client)?.strip_prefix(':')?.strip_suffix(kind.rules.suffix)?;
     let hold = HoldId(number.parse::<u64>().ok()? / NUMBERINGS);
-    (field(client, kind, key, hold) == id).then_some(hold)
+    (Field { client, kind, key, hold }.to_string() == id).then_some(hold)
 }
 
 /// The field of a hold on the server. Of permits: the first digits of their ids, in hex.
-pub(super) fn field(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
-    if kind.rules.waits.is_for_permits() {
-        let mut digits: String = client.chars().filter(|digit| *digit != '-').collect();
-        digits.replace_range(12..28, ""); // the client's own digits, of which all are random
-        // `a` and `{a}` are two semaphores whose permits are in one sorted set.
-        let brace = u64::from(key.contains('{')) << 47;
-        return format!("{digits}{:012x}", hold.of_permits().0 | brace);
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Field<'a> {
+    /// The id of the client.
+    pub(super) client: &'a str,
+    pub(super) kind: &'static Kind,
+    pub(super) key: &'a str,
+    pub(super) hold: HoldId,
+}
+
+impl Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Field { client, kind, key, hold } = *self;
+        if kind.rules.waits.is_for_permits() {
+            let mut digits: String = client.chars().filter(|digit| *digit != '-').collect();
+            digits.replace_range(12..28, ""); // the client's own digits, of which all are random
+            // `a` and `{a}` are two semaphores whose permits are in one sorted set.
+            let brace = u64::from(key.contains('{')) << 47;
+            return write!(f, "{digits}{:012x}", hold.of_permits().0 | brace);
+        }
+        write!(f, "{client}:{}{}", kind.rules.numbering.number(key, hold.0), kind.rules.suffix)
     }
-    format!("{client}:{}{}", kind.rules.numbering.number(key, hold.0), kind.rules.suffix)
 }
 
 /// The same for requests. Of permits, it also says how many there are.
-fn id_for_script(client: &str, kind: &Kind, key: &str, hold: HoldId) -> String {
-    let mut id = field(client, kind, key, hold);
-    if kind.rules.waits.is_for_permits() {
-        id += &format!("{:04x}", hold.of_permits().1);
+struct IdForScript<'a>(Field<'a>);
+
+impl Display for IdForScript<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        if self.0.kind.rules.waits.is_for_permits() {
+            write!(f, "{:04x}", self.0.hold.of_permits().1)?;
+        }
+        Ok(())
     }
-    id
 }
 
 fn busy(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replied {
@@ -232,7 +255,7 @@ fn kept(answer: &Answer) -> Reply {
     Reply::Kept { admits: admits == "yes", left: left.parse().ok().map(Duration::from_millis) }
 }
 
-fn queued(answer: &Answer, client: &str, kind: &Kind, key: &str) -> Replied {
+fn queued(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replied {
     let [left, place, holder] = answer.words().unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis);
     let (own, place) = (own(client, kind, key, holder), place.parse().unwrap_or(u64::MAX));

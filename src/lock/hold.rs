@@ -2,6 +2,8 @@
 
 use std::{mem, time::Duration};
 
+use smallvec::SmallVec;
+
 use super::{
     rare::{Rare, Usual},
     requests::{ConfirmWaiter, ConfirmWaiters, FIRST_PAUSE, Failure, PendingRequest},
@@ -27,7 +29,7 @@ pub(crate) struct Hold {
     shown: bool,
     /// The call that acquired it. Later ones are nested.
     first: Option<Ticket>,
-    acquisitions: Vec<Acquisition>,
+    acquisitions: SmallVec<[Acquisition; 1]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,7 +58,7 @@ pub(crate) struct NestedCall {
 
 impl Hold {
     pub(crate) fn new(owner: Owner, mode: Mode, since: Moment) -> Hold {
-        Hold { owner, mode, since, lengthened: false, shown: false, first: None, acquisitions: Vec::with_capacity(1) }
+        Hold { owner, mode, since, lengthened: false, shown: false, first: None, acquisitions: SmallVec::new() }
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.

@@ -1,12 +1,11 @@
 //! The waiters of one name in this process, first in, first out.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
-    time::Duration,
-};
+use std::{mem, time::Duration};
+
+use smallvec::SmallVec;
 
 use super::{
+    few::Few,
     rare::{Rare, Usual},
     types::{Cx, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket},
 };
@@ -95,29 +94,32 @@ impl Waiter {
     }
 }
 
+type ByTime = Few<(Moment, Ticket), ()>;
+type Owners = SmallVec<[Owner; 2]>;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct WaitQueue {
-    waiters: BTreeMap<Ticket, Waiter>,
+    waiters: Few<Ticket, Waiter>,
     /// By owner: several branches of one task may wait.
-    owners: BTreeSet<(Owner, Ticket)>,
+    owners: Few<(Owner, Ticket), ()>,
     /// Waiters with a limit.
-    limits: BTreeSet<(Moment, Ticket)>,
+    limits: ByTime,
     /// Waiters that wait for the next reply only.
-    for_reply: BTreeSet<(Moment, Ticket)>,
+    for_reply: ByTime,
     /// The number of those that read.
     readers: usize,
     /// Owners with waiters that have joined, left, or reached their limit since this was last taken.
-    changed: Vec<Owner>,
+    changed: Owners,
 }
 
 impl Usual for WaitQueue {
     const USUAL: &'static WaitQueue = &WaitQueue {
-        waiters: BTreeMap::new(),
-        owners: BTreeSet::new(),
-        limits: BTreeSet::new(),
-        for_reply: BTreeSet::new(),
+        waiters: Few::Empty,
+        owners: Few::Empty,
+        limits: Few::Empty,
+        for_reply: Few::Empty,
         readers: 0,
-        changed: Vec::new(),
+        changed: SmallVec::new_const(),
     };
 }
 
@@ -127,7 +129,7 @@ impl Rare<WaitQueue> {
     }
 
     /// Owners whose waiters are not the same as before, in the order of these changes.
-    pub(crate) fn take_changed(&mut self) -> Vec<Owner> {
+    pub(crate) fn take_changed(&mut self) -> Owners {
         self.changed().map(|queue| mem::take(&mut queue.changed)).unwrap_or_default()
     }
 }
@@ -141,26 +143,26 @@ impl WaitQueue {
     /// Tickets are the order of the queue, so the waiter gets its earlier place.
     pub(crate) fn put_back(&mut self, ticket: Ticket, waiter: Waiter) {
         if let Some((set, at)) = self.index(waiter.limit) {
-            set.insert((at, ticket));
+            set.insert((at, ticket), ());
         }
-        self.owners.insert((waiter.owner, ticket));
+        self.owners.insert((waiter.owner, ticket), ());
         self.changed.push(waiter.owner);
         self.readers += usize::from(waiter.mode() == Mode::Shared);
         self.waiters.insert(ticket, waiter);
     }
 
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&ticket)?;
+        let waiter = self.waiters.remove(ticket)?;
         if let Some((set, at)) = self.index(waiter.limit) {
-            set.remove(&(at, ticket));
+            set.remove((at, ticket));
         }
-        self.owners.remove(&(waiter.owner, ticket));
+        self.owners.remove((waiter.owner, ticket));
         self.changed.push(waiter.owner);
         self.readers -= usize::from(waiter.mode() == Mode::Shared);
         Some(waiter)
     }
 
-    fn index(&mut self, limit: WaitLimit) -> Option<(&mut BTreeSet<(Moment, Ticket)>, Moment)> {
+    fn index(&mut self, limit: WaitLimit) -> Option<(&mut ByTime, Moment)> {
         match limit {
             WaitLimit::Forever => None,
             WaitLimit::Until(end) => Some((&mut self.limits, end)),
@@ -185,33 +187,37 @@ impl WaitQueue {
         if self.readers == 0 {
             return None;
         }
-        let reader = self.waiters.iter().find(|(_, waiter)| waiter.mode() == Mode::Shared);
-        reader.map(|(ticket, waiter)| (*ticket, waiter))
+        self.waiters.iter().find(|(_, waiter)| waiter.mode() == Mode::Shared)
     }
 
     /// Another client was quicker.
     pub(crate) fn beaten(&mut self, ticket: Ticket) {
-        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+        if let Some(waiter) = self.waiters.get_mut(ticket) {
             waiter.beaten = (waiter.beaten + 1).min(BEATEN);
         }
     }
 
     pub(crate) fn contains(&self, ticket: Ticket) -> bool {
-        self.waiters.contains_key(&ticket)
+        self.waiters.get(ticket).is_some()
     }
 
     pub(crate) fn get(&self, ticket: Ticket) -> Option<&Waiter> {
-        self.waiters.get(&ticket)
+        self.waiters.get(ticket)
+    }
+
+    /// A waiter that one of the other lists has.
+    fn waiter(&self, ticket: Ticket) -> &Waiter {
+        self.waiters.get(ticket).expect("all lists have the same waiters")
     }
 
     pub(crate) fn first(&self) -> Option<(Ticket, &Waiter)> {
-        self.waiters.first_key_value().map(|(ticket, waiter)| (*ticket, waiter))
+        self.waiters.first()
     }
 
     /// The waiters of one owner.
     pub(crate) fn of(&self, owner: Owner) -> impl Iterator<Item = (Ticket, &Waiter)> {
         let own = self.owners.range((owner, Ticket(0))..=(owner, Ticket(u64::MAX)));
-        own.map(|(_, ticket)| (*ticket, &self.waiters[ticket]))
+        own.map(|((_, ticket), ())| (ticket, self.waiter(ticket)))
     }
 
     /// The first waiter of one owner.
@@ -246,8 +252,8 @@ impl WaitQueue {
     fn refuse_mode(&mut self, sent: Moment, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
         let is_refused =
             |waiter: &Waiter| waiter.joined <= sent && waiter.mode() == mode && Some(waiter.owner) != except;
-        let refused = self.for_reply.iter().map(|(_, ticket)| *ticket);
-        let refused: Vec<_> = refused.filter(|ticket| is_refused(&self.waiters[ticket])).collect();
+        let refused = self.for_reply.iter().map(|((_, ticket), ())| ticket);
+        let refused: Vec<_> = refused.filter(|ticket| is_refused(self.waiter(*ticket))).collect();
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }
 
@@ -255,19 +261,19 @@ impl WaitQueue {
     /// `Busy`. It needs another reply, and has as much time for that.
     pub(crate) fn shut(&mut self, sent: Moment, cx: &mut Cx<'_>) {
         let by = cx.now + cx.config.last_reply(self.waiters.len());
-        let tickets = self.for_reply.iter().map(|(_, ticket)| *ticket);
+        let tickets = self.for_reply.iter().map(|((_, ticket), ())| ticket);
         let (again, refused): (Vec<_>, Vec<_>) =
-            tickets.partition(|ticket| self.waiters[ticket].limit.needs_reply_after(sent));
+            tickets.partition(|ticket| self.waiter(*ticket).limit.needs_reply_after(sent));
         again.into_iter().for_each(|ticket| self.wait_until(ticket, by));
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }
 
     /// A waiter that waits for the next reply only has at least so much time for it.
     fn wait_until(&mut self, ticket: Ticket, at_least: Moment) {
-        if let Some(Waiter { limit: WaitLimit::ForReply { by, .. }, .. }) = self.waiters.get_mut(&ticket) {
-            self.for_reply.remove(&(*by, ticket));
+        if let Some(Waiter { limit: WaitLimit::ForReply { by, .. }, .. }) = self.waiters.get_mut(ticket) {
+            self.for_reply.remove((*by, ticket));
             *by = at_least.max(*by);
-            self.for_reply.insert((*by, ticket));
+            self.for_reply.insert((*by, ticket), ());
         }
     }
 
@@ -316,16 +322,16 @@ impl WaitQueue {
     /// True if the limit of a waiter has ended.
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_>, silent_since: Option<Moment>) -> bool {
         let mut has_ended = false;
-        while let Some((end, ticket)) = self.limits.first().copied().filter(|(end, _)| *end <= cx.now) {
-            self.limits.remove(&(end, ticket));
+        while let Some((end, ticket)) = first_by(&self.limits, cx.now) {
+            self.limits.remove((end, ticket));
             has_ended = true;
             let by = cx.now + cx.config.last_reply(self.waiters.len());
-            self.for_reply.insert((by, ticket));
-            let waiter = self.waiters.get_mut(&ticket).expect("it is in the queue");
+            self.for_reply.insert((by, ticket), ());
+            let waiter = self.waiters.get_mut(ticket).expect("it is in the queue");
             waiter.limit = WaitLimit::ForReply { since: end.max(waiter.joined), by };
             self.changed.push(waiter.owner);
         }
-        while let Some((_, ticket)) = self.for_reply.first().copied().filter(|(by, _)| *by <= cx.now) {
+        while let Some((_, ticket)) = first_by(&self.for_reply, cx.now) {
             self.end(ticket, cx, Outcome::Unavailable);
         }
         while self.outage_ends(silent_since, cx.config.outage_timeout).is_some_and(|end| end <= cx.now) {
@@ -340,8 +346,13 @@ impl WaitQueue {
     }
 
     pub(crate) fn due(&self, silent_since: Option<Moment>, timeout: Duration) -> Option<Moment> {
-        let limit = self.limits.first().map(|(end, _)| *end);
-        let reply = self.for_reply.first().map(|(by, _)| *by);
+        let limit = self.limits.first().map(|((end, _), ())| end);
+        let reply = self.for_reply.first().map(|((by, _), ())| by);
         [limit, reply, self.outage_ends(silent_since, timeout)].into_iter().flatten().min()
     }
+}
+
+/// The first entry, if its time has come.
+fn first_by(list: &ByTime, now: Moment) -> Option<(Moment, Ticket)> {
+    list.first().map(|(entry, ())| entry).filter(|(at, _)| *at <= now)
 }

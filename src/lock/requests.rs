@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::types::{Action, Cx, Moment, Numbers, Outcome, Request, RequestId, Ticket};
 
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -137,10 +139,10 @@ impl ConfirmWaiter {
 
 /// In the order in which they stop waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ConfirmWaiters(Vec<ConfirmWaiter>);
+pub(crate) struct ConfirmWaiters(SmallVec<[ConfirmWaiter; 1]>);
 
 impl ConfirmWaiters {
-    pub(crate) const NONE: ConfirmWaiters = ConfirmWaiters(Vec::new());
+    pub(crate) const NONE: ConfirmWaiters = ConfirmWaiters(SmallVec::new_const());
 
     pub(crate) fn of(waiter: Option<ConfirmWaiter>) -> ConfirmWaiters {
         ConfirmWaiters(waiter.into_iter().collect())

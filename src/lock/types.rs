@@ -2,6 +2,8 @@
 
 use std::{num::NonZeroU64, ops::Add, time::Duration};
 
+use smallvec::SmallVec;
+
 /// A point in time on this client's clock, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(pub(crate) u64);
@@ -444,13 +446,16 @@ pub(crate) enum Loss {
     Closed,
 }
 
+/// What follows from one event. Most events have few actions, so these take no memory of their own.
+pub(crate) type Actions = SmallVec<[Action; 4]>;
+
 /// One call of [`LockState::handle`](super::LockState::handle): its time, and its results.
 #[derive(Debug)]
 pub(crate) struct Cx<'a> {
     pub(crate) now: Moment,
     pub(crate) config: &'a Config,
     pub(crate) rules: &'a Rules,
-    pub(crate) actions: &'a mut Vec<Action>,
+    pub(crate) actions: &'a mut Actions,
 }
 
 impl Cx<'_> {

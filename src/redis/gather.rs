@@ -128,10 +128,10 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// Sends one request and waits for its reply.
+    /// Sends one request and waits for its reply. Only a call of its own needs a large future, so that has a box of its own.
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
         match self.enter(script, &part) {
-            Ok(_place) => self.call(script, &part).await,
+            Ok(_place) => Box::pin(self.call(script, &part)).await,
             Err(answer) => self.answered(answer).await,
         }
     }

@@ -6,6 +6,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use smallvec::SmallVec;
+
 /// A Lua script that runs for one or many parts, see `frame.lua`.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -42,11 +44,10 @@ impl Script {
 #[derive(Clone)]
 pub(crate) struct Part(Arc<Words>);
 
-#[derive(Default)]
 struct Words {
     text: String,
     /// The end of each word; keys come first.
-    ends: Vec<u32>,
+    ends: SmallVec<[u32; 8]>,
     keys: usize,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct PartBuilder(Words);
 impl Part {
     /// Starts with the first key.
     pub(crate) fn of(key: &str) -> PartBuilder {
-        let words = Words { text: String::with_capacity(160), ends: Vec::with_capacity(8), keys: 0 };
+        let words = Words { text: String::with_capacity(160), ends: SmallVec::new(), keys: 0 };
         PartBuilder(words).key(format_args!("{key}"))
     }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner, Reply,
-        Request, RequestId, Rules, Terms, Ticket,
+        Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner,
+        Reply, Request, RequestId, Rules, Terms, Ticket,
     },
     server::Kind,
     world::state_of,
@@ -37,10 +37,10 @@ impl Crowd {
     }
 
     fn feed(&mut self, event: Event) -> Vec<Action> {
-        let mut actions = Vec::new();
+        let mut actions = Actions::new();
         let (now, config) = (self.now, &self.config);
         self.state.handle(event, &mut Cx { now, config, rules: &RULES, actions: &mut actions });
-        actions
+        actions.into_vec()
     }
 
     fn call(&mut self, n: u64, limit: Limit) -> Vec<(RequestId, Request)> {
@@ -247,7 +247,7 @@ fn come_and_go(count: u64) {
 fn replied_at_once(crowd: &mut Crowd, rules: &Rules, event: Event) {
     let mut events = vec![event];
     while let Some(event) = events.pop() {
-        let (now, mut actions) = (crowd.now, Vec::new());
+        let (now, mut actions) = (crowd.now, Actions::new());
         crowd.state.handle(event, &mut Cx { now, config: &crowd.config, rules, actions: &mut actions });
         for action in actions {
             events.extend(match action {

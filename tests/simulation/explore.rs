@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Nanos, Outcome, Owner, Reply,
-        Request, RequestId, Terms, Ticket,
+        Action, Actions, Channel, Config, Cx, Event, How, Limit, LockState, Loss, Mode, Moment, Nanos, Outcome, Owner,
+        Reply, Request, RequestId, Terms, Ticket,
     },
     server::{Kind, Listeners, Published, Server},
     units::FieldId,
@@ -258,7 +258,7 @@ impl World {
     // ---- one step ----
 
     fn feed(&mut self, size: &Size, at: usize, event: Event) -> Result<(), String> {
-        let (config, rules, mut actions) = (config(size), rules_of(size.kind), Vec::new());
+        let (config, rules, mut actions) = (config(size), rules_of(size.kind), Actions::new());
         let (now, is_robbed) = (self.now, !self.robbed.is_empty());
         let client = &mut self.clients[at];
         client.state.handle(event, &mut Cx { now, config: &config, rules: &rules, actions: &mut actions });

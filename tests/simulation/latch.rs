@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, How, Limit, LockState, Moment, Outcome, Owner, Reply, Request, RequestId,
-        Rules, Terms, Ticket,
+        Action, Actions, Channel, Config, Cx, Event, How, Limit, LockState, Moment, Outcome, Owner, Reply, Request,
+        RequestId, Rules, Terms, Ticket,
     },
     server::Kind,
     world::{rules_of, state_of},
@@ -44,7 +44,7 @@ impl Client {
     }
 
     fn feed(&mut self, event: Event) {
-        let mut actions = Vec::new();
+        let mut actions = Actions::new();
         let mut cx = Cx { now: self.now, config: &self.config, rules: &self.rules, actions: &mut actions };
         self.state.handle(event, &mut cx);
         self.now = self.now + Duration::from_nanos(1); // no two events at one moment

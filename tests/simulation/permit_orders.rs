@@ -5,8 +5,8 @@ use std::{mem, time::Duration};
 use crate::{
     explore::{Orders, explore_all},
     lock::{
-        Action, Channel, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply,
-        Request, RequestId, Terms, Ticket,
+        Action, Actions, Channel, Config, Cx, Event, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
+        Reply, Request, RequestId, Terms, Ticket,
     },
     permits::{RULES, Server, told},
 };
@@ -243,7 +243,7 @@ impl World {
     // ---- one step ----
 
     fn feed(&mut self, at: usize, event: Event) -> Result<(), String> {
-        let (config, mut actions, now) = (config(), Vec::new(), self.server.now);
+        let (config, mut actions, now) = (config(), Actions::new(), self.server.now);
         let client = &mut self.clients[at];
         client.state.handle(event, &mut Cx { now, config: &config, rules: &RULES, actions: &mut actions });
         for action in actions {

@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::lock::{
-    Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
-    Reply, Request, RequestId, Rules, Terms, Ticket,
+    Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome,
+    Owner, Reply, Request, RequestId, Rules, Terms, Ticket,
 };
 
 const ALL: i64 = 5;
@@ -297,7 +297,7 @@ impl World {
 
     fn feed(&mut self, at: usize, event: Event) {
         self.server.now = self.server.now + Duration::from_nanos(1); // no two events at one moment
-        let (now, rules, mut actions) = (self.now(), self.rules(), Vec::new());
+        let (now, rules, mut actions) = (self.now(), self.rules(), Actions::new());
         let client = &mut self.clients[at];
         let mut cx = Cx { now, config: &client.config, rules: &rules, actions: &mut actions };
         client.state.handle(event, &mut cx);

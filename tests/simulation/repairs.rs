@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Channel, Claim, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome,
-        Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Action, Actions, Channel, Claim, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
+        Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -72,7 +72,7 @@ impl Client {
     }
 
     fn feed(&mut self, event: Event) {
-        let mut actions = Vec::new();
+        let mut actions = Actions::new();
         let mut cx = Cx { now: self.now, config: &self.config, rules: &self.rules, actions: &mut actions };
         self.state.handle(event, &mut cx);
         for action in actions {

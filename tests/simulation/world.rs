@@ -8,8 +8,8 @@ use std::{
 
 use crate::{
     lock::{
-        Action, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome, Owner,
-        Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
+        Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::{Kind, Listeners, Published, Server},
     units::FieldId,
@@ -479,7 +479,7 @@ impl World {
 
     fn feed(&mut self, client: usize, event: Event) -> Check {
         self.say(|| format!("{client}: {event:?}"));
-        let mut actions = Vec::new();
+        let mut actions = Actions::new();
         self.leaving = matches!(event, Event::Dropped(_) | Event::Unlock(_));
         let one = &mut self.clients[client];
         self.waiting_before.clear();
