@@ -197,6 +197,7 @@ impl LockState {
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if may_pass && server.suits(&next) => {
+                server.gather_row(cx);
                 server.confirm_for(waiter, cx.now);
                 hold.ended(None, cx);
                 self.others.took_turn(cx.now);

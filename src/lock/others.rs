@@ -10,7 +10,8 @@ use super::{
     types::{Config, Moment, Rules},
 };
 
-const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+/// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// After this many pauses in a row in which no other process acquired the lock, most releases need no pause.
 const IN_VAIN: u32 = 8;

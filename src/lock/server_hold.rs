@@ -55,6 +55,8 @@ pub(crate) struct ServerHold {
     extension: Option<Duration>,
     /// A request about the count is under way.
     counting: Option<RequestId>,
+    /// The client sends no confirmation before that, unless the other tasks have run.
+    gathers_until: Moment,
 }
 
 /// What only shared holds have. In a box, because most holds are exclusive.
@@ -70,16 +72,14 @@ struct Sharing {
     /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
     claims: u32,
     withdrawn: u32,
-    /// The client sends no confirmation before that, unless the other tasks have run.
-    gathers_until: Moment,
 }
 
 impl Sharing {
     fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
         let limit = if cx.rules.joins { sent + open(cx.config) * OPENINGS } else { Moment::ZERO };
         let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
-        let (open_until, usual_ends, gathers_until) = (Moment::ZERO, Moment::ZERO, Moment::ZERO);
-        Sharing { open_until, limit, usual_ends, sure_until, claims: 0, withdrawn: 0, gathers_until }
+        let (open_until, usual_ends) = (Moment::ZERO, Moment::ZERO);
+        Sharing { open_until, limit, usual_ends, sure_until, claims: 0, withdrawn: 0 }
     }
 }
 
@@ -142,6 +142,7 @@ impl ServerHold {
             waiting: ConfirmWaiters::default(),
             extension: None,
             counting: None,
+            gathers_until: Moment::ZERO,
         };
         server.lasts(Some(lease), sent, cx);
         server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
@@ -186,7 +187,7 @@ impl ServerHold {
     /// True if the reply to a confirmation, under way, about to be sent or sent now, may admit readers of other owners.
     pub(crate) fn may_admit(&self, now: Moment) -> bool {
         match &self.confirmation {
-            Confirmation::PlannedFor(at) if *at <= self.gathers_until() => self.is_open(self.gathers_until()),
+            Confirmation::PlannedFor(at) if *at <= self.gathers_until => self.is_open(self.gathers_until),
             Confirmation::PlannedFor(_) => self.is_open(now),
             Confirmation::UnderWay(confirmation) => self.is_open(confirmation.sent),
         }
@@ -375,29 +376,30 @@ impl ServerHold {
         self.counting.is_none().then(|| self.under_way().map(|confirmation| confirmation.request))
     }
 
-    /// The client sends the next confirmation of a shared hold after the other tasks have run.
+    /// The client sends the next confirmation after the other tasks have run.
     pub(crate) fn gather(&mut self, cx: &mut Cx<'_>) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.gathers_until = cx.now + GATHERING;
-            cx.actions.push(Action::Yield);
+        self.gathers_until = cx.now + GATHERING;
+        cx.actions.push(Action::Yield);
+    }
+
+    /// The same for the first confirmation of a row of turns: if the row ends until then, its release confirms them all.
+    pub(crate) fn gather_row(&mut self, cx: &mut Cx<'_>) {
+        if self.under_way().is_none() && self.gathers_until <= cx.now {
+            self.gather(cx);
         }
     }
 
     /// The other tasks have run.
     pub(crate) fn gathered(&mut self) {
-        self.sharing.iter_mut().for_each(|sharing| sharing.gathers_until = Moment::ZERO);
+        self.gathers_until = Moment::ZERO;
     }
 
     /// The time at which the next confirmation is to be sent, if none is under way.
     fn planned(&self) -> Option<Moment> {
         match self.confirmation {
-            Confirmation::PlannedFor(at) => Some(at.max(self.gathers_until())),
+            Confirmation::PlannedFor(at) => Some(at.max(self.gathers_until)),
             Confirmation::UnderWay(_) => None,
         }
-    }
-
-    fn gathers_until(&self) -> Moment {
-        self.sharing.as_ref().map_or(Moment::ZERO, |sharing| sharing.gathers_until)
     }
 
     fn under_way(&self) -> Option<&SentConfirmation> {

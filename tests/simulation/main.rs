@@ -37,8 +37,7 @@ mod latch;
 #[allow(dead_code, clippy::clone_on_copy, clippy::redundant_closure)]
 #[path = "../model/family/rules/mod.rs"]
 mod family;
-// The crate does not use it yet.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../src/lock/mod.rs"]
 mod lock;
 mod permit_orders;

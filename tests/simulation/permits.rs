@@ -781,6 +781,7 @@ fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
     }
     unlock(&mut world, 2);
     assert_eq!(world.clients[0].guards, BTreeMap::from([(3, 3)]), "without a reply");
+    world.let_others_run(0);
     assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Renew { count: 3, .. })]));
     world.settle();
     assert!(world.clients[0].unlocking.is_empty());

@@ -23,6 +23,11 @@ const KEEPS: Reply = Reply::Kept { admits: true, left: None };
 const RELEASED: Reply = Reply::Released { receivers: 0 };
 const BUSY: Reply = Reply::Busy { left: Some(Duration::from_secs(20)), by: Mode::Exclusive, own: None };
 
+/// Microseconds.
+fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -665,11 +670,58 @@ fn resting() -> Client {
     client.unlock(1);
     client.assert_told(2, Outcome::Acquired);
     client.feed(Event::Seen(t(2)));
+    client.feed(Event::Yielded);
     client.unlock(2);
+    client.yields = false;
     client.reply(KEEPS);
     client.assert_told(1, Outcome::Confirmed);
     assert!(client.yields);
     client.assert_waits(2);
+    client
+}
+
+/// Three callers wait, and each releases the lock at once. The client sends no confirmation, because the release of the last one is soon.
+#[test]
+fn a_short_row_of_turns_needs_one_request() {
+    let mut client = row_of_three();
+    for ticket in [2, 3] {
+        client.feed(Event::Seen(t(ticket)));
+        client.unlock(ticket);
+    }
+    assert!(is_release(client.request()), "{:?}", client.requests);
+    client.reply(RELEASED);
+    (1..=3).for_each(|ticket| client.assert_told(ticket, Outcome::Confirmed));
+    assert_eq!(client.sent, 2, "with the request that acquired it");
+}
+
+/// The first confirmation of a row waits until other tasks have run, a millisecond at most, however many turns there are.
+#[test]
+fn the_confirmation_of_a_row_does_not_wait_for_its_end() {
+    let mut client = row_of_three();
+    client.pass(us(600));
+    client.feed(Event::Seen(t(2)));
+    client.unlock(2);
+    client.pass(us(399));
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+    client.pass(us(1));
+    assert!(matches!(client.request(), Request::Renew { .. }));
+    client.reply(KEEPS);
+    client.assert_told(1, Outcome::Confirmed);
+
+    let mut client = row_of_three();
+    client.feed(Event::Yielded);
+    assert!(matches!(client.request(), Request::Renew { .. }));
+}
+
+/// A caller has released the lock, and passed it on to the first of two that wait.
+fn row_of_three() -> Client {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, KEPT);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.acquire(3, C, KEPT, Limit::Forever);
+    client.unlock(1);
+    client.assert_told(2, Outcome::Acquired);
+    assert!(client.requests.is_empty() && client.yields, "{:?}", client.requests);
     client
 }
 
@@ -1343,6 +1395,7 @@ fn the_lock_stays_free_after_a_row_of_turns_without_messages() {
         client.unlock(1);
         client.assert_told(2, Outcome::Acquired);
         client.feed(Event::Seen(t(2)));
+        client.feed(Event::Yielded);
         client.reply(KEEPS);
         client.pass(ms(row));
         client.unlock(2);
