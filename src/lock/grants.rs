@@ -275,7 +275,7 @@ impl LockState {
         }
     }
 
-    /// The other tasks have run. The readers that were notified together have called, so their confirmation may be sent. No task acquired the
+    /// The other tasks have run. The callers that were notified together have called, so their confirmation may be sent. No task acquired the
     /// ids that rest: one more confirmation, and then they are released.
     pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
         for one in &mut self.on_server {

@@ -216,7 +216,7 @@ impl LockState {
         }
     }
 
-    /// Readers that were notified together soon need a confirmation again, to leave or to enter. The client sends it after the other tasks have
+    /// Callers that were notified together soon need a confirmation again, to leave or to enter. The client sends it after the other tasks have
     /// run, so one confirmation serves them all. The actions after `earlier` are about the reply for `id`. Only this id waits. If others did,
     /// their replies could prolong the wait of one another without end.
     fn gather(&mut self, id: HoldId, earlier: usize, cx: &mut Cx<'_>) {

@@ -15,7 +15,7 @@ const OPEN: Duration = Duration::from_millis(10);
 const LONGEST_OPEN: Duration = Duration::from_millis(100);
 /// The shortest time between two confirmations.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
-/// After a reply to several readers, the next confirmation waits at most this long for other tasks to run.
+/// The longest that a confirmation waits for other tasks to run, so that it, or a release, serves them, too.
 const GATHERING: Duration = Duration::from_millis(1);
 /// A hold stays open for at most this many times as long.
 const OPENINGS: u32 = 10;
