@@ -132,14 +132,11 @@ fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit, began: M
 }
 
 /// The hold was lost, or may have been, before the caller saw that it acquired it.
+/// The drop of the call then also releases what is lost.
 fn too_late(lock: &Arc<NamedLock>, ticket: Ticket) -> Option<AcquiredHold> {
     let (hold, slots) = lock.with(By::Caller, |inner, fed| {
         inner.handle(lock, Event::Seen(ticket), fed);
-        let hold = inner.state.hold_of(ticket);
-        if hold.is_none() {
-            inner.handle(lock, Event::Dropped(ticket), fed); // else the lost hold would wait for its release forever
-        }
-        hold
+        inner.state.hold_of(ticket)
     });
     leave(lock, slots);
     hold

@@ -32,12 +32,13 @@
 
 mod crowd;
 mod explore;
+mod few;
 mod latch;
 // Ids are copied here; in tests/model they are text.
 #[allow(dead_code, clippy::clone_on_copy, clippy::redundant_closure)]
 #[path = "../model/family/rules/mod.rs"]
 mod family;
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code)]
 #[path = "../../src/lock/mod.rs"]
 mod lock;
 mod permit_orders;
