@@ -171,7 +171,10 @@ impl LockState {
         match self.on_server.swap_remove(at) {
             OnServer::Held(mut server, Holders::One(hold, mut reentry)) => {
                 hold.left(cx);
-                server.confirm_for_all(reentry.take_waiters(), cx.now);
+                let nested = reentry.take_waiters();
+                if !nested.is_empty() {
+                    server.confirm_for_all(nested, cx.now);
+                }
                 match self.wanted {
                     Wanted::One(_) => self.pass_or_release_one(server, &hold, may_pass, waiter, cx),
                     Wanted::Places(_) => self.release_for(waiter, server, &hold, cx), // the server decides which waiter is next

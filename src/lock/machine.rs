@@ -230,6 +230,9 @@ impl LockState {
         let suits = |one: &OnServer| matches!(one, OnServer::Resting(server, ..) if server.suits(&terms));
         let Some(at) = self.on_server.iter().position(suits) else { return self.release_all_resting(cx) };
         if let OnServer::Resting(mut server, waiters, _) = self.on_server.swap_remove(at) {
+            if server.mode() == Mode::Exclusive {
+                self.others.took_turn(cx.now);
+            }
             server.confirm_for_all(waiters, cx.now);
             self.grant(server, cx.now, cx);
         }

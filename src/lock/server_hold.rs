@@ -371,9 +371,10 @@ impl ServerHold {
         self.under_way().filter(|confirmation| confirmation.request == request).map(|confirmation| confirmation.sent)
     }
 
-    /// The request under way, if it is a confirmation or none.
+    /// The request under way, if it is a confirmation or none, and nothing waits until other tasks have run.
     pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
-        self.counting.is_none().then(|| self.under_way().map(|confirmation| confirmation.request))
+        let is_calm = self.counting.is_none() && self.gathers_until == Moment::ZERO;
+        is_calm.then(|| self.under_way().map(|confirmation| confirmation.request))
     }
 
     /// The client sends the next confirmation after the other tasks have run.
@@ -382,9 +383,9 @@ impl ServerHold {
         cx.actions.push(Action::Yield);
     }
 
-    /// The same for the first confirmation of a row of turns: if the row ends until then, its release confirms them all.
+    /// The same for the first confirmation of a row of turns, before it is wanted: if the row is released until then, that confirms them all.
     pub(crate) fn gather_row(&mut self, cx: &mut Cx<'_>) {
-        if self.under_way().is_none() && self.gathers_until <= cx.now {
+        if matches!(self.confirmation, Confirmation::PlannedFor(at) if at > cx.now) {
             self.gather(cx);
         }
     }

@@ -378,3 +378,24 @@ async fn what_the_server_says_is_another_s_is_not_passed_on() {
     others.unlock().await.expect("ours to the end");
     taken(last).await.unlock().await.expect("ours to the end");
 }
+
+/// A task acquires the lock again and again, and drops its guards. It never waits, so nothing else of a runtime with one thread runs. The client
+/// must release the lock at the end of the row, as always: else a task that has unlocked would wait for up to half a lease.
+#[tokio::test(flavor = "current_thread")]
+async fn a_task_that_never_waits_does_not_stop_the_others() {
+    let server = Server::start();
+    let client = Client::builder().url(server.url()).own_thread(false).connect().await.expect("it replies");
+    let busy = client.lock("x");
+    let busy = tokio::spawn(async move {
+        loop {
+            drop(busy.lock().await.expect("it replies"));
+        }
+    });
+    for _ in 0..20 {
+        let held = client.lock("x").lock().await.expect("it replies");
+        let (unlocked, took) = within("the confirmation", ms(10_000), held.unlock()).await;
+        unlocked.expect("ours");
+        assert!(took < ms(2_000), "{took:?}");
+    }
+    busy.abort();
+}

@@ -790,6 +790,26 @@ fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
     assert_eq!((world.server.free, &world.clients[0].guards), (ALL - 4, &BTreeMap::from([(4, 4)])), "released");
 }
 
+/// The next holder looks, and another caller joins, before other tasks have run.
+#[test]
+fn the_confirmation_of_permits_that_passed_on_is_not_forgotten() {
+    let mut world = after_a_release();
+    for (ticket, permits) in [(2, 3), (3, 3), (4, 4)] {
+        call(&mut world, ticket, permits);
+        world.settle();
+    }
+    unlock(&mut world, 2);
+    world.feed(0, Event::Seen(Ticket(3)));
+    call(&mut world, 5, 4);
+    world.let_others_run(0);
+    let mut sent = world.clients[0].there.iter();
+    assert!(
+        sent.any(|(_, request)| matches!(request, Request::Renew { count: 3, .. })),
+        "{:?}",
+        world.clients[0].there
+    );
+}
+
 /// Others may need them: many at once, or there are fewer than before.
 #[test]
 fn permits_that_were_held_for_long_do_not_pass_on() {

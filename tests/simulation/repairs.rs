@@ -713,6 +713,36 @@ fn the_confirmation_of_a_row_does_not_wait_for_its_end() {
     assert!(matches!(client.request(), Request::Renew { .. }));
 }
 
+/// No timer is served, as on a runtime whose tasks do not yield, and turns are longer than the time that a confirmation may wait.
+#[test]
+fn a_late_timer_does_not_put_off_the_confirmation_of_a_row() {
+    let mut client = row_of_three();
+    client.now = client.now + us(1_200);
+    client.feed(Event::Seen(t(2)));
+    client.unlock(2);
+    assert!(matches!(client.request(), Request::Renew { .. }), "{:?}", client.requests);
+}
+
+/// A caller of a runtime with one thread acquires the lock whenever it rests, and nothing else runs. The others learn of a release after as
+/// long as in any row.
+#[test]
+fn a_hold_that_rests_again_and_again_is_released() {
+    let mut client = resting();
+    let begun = client.now;
+    for ticket in 3.. {
+        client.acquire(ticket, A, KEPT, Limit::Forever);
+        client.assert_told(ticket, Outcome::Acquired);
+        client.feed(Event::Seen(t(ticket)));
+        client.now = client.now + us(500);
+        client.feed(Event::Dropped(t(ticket)));
+        if client.requests.iter().any(|(_, request)| is_release(*request)) {
+            break;
+        }
+        assert!(client.now.since(begun) < ms(30), "{:#?}", client.state);
+    }
+    assert!(client.now.since(begun) > ms(9));
+}
+
 /// A caller has released the lock, and passed it on to the first of two that wait.
 fn row_of_three() -> Client {
     let mut client = Client::new(Kind::Plain);
