@@ -198,12 +198,12 @@ fn report(seen: &Seen, counted: u64, lock: bool) -> Outcome<ExitCode> {
     };
     let right = counted == TURNS as u64;
     println!("\n  expected          {TURNS}\n  counted           {counted}");
-    println!("  turns a second    {:.0}", seen.turns.len() as f64 * 1e6 / (last - first - idle(seen)) as f64);
+    println!("  turns per second  {:.0}", seen.turns.len() as f64 * 1e6 / (last - first - idle(seen)) as f64);
     if lock {
         let times = handovers(seen)?;
         let at = |quantile| times.value_at_quantile(quantile) as f64 / 1e3;
         println!("  hand-over         p50 {:.2} ms, p99 {:.2} ms", at(0.5), at(0.99));
-        println!("  taken over        {:.2} s after the kill, by a lease of {LEASE:?}", pause(seen) as f64 / 1e6);
+        println!("  acquired          {:.2} s after the kill, by a lease of {LEASE:?}", pause(seen) as f64 / 1e6);
         println!("  renewals          {}", seen.renewals);
     }
     println!(
