@@ -22,7 +22,7 @@ use leasehold::{Error, Guard, Lost};
 use tokio::time::timeout;
 
 use crate::{
-    clock,
+    LEASE, SHARED, clock,
     history::{Event, Kind, What},
     locks::{AnyGuard, Held},
 };
@@ -129,11 +129,13 @@ impl Scribe {
         self.look(guard);
     }
 
-    /// It is about to be released.
+    /// It is about to be released. A reader that leaves gives up what it has requested beyond the watchdog's lease.
     pub(crate) fn releasing(&self, guard: &impl Held) -> Release {
         let id = guard.holder();
         self.note(guard.name(), What::Releasing { id: id.clone() });
-        Release { id, since: clock(), until: certain(guard) }
+        let (since, until) = (clock(), certain(guard));
+        let reads = SHARED.contains(&guard.name()) && !id.contains(":write~");
+        Release { id, since, until: if reads { until.min(since + nanos(LEASE)) } else { until } }
     }
 
     pub(crate) fn lost(&self, name: &str, id: &str, reason: Lost) {
