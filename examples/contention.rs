@@ -35,7 +35,7 @@ pub(crate) async fn run(client: Client) -> Result<()> {
     println!("{} turns of {TASKS} tasks in {took:.2?}", TASKS * TURNS);
     println!("{:.0} turns per second", (TASKS * TURNS) as f64 / took.as_secs_f64());
     println!(
-        "{:.2} requests a turn, {} wake-ups by message",
+        "{:.2} requests per turn, {} wake-ups by message",
         stats.total.requests as f64 / (TASKS * TURNS) as f64,
         stats.total.wakeups
     );

@@ -383,7 +383,7 @@ impl ServerHold {
         cx.actions.push(Action::Yield);
     }
 
-    /// The same for the first confirmation of a row of turns, before it is wanted: if the row is released until then, that confirms them all.
+    /// The same for the first confirmation of a row of turns, unless one is due already. If the row is released by then, that confirms them all.
     pub(crate) fn gather_row(&mut self, cx: &mut Cx<'_>) {
         if matches!(self.confirmation, Confirmation::PlannedFor(at) if at > cx.now) {
             self.gather(cx);

@@ -771,15 +771,21 @@ fn unlock(world: &mut World, ticket: u64) {
     world.feed(0, Event::Unlock(Ticket(ticket)));
 }
 
-/// One request for both: it keeps the permits for the waiter, and shows that the one before had them until it left.
-#[test]
-fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
+/// A caller has released three permits, and passed them on to the first of two that wait.
+fn row_of_permits() -> World {
     let mut world = after_a_release();
     for (ticket, permits) in [(2, 3), (3, 3), (4, 4)] {
         call(&mut world, ticket, permits);
         world.settle();
     }
     unlock(&mut world, 2);
+    world
+}
+
+/// One request for both: it keeps the permits for the waiter, and shows that the one before had them until it left.
+#[test]
+fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
+    let mut world = row_of_permits();
     assert_eq!(world.clients[0].guards, BTreeMap::from([(3, 3)]), "without a reply");
     world.let_others_run(0);
     assert!(matches!(world.clients[0].there.make_contiguous(), [(_, Request::Renew { count: 3, .. })]));
@@ -793,12 +799,7 @@ fn permits_pass_on_in_memory_to_a_waiter_for_as_many() {
 /// The next holder looks, and another caller joins, before other tasks have run.
 #[test]
 fn the_confirmation_of_permits_that_passed_on_is_not_forgotten() {
-    let mut world = after_a_release();
-    for (ticket, permits) in [(2, 3), (3, 3), (4, 4)] {
-        call(&mut world, ticket, permits);
-        world.settle();
-    }
-    unlock(&mut world, 2);
+    let mut world = row_of_permits();
     world.feed(0, Event::Seen(Ticket(3)));
     call(&mut world, 5, 4);
     world.let_others_run(0);
