@@ -257,9 +257,7 @@ async fn worker(lock: bool, counter: PathBuf) -> Outcome<ExitCode> {
         more: tokio::sync::Semaphore::new(0),
         output: Mutex::new(io::stdout()),
     });
-    for _ in 0..TASKS {
-        tokio::spawn(take_turns(Arc::clone(&job)));
-    }
+    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(take_turns(Arc::clone(&job)))).collect();
     let (sender, mut orders) = tokio::sync::mpsc::unbounded_channel();
     thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     while let Some(order) = orders.recv().await {
@@ -268,6 +266,11 @@ async fn worker(lock: bool, counter: PathBuf) -> Outcome<ExitCode> {
             "end" => break,
             turns => job.more.add_permits(turns.parse()?),
         }
+    }
+    // A turn is said before its lock is released, and a closed client would take the lock from it.
+    job.more.close();
+    for task in tasks {
+        task.await?;
     }
     job.say(format!("bye {}", client.stats().total.renewals))?;
     client.close().await?;
@@ -291,9 +294,9 @@ impl Job {
     }
 }
 
-async fn take_turns(job: Arc<Job>) -> Outcome<()> {
-    loop {
-        job.more.acquire().await?.forget();
+async fn take_turns(job: Arc<Job>) {
+    while let Ok(turn) = job.more.acquire().await {
+        turn.forget();
         if let Err(error) = take_turn(&job).await {
             eprintln!("a turn failed: {error}");
             std::process::exit(1);
