@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
 };
 
 use shuttle::current::TaskId;
@@ -119,14 +119,17 @@ pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
     shuttle::future::block_on(wakeful(work))
 }
 
-/// Keeps wake-ups that come while a poll waits for a lock: shuttle 0.9.9 takes those for the lock's own, and the task
-/// sleeps on.
+/// Polls `work` after a wake-up, and only then. shuttle 0.9.9 takes a wake-up that comes while a poll waits for a lock for the lock's own,
+/// and the task sleeps on. It also polls tasks that nobody woke, which would hide a wake-up that is missing.
 async fn wakeful<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
-    let called = Arc::new(Called::default());
+    let called = Arc::new(Called { called: AtomicBool::new(true), task: Mutex::default() });
     let waker = Waker::from(Arc::clone(&called));
     poll_fn(|cx| {
         called.listen(cx.waker());
+        if !called.called.swap(false, Ordering::Relaxed) {
+            return Poll::Pending;
+        }
         let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
         if polled.is_pending() && called.called.load(Ordering::Relaxed) {
             cx.waker().wake_by_ref();
@@ -136,7 +139,6 @@ async fn wakeful<T>(work: impl Future<Output = T>) -> T {
     .await
 }
 
-#[derive(Default)]
 struct Called {
     called: AtomicBool,
     task: Mutex<Option<Waker>>,
@@ -144,7 +146,6 @@ struct Called {
 
 impl Called {
     fn listen(&self, task: &Waker) {
-        self.called.store(false, Ordering::Relaxed);
         *self.task.lock().expect("nobody panics with it") = Some(task.clone());
     }
 }
