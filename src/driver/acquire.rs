@@ -1,6 +1,10 @@
 //! Acquires a lock.
 
-use std::{future::poll_fn, sync::Arc};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Poll, Waker},
+};
 
 use super::{
     call::{Call, OnDrop, error, leave},
@@ -75,17 +79,17 @@ fn start<'a>(driver: &'a Arc<Driver>, request: &'a AcquireRequest) -> Result<Beg
 impl Begun<'_> {
     /// The call with its result.
     async fn called(&self) -> Result<(Call, EndedCall)> {
-        let mut call = self.begin_call()?;
+        let mut call = poll_fn(|cx| Poll::Ready(self.begin_call(cx.waker()))).await?;
         let ended = poll_fn(|cx| call.poll(cx)).await?;
         report_end(&call.lock, call.ticket, self.began, &ended.result);
         Ok((call, ended))
     }
 
     /// If the client is about to forget the lock, the call begins again with a new one.
-    fn begin_call(&self) -> Result<Call> {
+    fn begin_call(&self, waker: &Waker) -> Result<Call> {
         loop {
             let lock = self.driver.lock_of(&self.request.name, self.request.kind);
-            if let Some(call) = begin(&lock, self.request, self.limit, self.began) {
+            if let Some(call) = begin(&lock, self.request, (self.limit, self.began), waker) {
                 return Ok(call);
             }
             if self.driver.is_stopping() || self.driver.has_ended() {
@@ -116,19 +120,25 @@ fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResu
 }
 
 /// A call that may have begun before, and starts again. `None` if the lock is about to be forgotten.
-fn begin(lock: &Arc<NamedLock>, request: &AcquireRequest, limit: Limit, began: Moment) -> Option<Call> {
+fn begin(
+    lock: &Arc<NamedLock>,
+    request: &AcquireRequest,
+    (limit, began): (Limit, Moment),
+    waker: &Waker,
+) -> Option<Call> {
     let owner = Owner(request.owner.number());
     let terms = request.terms;
-    let (ticket, slots) = lock.with(By::Caller, |inner, fed| {
+    let (begun, slots) = lock.with(By::Caller, |inner, fed| {
         if inner.is_forgotten() {
             return None;
         }
         let ticket = inner.next_ticket();
         inner.calls.begin(ticket, began);
         inner.handle(lock, Event::Acquire { ticket, owner, terms, limit }, fed);
-        Some(ticket)
+        Some((ticket, inner.calls.wait(ticket, waker)))
     });
-    Some(Call { what: request.what, lock: Arc::clone(lock), ticket: ticket?, slots, ending: OnDrop::Leaves })
+    let (ticket, waits) = begun?;
+    Some(Call { what: request.what, lock: Arc::clone(lock), ticket, slots, ending: OnDrop::Leaves, waits })
 }
 
 /// The hold was lost, or may have been, before the caller saw that it acquired it.

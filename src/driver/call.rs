@@ -13,6 +13,7 @@ use super::{
     named::{By, NamedLock},
     slot::Slots,
     translate::{lost, now},
+    wire::Replied,
 };
 use crate::{
     error::{About, Error, Result},
@@ -43,37 +44,62 @@ pub(super) struct Call {
     pub(super) ticket: Ticket,
     pub(super) slots: Slots,
     pub(super) ending: OnDrop,
+    /// It had no result when it began, and is woken when it has.
+    pub(super) waits: bool,
 }
 
 impl Call {
     /// The result. An error if the runtime of the client has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedCall>> {
-        let polled = loop {
-            self.poll_requests(cx);
-            match self.lock.inner().poll_call(self.ticket, cx.waker()) {
-                Polled::Pending { replaced, lent } if !lent.is_empty() => {
-                    self.slots.extend(lent);
-                    drop(replaced);
-                }
-                polled => break polled,
-            }
-        };
-        match polled {
-            Polled::Ended(mut ended) => {
+        match self.poll_requests(cx) {
+            Some(mut ended) => {
                 self.slots.append(&mut ended.lent);
                 if ended.result.outcome != Outcome::Acquired {
                     self.ending = OnDrop::Ended; // it has left already
                 }
                 Poll::Ready(Ok(ended))
             }
-            Polled::Pending { .. } if self.lock.driver.has_ended() => {
+            None if self.lock.driver.has_ended() => {
                 Poll::Ready(Err(self.lock.driver.closed(self.what, &self.lock.name)))
             }
-            Polled::Pending { replaced, .. } => {
-                drop(replaced);
-                Poll::Pending
+            None => Poll::Pending,
+        }
+    }
+
+    /// Polls its requests, and looks for the result. A reply comes with such a look.
+    fn poll_requests(&mut self, cx: &mut Context<'_>) -> Option<EndedCall> {
+        let (mut at, mut has_looked) = (0, mem::take(&mut self.waits));
+        loop {
+            let polled = match self.slots.get(at).map(|slot| slot.poll(cx)) {
+                Some(Poll::Pending) => {
+                    at += 1;
+                    continue;
+                }
+                Some(Poll::Ready(None)) => {
+                    self.slots.swap_remove(at);
+                    continue;
+                }
+                Some(Poll::Ready(Some(replied))) => self.replied(at, replied, cx),
+                None if has_looked => return None,
+                None => self.lock.inner().poll_call(self.ticket, cx.waker()),
+            };
+            has_looked = true;
+            match polled {
+                Polled::Ended(ended) => return Some(ended),
+                Polled::Pending { replaced, lent } => {
+                    self.slots.extend(lent);
+                    drop(replaced);
+                }
             }
         }
+    }
+
+    /// The request in this slot got a reply, or has failed.
+    fn replied(&mut self, at: usize, replied: Replied, cx: &Context<'_>) -> Polled {
+        let slot = self.slots.swap_remove(at);
+        let (polled, more) = self.lock.replied_to(self.ticket, &slot, replied, cx.waker());
+        self.slots.extend(more);
+        polled
     }
 
     /// The caller keeps what it acquired, and the client has nothing of it anymore. False if it was lost before the caller looked. One look
@@ -89,22 +115,6 @@ impl Call {
         }
         leave(&self.lock, slots);
         is_kept
-    }
-
-    fn poll_requests(&mut self, cx: &mut Context<'_>) {
-        let mut at = 0;
-        while let Some(slot) = self.slots.get(at) {
-            match slot.poll(cx) {
-                Poll::Pending => at += 1,
-                Poll::Ready(replied) => {
-                    let slot = self.slots.swap_remove(at);
-                    if let Some(replied) = replied {
-                        let more = self.lock.replied(slot.id, &slot.request, replied, By::Caller);
-                        self.slots.extend(more);
-                    }
-                }
-            }
-        }
     }
 }
 

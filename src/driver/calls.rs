@@ -157,6 +157,20 @@ impl Calls {
         Polled::Pending { replaced, lent: mem::take(&mut call.lent) }
     }
 
+    /// Keeps the waker of a call that has just begun. False if it has a result already.
+    pub(super) fn wait(&mut self, ticket: Ticket, waker: &Waker) -> bool {
+        let call = self.0.get_mut(ticket).filter(|call| call.result.is_none());
+        call.map(|call| call.caller = Caller::Polled(Some(waker.clone()))).is_some()
+    }
+
+    /// This caller is about to look, so it need not be woken. Drop the waker after the mutex is unlocked.
+    pub(super) fn take_waker(&mut self, ticket: Ticket) -> Option<Waker> {
+        match &mut self.0.get_mut(ticket)?.caller {
+            Caller::Polled(waker) => waker.take(),
+            Caller::Left(_) => None,
+        }
+    }
+
     /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller.
     pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
         let call = self.0.get_mut(ticket).filter(|call| call.result.is_none())?;

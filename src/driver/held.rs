@@ -316,7 +316,7 @@ impl HeldLock {
     }
 
     pub(crate) async fn unlock(&mut self) -> Result<()> {
-        let begun = match self.begin_unlock() {
+        let begun = match poll_fn(|cx| Poll::Ready(self.begin_unlock(cx.waker()))).await {
             Err(error) if !error.is_lost() => return Err(error),
             begun => begun,
         };
@@ -328,10 +328,10 @@ impl HeldLock {
         released
     }
 
-    fn begin_unlock(&mut self) -> Result<Call> {
+    fn begin_unlock(&mut self, waker: &Waker) -> Result<Call> {
         let ticket = self.shared.ticket;
         let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
-        let call = self.begin((self.about().releasing(), on_drop), |_| (ticket, Event::Unlock(ticket)))?;
+        let call = self.begin((self.about().releasing(), on_drop), waker, |_| (ticket, Event::Unlock(ticket)))?;
         self.stage = Stage::Released; // it goes on in the background
         self.watch.get().inspect(|watch| watch.stop());
         Ok(call)
@@ -344,7 +344,9 @@ impl HeldLock {
             let ticket = inner.next_ticket();
             (ticket, Event::Check { guard, ticket, lease: lease.map(|lease| *lease) })
         };
-        self.end(self.begin((self.about().confirming(), OnDrop::GoesOn), check)).await?;
+        let begun =
+            poll_fn(|cx| Poll::Ready(self.begin((self.about().confirming(), OnDrop::GoesOn), cx.waker(), check)));
+        self.end(begun.await).await?;
         self.loss().map_or(Ok(()), |reason| Err(self.lost_by(reason)))
     }
 
@@ -352,10 +354,11 @@ impl HeldLock {
     fn begin(
         &self,
         (what, ending): (&'static str, OnDrop),
+        waker: &Waker,
         event: impl FnOnce(&mut Inner) -> (Ticket, Event),
     ) -> Result<Call> {
         let lock = self.lock();
-        let (ticket, slots) = lock.with(By::Caller, |inner, fed| {
+        let (begun, slots) = lock.with(By::Caller, |inner, fed| {
             if let Some(reason) = self.shared.fate_in(inner, fed).loss() {
                 return Err(self.lost_by(reason));
             }
@@ -363,10 +366,10 @@ impl HeldLock {
             let (ticket, event) = event(inner);
             inner.calls.begin(ticket, now());
             inner.handle(lock, event, fed);
-            Ok(ticket)
+            Ok((ticket, inner.calls.wait(ticket, waker)))
         });
-        match ticket {
-            Ok(ticket) => Ok(Call { what, lock: Arc::clone(lock), ticket, slots, ending }),
+        match begun {
+            Ok((ticket, waits)) => Ok(Call { what, lock: Arc::clone(lock), ticket, slots, ending, waits }),
             Err(error) => {
                 leave(lock, slots); // what followed from the loss
                 Err(error)

@@ -34,7 +34,7 @@ use crate::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
         RequestId, Ticket,
     },
-    redis::{Fault, Listener, source},
+    redis::{Fault, Listener, Subscription, source},
     sync::{std, tokio},
 };
 
@@ -90,6 +90,14 @@ pub(super) struct Inner {
 
 /// A request that a task of the client is to send.
 pub(super) type UnsentRequest = (RequestId, Request, Condition);
+
+/// A request that got a reply, or has failed, and the event that this is.
+struct EndedRequest<'a> {
+    id: RequestId,
+    request: &'a Request,
+    event: Event,
+    replied: Replied,
+}
 
 /// What is done after the mutex is unlocked.
 #[derive(Default)]
@@ -201,22 +209,31 @@ impl NamedLock {
     }
 
     /// A request got a reply, or has failed.
-    pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied, by: By) -> Slots {
+    pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied) {
+        let ended = self.ended(id, request, replied);
+        self.with(By::Client, |inner, fed| inner.replied(self, ended, fed));
+    }
+
+    /// The same for a request that the caller of this ticket polls. Returns what this caller gets, so it is not woken.
+    pub(super) fn replied_to(&self, ticket: Ticket, slot: &Slot, replied: Replied, waker: &Waker) -> (Polled, Slots) {
+        let ended = self.ended(slot.id, &slot.request, replied);
+        let ((polled, before), slots) = self.with(By::Caller, |inner, fed| {
+            let before = inner.calls.take_waker(ticket);
+            inner.replied(self, ended, fed);
+            (inner.poll_call(ticket, waker), before)
+        });
+        drop(before); // after the mutex is unlocked
+        (polled, slots)
+    }
+
+    fn ended<'a>(&self, id: RequestId, request: &'a Request, replied: Replied) -> EndedRequest<'a> {
         let event = match replied.event(id, request, self.driver.config.replicas) {
             Event::Replied(id, Reply::Released { receivers }) => {
                 Event::Replied(id, Reply::Released { receivers: self.others(receivers) })
             }
             event => event,
         };
-        self.with(by, |inner, fed| {
-            inner.forget_slot(id);
-            inner.note(replied);
-            fed.request = Some(*request);
-            fed.effects.notes.extend(reply_note(&event, request));
-            inner.handle(self, event, fed);
-            inner.note_position(&event, request);
-        })
-        .1
+        EndedRequest { id, request, event, replied }
     }
 
     /// The number of receivers of a message for all that are not this client. Without messages, there may always be one.
@@ -309,9 +326,9 @@ impl NamedLock {
                 Some(Messages::None) if wants => {
                     drop(inner);
                     let subscription = self.subscribe(channel);
-                    let unused = self.inner().channels.settled(channel, subscription);
-                    drop(unused);
-                    self.subscribed(channel);
+                    if self.settled(channel, subscription) {
+                        self.subscribed(channel);
+                    }
                 }
                 Some(Messages::Subscribed(subscription)) if !wants => {
                     drop(inner);
@@ -335,6 +352,16 @@ impl NamedLock {
         }
     }
 
+    /// True if messages arrive already.
+    fn settled(&self, channel: Channel, subscription: Messages) -> bool {
+        let mut inner = self.inner();
+        let unused = inner.channels.settled(channel, subscription);
+        let is_live = inner.channels.subscription(channel).is_some_and(Subscription::is_live);
+        drop(inner);
+        drop(unused); // after the mutex is unlocked
+        is_live
+    }
+
     fn subscribe(&self, channel: Channel) -> Messages {
         let name = self.kind.channel(self.name.key());
         let redis = &self.driver.redis;
@@ -352,10 +379,8 @@ impl NamedLock {
         self.with(By::Client, |inner, fed| {
             let Some(subscription) = inner.channels.subscription(channel) else { return };
             let is_live = subscription.is_live();
-            inner.handle(self, Event::Unsubscribed(channel), fed);
-            if is_live {
-                inner.handle(self, Event::Subscribed(channel), fed);
-            }
+            let event = if is_live { Event::Subscribed(channel) } else { Event::Unsubscribed(channel) };
+            inner.handle(self, event, fed);
         });
     }
 }
@@ -403,7 +428,7 @@ impl SentRequest {
     pub(super) fn end(mut self, replied: Option<Replied>) {
         if let Some(request) = self.request.take() {
             let replied = replied.unwrap_or_else(|| Replied::Failed(self.lock.no_reply()));
-            self.lock.replied(self.id, &request, replied, By::Client);
+            self.lock.replied(self.id, &request, replied);
         }
     }
 }
@@ -412,7 +437,7 @@ impl Drop for SentRequest {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
             let fault = Fault::unknown("the task of this request has ended");
-            self.lock.replied(self.id, &request, Replied::Failed(fault), By::Client);
+            self.lock.replied(self.id, &request, Replied::Failed(fault));
         }
     }
 }
@@ -472,6 +497,16 @@ impl Inner {
 
     pub(super) fn is_forgotten(&self) -> bool {
         self.is_forgotten
+    }
+
+    fn replied(&mut self, lock: &NamedLock, ended: EndedRequest<'_>, fed: &mut Fed<'_>) {
+        let EndedRequest { id, request, event, replied } = ended;
+        self.forget_slot(id);
+        self.note(replied);
+        fed.request = Some(*request);
+        fed.effects.notes.extend(reply_note(&event, request));
+        self.handle(lock, event, fed);
+        self.note_position(&event, request);
     }
 
     /// Feeds the state machine, and does what it says as far as that belongs under the mutex.

@@ -250,7 +250,7 @@ impl LockState {
             (Channel::Place(id), Wanted::Places(places)) => {
                 places.change_waiting(id, |waiting| waiting.subscribed(cx.now));
             }
-            _ if matches!(self.listening, Listening::Requested(_)) => {
+            _ if self.listening != Listening::Off => {
                 self.listening = Listening::On;
                 self.look(cx.now); // a release may have been published before
             }

@@ -129,6 +129,12 @@ impl Hold {
         self.acquisitions.iter().map(|one| one.unseen_since).min().flatten()
     }
 
+    /// `max_hold` ends it, or others go first if no caller has seen its notification by then.
+    fn due(&self, time_to_see: Duration) -> Moment {
+        let cap = self.cap();
+        self.unseen_since().map_or(cap, |since| cap.min(since + time_to_see))
+    }
+
     fn is_renewed(&self) -> bool {
         self.acquisitions.iter().any(|one| one.renewed)
     }
@@ -461,9 +467,7 @@ impl Holders {
             Holders::One(_, reentry) => reentry.due(),
             Holders::Readers(readers) => readers.calls.iter().map(|call| call.by).min(),
         };
-        let cap = self.holds().iter().map(Hold::cap).min();
-        let unseen = self.holds().iter().filter_map(Hold::unseen_since).min().map(|since| since + time_to_see);
-        [calls, cap, unseen].into_iter().flatten().min()
+        self.holds().iter().map(|hold| hold.due(time_to_see)).chain(calls).min()
     }
 }
 
@@ -729,14 +733,18 @@ impl Readers {
 
     fn expire(&mut self, server: &ServerHold, cx: &mut Cx<'_>) {
         let now = cx.now;
-        for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
-            self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, server, cx));
+        if self.holds.iter().any(|hold| hold.cap().min(hold.until(server)) <= now) {
+            for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
+                self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, server, cx));
+            }
+            for expired in self.holds.extract_if(.., |hold| hold.until(server) <= now) {
+                self.ended.extend(expired.lose(Loss::Expired, &mut self.calls, server, cx));
+            }
         }
-        for expired in self.holds.extract_if(.., |hold| hold.until(server) <= now) {
-            self.ended.extend(expired.lose(Loss::Expired, &mut self.calls, server, cx));
+        if !self.calls.is_empty() {
+            expire_calls(&mut self.calls, cx);
+            self.drop_unused(cx);
         }
-        expire_calls(&mut self.calls, cx);
-        self.drop_unused(cx);
     }
 
     pub(crate) fn take_ended(&mut self) -> Vec<LostHold> {

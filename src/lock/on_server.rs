@@ -155,9 +155,11 @@ impl OnServer {
                 if let Holders::One(hold, reentry) = holders {
                     reentry.send_count(hold, server, cx, numbers);
                 }
-                let lease = holders.is_renewed().then_some(cx.config.watchdog);
-                let is_lengthened = holders.is_lengthened(cx.config);
-                server.send_confirmation(cx, numbers, lease, is_lengthened);
+                if server.is_due(cx.now) {
+                    let lease = holders.is_renewed().then_some(cx.config.watchdog);
+                    let is_lengthened = holders.is_lengthened(cx.config);
+                    server.send_confirmation(cx, numbers, lease, is_lengthened);
+                }
             }
             OnServer::Resting(server, ..) => {
                 server.send_confirmation(cx, numbers, Some(cx.config.watchdog), false);

@@ -139,7 +139,7 @@ impl Waiting {
     }
 
     pub(crate) fn subscribed(&mut self, now: Moment) {
-        if matches!(self.listening, Listening::Requested(_)) {
+        if self.listening != Listening::Off {
             self.listening = Listening::On;
             self.look(now); // the message may have been published before
         }

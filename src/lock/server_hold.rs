@@ -322,7 +322,7 @@ impl ServerHold {
         lease: Option<Duration>,
         is_lengthened: bool,
     ) {
-        if self.planned().is_none_or(|at| at > cx.now) {
+        if !self.is_due(cx.now) {
             return;
         }
         let extension = self.extension.take();
@@ -401,6 +401,11 @@ impl ServerHold {
             Confirmation::PlannedFor(at) => Some(at.max(self.gathers_until)),
             Confirmation::UnderWay(_) => None,
         }
+    }
+
+    /// A confirmation is to be sent.
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        self.planned().is_some_and(|at| at <= now)
     }
 
     fn under_way(&self) -> Option<&SentConfirmation> {

@@ -254,7 +254,7 @@ pub(crate) enum Event {
     Refused(RequestId),
     /// A release was published.
     Message(Channel),
-    /// The subscription began.
+    /// The subscription began, perhaps once more. Messages may have been missed before.
     Subscribed(Channel),
     /// The subscription ended. The driver restores it.
     Unsubscribed(Channel),

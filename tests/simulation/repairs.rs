@@ -245,6 +245,30 @@ fn readers_do_not_use_up_the_wake_up_of_a_writer_whose_mark_keeps_them_out() {
     client.assert_told(1, Outcome::Acquired);
 }
 
+/// The driver learns that a subscription was lost when it has begun again. A message may have been missed between the two.
+#[test]
+fn a_subscription_that_begins_again_is_followed_by_a_request() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    for _ in 0..3 {
+        client.reply(Reply::Busy { left: Some(ms(20_000)), by: Mode::Exclusive, own: None });
+        assert!(client.requests.is_empty(), "{:?}", client.requests);
+        client.feed(Event::Subscribed(Channel::Name));
+    }
+    client.reply(GRANTED);
+    client.assert_told(1, Outcome::Acquired);
+
+    let mut client = Client::new(Kind::Fair);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    for _ in 0..3 {
+        client.reply(Reply::Queued { left: Some(ms(20_000)), place: 1, own: None });
+        assert!(client.requests.is_empty(), "{:?}", client.requests);
+        client.feed_subscribed();
+    }
+    client.reply(GRANTED);
+    client.assert_told(1, Outcome::Acquired);
+}
+
 /// Readers may pass a writer that has waited for a lease. It leaves while its request is under way: they do not pass the next one.
 #[test]
 fn readers_do_not_pass_a_writer_because_the_one_before_it_had_waited_for_long() {

@@ -32,7 +32,7 @@ return serve(function(k, a)
   end
   local left
   if free then
-    local first, till = call_next(queue, places, ARGV[a + 7], channel, id, false)
+    local first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
       local ends = redis.pcall('PEXPIRE', lock, lease)
@@ -44,7 +44,7 @@ return serve(function(k, a)
       redis.call('LREM', queue, 1, id)
       return 'granted ' .. wanted
     end
-    left = till - clock() + 1
+    left = turn + 1
   else
     left = redis.call('PTTL', lock)
   end
@@ -76,10 +76,11 @@ return serve(function(k, a)
     error(kept)
   end
   -- The keys of dead waiters expire. Not soon, because a JVM that joins later does not extend this time.
-  for _, key in ipairs({ queue, places }) do
-    if redis.call('PTTL', key) < stay + DAY - JVM then
-      redis.call('PEXPIRE', key, string.format('%.0f', stay + DAY))
-    end
+  -- Both keys get the same time, and the queue is the older one if only one is new.
+  local soon, time = stay + DAY - JVM, string.format('%.0f', stay + DAY)
+  if redis.call('PTTL', places) < soon or joins and redis.call('PTTL', queue) < soon then
+    redis.call('PEXPIRE', queue, time)
+    redis.call('PEXPIRE', places, time)
   end
   return string.format('queued %.0f %d ', left, place + 1) .. theirs
 end)

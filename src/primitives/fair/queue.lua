@@ -41,30 +41,28 @@ end
 -- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
 -- come. Passes over heads that did not come. `fresh` means that the lock has become free only now, so no head can be late; then a
 -- head whose place has expired also gets its turn, if it is subscribed.
--- Returns the waiter (nil: none), the time until which it has its turn, and the number of clients that received the message.
+-- Returns the waiter (nil: none), the ms that it has to come, and the number of clients that received the message.
 local function call_next(queue, places, command, channel, me, fresh)
   local now = clock()
   while true do
     local first = redis.call('LINDEX', queue, 0)
     if not first or first == me then
-      return first or nil, now, 0
+      return first or nil, 0, 0
     end
-    local till = tonumber(redis.call('ZSCORE', places, first) or 0)
-    local called = not fresh and till <= now + GRACE
-    if called and till > now then
-      return first, till, 0
+    local left = tonumber(redis.call('ZSCORE', places, first) or 0) - now
+    local called = not fresh and left <= GRACE
+    if called and left > 0 then
+      return first, left, 0
     end
     if not called then
       local heard = publish(command, channel .. ':' .. first)
       local listens = fresh and heard > 0
-      if till > now or listens then
-        local turn = listens and math.max(till, now + GRACE) or math.min(till, now + GRACE)
-        local lasts = redis.call('PTTL', places)
-        redis.call('ZREM', places, first) -- the server never refuses this for lack of memory, and then not the next one
-        redis.call('ZADD', places, string.format('%.0f', turn), first)
-        if lasts > 0 and redis.call('PTTL', places) < 0 then -- it was the only place: without it, the key was gone for a moment
-          redis.call('PEXPIRE', places, string.format('%.0f', lasts))
-        end
+      if left > 0 or listens then
+        -- A JVM that listens keeps the time that it has: another JVM would remove it at the end of its turn.
+        local turn = not listens and math.min(left, GRACE) or ours(first) and GRACE or math.max(left, GRACE)
+        -- The server never refuses ZREM for lack of memory, and after it not the other commands either. This one removes nothing.
+        redis.call('ZREM', places, '')
+        redis.call('ZADD', places, string.format('%.0f', now + turn), first)
         return first, turn, heard
       end
     end

@@ -10,8 +10,8 @@
 return serve(function(k, a)
   local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, wanted, command, channel = ARGV[a + 2], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
-  local function called(code, first, till, told)
-    return string.format('%s %d %.0f', code, told or 0, first and math.max(till - clock(), 1) or 0)
+  local function called(code, first, turn, told)
+    return string.format('%s %d %.0f', code, told, first and math.max(turn, 1) or 0)
   end
   local function told_head()
     local head = redis.call('LINDEX', queue, 0)
@@ -43,7 +43,7 @@ return serve(function(k, a)
     rests(lock, id, ARGV[a + 3])
     return 'released ' .. told .. ' 0'
   end
-  local first, till, told = call_next(queue, places, command, channel, nil, true)
+  local first, turn, told = call_next(queue, places, command, channel, nil, true)
   redis.call('DEL', lock)
-  return called('released', first, till, told)
+  return called('released', first, turn, told)
 end)

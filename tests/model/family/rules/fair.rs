@@ -104,7 +104,7 @@ impl Fair {
             if !is_called {
                 published.push(first.clone());
                 let heard = u64::from(self.listening.contains(&first));
-                if let Some(turn) = turn(till, fresh && heard > 0) {
+                if let Some(turn) = turn(&first, till, fresh && heard > 0) {
                     self.places.insert(first.clone(), turn);
                     return Called { first: Some(first), till: turn, heard, published };
                 }
@@ -243,9 +243,10 @@ impl Fair {
 }
 
 /// The turn of a notified waiter. One whose place has expired has a turn only if it listens.
-fn turn(till: i64, listens: bool) -> Option<i64> {
+fn turn(head: &FieldRef, till: i64, listens: bool) -> Option<i64> {
     match listens {
-        true => Some(till.max(GRACE)),
+        true if ours(head) => Some(GRACE),
+        true => Some(till.max(GRACE)), // another JVM would remove it at the end of its turn
         false => (till > 0).then_some(till.min(GRACE)),
     }
 }
