@@ -561,7 +561,7 @@ impl Inner {
                 fed.effects.slots.push(slot);
             }
             By::Client => {
-                if matches!(event, Event::Message(Channel::Place(_))) && self.lend(lock, (id, request), now, fed) {
+                if matches!(event, Event::Message(_)) && self.lend(lock, (id, request), now, fed) {
                     return;
                 }
                 let lane = if self.trouble.is_some() { Condition::InTrouble } else { Condition::Usual };
@@ -572,8 +572,8 @@ impl Inner {
 
     /// The waiter whose turn it is goes on with its own request, as with its first one. True if it is polled.
     fn lend(&mut self, lock: &NamedLock, (id, request): (RequestId, Request), now: Moment, fed: &mut Fed<'_>) -> bool {
-        let Request::Acquire { id: place, .. } = request else { return false };
-        let Some(waiter) = self.state.first_at(place) else { return false };
+        let Request::Acquire { id: hold, .. } = request else { return false };
+        let Some(waiter) = self.state.asks_for(hold) else { return false };
         let slot = Arc::new(Slot::new(id, request, from_machine(now), lock.work(request)));
         let waker = self.calls.lend(waiter, &slot);
         let is_lent = waker.is_some();

@@ -486,10 +486,13 @@ impl LockState {
         listening.is_some_and(|listening| listening != Listening::Off)
     }
 
-    /// The first waiter of the owner that has this place in the queue on the server.
-    pub(crate) fn first_at(&self, place: HoldId) -> Option<Ticket> {
-        let Wanted::Places(places) = &self.wanted else { return None };
-        self.queue.first_of(places.waiting(place)?.owner()).map(|(ticket, _)| ticket)
+    /// The waiter that a request for this id is sent for.
+    pub(crate) fn asks_for(&self, id: HoldId) -> Option<Ticket> {
+        let waiter = match &self.wanted {
+            Wanted::Places(places) => self.queue.first_of(places.waiting(id)?.owner()),
+            Wanted::One(_) => self.next_waiter(),
+        };
+        waiter.map(|(ticket, _)| ticket)
     }
 
     /// The place of this waiter in the queue on the server.

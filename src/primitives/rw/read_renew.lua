@@ -15,20 +15,31 @@ return serve(function(k, a)
   if left == -2 or redis.call('HEXISTS', lock, ARGV[a + 2]) == 0 then
     return 'gone'
   end
-  local lease, claim, all = ARGV[a + 3], ARGV[a + 5], redis.call('PTTL', lock)
+  local lease, claim, needed, all = ARGV[a + 3], ARGV[a + 5], ARGV[a + 7], redis.call('PTTL', lock)
   local mode = mode_now(lock) -- JVMs that wait to read cannot see by themselves that a writer which rests is over
+  local reads, holds = left, all -- the ms left on the two leases when this script has run
   if ARGV[a + 4] ~= '1' then
-    lives_for(lives, lease, claim)
-    lasts(lives, ARGV[a + 7])
+    local longer = tonumber(lease) > tonumber(needed) and lease or needed
+    reads = math.max(left, tonumber(longer))
+    if claim ~= '' then
+      redis.call('SET', lives, claim, 'PX', reads)
+    elseif reads > math.max(left, 0) then
+      redis.call('PEXPIRE', lives, longer)
+    end
   elseif redis.call('GET', lives) == claim then
+    reads = tonumber(lease)
     redis.call('PEXPIRE', lives, lease)
     if mode == 'read' and not foreign(lock) then
-      redis.call('PEXPIRE', lock, (longest_reader(lock)))
+      holds = longest_reader(lock)
+      redis.call('PEXPIRE', lock, holds)
     end
-  else
-    lasts(lives, lease)
+  elseif tonumber(lease) > left then
+    reads = tonumber(lease)
+    redis.call('PEXPIRE', lives, lease)
   end
-  lasts(lock, redis.call('PTTL', lives))
+  if reads > holds then
+    redis.call('PEXPIRE', lock, reads)
+  end
   -- Not one of KEYS: while a cluster moves the slot, a missing key would prevent the renewal.
   local waits = redis.pcall('GET', mark_of(lock))
   local lets_in = type(waits) == 'table' and 'unknown' or waits and writes(waits) and 'no' or 'yes'
