@@ -49,7 +49,8 @@ local function call_next(queue, places, command, channel, me, fresh)
     if not first or first == me then
       return first or nil, 0, 0
     end
-    local left = tonumber(redis.call('ZSCORE', places, first) or 0) - now
+    local score = redis.call('ZSCORE', places, first)
+    local left = tonumber(score or 0) - now
     local called = not fresh and left <= GRACE
     if called and left > 0 then
       return first, left, 0
@@ -63,6 +64,9 @@ local function call_next(queue, places, command, channel, me, fresh)
         -- The server never refuses ZREM for lack of memory, and after it not the other commands either. This one removes nothing.
         redis.call('ZREM', places, '')
         redis.call('ZADD', places, string.format('%.0f', now + turn), first)
+        if not score and redis.call('PTTL', places) < 0 then
+          redis.call('PEXPIRE', places, DAY) -- it had no place, and the key is new
+        end
         return first, turn, heard
       end
     end
