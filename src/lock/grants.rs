@@ -87,9 +87,12 @@ impl LockState {
             server.close();
         }
         lengthen(&mut server, waiter.terms, sent, cx);
-        let mut readers = Holders::readers();
+        let (mut readers, earlier) = (Holders::readers(), cx.actions.len());
         self.enter(first, waiter, &mut server, &mut readers, sent, cx);
         self.admit(&mut server, &mut readers, sent, cx);
+        if cx.has_notified_several(earlier) {
+            server.gather(cx);
+        }
         self.put(OnServer::Held(server, Holders::Readers(readers)));
     }
 

@@ -467,6 +467,11 @@ impl Cx<'_> {
     pub(crate) fn notify(&mut self, ticket: Ticket, outcome: Outcome) {
         self.actions.push(Action::Notify(ticket, outcome));
     }
+
+    /// The actions after `earlier` notify more than one caller.
+    pub(crate) fn has_notified_several(&self, earlier: usize) -> bool {
+        self.actions[earlier..].iter().filter(|action| matches!(action, Action::Notify(..))).nth(1).is_some()
+    }
 }
 
 /// Numbers for requests and holds of one name, each used once.

@@ -411,6 +411,27 @@ fn readers_that_enter_together_leave_together() {
     client.assert_told(3, Outcome::Confirmed);
 }
 
+/// The same for three readers that one request has admitted.
+#[test]
+fn readers_that_one_request_has_admitted_leave_together() {
+    let mut client = Client::new(Kind::ReadWrite);
+    for (ticket, owner) in [(1, A), (2, B), (3, C)] {
+        client.acquire(ticket, owner, READ, Limit::Forever);
+    }
+    client.reply(GRANTED);
+    for ticket in [1, 2, 3] {
+        client.assert_told(ticket, Outcome::Acquired);
+        client.feed(Event::Seen(t(ticket)));
+    }
+    client.unlock(2);
+    assert!(client.requests.is_empty(), "{:?}", client.requests);
+    client.unlock(3);
+    client.feed(Event::Yielded);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Confirmed);
+    client.assert_told(3, Outcome::Confirmed);
+}
+
 /// A runtime that is busy runs other tasks late. The confirmation waits for them for a millisecond.
 #[test]
 fn a_reader_does_not_wait_long_for_those_that_entered_with_it() {
