@@ -76,7 +76,7 @@ return serve(function(k, a)
     error(kept)
   end
   -- The keys of dead waiters expire. Not soon, because a JVM that joins later does not extend this time.
-  -- Both keys get the same time, and the queue is the older one if only one is new.
+  -- Both keys get the same time. The list is at least as old as the place of a waiter in it, so only a waiter that joins looks at both.
   local soon, time = stay + DAY - JVM, string.format('%.0f', stay + DAY)
   if redis.call('PTTL', places) < soon or joins and redis.call('PTTL', queue) < soon then
     redis.call('PEXPIRE', queue, time)

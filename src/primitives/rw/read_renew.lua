@@ -20,10 +20,11 @@ return serve(function(k, a)
   local reads, holds = left, all -- the ms left on the two leases when this script has run
   if ARGV[a + 4] ~= '1' then
     local longer = tonumber(lease) > tonumber(needed) and lease or needed
-    reads = math.max(left, tonumber(longer))
     if claim ~= '' then
+      reads = math.max(left, tonumber(longer))
       redis.call('SET', lives, claim, 'PX', reads)
-    elseif reads > math.max(left, 0) then
+    elseif tonumber(longer) > math.max(left, 0) then
+      reads = tonumber(longer)
       redis.call('PEXPIRE', lives, longer)
     end
   elseif redis.call('GET', lives) == claim then
