@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// One kind of lock. All scripts have one signature. The first key is the lock. The arguments are the id of the hold, a lease in ms, a
-/// hold count, one more argument that depends on the script, and the channel. The channel is an argument and not a key: while a cluster
+/// hold count, one more argument that depends on the script, and the channel; a script may omit the last of them. The channel is an argument and not a key: while a cluster
 /// moves a slot, it refuses calls that name both an existing and a missing key, and a channel never exists as a key.
 #[derive(Debug)]
 pub(crate) struct Kind {
@@ -40,6 +40,17 @@ pub(crate) struct Kind {
 pub(crate) struct KindScript {
     pub(crate) script: Script,
     keys: &'static [ExtraKey],
+    args: Args,
+}
+
+/// The arguments that a script gets. Each word of a request costs the client a thousand instructions, and a renewal is sent often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Args {
+    /// The id and the lease.
+    Lease,
+    /// All but the channel.
+    NoChannel,
+    All,
 }
 
 /// An additional key in the slot of the lock.
@@ -156,12 +167,22 @@ impl Rules {
 
 impl KindScript {
     pub(crate) const fn new(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
-        KindScript { script: Script::new(source), keys }
+        KindScript { script: Script::new(source), keys, args: Args::All }
+    }
+
+    /// A script that gets the id and the lease only.
+    pub(crate) const fn of_lease(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
+        KindScript { script: Script::new(source), keys, args: Args::Lease }
+    }
+
+    /// A script that gets no channel.
+    pub(crate) const fn without_channel(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
+        KindScript { script: Script::new(source), keys, args: Args::NoChannel }
     }
 
     /// A script that also reads keys of other holds, which it finds by itself.
     pub(crate) const fn of_other_holds(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
-        KindScript { script: Script::of_other_keys(source), keys }
+        KindScript { script: Script::of_other_keys(source), keys, args: Args::All }
     }
 }
 
@@ -192,7 +213,12 @@ impl Kind {
             ExtraKey::OfHold(suffix) if key.contains('{') => part.key(format_args!("{key}:{id}:{suffix}")),
             ExtraKey::OfHold(suffix) => part.key(format_args!("{{{key}}}:{id}:{suffix}")),
         });
-        keys.arg(id).arg(lease).arg(count).arg(more).arg(self.channel.of(key))
+        let words = keys.arg(id).arg(lease);
+        match script.args {
+            Args::Lease => words,
+            Args::NoChannel => words.arg(count).arg(more),
+            Args::All => words.arg(count).arg(more).arg(self.channel.of(key)),
+        }
     }
 
     /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).

@@ -46,9 +46,9 @@ impl Bare {
     async fn pair(&self, name: &str) -> Outcome<()> {
         let id = "6b1c7d3e-0000-4000-8000-000000000001:1";
         let (keys, channel) = (|| vec![name.to_owned()], format!("redisson_lock__channel:{{{name}}}"));
-        let words = |words: [&str; 6]| words.map(str::to_owned).into_iter().chain([channel.clone()]).collect();
-        self.acquire.call(keys(), words(["1", "1", id, "30000", "1", "first"])).await?;
-        self.release.call(keys(), words(["1", "1", id, "0", "0", "PUBLISH"])).await?;
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        self.acquire.call(keys(), words(&["1", "1", id, "30000", "1", "first"])).await?;
+        self.release.call(keys(), words(&["1", "1", id, "0", "0", "PUBLISH", &channel])).await?;
         Ok(())
     }
 }

@@ -214,7 +214,10 @@ impl Display for Field<'_> {
             let brace = u64::from(key.contains('{')) << 47;
             return write!(f, "{digits}{:012x}", hold.of_permits().0 | brace);
         }
-        write!(f, "{client}:{}{}", kind.rules.numbering.number(key, hold.0), kind.rules.suffix)
+        f.write_str(client)?;
+        f.write_str(":")?;
+        kind.rules.numbering.number(key, hold.0).fmt(f)?;
+        f.write_str(kind.rules.suffix)
     }
 }
 

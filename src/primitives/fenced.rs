@@ -18,10 +18,10 @@ const TOKEN: ExtraKey = ExtraKey::Prefixed("redisson_lock_token");
 /// Every grant is a request to the server, because the server counts the tokens.
 static FENCED: Kind = Kind {
     channel: LOCK_CHANNEL,
-    acquire: script!("lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua"; TOKEN),
+    acquire: script!(without_channel: "lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua"; TOKEN),
     release: script!("lock/rest.lua", "lock/release.lua"),
-    renew: script!("lock/holder.lua", "lock/renew.lua"),
-    hand_over: Some(script!("lock/move.lua", "fenced/token.lua", "fenced/hand_over.lua"; TOKEN)),
+    renew: script!(of_lease: "lock/renew.lua"),
+    hand_over: Some(script!(without_channel: "lock/move.lua", "fenced/token.lua", "fenced/hand_over.lua"; TOKEN)),
     inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),
     beside: None,

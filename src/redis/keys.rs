@@ -36,7 +36,9 @@ impl fmt::Display for ChannelOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name {
             ChannelName::Prefixed(prefix) => prefixed(prefix, self.key).fmt(f),
-            ChannelName::Wrapped(prefix) => write!(f, "{prefix}{{{}}}", self.key),
+            ChannelName::Wrapped(prefix) => {
+                [prefix, "{", self.key, "}"].into_iter().try_for_each(|word| f.write_str(word))
+            }
         }
     }
 }
@@ -54,8 +56,9 @@ struct Prefixed<'a> {
 
 impl fmt::Display for Prefixed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Prefixed { prefix, key } = self;
-        if key.contains('{') { write!(f, "{prefix}:{key}") } else { write!(f, "{prefix}:{{{key}}}") }
+        let (begins, ends) = if self.key.contains('{') { (":", "") } else { (":{", "}") };
+        // Each request has such names, and nested formats cost more than all else of it.
+        [self.prefix, begins, self.key, ends].into_iter().try_for_each(|word| f.write_str(word))
     }
 }
 

@@ -57,8 +57,10 @@ pub(crate) struct PartBuilder(Words);
 impl Part {
     /// Starts with the first key.
     pub(crate) fn of(key: &str) -> PartBuilder {
-        let words = Words { text: String::with_capacity(160), ends: SmallVec::new(), keys: 0 };
-        PartBuilder(words).key(format_args!("{key}"))
+        let mut words = Words { text: String::with_capacity(160), ends: SmallVec::new(), keys: 1 };
+        words.text.push_str(key);
+        words.end();
+        PartBuilder(words)
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -87,6 +89,10 @@ impl Words {
 
     fn push(&mut self, word: fmt::Arguments<'_>) {
         self.text.write_fmt(word).expect("a String takes everything");
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.ends.push(u32::try_from(self.text.len()).expect("names are shorter than 1 KiB"));
     }
 }

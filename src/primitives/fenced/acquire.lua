@@ -1,7 +1,7 @@
 -- Acquires the lock with a token greater than all earlier ones, or sets the hold count to the wanted count. Safe to run twice: the
 -- second run finds the count and the token already set. A nested acquisition has the token of the hold.
 -- KEYS   lock, token
--- ARGV   nonce, hold id, lease ms, wanted count, 'again' to re-enter an existing hold, else 'first'; channel
+-- ARGV   nonce, hold id, lease ms, wanted count, 'again' to re-enter an existing hold, else 'first'
 -- Reply  granted, token | lost: `again`, but there is no such hold | busy, ms left (-1: never expires), hold id
 --        conflict: not a lock
 return serve(function(k, a)

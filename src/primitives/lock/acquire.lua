@@ -1,6 +1,6 @@
 -- Acquires the lock, or sets the hold count to the wanted count. Safe to run twice: the second run finds the count already set.
 -- KEYS   lock
--- ARGV   nonce, hold id, lease ms, wanted count, 'again' to re-enter an existing hold, else 'first'; channel
+-- ARGV   nonce, hold id, lease ms, wanted count, 'again' to re-enter an existing hold, else 'first'
 -- Reply  granted, count | lost: `again`, but there is no such hold | busy, ms left (-1: never expires), hold id
 --        conflict: not a lock
 return serve(function(k, a)

@@ -2,7 +2,7 @@
 -- own, and its mark is removed. Publishes nothing. Does nothing while the holder also reads. Safe to run twice: the second run finds
 -- the new hold in place.
 -- KEYS   lock
--- ARGV   nonce, hold id, lease ms of the new hold, (unused), id of the new hold, channel
+-- ARGV   nonce, hold id, lease ms of the new hold, (unused), id of the new hold
 -- Reply  handed | handed before: the new hold was there already | gone: there is no such hold
 --        deeper, count: the hold has more than one acquisition, or its owner also reads; nothing changed
 return serve(function(k, a)
