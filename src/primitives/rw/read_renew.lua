@@ -9,6 +9,18 @@
 --        reader's own clock
 -- Reply  kept, ms that were left before, then whether a new reader could enter now: yes | no: a writer waits | unknown
 --        gone: there is no such hold, or its lease has expired
+
+-- False if another reader's expiry key has not arrived yet, while a cluster moves the slot. That reader must not look as if it had expired.
+-- EXISTS of two keys fails then, of one it would not.
+local function knows_all(lock)
+  for _, field in ipairs(redis.call('HKEYS', lock)) do
+    if field ~= 'mode' and type(redis.pcall('EXISTS', lock, lives_of(lock, field) .. 1)) == 'table' then
+      return false
+    end
+  end
+  return true
+end
+
 return serve(function(k, a)
   local lock, lives = KEYS[k + 1], KEYS[k + 2]
   local left = redis.call('PTTL', lives)
@@ -30,7 +42,7 @@ return serve(function(k, a)
   elseif redis.call('GET', lives) == claim then
     reads = tonumber(lease)
     redis.call('PEXPIRE', lives, lease)
-    if mode == 'read' and not foreign(lock) then
+    if mode == 'read' and not foreign(lock) and knows_all(lock) then
       holds = longest_reader(lock)
       redis.call('PEXPIRE', lock, holds)
     end
