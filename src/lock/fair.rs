@@ -9,7 +9,7 @@ use super::{
     requests::Failure,
     server_hold::{Granted, ServerHold},
     state::{Life, LockState, Wanted},
-    types::{Config, Cx, HoldId, Mode, Moment, Outcome, Owner, Reply, RequestId},
+    types::{Config, Cx, HoldId, Mode, Moment, Outcome, Owner, Reply, RequestId, earliest},
 };
 
 /// The longest sleep between two requests of a waiter. It is the cost of a lost message.
@@ -71,7 +71,7 @@ impl LockState {
     pub(super) fn places_due(&self, config: &Config) -> Option<Moment> {
         let Wanted::Places(places) = &self.wanted else { return None };
         let outage = places.silent().map(|(since, _)| since + config.outage_timeout);
-        [places.due(), outage].into_iter().flatten().min()
+        earliest([places.due(), outage])
     }
 
     // ---- requests ----

@@ -41,6 +41,14 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
+    pub(crate) fn last_key(&self) -> Option<K> {
+        match self {
+            Few::Empty => None,
+            Few::One(key, _) => Some(*key),
+            Few::Many(all) => all.last_key_value().map(|(key, _)| *key),
+        }
+    }
+
     pub(crate) fn first(&self) -> Option<(K, &V)> {
         match self {
             Few::Empty => None,

@@ -10,6 +10,7 @@ use super::{
     server_hold::ServerHold,
     types::{
         Action, Config, Cx, How, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket,
+        earliest,
     },
 };
 
@@ -276,9 +277,9 @@ impl Holders {
         self.holds().iter().any(|hold| hold.has(ticket))
     }
 
-    /// The number of owners that were lost before the others.
-    pub(crate) fn lost_count(&self) -> usize {
-        self.ended().len()
+    /// The number of owners with guards, also of those that were lost before the others.
+    pub(crate) fn guarded(&self) -> usize {
+        self.holds().iter().filter(|hold| !hold.acquisitions.is_empty()).count() + self.ended().len()
     }
 
     /// The same, also for a guard that was lost before the others.
@@ -384,10 +385,13 @@ impl Holders {
         }
     }
 
-    /// Callers that have not seen their notification for so long.
-    pub(crate) fn absent(&self, now: Moment, time: Duration) -> impl Iterator<Item = Ticket> {
-        let is_absent = move |hold: &&Hold| hold.unseen_since().is_some_and(|since| since + time <= now);
-        self.holds().iter().filter(is_absent).flat_map(Hold::tickets)
+    /// Adds the callers that have not seen their notification for so long.
+    pub(crate) fn add_absent(&self, now: Moment, time: Duration, absent: &mut Vec<Ticket>) {
+        for hold in self.holds() {
+            if hold.unseen_since().is_some_and(|since| since + time <= now) {
+                absent.extend(hold.tickets());
+            }
+        }
     }
 
     /// The time until which the whole id is certain, and the loss that ends it. `max_hold` of one reader does not end the others.
@@ -614,7 +618,7 @@ impl Rare<Reentry> {
         let request = self.counting.as_ref().and_then(|counting| counting.request.due());
         let waiters = self.counting.as_ref().and_then(|counting| counting.waiters.due());
         let calls = self.calls.iter().map(|call| call.by).min();
-        [request, waiters, calls, self.unlocked.due()].into_iter().flatten().min()
+        earliest([request, waiters, calls, self.unlocked.due()])
     }
 }
 

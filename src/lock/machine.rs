@@ -6,7 +6,7 @@ use super::{
     release::{HandOver, PendingRelease},
     requests::{ConfirmWaiter, Failure, PendingRequest},
     state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
-    types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, Terms},
+    types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, Terms, earliest},
 };
 
 impl LockState {
@@ -129,8 +129,8 @@ impl LockState {
     /// Others go first where callers do not look. Each time this leaves less time to the others, so it looks again.
     fn pass_over_absent(&mut self, cx: &mut Cx<'_>) {
         loop {
-            let (now, time) = (cx.now, self.time_to_see);
-            let absent: Vec<_> = self.held().flat_map(|(_, holders)| holders.absent(now, time)).collect();
+            let mut absent = Vec::new();
+            self.held().for_each(|(_, holders)| holders.add_absent(cx.now, self.time_to_see, &mut absent));
             if absent.is_empty() {
                 return;
             }
@@ -143,7 +143,7 @@ impl LockState {
         let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).chain(self.calm.due()).min();
         let queue = self.queue.due(self.silent_since(), config.outage_timeout);
         let places = self.places_due(config);
-        [on_server, self.spent_due(), self.attempt_due(Moment::FAR), places, queue].into_iter().flatten().min()
+        earliest([on_server, self.spent_due(), self.attempt_due(Moment::FAR), places, queue])
     }
 
     fn spent_due(&self) -> Option<Moment> {
@@ -309,7 +309,8 @@ impl LockState {
         if self.attempt_due(cx.now).is_none_or(|due| due > cx.now) {
             return;
         }
-        let Some((_, next)) = self.next_waiter() else { return };
+        let Some((ticket, next)) = self.next_waiter() else { return };
+        let last = self.queue.last().unwrap_or(ticket);
         let (owner, terms, mode, lease, how) =
             (next.owner, next.terms, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
         let Wanted::One(attempt) = &mut self.wanted else { return };
@@ -320,11 +321,11 @@ impl LockState {
             let request = PendingRequest::new(cx.now);
             let permits = terms.permits;
             let (only, woken) = (None, false);
-            let asking = Asking { id, only, mode, permits, lease, how, request, called, woken, mark, planned };
+            let asking = Asking { id, only, mode, permits, lease, how, request, last, called, woken, mark, planned };
             *attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = attempt {
-            (asking.lease, asking.how, asking.woken) = (lease, how, false);
+            (asking.lease, asking.how, asking.woken, asking.last) = (lease, how, false, last);
             asking.only = asking.only.or_else(|| matches!(how, How::Beside(_)).then_some(owner));
             let request = Request::Acquire { id: asking.id, mode, lease, count: 1, how };
             asking.request.send(cx, &mut self.numbers, request);

@@ -8,7 +8,7 @@ use super::{
     release::{HandOver, PendingRelease},
     requests::ConfirmWaiters,
     server_hold::ServerHold,
-    types::{Cx, Mode, Moment, Numbers, RequestId},
+    types::{Cx, Mode, Moment, Numbers, RequestId, earliest},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -174,11 +174,9 @@ impl OnServer {
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
             OnServer::Held(server, holders) => {
-                [server.due(), holders.due(time_to_see), Some(holders.expires(server))].into_iter().flatten().min()
+                earliest([server.due(), holders.due(time_to_see), Some(holders.expires(server))])
             }
-            OnServer::Resting(server, waiters, _) => {
-                [server.due(), waiters.due(), Some(server.until)].into_iter().flatten().min()
-            }
+            OnServer::Resting(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
             OnServer::HandingOver(hand_over) => hand_over.due(),
             OnServer::Lost(lost) => lost.server.as_ref().and_then(ServerHold::due_for_waiters),
             OnServer::Releasing(release) => release.due(),

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     few::Few,
     rare::{Rare, Usual},
-    types::{Cx, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Cx, Limit, Mode, Moment, Outcome, Owner, Terms, Ticket, earliest},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -294,9 +294,14 @@ impl WaitQueue {
         self.first_of(owner).map(|(_, first)| first.joined)
     }
 
-    /// A request that was sent at `sent` found the way open. Waiters that joined before pass.
-    pub(crate) fn pass(&mut self, sent: Moment, cx: &mut Cx<'_>) {
-        while self.first().is_some_and(|(_, first)| first.joined <= sent) {
+    /// The waiter that joined last.
+    pub(crate) fn last(&self) -> Option<Ticket> {
+        self.waiters.last_key()
+    }
+
+    /// A request found the way open. The waiters up to this one joined before it was sent, so they pass.
+    pub(crate) fn pass(&mut self, last: Ticket, cx: &mut Cx<'_>) {
+        while self.first().is_some_and(|(ticket, _)| ticket <= last) {
             self.end_first(cx, Outcome::Passed);
         }
     }
@@ -348,7 +353,7 @@ impl WaitQueue {
     pub(crate) fn due(&self, silent_since: Option<Moment>, timeout: Duration) -> Option<Moment> {
         let limit = self.limits.first().map(|((end, _), ())| end);
         let reply = self.for_reply.first().map(|((by, _), ())| by);
-        [limit, reply, self.outage_ends(silent_since, timeout)].into_iter().flatten().min()
+        earliest([limit, reply, self.outage_ends(silent_since, timeout)])
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     hold::Hold,
     requests::{ConfirmWaiters, Failure, PendingRequest},
     server_hold::{ServerHold, not_found},
-    types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId},
+    types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId, earliest},
 };
 
 /// A mark on the server lasts for this long.
@@ -213,7 +213,7 @@ impl PendingRelease {
 
     pub(crate) fn due(&self) -> Option<Moment> {
         let request = self.request.due().filter(|_| self.before == [None; 2]);
-        [request, self.waiters.due()].into_iter().flatten().min()
+        earliest([request, self.waiters.due()])
     }
 }
 
@@ -304,6 +304,6 @@ impl HandOver {
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {
-        [self.request.due(), self.waiters.due()].into_iter().flatten().min()
+        earliest([self.request.due(), self.waiters.due()])
     }
 }

@@ -91,7 +91,7 @@ impl LockState {
                 None => self.busy(&asking, sent, (left, by, own), cx),
             },
             Reply::Lost => self.writer_lost(how, cx),
-            Reply::Open => self.queue.pass(sent, cx),
+            Reply::Open => self.queue.pass(asking.last, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
         self.turn = self.turn_after(&asking, reply, cx);

@@ -6,7 +6,7 @@ use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, Failure},
     types::{
         Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Terms,
-        Token,
+        Token, earliest,
     },
 };
 
@@ -124,7 +124,7 @@ pub(crate) enum Confirmed {
 impl ServerHold {
     pub(crate) fn new(granted: Granted, cx: &Cx<'_>) -> ServerHold {
         let Granted { id, mode, token, request, sent, lease, in_doubt } = granted;
-        let every = lease.min(cx.config.watchdog).mul_f64(0.3).max(SHORTEST_PERIOD);
+        let every = part_of(lease.min(cx.config.watchdog)).max(SHORTEST_PERIOD);
         let mut server = ServerHold {
             id,
             sharing: (mode == Mode::Shared).then(|| Box::new(Sharing::new(sent, cx))),
@@ -281,7 +281,7 @@ impl ServerHold {
 
     /// The time of the next confirmation after one that was sent at `sent`, before other programs may have ended the lease.
     fn next_after(&self, sent: Moment) -> Moment {
-        let every = self.every.min(self.sure_until().since(sent).mul_f64(0.3)).max(SHORTEST_PERIOD);
+        let every = self.every.min(part_of(self.sure_until().since(sent))).max(SHORTEST_PERIOD);
         (sent + every).floor(every / 16)
     }
 
@@ -403,6 +403,11 @@ impl ServerHold {
         }
     }
 
+    /// The time of the next confirmation if the one under way finds the hold.
+    pub(crate) fn after_confirmation(&self) -> Option<Moment> {
+        self.under_way().map(|confirmation| self.next_after(confirmation.sent))
+    }
+
     /// A confirmation is to be sent.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         self.planned().is_some_and(|at| at <= now)
@@ -494,18 +499,18 @@ impl ServerHold {
 
     /// The next time at which this needs attention while it is held.
     pub(crate) fn due(&self) -> Option<Moment> {
-        [self.planned(), self.waiters_due()].into_iter().flatten().min()
+        earliest([self.planned(), self.waiters_due()])
     }
 
     /// The same for a lost hold.
     pub(crate) fn due_for_waiters(&self) -> Option<Moment> {
         let planned = self.planned().filter(|_| !self.waiting.is_empty());
-        [planned, self.waiters_due()].into_iter().flatten().min()
+        earliest([planned, self.waiters_due()])
     }
 
     fn waiters_due(&self) -> Option<Moment> {
         let confirming = self.under_way().and_then(|confirmation| confirmation.waiters.due());
-        [confirming, self.waiting.due()].into_iter().flatten().min()
+        earliest([confirming, self.waiting.due()])
     }
 
     // ---- its end ----
@@ -531,6 +536,11 @@ impl ServerHold {
 /// expired between their call and the request, so nobody can know.
 pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
     if until <= now { Outcome::Unconfirmed } else { Outcome::Lost(Loss::Removed) }
+}
+
+/// The part of a lease after which it is renewed.
+fn part_of(lease: Duration) -> Duration {
+    lease / 10 * 3
 }
 
 fn open(config: &Config) -> Duration {

@@ -13,7 +13,7 @@ use super::{
     rare::Rare,
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{Channel, Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Terms, Ticket, Token},
+    types::{Channel, Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Terms, Ticket, Token, earliest},
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
@@ -102,6 +102,8 @@ pub(super) struct Asking {
     /// Only this owner may acquire it: a try asked for a hold beside its exclusive one.
     pub(super) only: Option<Owner>,
     pub(super) request: PendingRequest,
+    /// The last waiter that had joined when the last try was sent.
+    pub(super) last: Ticket,
     /// The last try was sent because of a release.
     pub(super) called: bool,
     /// There may have been a release after the last try was sent.
@@ -377,7 +379,7 @@ impl LockState {
                 _ => None,
             })
         };
-        [asking.or_else(handing_over), self.unanswered_since].into_iter().flatten().min()
+        earliest([asking.or_else(handing_over), self.unanswered_since])
     }
 
     // ---- for the driver ----
@@ -412,17 +414,18 @@ impl LockState {
         all.flat_map(|(server, holders)| holders.each(server).map(|hold| ((server.id, server.mode()), hold)))
     }
 
-    /// The number of owners with guards of this mode, also of those that have lost the lock.
-    pub(crate) fn guarded(&self, mode: Mode) -> usize {
-        let of = |one: &OnServer| match one {
-            OnServer::Held(server, holders) if server.mode() == mode => {
-                holders.each(server).count() + holders.lost_count()
+    /// The number of owners with exclusive and with shared guards, also of those that have lost the lock.
+    pub(crate) fn guarded(&self) -> (usize, usize) {
+        let (mut exclusive, mut shared) = (0, self.calm.held_count());
+        let mut add = |mode, owners| *(if mode == Mode::Shared { &mut shared } else { &mut exclusive }) += owners;
+        for one in &self.on_server {
+            match one {
+                OnServer::Held(server, holders) => add(server.mode(), holders.guarded()),
+                OnServer::Lost(lost) => lost.holds.iter().for_each(|hold| add(hold.mode(), 1)),
+                OnServer::Resting(..) | OnServer::HandingOver(_) | OnServer::Releasing(_) => {}
             }
-            OnServer::Lost(lost) => lost.holds.iter().filter(|hold| hold.mode() == mode).count(),
-            _ => 0,
-        };
-        let calm = if mode == Mode::Shared { self.calm.held_count() } else { 0 };
-        self.on_server.iter().map(of).sum::<usize>() + calm
+        }
+        (exclusive, shared)
     }
 
     /// True if that owner has a hold of this mode, lost or not.
@@ -490,7 +493,8 @@ impl LockState {
     pub(crate) fn asks_for(&self, id: HoldId) -> Option<Ticket> {
         let waiter = match &self.wanted {
             Wanted::Places(places) => self.queue.first_of(places.waiting(id)?.owner()),
-            Wanted::One(_) => self.next_waiter(),
+            Wanted::One(Attempt::Asking(asking)) if asking.id == id => self.next_waiter(),
+            Wanted::One(_) => None, // a nested call
         };
         waiter.map(|(ticket, _)| ticket)
     }
@@ -530,6 +534,15 @@ impl LockState {
             Mode::Exclusive => self.queue.len() - self.queue.readers(),
             Mode::Shared => self.queue.readers(),
         }
+    }
+
+    /// The time of the next confirmation if the one under way finds the hold. The driver sets its timer for it at once, and not again when
+    /// the reply comes.
+    pub(crate) fn next_confirmation(&self) -> Option<Moment> {
+        self.on_server.iter().find_map(|one| match one {
+            OnServer::Held(server, _) => server.after_confirmation(),
+            _ => None,
+        })
     }
 
     /// Nothing is held, wanted or under way.

@@ -22,6 +22,15 @@ impl Moment {
     }
 }
 
+/// The first of the times that there are.
+pub(crate) fn earliest<T: Ord, const N: usize>(times: [Option<T>; N]) -> Option<T> {
+    let sooner = |first: Option<T>, time: Option<T>| match (first, time) {
+        (Some(first), Some(time)) => Some(first.min(time)),
+        (first, time) => first.or(time),
+    };
+    times.into_iter().fold(None, sooner)
+}
+
 impl Add<Duration> for Moment {
     type Output = Moment;
 

@@ -276,7 +276,7 @@ fn hold_permits(count: u64) {
     crowd.now = crowd.now + ms(9_500);
     let until = crowd.state.certain_until(Ticket(1), crowd.now).expect("held");
     replied_at_once(&mut crowd, &rules, Event::Due);
-    assert_eq!((crowd.state.guarded(Mode::Shared), crowd.state.holds().count()), (count as usize, count as usize));
+    assert_eq!((crowd.state.guarded().1, crowd.state.holds().count()), (count as usize, count as usize));
     for n in 1..=count {
         assert!(crowd.state.certain_until(Ticket(n), crowd.now).expect("held") > until, "renewed");
         replied_at_once(&mut crowd, &rules, Event::Unlock(Ticket(n)));
