@@ -126,17 +126,16 @@ impl Drop for Call {
         if matches!(ending, OnDrop::Ended) {
             return; // without the mutex
         }
-        // The call is dropped after the mutex is unlocked.
-        let ((call, notice), _) = lock.with(By::Client, |inner, fed| match ending {
+        let ((left, notice), _) = lock.with(By::Client, |inner, fed| match ending {
             OnDrop::Releases(token) => inner.calls.leave(ticket, token),
             OnDrop::GoesOn | OnDrop::Ended => (inner.calls.forget(ticket), None),
             OnDrop::Leaves => {
-                let call = inner.calls.forget(ticket);
+                let left = inner.calls.forget(ticket);
                 inner.handle(lock, Event::Dropped(ticket), fed);
-                (call, None)
+                (left, None)
             }
         });
-        leave(lock, call.map(|call| call.into_lent()).unwrap_or_default());
+        leave(lock, left.lent);
         notice.into_iter().for_each(Notice::give);
     }
 }

@@ -1,7 +1,6 @@
 //! The calls about one name that wait for a result.
 
 use std::{
-    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::Waker,
@@ -9,7 +8,10 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::slot::{Slot, Slots};
+use super::{
+    lent::LentRequests,
+    slot::{Slot, Slots},
+};
 use crate::{
     events::AcquiredBy,
     lock::{Few, HoldId, Mode, Moment, Outcome, Ticket, Token},
@@ -31,21 +33,15 @@ pub(super) struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
-    /// Requests that the caller is to poll, until it takes them.
-    lent: Slots,
 }
 
 impl PendingCall {
     fn new(caller: Caller, since: Moment) -> PendingCall {
-        PendingCall { caller, since, result: None, lent: Slots::new() }
+        PendingCall { caller, since, result: None }
     }
 
-    fn into_ended(self) -> Option<EndedCall> {
-        Some(EndedCall { result: self.result?, since: self.since, lent: self.lent, acquired: None })
-    }
-
-    pub(super) fn into_lent(self) -> Slots {
-        self.lent
+    fn into_ended(self, lent: Slots) -> Option<EndedCall> {
+        Some(EndedCall { result: self.result?, since: self.since, lent, acquired: None })
     }
 }
 
@@ -125,7 +121,19 @@ impl Notice {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Calls(Few<Ticket, Box<PendingCall>>);
+pub(super) struct Calls {
+    pending: Few<Ticket, Box<PendingCall>>,
+    /// Requests that their callers are to poll.
+    pub(super) lent: LentRequests,
+}
+
+/// What a call leaves that ends before it has looked. Drop it after the mutex is unlocked.
+#[derive(Debug, Default)]
+#[must_use = "a task of the client goes on with the requests"]
+pub(super) struct LeftCall {
+    _waker: Option<Box<PendingCall>>,
+    pub(super) lent: Slots,
+}
 
 impl Calls {
     pub(super) fn begin(&mut self, ticket: Ticket, since: Moment) {
@@ -133,7 +141,7 @@ impl Calls {
     }
 
     fn insert(&mut self, ticket: Ticket, call: PendingCall) {
-        self.0.insert(ticket, Box::new(call));
+        self.pending.insert(ticket, Box::new(call));
     }
 
     /// The guard with this ticket was dropped. Its token is cancelled if the lock was lost before.
@@ -144,9 +152,10 @@ impl Calls {
     /// The result, if there is one. Else the waker is kept. The waker that it replaces must be dropped after the mutex is unlocked: it can be
     /// the last that keeps a task, and with it a guard.
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
-        let Some(call) = self.0.get_mut(ticket) else { return Polled::pending(None) };
+        let Some(call) = self.pending.get_mut(ticket) else { return Polled::pending(None) };
         if call.result.is_some() {
-            let ended = self.0.remove(ticket).and_then(|call| call.into_ended());
+            let lent = self.lent.take_of(ticket);
+            let ended = self.pending.remove(ticket).and_then(|call| call.into_ended(lent));
             return ended.map_or(Polled::pending(None), Polled::Ended);
         }
         let replaced = match &mut call.caller {
@@ -154,18 +163,18 @@ impl Calls {
             Caller::Polled(before) => before.replace(waker.clone()),
             Caller::Left(_) => None,
         };
-        Polled::Pending { replaced, lent: mem::take(&mut call.lent) }
+        Polled::Pending { replaced, lent: self.lent.take_of(ticket) }
     }
 
     /// Keeps the waker of a call that has just begun. False if it has a result already.
     pub(super) fn wait(&mut self, ticket: Ticket, waker: &Waker) -> bool {
-        let call = self.0.get_mut(ticket).filter(|call| call.result.is_none());
+        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none());
         call.map(|call| call.caller = Caller::Polled(Some(waker.clone()))).is_some()
     }
 
     /// This caller is about to look, so it need not be woken. Drop the waker after the mutex is unlocked.
     pub(super) fn take_waker(&mut self, ticket: Ticket) -> Option<Waker> {
-        match &mut self.0.get_mut(ticket)?.caller {
+        match &mut self.pending.get_mut(ticket)?.caller {
             Caller::Polled(waker) => waker.take(),
             Caller::Left(_) => None,
         }
@@ -173,39 +182,33 @@ impl Calls {
 
     /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller.
     pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
-        let call = self.0.get_mut(ticket).filter(|call| call.result.is_none())?;
+        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none())?;
         let Caller::Polled(waker) = &call.caller else { return None };
         let waker = waker.clone()?;
-        call.lent.push(Arc::clone(slot));
+        self.lent.push(ticket, Arc::clone(slot));
         Some(waker)
     }
 
     /// The caller has dropped its future. The token of its guard is cancelled if the result is, or will be, that the lock was lost.
-    /// Drop the call after the mutex is unlocked.
-    pub(super) fn leave(
-        &mut self,
-        ticket: Ticket,
-        token: CancellationToken,
-    ) -> (Option<Box<PendingCall>>, Option<Notice>) {
-        let Some(call) = self.0.remove(ticket) else { return (None, None) };
+    pub(super) fn leave(&mut self, ticket: Ticket, token: CancellationToken) -> (LeftCall, Option<Notice>) {
+        let Some(call) = self.pending.remove(ticket) else { return (LeftCall::default(), None) };
         self.begin_left(ticket, token, call.since);
         let notice = call.result.clone().and_then(|result| self.end(ticket, result));
-        (Some(call), notice)
+        (LeftCall { _waker: Some(call), lent: self.lent.take_of(ticket) }, notice)
     }
 
-    /// Drop what it returns after the mutex is unlocked.
-    pub(super) fn forget(&mut self, ticket: Ticket) -> Option<Box<PendingCall>> {
-        self.0.remove(ticket)
+    pub(super) fn forget(&mut self, ticket: Ticket) -> LeftCall {
+        LeftCall { _waker: self.pending.remove(ticket), lent: self.lent.take_of(ticket) }
     }
 
     /// The call has ended.
     pub(super) fn end(&mut self, ticket: Ticket, result: CallResult) -> Option<Notice> {
-        let call = self.0.get_mut(ticket)?;
+        let call = self.pending.get_mut(ticket)?;
         if let Caller::Polled(waker) = &mut call.caller {
             call.result = Some(result);
             return waker.take().map(Notice::Wake);
         }
-        match self.0.remove(ticket)?.caller {
+        match self.pending.remove(ticket)?.caller {
             Caller::Left(token) if matches!(result.outcome, Outcome::Lost(_)) => Some(Notice::Cancel(token)),
             Caller::Left(_) | Caller::Polled(_) => None,
         }
@@ -217,6 +220,6 @@ impl Calls {
             Caller::Polled(waker) => waker.take().map(Notice::Wake),
             Caller::Left(_) => None,
         };
-        self.0.values_mut().filter_map(waker).collect()
+        self.pending.values_mut().filter_map(waker).collect()
     }
 }

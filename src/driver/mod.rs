@@ -13,6 +13,7 @@ mod channels;
 mod explore;
 mod held;
 mod lanes;
+mod lent;
 mod named;
 mod notes;
 mod renewals;

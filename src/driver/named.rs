@@ -32,7 +32,7 @@ use crate::{
     kind::{Kind, Waits},
     lock::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
-        RequestId, Ticket,
+        RequestId, Ticket, earliest,
     },
     redis::{Fault, Listener, Subscription, source},
     sync::{std, tokio},
@@ -90,6 +90,8 @@ pub(super) struct Inner {
 
 /// A request that a task of the client is to send.
 pub(super) type UnsentRequest = (RequestId, Request, Condition);
+/// Most events need one at most.
+pub(super) type Unsent = SmallVec<[UnsentRequest; 1]>;
 
 /// A request that got a reply, or has failed, and the event that this is.
 struct EndedRequest<'a> {
@@ -104,7 +106,7 @@ struct EndedRequest<'a> {
 struct Effects {
     notices: SmallVec<[Notice; 2]>,
     /// Requests that a task of the client sends.
-    sends: Vec<UnsentRequest>,
+    sends: Unsent,
     /// Requests that the caller polls.
     slots: Slots,
     notes: SmallVec<[Note; 3]>,
@@ -253,7 +255,7 @@ impl NamedLock {
     }
 
     /// The time has come for which the timer was set. Returns the renewals that are to be sent.
-    pub(super) fn due(&self, key: TimerKey) -> Vec<UnsentRequest> {
+    pub(super) fn due(&self, key: TimerKey) -> Unsent {
         let mut effects = Effects::default();
         let unpolled = self.locked(By::Client, &mut effects, |inner, fed| {
             inner.timer.take_if(|timer| *timer == key);
@@ -261,8 +263,9 @@ impl NamedLock {
             inner.handle(self, Event::Due, fed);
             unpolled
         });
-        let is_renewal = |unsent: &mut UnsentRequest| matches!(unsent.1, Request::Renew { .. });
-        let renewals = effects.sends.extract_if(.., is_renewal).collect();
+        let is_renewal = |unsent: &UnsentRequest| matches!(unsent.1, Request::Renew { .. });
+        let (renewals, others) = mem::take(&mut effects.sends).into_iter().partition(is_renewal);
+        effects.sends = others;
         self.carry_out(effects);
         unpolled.into_iter().for_each(|slot| self.carry(&slot));
         renewals
@@ -504,7 +507,9 @@ impl Inner {
         self.forget_slot(id);
         self.note(replied);
         fed.request = Some(*request);
-        fed.effects.notes.extend(reply_note(&event, request));
+        if let Some(note) = reply_note(&event, request) {
+            fed.effects.notes.push(note);
+        }
         self.handle(lock, event, fed);
         self.note_position(&event, request);
     }
@@ -519,8 +524,10 @@ impl Inner {
             self.act(lock, action, &event, now, fed);
         }
         self.count(fed);
-        fed.effects.notes.extend(self.report(lock, now));
-        self.arm(lock, &config);
+        if let Some(note) = self.report(lock, now) {
+            fed.effects.notes.push(note);
+        }
+        self.arm(lock, now, &config);
         fed.effects.forgets |= self.forget_if_unused(lock, now);
     }
 
@@ -688,11 +695,11 @@ impl Inner {
             return;
         }
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let of =
-            |mode| ModeGauges { holds: small(self.state.guarded(mode)), waiting: small(self.state.waiting_of(mode)) };
+        let of = |holds, mode| ModeGauges { holds: small(holds), waiting: small(self.state.waiting_of(mode)) };
+        let (exclusive, shared) = self.state.guarded();
         let now = NameGauges {
-            exclusive: of(Mode::Exclusive),
-            shared: of(Mode::Shared),
+            exclusive: of(exclusive, Mode::Exclusive),
+            shared: of(shared, Mode::Shared),
             releasing: small(self.state.releasing()),
         };
         let before = mem::replace(&mut self.gauges, now);
@@ -703,15 +710,17 @@ impl Inner {
 
     // ---- time ----
 
-    fn arm(&mut self, lock: &NamedLock, config: &crate::lock::Config) {
+    fn arm(&mut self, lock: &NamedLock, now: Moment, config: &crate::lock::Config) {
         if self.is_forgotten {
             return; // nothing is left to do, and the timer would keep it
         }
-        let due = self.state.due(config).map(from_machine);
-        let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
+        let due = self.state.due(config);
+        let soon = self.state.next_confirmation().filter(|at| *at > now);
+        let unpolled = earliest([self.slots.first().map(|slot| unpolled_at(slot.sent)), self.calls.lent.due()]);
         let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
-        let report = self.reporter.due(self.state.first_waiter(), lock.driver.config.slow_wait).map(from_machine);
-        let Some(at) = [due, unpolled, remembered, report].into_iter().flatten().min() else { return };
+        let report = self.reporter.due(self.state.first_waiter(), lock.driver.config.slow_wait);
+        let of_machine = earliest([due, soon, report]).map(from_machine);
+        let Some(at) = earliest([of_machine, unpolled, remembered]) else { return };
         if self.timer.is_some_and(|(set, _)| set <= at) {
             return;
         }
@@ -723,8 +732,11 @@ impl Inner {
     /// Removes the requests that nobody has polled for too long.
     fn take_unpolled(&mut self) -> Slots {
         let now = clock::Moment::now();
-        let unpolled = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
-        self.slots.drain(..unpolled).collect()
+        let mut unpolled = self.calls.lent.take_untaken(now);
+        unpolled.iter().for_each(|slot| self.forget_slot(slot.id));
+        let old = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
+        unpolled.extend(self.slots.drain(..old));
+        unpolled
     }
 
     /// True if the name was forgotten. [`notify_forgotten`](Shared::notify_forgotten) follows after the mutex is unlocked.

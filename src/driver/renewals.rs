@@ -1,7 +1,7 @@
 //! Sends the renewals that are due at one moment. Thousands of held locks need a few tasks for that, not thousands: a task for each renewal
 //! costs as much as the renewal.
 
-use std::{collections::HashMap, pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
@@ -17,12 +17,22 @@ const TOGETHER: usize = 64;
 
 /// By connection: one that does not reply must not delay the others.
 #[derive(Default)]
-pub(super) struct DueRenewals(HashMap<(usize, Condition), Vec<SentRequest>>);
+pub(super) struct DueRenewals(Vec<((usize, Condition), Vec<SentRequest>)>);
 
 impl DueRenewals {
     pub(super) fn add(&mut self, lock: &Arc<NamedLock>, (id, request, condition): UnsentRequest) {
         let renewal = SentRequest::new(Arc::clone(lock), id, request);
-        self.0.entry((lock.connection(), condition)).or_default().push(renewal);
+        self.of((lock.connection(), condition)).push(renewal);
+    }
+
+    /// There are few connections.
+    fn of(&mut self, of: (usize, Condition)) -> &mut Vec<SentRequest> {
+        let known = self.0.iter().position(|(known, _)| *known == of);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((of, Vec::new()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
     }
 
     pub(super) fn send(self, driver: &Arc<Driver>) {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Builder, Client, Error, Guard, Owner};
+use leasehold::{Builder, Client, Error, Guard, Lock, Owner};
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::support::{
@@ -66,6 +66,29 @@ async fn goes_to_the_next(server: &Server, client: &Client, held: Guard) {
     let (taken, _) = within("the turn of the one who was away", ms(3_000), kept).await;
     taken.expect("free").unlock().await.expect("ours");
     assert!(!server.exists("x"));
+}
+
+/// Releases by a busy client are messages for a waiter that is not polled. If its requests came late, the busy client would always have
+/// the lock again, and the waiter behind it would never get a turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_client_leaves_a_turn_to_the_waiter_behind_one_that_is_not_polled() {
+    let server = Server::start();
+    let (busy, away) = (plain(&server).await, plain(&server).await);
+    let turn = async |lock: Lock| loop {
+        let guard = lock.lock().await.expect("granted");
+        sleep(ms(30)).await;
+        guard.unlock().await.expect("ours");
+    };
+    let tasks: Vec<_> =
+        (0..4).map(|_| busy.lock("x").owner(&Owner::new())).map(|lock| tokio::spawn(turn(lock))).collect();
+    let lock = away.lock("x").owner(&Owner::new());
+    let mut kept = pin!(lock.lock());
+    until("the others to have it", ms(2_000), || busy.stats().now.holds == 1).await;
+    poll_until("it to wait", kept.as_mut(), || away.stats().now.waiting == 1 && away.stats().total.refused >= 2).await;
+    let behind = waiter(&away).await;
+    let (taken, _) = within("a turn", ms(6_000), behind).await;
+    taken.expect("no panic").expect("granted").unlock().await.expect("ours");
+    tasks.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test]
