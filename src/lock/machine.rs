@@ -309,10 +309,10 @@ impl LockState {
         if self.attempt_due(cx.now).is_none_or(|due| due > cx.now) {
             return;
         }
-        let Some((ticket, next)) = self.next_waiter() else { return };
-        let last = self.queue.last().unwrap_or(ticket);
+        let Some((_, next)) = self.next_waiter() else { return };
         let (owner, terms, mode, lease, how) =
             (next.owner, next.terms, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
+        let last = self.queue.last().filter(|_| how == How::Look);
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
             let Idle { look_at: planned, mark, called, .. } = *idle;

@@ -300,8 +300,8 @@ impl WaitQueue {
     }
 
     /// A request found the way open. The waiters up to this one joined before it was sent, so they pass.
-    pub(crate) fn pass(&mut self, last: Ticket, cx: &mut Cx<'_>) {
-        while self.first().is_some_and(|(ticket, _)| ticket <= last) {
+    pub(crate) fn pass(&mut self, last: Option<Ticket>, cx: &mut Cx<'_>) {
+        while self.first().is_some_and(|(ticket, _)| Some(ticket) <= last) {
             self.end_first(cx, Outcome::Passed);
         }
     }
