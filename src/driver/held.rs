@@ -33,12 +33,18 @@ use crate::{
 pub(crate) struct HeldLock {
     shared: HeldTicket,
     owner: Owner,
-    id: OnceLock<Box<str>>,
     hold: HoldId,
     mode: Mode,
     fence: Option<u64>,
     stage: Stage,
-    watch: OnceLock<Box<Watch>>,
+    extras: OnceLock<Box<Extras>>,
+}
+
+/// What most guards are never asked for.
+#[derive(Debug, Default)]
+struct Extras {
+    id: OnceLock<Box<str>>,
+    watch: OnceLock<Watch>,
 }
 
 /// What futures need that may outlive the guard.
@@ -185,7 +191,7 @@ impl HeldLock {
     ) -> HeldLock {
         let shared = HeldTicket { lock, ticket };
         let fence = token.map(|Token(token)| token);
-        HeldLock { shared, owner, id: OnceLock::new(), hold, mode, fence, stage: Stage::Held, watch: OnceLock::new() }
+        HeldLock { shared, owner, hold, mode, fence, stage: Stage::Held, extras: OnceLock::new() }
     }
 
     /// Another acquisition, with so many permits of this one.
@@ -220,16 +226,24 @@ impl HeldLock {
     #[cfg(feature = "blocking")]
     pub(crate) fn watch(&self) -> impl Future<Output = Lost> + Send + 'static {
         let token = self.lost_token();
-        let reason = Arc::clone(&self.watch.get_or_init(Box::default).reason);
+        let reason = Arc::clone(&self.extras().watch.get_or_init(Watch::default).reason);
         async move {
             token.cancelled().await;
             reason.get().copied().unwrap_or(Lost::Removed) // a release whose result is unknown cancels it, too
         }
     }
 
+    fn extras(&self) -> &Extras {
+        self.extras.get_or_init(Box::default)
+    }
+
+    fn watched(&self) -> Option<&Watch> {
+        self.extras.get()?.watch.get()
+    }
+
     /// Cancelled when it is lost. A task on the caller's runtime watches the clock.
     pub(crate) fn lost_token(&self) -> CancellationToken {
-        let watch = self.watch.get_or_init(Box::default);
+        let watch = self.extras().watch.get_or_init(Watch::default);
         if let Some(reason) = self.loss() {
             watch.cancel(reason);
         } else {
@@ -263,7 +277,7 @@ impl HeldLock {
     }
 
     pub(crate) fn id(&self) -> &str {
-        self.id.get_or_init(|| self.lock().field(self.hold, self.mode))
+        self.extras().id.get_or_init(|| self.lock().field(self.hold, self.mode))
     }
 
     pub(crate) fn owner(&self) -> &Owner {
@@ -322,7 +336,7 @@ impl HeldLock {
         };
         let released = self.end(begun).await;
         if let Err(error) = &released {
-            self.watch.get().inspect(|watch| watch.cancel(error.loss().unwrap_or(Lost::Removed)));
+            self.watched().inspect(|watch| watch.cancel(error.loss().unwrap_or(Lost::Removed)));
         }
         self.release(); // if it was lost before
         released
@@ -330,10 +344,10 @@ impl HeldLock {
 
     fn begin_unlock(&mut self, waker: &Waker) -> Result<Call> {
         let ticket = self.shared.ticket;
-        let on_drop = self.watch.get().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
+        let on_drop = self.watched().map_or(OnDrop::GoesOn, |watch| OnDrop::Releases(watch.token.clone()));
         let call = self.begin((self.about().releasing(), on_drop), waker, |_| (ticket, Event::Unlock(ticket)))?;
         self.stage = Stage::Released; // it goes on in the background
-        self.watch.get().inspect(|watch| watch.stop());
+        self.watched().inspect(|watch| watch.stop());
         Ok(call)
     }
 
@@ -391,8 +405,8 @@ impl HeldLock {
     fn release(&mut self) {
         if self.stage == Stage::Held {
             self.stage = Stage::Released;
-            self.watch.get().inspect(|watch| watch.stop());
-            let token = self.watch.get().map(|watch| watch.token.clone());
+            self.watched().inspect(|watch| watch.stop());
+            let token = self.watched().map(|watch| watch.token.clone());
             self.lock().drop_guard(self.shared.ticket, token);
         }
     }

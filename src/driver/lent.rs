@@ -13,7 +13,9 @@ const UNTAKEN: Duration = Duration::from_millis(1);
 
 /// In the order in which they were lent. Most names have none, so an empty list takes little memory.
 #[derive(Debug, Default)]
-pub(super) struct LentRequests(Option<Box<SmallVec<[(Ticket, Arc<Slot>); 2]>>>);
+pub(super) struct LentRequests(Option<Box<Lent>>);
+
+type Lent = SmallVec<[(Ticket, Arc<Slot>); 2]>;
 
 impl LentRequests {
     pub(super) fn push(&mut self, waiter: Ticket, slot: Arc<Slot>) {
@@ -37,7 +39,7 @@ impl LentRequests {
 
     fn take_if(&mut self, is_meant: impl Fn(&(Ticket, Arc<Slot>)) -> bool) -> Slots {
         let Some(lent) = self.0.take() else { return Slots::new() };
-        let (taken, left): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) = (*lent).into_iter().partition(is_meant);
+        let (taken, left): (Lent, Lent) = (*lent).into_iter().partition(is_meant);
         self.0 = (!left.is_empty()).then(|| Box::new(left));
         taken.into_iter().map(|(_, slot)| slot).collect()
     }

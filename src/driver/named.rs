@@ -78,14 +78,20 @@ pub(super) struct Inner {
     channels: NameChannels,
     /// The last attempt for a new hold: its id, and why it was sent.
     attempt: Option<(HoldId, AcquiredBy)>,
-    /// The last reason for which a request has failed.
-    trouble: Option<Box<Cause>>,
-    /// The holder that the server named last.
-    holder: Option<Box<str>>,
+    said: Option<Box<Said>>,
     reporter: Reporter,
     gauges: NameGauges,
     /// It is no longer in the client's map, and a caller that finds it makes a new one.
     is_forgotten: bool,
+}
+
+/// What the server said last. Of most names that nobody else wants, it says nothing worth keeping.
+#[derive(Default)]
+struct Said {
+    /// The reason for which the last request has failed.
+    trouble: Option<Cause>,
+    /// The holder that it named last.
+    holder: Option<Box<str>>,
 }
 
 /// A request that a task of the client is to send.
@@ -130,8 +136,7 @@ impl NamedLock {
             timer: None,
             channels: NameChannels::default(),
             attempt: None,
-            trouble: None,
-            holder: None,
+            said: None,
             reporter: Reporter::default(),
             gauges: NameGauges::default(),
             is_forgotten: false,
@@ -571,7 +576,7 @@ impl Inner {
                 if matches!(event, Event::Message(_)) && self.lend(lock, (id, request), now, fed) {
                     return;
                 }
-                let lane = if self.trouble.is_some() { Condition::InTrouble } else { Condition::Usual };
+                let lane = if self.trouble().is_some() { Condition::InTrouble } else { Condition::Usual };
                 fed.effects.sends.push((id, request, lane));
             }
         }
@@ -647,23 +652,32 @@ impl Inner {
             _ if outcome == Outcome::Unavailable && self.state.is_behind_own_release() => {
                 Some(Box::new(Cause::OwnRelease))
             }
-            _ => self.trouble.clone().filter(|_| is_explained),
+            _ => self.trouble().filter(|_| is_explained).cloned().map(Box::new),
         };
         CallResult { outcome, way, cause }
     }
 
+    fn trouble(&self) -> Option<&Cause> {
+        self.said.as_ref()?.trouble.as_ref()
+    }
+
     /// Keeps what explains later errors.
     fn note(&mut self, replied: Replied) {
-        match replied {
-            Replied::Reply(Reply::Conflict, _) => self.trouble = Some(Box::new(Cause::Fault(Fault::Conflict))),
-            Replied::Reply(_, holder) => {
-                self.trouble = None;
-                if holder.is_some() {
-                    self.holder = holder;
-                }
-            }
-            Replied::TooFewReplicas(got) => self.trouble = Some(Box::new(Cause::Replicas(got))),
-            Replied::Failed(fault) => self.trouble = Some(Box::new(Cause::Fault(fault))),
+        let cause = match replied {
+            Replied::Reply(Reply::Conflict, _) => Cause::Fault(Fault::Conflict),
+            Replied::Reply(_, holder) => return self.note_reply(holder),
+            Replied::TooFewReplicas(got) => Cause::Replicas(got),
+            Replied::Failed(fault) => Cause::Fault(fault),
+        };
+        self.said.get_or_insert_default().trouble = Some(cause);
+    }
+
+    fn note_reply(&mut self, holder: Option<Box<str>>) {
+        if let Some(said) = &mut self.said {
+            said.trouble = None;
+        }
+        if holder.is_some() {
+            self.said.get_or_insert_default().holder = holder;
         }
     }
 
@@ -686,7 +700,7 @@ impl Inner {
     pub(super) fn holder_now(&self, lock: &NamedLock) -> (Option<Box<str>>, bool) {
         match self.state.holds().next() {
             Some(((hold, mode), _)) => (Some(lock.field(hold, mode)), true),
-            None => (self.holder.clone(), false),
+            None => (self.said.as_ref().and_then(|said| said.holder.clone()), false),
         }
     }
 

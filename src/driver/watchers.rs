@@ -11,9 +11,13 @@ use std::{
 use super::calls::Notice;
 use crate::sync::std;
 
-/// Most names have none, and need no memory for them.
+/// Most names never have one, and need no memory for them.
 #[derive(Debug, Default)]
-pub(super) struct Watchers {
+pub(super) struct Watchers(Option<Box<Wakers>>);
+
+#[derive(Debug, Default)]
+struct Wakers {
+    /// The number of the last watcher. One that was woken keeps its number, so no other may have it later.
     last: u64,
     /// By what they wait for: thousands may wait for other guards of the same name.
     wakers: BTreeMap<(u64, u64), Waker>,
@@ -22,27 +26,30 @@ pub(super) struct Watchers {
 impl Watchers {
     /// Wakes it once. Drop the waker that it replaces after the mutex is unlocked: it can be the last that keeps a task, and with it a guard.
     pub(super) fn keep(&mut self, of: u64, key: &mut Option<(u64, u64)>, waker: &Waker) -> Option<Waker> {
+        let all = self.0.get_or_insert_default();
         let key = *key.get_or_insert_with(|| {
-            self.last += 1;
-            (of, self.last)
+            all.last += 1;
+            (of, all.last)
         });
-        self.wakers.insert(key, waker.clone())
+        all.wakers.insert(key, waker.clone())
     }
 
     /// Drop what it returns after the mutex is unlocked.
     pub(super) fn remove(&mut self, key: Option<(u64, u64)>) -> Option<Waker> {
-        self.wakers.remove(&key?)
+        self.0.as_mut()?.wakers.remove(&key?)
     }
 
     /// Give these notices after the mutex is unlocked. All watchers look, and those that still wait are kept again.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Notice> + use<> {
-        mem::take(&mut self.wakers).into_values().map(Notice::Wake)
+        let all = self.0.as_mut().map(|all| mem::take(&mut all.wakers)).unwrap_or_default();
+        all.into_values().map(Notice::Wake)
     }
 
     /// The same of those that wait for this.
     pub(super) fn take_of(&mut self, of: u64) -> Vec<Notice> {
-        let keys: Vec<_> = self.wakers.range((of, 0)..=(of, u64::MAX)).map(|(key, _)| *key).collect();
-        keys.into_iter().filter_map(|key| self.remove(Some(key))).map(Notice::Wake).collect()
+        let Some(all) = &mut self.0 else { return Vec::new() };
+        let keys: Vec<_> = all.wakers.range((of, 0)..=(of, u64::MAX)).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| all.wakers.remove(&key)).map(Notice::Wake).collect()
     }
 }
 

@@ -28,8 +28,8 @@ pub(crate) struct Hold {
     lengthened: bool,
     /// A caller has seen that it acquired the lock. Statistics leave out other holds.
     shown: bool,
-    /// The call that acquired it. Later ones are nested.
-    first: Option<Ticket>,
+    /// A call has acquired it. Later ones are nested.
+    acquired: bool,
     acquisitions: SmallVec<[Acquisition; 1]>,
 }
 
@@ -40,6 +40,8 @@ struct Acquisition {
     share: u32,
     /// The client renews its lease.
     renewed: bool,
+    /// Its owner held the lock already.
+    nested: bool,
     /// `max_hold` ends it then.
     cap: Moment,
     /// The time of the notification, if the caller has not seen it.
@@ -59,7 +61,7 @@ pub(crate) struct NestedCall {
 
 impl Hold {
     pub(crate) fn new(owner: Owner, mode: Mode, since: Moment) -> Hold {
-        Hold { owner, mode, since, lengthened: false, shown: false, first: None, acquisitions: SmallVec::new() }
+        Hold { owner, mode, since, lengthened: false, shown: false, acquired: false, acquisitions: SmallVec::new() }
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.
@@ -72,8 +74,8 @@ impl Hold {
     ) {
         let cap = terms.cap(sent);
         let (share, renewed) = (u32::from(terms.permits.max(1)), terms.lease.is_none());
-        self.acquisitions.push(Acquisition { ticket, share, renewed, cap, unseen_since: Some(cx.now) });
-        self.first.get_or_insert(ticket);
+        let nested = mem::replace(&mut self.acquired, true);
+        self.acquisitions.push(Acquisition { ticket, share, renewed, nested, cap, unseen_since: Some(cx.now) });
         self.lengthened |= terms.requested_lease(cx.config) > cx.config.watchdog;
         server.keep_until(terms.min_hold.map(Duration::from), cx.now);
         cx.notify(ticket, Outcome::Acquired);
@@ -92,7 +94,7 @@ impl Hold {
     fn split(&mut self, guard: Ticket, (ticket, share): (Ticket, u32)) {
         let parts = self.acquisitions.iter_mut().find(|one| one.ticket == guard).map(|one| {
             one.share -= share;
-            Acquisition { ticket, share, ..*one }
+            Acquisition { ticket, share, nested: true, ..*one }
         });
         self.acquisitions.extend(parts);
     }
@@ -350,7 +352,8 @@ impl Holders {
 
     /// True if the owner of this guard held the lock already.
     pub(crate) fn is_nested(&self, guard: Ticket) -> bool {
-        self.holds().iter().any(|hold| hold.has(guard) && hold.first != Some(guard))
+        let mut guards = self.holds().iter().flat_map(|hold| &hold.acquisitions);
+        guards.any(|one| one.ticket == guard && one.nested)
     }
 
     /// The guards.

@@ -5,8 +5,8 @@ use std::{mem, time::Duration};
 use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, Failure},
     types::{
-        Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Terms,
-        Token, earliest,
+        Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Nanos, Numbers, Outcome, Reply, Request, RequestId,
+        Terms, Token, earliest,
     },
 };
 
@@ -47,12 +47,12 @@ pub(crate) struct ServerHold {
     /// not change it later.
     clean: bool,
     /// The time between two confirmations.
-    every: Duration,
+    every: Nanos,
     confirmation: Confirmation,
     /// Callers that the next confirmation notifies.
     waiting: ConfirmWaiters,
     /// The next confirmation requests at least this lease.
-    extension: Option<Duration>,
+    extension: Option<Nanos>,
     /// A request about the count is under way.
     counting: Option<RequestId>,
     /// The client sends no confirmation before that, unless the other tasks have run.
@@ -95,7 +95,7 @@ struct SentConfirmation {
     sent: Moment,
     lease: Option<Duration>,
     /// The part of it that is not the usual one.
-    extension: Option<Duration>,
+    extension: Option<Nanos>,
     claim: Claim,
     waiters: ConfirmWaiters,
 }
@@ -137,7 +137,7 @@ impl ServerHold {
             bound: cx.gone_by(lease),
             not_before: Moment::ZERO,
             clean: !in_doubt,
-            every,
+            every: every.into(),
             confirmation: Confirmation::PlannedFor(Moment::FAR),
             waiting: ConfirmWaiters::default(),
             extension: None,
@@ -207,8 +207,8 @@ impl ServerHold {
     /// True if the lease is long enough for the next holder, and neither longer nor about to be made longer.
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
         let requested = match &self.confirmation {
-            Confirmation::UnderWay(confirmation) => confirmation.lease.max(self.extension),
-            Confirmation::PlannedFor(_) => self.extension,
+            Confirmation::UnderWay(confirmation) => confirmation.lease.max(self.extension.map(Duration::from)),
+            Confirmation::PlannedFor(_) => self.extension.map(Duration::from),
         };
         let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
         is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.ends.since(now))
@@ -281,7 +281,7 @@ impl ServerHold {
 
     /// The time of the next confirmation after one that was sent at `sent`, before other programs may have ended the lease.
     fn next_after(&self, sent: Moment) -> Moment {
-        let every = self.every.min(part_of(self.sure_until().since(sent))).max(SHORTEST_PERIOD);
+        let every = Duration::from(self.every).min(part_of(self.sure_until().since(sent))).max(SHORTEST_PERIOD);
         (sent + every).floor(every / 16)
     }
 
@@ -305,7 +305,7 @@ impl ServerHold {
     }
 
     pub(crate) fn extend(&mut self, lease: Option<Duration>) {
-        self.extension = self.extension.max(lease);
+        self.extension = self.extension.max(lease.map(Nanos::of));
     }
 
     pub(crate) fn confirm_now(&mut self, now: Moment) {
@@ -326,7 +326,7 @@ impl ServerHold {
             return;
         }
         let extension = self.extension.take();
-        let (lease, claim) = self.claimed(lease.max(extension), is_lengthened, cx);
+        let (lease, claim) = self.claimed(lease.max(extension.map(Duration::from)), is_lengthened, cx);
         let request = numbers.request();
         self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
@@ -459,7 +459,7 @@ impl ServerHold {
             self.extension = None;
         }
         let is_urgent = failure == Failure::Unknown && !self.waiting.is_empty();
-        let pause = if is_urgent { Duration::from_millis(10) } else { self.every / 10 };
+        let pause = if is_urgent { Duration::from_millis(10) } else { Duration::from(self.every) / 10 };
         self.confirmation = Confirmation::PlannedFor(cx.now + pause);
     }
 
