@@ -24,7 +24,7 @@ fn files(kind: Kind, script: &str) -> Vec<String> {
         (Kind::Fenced, "acquire") => own("fenced", &["lock/holder", "fenced/token"]),
         (Kind::Fenced, "hand_over") => own("fenced", &["lock/move", "fenced/token"]),
         (Kind::Read, _) => vec!["rw/rwlock".to_owned(), format!("rw/read_{script}")],
-        (Kind::Write, "renew") => vec!["lock/renew".to_owned()],
+        (Kind::Plain | Kind::Fenced | Kind::Write, "renew") => vec!["lock/renew".to_owned()],
         (Kind::Write, "hand_over") => vec!["lock/move".to_owned(), "rw/write_hand_over".to_owned()],
         (Kind::Write, _) => vec!["rw/rwlock".to_owned(), format!("rw/write_{script}")],
         (Kind::Fair, "acquire") => own("fair", &["lock/holder", "fair/queue"]),

@@ -91,6 +91,7 @@ pub(crate) fn script(server: &Server, name: &str) -> Which {
     let before: &[&str] = match name {
         "hand_over" => &["move"],
         "release" => &["rest"],
+        "renew" => &[],
         "force_unlock" => &["forced", "ends"],
         "inspect" => &["holder", "ends"],
         _ => &["holder"],
