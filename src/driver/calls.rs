@@ -180,11 +180,12 @@ impl Calls {
         }
     }
 
-    /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller.
+    /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller. One that was woken and has
+    /// not polled since is lent nothing.
     pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
         let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none())?;
-        let Caller::Polled(waker) = &call.caller else { return None };
-        let waker = waker.clone()?;
+        let Caller::Polled(waker) = &mut call.caller else { return None };
+        let waker = waker.take()?;
         self.lent.push(ticket, Arc::clone(slot));
         Some(waker)
     }

@@ -585,6 +585,9 @@ impl Inner {
     /// The waiter whose turn it is goes on with its own request, as with its first one. True if it is polled.
     fn lend(&mut self, lock: &NamedLock, (id, request): (RequestId, Request), now: Moment, fed: &mut Fed<'_>) -> bool {
         let Request::Acquire { id: hold, .. } = request else { return false };
+        if lock.kind.rules.waits == Waits::ToKeep {
+            return false; // a release by a caller leaves others no time, so its client asks again within a round trip
+        }
         let Some(waiter) = self.state.asks_for(hold) else { return false };
         let slot = Arc::new(Slot::new(id, request, from_machine(now), lock.work(request)));
         let waker = self.calls.lend(waiter, &slot);
@@ -826,7 +829,9 @@ fn unpolled_at(sent: clock::Moment) -> clock::Moment {
 fn reply_note(event: &Event, request: &Request) -> Option<Note> {
     match event {
         Event::Replied(_, Reply::Busy { .. } | Reply::Queued { .. }) => Some(Note::Refused(mode_of(request))),
-        Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => {
+        Event::Replied(_, Reply::Kept { .. } | Reply::StillClaimed { .. })
+            if matches!(request, Request::Renew { .. }) =>
+        {
             Some(Note::Renewed(mode_of(request)))
         }
         _ => None,

@@ -255,7 +255,8 @@ fn looked(code: Code) -> Reply {
 /// Of a shared hold, the reply has the time that was left, and whether the lock would be granted to another reader.
 fn kept(answer: &Answer) -> Reply {
     let [left, admits] = answer.words().unwrap_or_default();
-    Reply::Kept { admits: admits == "yes", left: left.parse().ok().map(Duration::from_millis) }
+    let left = left.parse().ok().map(Duration::from_millis);
+    if admits == "later" { Reply::StillClaimed { left } } else { Reply::Kept { admits: admits == "yes", left } }
 }
 
 fn queued(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replied {

@@ -155,8 +155,8 @@ impl LockState {
             return;
         }
         match self.writer() {
-            Some((_, owner)) => self.queue.refuse(cx.now, Mode::Shared, Some(owner), cx),
-            None if self.held().next().is_some() => self.queue.refuse(cx.now, Mode::Exclusive, None, cx),
+            Some((_, owner)) => self.queue.refuse(Ticket::LAST, Mode::Shared, Some(owner), cx),
+            None if self.held().next().is_some() => self.queue.refuse(Ticket::LAST, Mode::Exclusive, None, cx),
             None => {}
         }
     }

@@ -312,7 +312,7 @@ impl LockState {
         let Some((_, next)) = self.next_waiter() else { return };
         let (owner, terms, mode, lease, how) =
             (next.owner, next.terms, next.mode(), next.terms.requested_lease(cx.config), self.how(next, cx));
-        let last = self.queue.last().filter(|_| how == How::Look);
+        let last = self.queue.last();
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
             let Idle { look_at: planned, mark, called, .. } = *idle;

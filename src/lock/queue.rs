@@ -235,35 +235,34 @@ impl WaitQueue {
         !self.for_reply.is_empty()
     }
 
-    /// A request that was sent at `sent` found the lock held against this mode. Waiters that joined before and wait for the next reply
+    /// The lock is held against this mode, by a request before which the waiters up to `last` had joined. Those that wait for the next reply
     /// only get `Busy`. A reader may enter beside readers, but not before an earlier writer. `except` may enter beside its own hold.
-    pub(crate) fn refuse(&mut self, sent: Moment, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
+    pub(crate) fn refuse(&mut self, last: Ticket, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
         if self.for_reply.is_empty() {
             return;
         }
-        self.refuse_mode(sent, Mode::Exclusive, except, cx);
+        self.refuse_mode(last, Mode::Exclusive, except, cx);
         let keeps_readers_out = |first: &Waiter| first.mode() == Mode::Exclusive && !first.lets_readers_pass(cx);
         let has_writer_first = self.first().is_some_and(|(_, first)| keeps_readers_out(first));
         if mode == Mode::Shared || has_writer_first {
-            self.refuse_mode(sent, Mode::Shared, except, cx);
+            self.refuse_mode(last, Mode::Shared, except, cx);
         }
     }
 
-    fn refuse_mode(&mut self, sent: Moment, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
-        let is_refused =
-            |waiter: &Waiter| waiter.joined <= sent && waiter.mode() == mode && Some(waiter.owner) != except;
+    fn refuse_mode(&mut self, last: Ticket, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {
+        let is_refused = |waiter: &Waiter| waiter.mode() == mode && Some(waiter.owner) != except;
         let refused = self.for_reply.iter().map(|((_, ticket), ())| ticket);
-        let refused: Vec<_> = refused.filter(|ticket| is_refused(self.waiter(*ticket))).collect();
+        let refused: Vec<_> = refused.filter(|ticket| *ticket <= last && is_refused(self.waiter(*ticket))).collect();
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }
 
-    /// A request that was sent at `sent` found a latch shut. It may have been opened since. So a waiter whose limit ended after that gets no
-    /// `Busy`. It needs another reply, and has as much time for that.
-    pub(crate) fn shut(&mut self, sent: Moment, cx: &mut Cx<'_>) {
+    /// A request that was sent at `sent` found a latch shut, when the waiters up to `last` had joined. It may have been opened since. So a
+    /// waiter that joined later, or whose limit ended later, gets no `Busy`. It needs another reply, and has as much time for that.
+    pub(crate) fn shut(&mut self, last: Ticket, sent: Moment, cx: &mut Cx<'_>) {
         let by = cx.now + cx.config.last_reply(self.waiters.len());
         let tickets = self.for_reply.iter().map(|((_, ticket), ())| ticket);
         let (again, refused): (Vec<_>, Vec<_>) =
-            tickets.partition(|ticket| self.waiter(*ticket).limit.needs_reply_after(sent));
+            tickets.partition(|ticket| *ticket > last || self.waiter(*ticket).limit.needs_reply_after(sent));
         again.into_iter().for_each(|ticket| self.wait_until(ticket, by));
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }
@@ -294,14 +293,14 @@ impl WaitQueue {
         self.first_of(owner).map(|(_, first)| first.joined)
     }
 
-    /// The waiter that joined last.
-    pub(crate) fn last(&self) -> Option<Ticket> {
-        self.waiters.last_key()
+    /// The waiter that joined last. Without waiters, each is later.
+    pub(crate) fn last(&self) -> Ticket {
+        self.waiters.last_key().unwrap_or(Ticket(0))
     }
 
     /// A request found the way open. The waiters up to this one joined before it was sent, so they pass.
-    pub(crate) fn pass(&mut self, last: Option<Ticket>, cx: &mut Cx<'_>) {
-        while self.first().is_some_and(|(ticket, _)| Some(ticket) <= last) {
+    pub(crate) fn pass(&mut self, last: Ticket, cx: &mut Cx<'_>) {
+        while self.first().is_some_and(|(ticket, _)| ticket <= last) {
             self.end_first(cx, Outcome::Passed);
         }
     }

@@ -120,8 +120,10 @@ impl LockState {
         }
         self.count_beaten(asking, cx);
         match self.turn {
-            Turn::AllPass => self.queue.shut(sent, cx),
-            _ => self.queue.refuse(sent, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx),
+            Turn::AllPass => self.queue.shut(asking.last, sent, cx),
+            _ => {
+                self.queue.refuse(asking.last, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx)
+            }
         }
         let mark = mark_after(asking, by);
         let latest = match self.turn {

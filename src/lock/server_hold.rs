@@ -425,13 +425,17 @@ impl ServerHold {
         let Confirmation::UnderWay(confirmation) = &mut self.confirmation else { return Confirmed::Gone };
         let SentConfirmation { request, sent, lease, claim, .. } = **confirmation;
         let mut waiters = mem::take(&mut confirmation.waiters);
-        let Reply::Kept { admits, left } = reply else {
-            self.confirmation = Confirmation::PlannedFor(Moment::FAR);
-            waiters.append(mem::take(&mut self.waiting));
-            self.waiting = waiters;
-            return Confirmed::Gone;
+        let (admits, left, is_withdrawn) = match reply {
+            Reply::Kept { admits, left } => (admits, left, true),
+            Reply::StillClaimed { left } => (false, left, false),
+            _ => {
+                self.confirmation = Confirmation::PlannedFor(Moment::FAR);
+                waiters.append(mem::take(&mut self.waiting));
+                self.waiting = waiters;
+                return Confirmed::Gone;
+            }
         };
-        if let (Claim::Withdraws(number), Some(sharing)) = (claim, &mut self.sharing) {
+        if let (Claim::Withdraws(number), Some(sharing), true) = (claim, &mut self.sharing, is_withdrawn) {
             sharing.withdrawn = number;
         }
         self.note_left(left, sent, cx);

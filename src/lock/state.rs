@@ -102,8 +102,8 @@ pub(super) struct Asking {
     /// Only this owner may acquire it: a try asked for a hold beside its exclusive one.
     pub(super) only: Option<Owner>,
     pub(super) request: PendingRequest,
-    /// At a latch: the last waiter that had joined when the last try was sent.
-    pub(super) last: Option<Ticket>,
+    /// The last waiter that had joined when the last try was sent. The reply says nothing to later ones, even at the same moment.
+    pub(super) last: Ticket,
     /// The last try was sent because of a release.
     pub(super) called: bool,
     /// There may have been a release after the last try was sent.

@@ -71,6 +71,11 @@ impl From<Nanos> for Duration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(pub(crate) u64);
 
+impl Ticket {
+    /// No call has a later one.
+    pub(crate) const LAST: Ticket = Ticket(u64::MAX);
+}
+
 /// One request that was sent. A retry has a new id, so the late reply to an earlier try is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestId(pub(crate) u64);
@@ -410,6 +415,10 @@ pub(crate) enum Reply {
         /// The lock would be granted to further readers.
         admits: bool,
         /// The time that was left of the lease of a shared hold, before this renewal.
+        left: Option<Duration>,
+    },
+    /// As `Kept`, and the claim on a longer lease was not withdrawn.
+    StillClaimed {
         left: Option<Duration>,
     },
     Handed(Option<Token>),

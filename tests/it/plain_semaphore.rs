@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
-    ms, plain, poll_and_drop, poll_once,
+    ms, plain, poll_and_drop, poll_once, poll_until,
     proxy::{Fault, Mode, Proxy, Rule, Way, Which},
     until, with_rights, within,
 };
@@ -807,4 +807,30 @@ async fn it_outlives_its_master() {
     sentinels.heir_of(master).await;
     within("the release", ms(25_000), x.release(1)).await.0.expect("answered");
     got(waiting, ms(10_000)).await;
+}
+
+/// A busy client acquires its permit again at once. The waiters of another client get theirs all the same, whether or not the first of them is
+/// polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_client_leaves_a_permit_to_those_behind_a_waiter_that_is_not_polled() {
+    let server = Server::start();
+    let (busy, away) = (plain(&server).await, plain(&server).await);
+    let permits = semaphore(&busy, 1).await;
+    let turns = tokio::spawn(async move {
+        loop {
+            permits.acquire(1).await.expect("granted");
+            tokio::time::sleep(ms(50)).await;
+            permits.release(1).await.expect("released");
+        }
+    });
+    until("it to be busy", SOON, || server.ask::<String>(&["GET", "x"]) == "0").await;
+    let waits = away.plain_semaphore("x");
+    let mut kept = pin!(waits.acquire(1));
+    let refused = || away.stats().total.refused >= 2;
+    poll_until("it to wait", kept.as_mut(), refused).await;
+    for _ in 0..3 {
+        within("a permit", ms(4_000), waits.acquire(1)).await.0.expect("granted");
+        waits.release(1).await.expect("released");
+    }
+    turns.abort();
 }

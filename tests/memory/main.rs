@@ -10,6 +10,7 @@ mod beside;
 mod commands;
 mod faults;
 mod plain_semaphore;
+mod same_moment;
 mod semaphore;
 mod several;
 mod storms;

@@ -8,6 +8,7 @@
 -- ARGV   nonce, hold id, lease ms or 0, 1 to withdraw the claim else 0, claim or '', channel, ms left on the lease by the
 --        reader's own clock
 -- Reply  kept, ms that were left before, then whether a new reader could enter now: yes | no: a writer waits | unknown
+--        kept, ms left, later: the claim cannot be withdrawn yet, because the slot moves
 --        gone: there is no such hold, or its lease has expired
 
 -- False if another reader's expiry key has not arrived yet, while a cluster moves the slot. That reader must not look as if it had expired.
@@ -30,6 +31,7 @@ return serve(function(k, a)
   local lease, claim, needed, all = ARGV[a + 3], ARGV[a + 5], ARGV[a + 7], redis.call('PTTL', lock)
   local mode = mode_now(lock) -- JVMs that wait to read cannot see by themselves that a writer which rests is over
   local reads, holds = left, all -- the ms left on the two leases when this script has run
+  local later = false
   if ARGV[a + 4] ~= '1' then
     local longer = tonumber(lease) > tonumber(needed) and lease or needed
     if claim ~= '' then
@@ -39,22 +41,26 @@ return serve(function(k, a)
       reads = tonumber(longer)
       redis.call('PEXPIRE', lives, longer)
     end
-  elseif redis.call('GET', lives) == claim then
-    reads = tonumber(lease)
-    redis.call('PEXPIRE', lives, lease)
-    if mode == 'read' and not foreign(lock) and knows_all(lock) then
-      holds = longest_reader(lock)
-      redis.call('PEXPIRE', lock, holds)
+  else
+    local claimed = redis.call('GET', lives) == claim
+    later = claimed and not knows_all(lock)
+    if claimed and not later then
+      reads = tonumber(lease)
+      redis.call('PEXPIRE', lives, lease)
+      if mode == 'read' and not foreign(lock) then
+        holds = longest_reader(lock)
+        redis.call('PEXPIRE', lock, holds)
+      end
+    elseif tonumber(lease) > left then
+      reads = tonumber(lease)
+      redis.call('PEXPIRE', lives, lease)
     end
-  elseif tonumber(lease) > left then
-    reads = tonumber(lease)
-    redis.call('PEXPIRE', lives, lease)
   end
   if reads > holds then
     redis.call('PEXPIRE', lock, reads)
   end
   -- Not one of KEYS: while a cluster moves the slot, a missing key would prevent the renewal.
   local waits = redis.pcall('GET', mark_of(lock))
-  local lets_in = type(waits) == 'table' and 'unknown' or waits and writes(waits) and 'no' or 'yes'
+  local lets_in = later and 'later' or type(waits) == 'table' and 'unknown' or waits and writes(waits) and 'no' or 'yes'
   return string.format('kept %.0f ', all == -1 and left or math.min(left, all)) .. lets_in
 end)
