@@ -194,10 +194,11 @@ const MACHINE: [&str; 19] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 16] = [
+const DRIVER: [&str; 17] = [
     "translate",
     "wire",
     "slot",
+    "lent",
     "notes",
     "calls",
     "lanes",
