@@ -9,7 +9,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    lent::LentRequests,
+    lent::{LentRequests, are_late},
     slot::{Slot, Slots},
 };
 use crate::{
@@ -33,11 +33,13 @@ pub(super) struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
+    /// It took a lent request too late, so it gets no other.
+    is_slow: bool,
 }
 
 impl PendingCall {
     fn new(caller: Caller, since: Moment) -> PendingCall {
-        PendingCall { caller, since, result: None }
+        PendingCall { caller, since, result: None, is_slow: false }
     }
 
     fn into_ended(self, lent: Slots) -> Option<EndedCall> {
@@ -124,7 +126,7 @@ impl Notice {
 pub(super) struct Calls {
     pending: Few<Ticket, Box<PendingCall>>,
     /// Requests that their callers are to poll.
-    pub(super) lent: LentRequests,
+    lent: LentRequests,
 }
 
 /// What a call leaves that ends before it has looked. Drop it after the mutex is unlocked.
@@ -153,8 +155,8 @@ impl Calls {
     /// the last that keeps a task, and with it a guard.
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
         let Some(call) = self.pending.get_mut(ticket) else { return Polled::pending(None) };
+        let lent = self.lent.take_of(ticket);
         if call.result.is_some() {
-            let lent = self.lent.take_of(ticket);
             let ended = self.pending.remove(ticket).and_then(|call| call.into_ended(lent));
             return ended.map_or(Polled::pending(None), Polled::Ended);
         }
@@ -163,7 +165,8 @@ impl Calls {
             Caller::Polled(before) => before.replace(waker.clone()),
             Caller::Left(_) => None,
         };
-        Polled::Pending { replaced, lent: self.lent.take_of(ticket) }
+        call.is_slow |= are_late(&lent);
+        Polled::Pending { replaced, lent }
     }
 
     /// Keeps the waker of a call that has just begun. False if it has a result already.
@@ -181,9 +184,9 @@ impl Calls {
     }
 
     /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller. One that was woken and has
-    /// not polled since is lent nothing.
+    /// not polled since, or was slow, is lent nothing: a busy client would acquire the lock again before each of its requests.
     pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
-        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none())?;
+        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none() && !call.is_slow)?;
         let Caller::Polled(waker) = &mut call.caller else { return None };
         let waker = waker.take()?;
         self.lent.push(ticket, Arc::clone(slot));

@@ -733,7 +733,7 @@ impl Inner {
         }
         let due = self.state.due(config);
         let soon = self.state.next_confirmation().filter(|at| *at > now);
-        let unpolled = earliest([self.slots.first().map(|slot| unpolled_at(slot.sent)), self.calls.lent.due()]);
+        let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
         let remembered = (self.state.is_quiet()).then(|| clock::Moment::now() + REMEMBERED);
         let report = self.reporter.due(self.state.first_waiter(), lock.driver.config.slow_wait);
         let of_machine = earliest([due, soon, report]).map(from_machine);
@@ -749,11 +749,8 @@ impl Inner {
     /// Removes the requests that nobody has polled for too long.
     fn take_unpolled(&mut self) -> Slots {
         let now = clock::Moment::now();
-        let mut unpolled = self.calls.lent.take_untaken(now);
-        unpolled.iter().for_each(|slot| self.forget_slot(slot.id));
-        let old = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
-        unpolled.extend(self.slots.drain(..old));
-        unpolled
+        let unpolled = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
+        self.slots.drain(..unpolled).collect()
     }
 
     /// True if the name was forgotten. [`notify_forgotten`](Shared::notify_forgotten) follows after the mutex is unlocked.
