@@ -129,7 +129,7 @@ pub(super) struct Calls {
     lent: LentRequests,
 }
 
-/// What a call leaves that ends before it has looked. Drop it after the mutex is unlocked.
+/// The rest of a call that ended before its caller looked. Drop it after the mutex is unlocked.
 #[derive(Debug, Default)]
 #[must_use = "a task of the client goes on with the requests"]
 pub(super) struct LeftCall {

@@ -40,7 +40,7 @@ pub(crate) struct HeldLock {
     extras: OnceLock<Box<Extras>>,
 }
 
-/// What most guards are never asked for.
+/// Parts of a guard that most callers never use.
 #[derive(Debug, Default)]
 struct Extras {
     id: OnceLock<Box<str>>,

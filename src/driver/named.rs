@@ -85,7 +85,7 @@ pub(super) struct Inner {
     is_forgotten: bool,
 }
 
-/// What the server said last. Of most names that nobody else wants, it says nothing worth keeping.
+/// The server's last words about a name, for errors and logs. Most names need none of them.
 #[derive(Default)]
 struct Said {
     /// The reason for which the last request has failed.
