@@ -7,14 +7,13 @@
 use std::{
     future::{Future, pending},
     io, thread,
-    time::Duration,
 };
 
 use tokio::{
     runtime::{Builder, Handle, RuntimeFlavor},
     sync::oneshot,
     task::JoinHandle,
-    time::sleep,
+    time::{Instant, sleep_until},
 };
 
 use crate::{
@@ -85,12 +84,12 @@ impl TaskRuntime {
     }
 }
 
-/// Waits for so long by the clock of the caller. Outside a runtime there is none.
-pub(crate) async fn pass(time: Duration) {
+/// Waits until then by the clock of the caller. Outside a runtime there is none.
+pub(crate) async fn pass_until(end: Instant) {
     if Handle::try_current().is_err() {
         return pending().await;
     }
-    sleep(time).await;
+    sleep_until(end).await;
 }
 
 fn is_threaded(runtime: &Handle) -> bool {

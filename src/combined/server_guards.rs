@@ -17,7 +17,7 @@ use crate::{
     guard::Guard,
     primitives::Lock,
     sync::tokio,
-    task_runtime::pass,
+    task_runtime::pass_until,
 };
 
 /// Requests for the lock, each with its server. A request that is dropped is taken back.
@@ -160,6 +160,7 @@ impl Servers {
     pub(super) async fn lost(&self) -> Lost {
         loop {
             let changed = self.changed.notified();
+            let begun = Instant::now(); // before the looks, so a pause here makes the wait shorter, not longer
             if let Some(reason) = self.loss() {
                 return reason;
             }
@@ -171,7 +172,7 @@ impl Servers {
             tokio::select! {
                 () = changed => {}
                 Some(()) = watched.into_future().map(|(first, _)| first) => {}
-                () = pass(self.remaining()) => {}
+                () = pass_until(begun + self.remaining()) => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, task::AbortHandle};
+use tokio::{runtime::Handle, task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -26,7 +26,7 @@ use crate::{
     owner::Owner,
     spans::ServerLabel,
     sync::{std, tokio},
-    task_runtime::{TaskRuntime, pass},
+    task_runtime::{TaskRuntime, pass_until},
 };
 
 /// A lock that this process acquired. Dropping it releases it.
@@ -141,7 +141,9 @@ impl HeldTicket {
     async fn lost_or_released(&self) -> Option<Lost> {
         let mut watcher = Watcher { held: self, key: None };
         loop {
-            let mut rest = pin!(pass(self.remaining()));
+            // The clock is read first, so a pause anywhere here makes the wait shorter, not longer.
+            let begun = Instant::now();
+            let mut rest = pin!(pass_until(begun + self.remaining()));
             let seen = poll_fn(|cx| match watcher.look(cx.waker()) {
                 Fate::Held => rest.as_mut().poll(cx).map(|()| Fate::Held),
                 ended => Poll::Ready(ended),

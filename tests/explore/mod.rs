@@ -35,8 +35,8 @@ pub(crate) mod std {
 
 /// In the place of the crate `tokio`: what waits and wakes is tokio's own; tasks and time are not.
 pub(crate) mod tokio {
-    pub(crate) use super::tasks::spawn;
-    pub(crate) use ::tokio::{select, sync};
+    pub(crate) use super::{select_in_order as select, tasks::spawn};
+    pub(crate) use ::tokio::sync;
 
     pub(crate) mod runtime {
         pub(crate) use crate::explore::tasks::Handle;
@@ -51,6 +51,13 @@ pub(crate) mod tokio {
         pub(crate) use crate::explore::clock::{Instant, interval, sleep, sleep_until, timeout, timeout_at};
     }
 }
+
+/// tokio's draws the first branch by its own random numbers, and then no execution could be repeated.
+macro_rules! select_in_order {
+    (biased; $($branches:tt)*) => { ::tokio::select! { biased; $($branches)* } };
+    ($($branches:tt)*) => { ::tokio::select! { biased; $($branches)* } };
+}
+pub(crate) use select_in_order;
 
 /// In the place of the crate `dashmap`.
 pub(crate) mod dashmap {

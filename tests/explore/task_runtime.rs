@@ -1,13 +1,13 @@
 //! In the place of src/task_runtime.rs: runtimes that the exploration starts and ends.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
 use crate::{
     error::{Error, Result},
     explore::tokio::{
         runtime::Handle,
         task::{AbortHandle, JoinHandle},
-        time::sleep,
+        time::{Instant, sleep_until},
     },
 };
 
@@ -58,6 +58,6 @@ impl Drop for AbortOnDrop {
 }
 
 /// Every caller has a clock here.
-pub(crate) async fn pass(time: Duration) {
-    sleep(time).await;
+pub(crate) async fn pass_until(end: Instant) {
+    sleep_until(end).await;
 }
