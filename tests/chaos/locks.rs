@@ -388,12 +388,20 @@ pub(crate) fn tokens_of(name: &str) -> Option<String> {
     (name == FENCED).then(|| beside("redisson_lock_token", name))
 }
 
+/// Where a waiter of that lock leaves a mark.
+pub(crate) fn mark_of(name: &str) -> Option<String> {
+    match name {
+        name if SHARED.contains(&name) => Some(beside("leasehold_rwlock_waits", name)),
+        name if is_semaphore(name) => Some(beside("leasehold_semaphore_waits", name)),
+        _ => None,
+    }
+}
+
 /// The keys that outlive a hold: tokens, the queue and its places, the mark of a waiting writer.
 pub(crate) fn keys_beside(name: &str) -> Vec<String> {
     match name {
         FENCED => tokens_of(name).into_iter().collect(),
-        name if SHARED.contains(&name) => vec![beside("leasehold_rwlock_waits", name)],
-        name if is_semaphore(name) => vec![beside("leasehold_semaphore_waits", name)],
+        name if mark_of(name).is_some() => mark_of(name).into_iter().collect(),
         name => line_of(name).into_iter().flat_map(|line| [beside("redisson_lock_timeout", name), line]).collect(),
     }
 }

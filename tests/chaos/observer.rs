@@ -15,7 +15,7 @@ use redis::{Connection, RedisResult};
 use crate::{
     clock,
     history::Seen,
-    locks::{line_of, look_at, seen, tokens_of},
+    locks::{line_of, look_at, mark_of, seen, tokens_of},
 };
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -92,10 +92,14 @@ impl Sight {
         lines.iter().for_each(|(_, line)| _ = all.cmd("LRANGE").arg(line).arg(0).arg(-1));
         let counts: Vec<_> = names.iter().filter_map(|name| Some((*name, tokens_of(name)?))).collect();
         counts.iter().for_each(|(_, count)| _ = all.cmd("MGET").arg(count));
+        let marks: Vec<_> = names.iter().filter_map(|name| Some((*name, mark_of(name)?))).collect();
+        marks.iter().for_each(|(_, mark)| _ = all.cmd("MGET").arg(mark));
         let Ok(mut ids) = self.ask(|raw| all.query::<Vec<Vec<Option<String>>>>(raw)) else { return Vec::new() };
+        let marked = ids.split_off(names.len() + lines.len() + counts.len());
         let tokens = ids.split_off(names.len() + lines.len());
         let waiting = ids.split_off(names.len());
-        let [ids, waiting, tokens] = [ids, waiting, tokens].map(|all| all.into_iter().map(there).collect::<Vec<_>>());
+        let [ids, waiting, tokens, marked] =
+            [ids, waiting, tokens, marked].map(|all| all.into_iter().map(there).collect::<Vec<_>>());
         let at = clock();
         let look = |(name, said): (&&'static str, Vec<String>)| (*name, seen(name, (since, at), said));
         let mut looks: Vec<_> = names.iter().zip(ids).map(look).collect();
@@ -105,6 +109,9 @@ impl Sight {
         for ((name, _), token) in counts.into_iter().zip(tokens) {
             let token = token.first().and_then(|token| token.parse().ok());
             looks.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, seen)| seen.token = token);
+        }
+        for ((name, _), mark) in marks.into_iter().zip(marked) {
+            looks.iter_mut().filter(|(of, _)| *of == name).for_each(|(_, seen)| seen.mark = mark.first().cloned());
         }
         looks
     }

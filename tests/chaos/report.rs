@@ -110,16 +110,17 @@ pub(crate) fn voters(history: &History, losses: &Losses) {
     losses.emptied.iter().filter(|found| found.kind == Kind::Overlap).for_each(|found| println!("excused: {found}"));
 }
 
-/// The ids that had each lock on the server, and its queue: one line for each change.
+/// The ids that had each lock on the server, its queue, and its mark: one line for each change.
 pub(crate) fn changes(history: &History) -> String {
     let mut lines = Vec::new();
     for (name, all) in &history.seen {
         let mut last = None;
         for seen in all {
-            if last != Some((&seen.ids, &seen.line, &seen.voters)) {
+            if last != Some((&seen.ids, &seen.line, &seen.mark, &seen.voters)) {
                 let (ids, line, voters) = (seen.ids.join(" "), seen.line.join(" "), &seen.voters);
-                lines.push(format!("{} {} {name} [{ids}] [{line}] {voters:?}", seen.since, seen.at));
-                last = Some((&seen.ids, &seen.line, voters));
+                let mark = seen.mark.as_deref().unwrap_or("");
+                lines.push(format!("{} {} {name} [{ids}] [{line}] [{mark}] {voters:?}", seen.since, seen.at));
+                last = Some((&seen.ids, &seen.line, &seen.mark, voters));
             }
         }
     }

@@ -119,6 +119,8 @@ pub(crate) struct Seen {
     pub(crate) line: Vec<String>,
     /// The last token that was given out, where it counts them.
     pub(crate) token: Option<u64>,
+    /// The id of the waiter that has left a mark.
+    pub(crate) mark: Option<String>,
     /// Of a semaphore, the number of permits that there are, free and taken. It may have an id once for each permit.
     pub(crate) permits: Option<i64>,
     /// The ids that each of several servers had instead; `None` for a server that did not answer.
