@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     on_server::OnServer,
-    places::{Asked, Listening, Place, Waiting},
+    places::{Asked, Listening, Place, PlaceTerms, Waiting},
     requests::Failure,
     server_hold::{Granted, ServerHold},
     state::{Life, LockState, Wanted},
@@ -48,7 +48,8 @@ impl LockState {
         let has_failed_release = self.has_failed_release();
         let Wanted::Places(places) = &mut self.wanted else { return };
         if !has_failed_release && places.waiting(id).is_some_and(|waiting| waiting.is_behind_others(cx.now)) {
-            return self.queue.refuse_owner(owner, cx.now, cx);
+            let last = self.queue.last();
+            return self.queue.refuse_owner(owner, last, cx);
         }
         if self.queue.of(owner).any(|(_, waiter)| !waiter.keeps_waiting()) {
             places.change_waiting(id, |waiting| waiting.look_if_asleep(cx.now));
@@ -84,9 +85,9 @@ impl LockState {
             let first = places.waiting(id).and_then(|waiting| self.queue.first_of(waiting.owner()));
             let terms = first.map(|(_, first)| {
                 let waits = self.queue.of(first.owner).any(|(_, waiter)| waiter.keeps_waiting());
-                (first.terms.requested_lease(cx.config), waits)
+                PlaceTerms { lease: first.terms.requested_lease(cx.config), waits, last: self.queue.last() }
             });
-            let release = terms.filter(|(_, waits)| !waits).and_then(|_| own_release(&self.on_server));
+            let release = terms.filter(|terms| !terms.waits).and_then(|_| own_release(&self.on_server));
             let waits_for = |release| places.change_waiting(id, |waiting| waiting.waits_for(release));
             if release.and_then(waits_for) != Some(true) {
                 places.send(id, terms, cx, &mut self.numbers);
@@ -140,12 +141,12 @@ impl LockState {
             Reply::Queued { left, place, .. } => {
                 let nap = nap(left, place, listening);
                 places.change_waiting(id, |waiting| waiting.queued(id, nap, cx));
-                self.queue.refuse_owner(owner, asked.sent, cx);
+                self.queue.refuse_owner(owner, asked.last, cx);
                 self.answer_soon(id, owner, cx);
             }
             Reply::Busy { .. } => {
                 places.change_waiting(id, |waiting| waiting.refused(cx.now));
-                self.queue.refuse_owner(owner, asked.sent, cx);
+                self.queue.refuse_owner(owner, asked.last, cx);
             }
             Reply::Out => _ = places.change_waiting(id, |waiting| waiting.not_queued(cx.now)),
             Reply::Granted(_) | Reply::TooFewReplicas => {
@@ -180,7 +181,7 @@ impl LockState {
     /// The place has become a hold. Its owner acquires it.
     fn place_granted(&mut self, id: HoldId, (owner, asked): (Owner, Asked), reply: Reply, cx: &mut Cx<'_>) {
         let token = if let Reply::Granted(token) = reply { token } else { None };
-        let Asked { request, sent, lease, in_doubt } = asked;
+        let Asked { request, sent, lease, in_doubt, .. } = asked;
         let server = ServerHold::new(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt }, cx);
         self.lose_others(&server, cx);
         if reply == Reply::TooFewReplicas {

@@ -11,7 +11,7 @@ use std::{
 use super::{
     release::PendingRelease,
     requests::{Failure, PendingRequest},
-    types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Request, RequestId},
+    types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Request, RequestId, Ticket},
 };
 
 /// How often in a row a release is sent again because no client received its message.
@@ -77,6 +77,18 @@ struct PlaceRequest {
     lease: Duration,
     /// A message arrived after the last try was sent.
     woken: bool,
+    /// The waiter that had joined last when the last try was sent. The reply says nothing to later ones.
+    last: Ticket,
+}
+
+/// The request of an owner that waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlaceTerms {
+    pub(crate) lease: Duration,
+    /// The owner waits for longer than the reply.
+    pub(crate) waits: bool,
+    /// The waiter that has joined last.
+    pub(crate) last: Ticket,
 }
 
 /// The request that got a reply.
@@ -86,6 +98,8 @@ pub(crate) struct Asked {
     pub(crate) sent: Moment,
     pub(crate) lease: Duration,
     pub(crate) in_doubt: bool,
+    /// The waiter that had joined last when the last try was sent.
+    pub(crate) last: Ticket,
 }
 
 impl Waiting {
@@ -167,19 +181,19 @@ impl Waiting {
         }
     }
 
-    /// `waits`: the owner waits for longer than the reply.
-    fn send(&mut self, id: HoldId, (lease, waits): (Duration, bool), cx: &mut Cx<'_>, numbers: &mut Numbers) {
+    fn send(&mut self, id: HoldId, terms: PlaceTerms, cx: &mut Cx<'_>, numbers: &mut Numbers) {
+        let PlaceTerms { lease, waits, last } = terms;
         let how = match (self.queued, waits) {
             (true, _) => How::Stay,
             (false, true) => How::Wait,
             (false, false) => How::Try,
         };
         if let Next::LookAt(at) = self.next {
-            self.next =
-                Next::Asking(Box::new(PlaceRequest { request: PendingRequest::new(at), how, lease, woken: false }));
+            let request = PendingRequest::new(at);
+            self.next = Next::Asking(Box::new(PlaceRequest { request, how, lease, woken: false, last }));
         }
         if let Next::Asking(asking) = &mut self.next {
-            (asking.how, asking.lease, asking.woken) = (how, lease, false);
+            (asking.how, asking.lease, asking.woken, asking.last) = (how, lease, false, last);
             let request = Request::Acquire { id, mode: Mode::Exclusive, lease, count: 1, how };
             asking.request.send(cx, numbers, request);
         }
@@ -189,7 +203,8 @@ impl Waiting {
     pub(crate) fn asked(&self, request: RequestId) -> Option<Asked> {
         let Next::Asking(asking) = &self.next else { return None };
         let sent = asking.request.sent(request)?;
-        Some(Asked { request, sent, lease: asking.lease, in_doubt: asking.request.is_in_doubt() })
+        let (lease, last, in_doubt) = (asking.lease, asking.last, asking.request.is_in_doubt());
+        Some(Asked { request, sent, lease, in_doubt, last })
     }
 
     /// The server has this place. The next request is sent after `nap`, or at once if a message has arrived.
@@ -440,7 +455,7 @@ impl Places {
     }
 
     /// Sends the request of this place, which is due.
-    pub(crate) fn send(&mut self, id: HoldId, terms: Option<(Duration, bool)>, cx: &mut Cx<'_>, numbers: &mut Numbers) {
+    pub(crate) fn send(&mut self, id: HoldId, terms: Option<PlaceTerms>, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         let sent = self.change(id, |place| match (place, terms) {
             (Place::Waiting(waiting), Some(terms)) => {
                 waiting.send(id, terms, cx, numbers);

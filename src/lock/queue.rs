@@ -276,10 +276,9 @@ impl WaitQueue {
         }
     }
 
-    /// The same for one owner.
-    pub(crate) fn refuse_owner(&mut self, owner: Owner, sent: Moment, cx: &mut Cx<'_>) {
-        let is_refused = |waiter: &Waiter| !waiter.keeps_waiting() && waiter.joined <= sent;
-        let own = self.of(owner).filter(|(_, waiter)| is_refused(waiter));
+    /// The place of this owner was refused: of its waiters, those up to `last` get that.
+    pub(crate) fn refuse_owner(&mut self, owner: Owner, last: Ticket, cx: &mut Cx<'_>) {
+        let own = self.of(owner).filter(|(ticket, waiter)| *ticket <= last && !waiter.keeps_waiting());
         let refused: Vec<_> = own.map(|(ticket, _)| ticket).collect();
         refused.into_iter().for_each(|ticket| self.end(ticket, cx, Outcome::Busy));
     }

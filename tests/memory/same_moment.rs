@@ -63,6 +63,18 @@ async fn a_single_attempt_to_write_or_to_acquire_a_permit_does_so_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_single_attempt_for_a_fair_lock_does_so_too() {
+    let (_server, client, other) = two();
+    let guard = client.fair_lock("ledger").lock().await.expect("it is free");
+    let lock = other.fair_lock("ledger").owner(&Owner::new());
+    let mut before = Box::pin(lock.try_lock());
+    on_its_way(&mut before).await;
+    guard.unlock().await.expect("held");
+    assert!(at_once(lock.try_lock()).await.expect("it replies").is_some());
+    assert!(before.await.expect("it replies").is_none(), "its request was earlier");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_latch_that_was_opened_before_lets_a_caller_pass() {
     let (_server, client, other) = two();
     client.latch("ready").try_set_count(1).await.expect("it replies");
