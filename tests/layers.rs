@@ -296,6 +296,32 @@ fn no_folder_has_a_circle() {
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
+/// An import behind which these checks cannot see: a module by another name, or all names of a module.
+fn hides_names(code: &str) -> Option<&str> {
+    let is_word = |at: &usize| !code[..*at].ends_with(char::is_alphanumeric);
+    let starts = code.match_indices("use ").map(|(at, _)| at).filter(is_word);
+    let imports = starts.filter_map(|at| code[at..].split(';').next());
+    let renames_a_module = |import: &str| {
+        let before = import.split(" as ").map(|text| text.rsplit([':', '{', ',', ' ', '\n']).next().unwrap_or(""));
+        let renamed = before.take(import.matches(" as ").count());
+        renamed.into_iter().any(|name| name.starts_with(|char: char| char.is_lowercase()))
+    };
+    let mut hidden = imports.filter(|import| import.contains("::*") || renames_a_module(import));
+    hidden.find(|import| !["use super::*", "use types::*"].contains(import)) // in unit tests, and for the simulation
+}
+
+#[test]
+fn no_import_hides_names() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in sources(&root) {
+        assert_eq!(hides_names(&code_of(&file)), None, "{}", file.display());
+    }
+    assert_eq!(hides_names("use crate::redis as r;"), Some("use crate::redis as r"));
+    assert_eq!(hides_names("use crate::{kind::Kind, redis as r};"), Some("use crate::{kind::Kind, redis as r}"));
+    assert_eq!(hides_names("use crate::redis::*;"), Some("use crate::redis::*"));
+    assert_eq!(hides_names("use std::fmt::Write as _;\nuse crate::lock::{Mode as LockMode, Owner};"), None);
+}
+
 #[test]
 fn a_circle_is_found() {
     let module = |text: &str| -> ModulePath { text.split("::").map(str::to_owned).collect() };
