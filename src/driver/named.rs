@@ -16,6 +16,7 @@ use super::{
     calls::{AcquiredHow, CallResult, Calls, Cause, Notice, Polled},
     channels::{Messages, NameChannels},
     lanes::Condition,
+    lent::is_late,
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
     shared::Shared,
@@ -224,7 +225,13 @@ impl NamedLock {
     /// The same for a request that the caller of this ticket polls. Returns what this caller gets, so it is not woken.
     pub(super) fn replied_to(&self, ticket: Ticket, slot: &Slot, replied: Replied, waker: &Waker) -> (Polled, Slots) {
         let ended = self.ended(slot.id, &slot.request, replied);
-        let ((polled, before), slots) = self.with(By::Caller, |inner, fed| {
+        let now = clock::Moment::now();
+        // What follows from a late reply is not for this caller: each request would be sent when it polls, and not when the lock is free.
+        let by = if is_late(slot, now) { By::Client } else { By::Caller };
+        let ((polled, before), slots) = self.with(by, |inner, fed| {
+            if by == By::Client {
+                inner.calls.lent.suspend(now);
+            }
             let before = inner.calls.take_waker(ticket);
             inner.replied(self, ended, fed);
             (inner.poll_call(ticket, waker), before)
@@ -750,6 +757,9 @@ impl Inner {
     fn take_unpolled(&mut self) -> Slots {
         let now = clock::Moment::now();
         let unpolled = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
+        if unpolled > 0 {
+            self.calls.lent.suspend(now);
+        }
         self.slots.drain(..unpolled).collect()
     }
 

@@ -13,9 +13,10 @@ use super::{
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-/// After this many pauses in a row in which no other process acquired the lock, most releases need no pause.
+/// After this many pauses in a row in which no other process seems to have acquired the lock, there are fewer of them. This client may be
+/// wrong: while nobody waits here, it receives no messages.
 const IN_VAIN: u32 = 8;
-/// The number of such releases before the next pause.
+/// Then the next pause is after more releases than this, or after so many times its length.
 const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
 const LONGEST_ROW: Duration = Duration::from_millis(10);
@@ -35,7 +36,8 @@ pub(crate) struct OtherClients {
     debt: Option<Debt>,
     /// Pauses in a row in which no other process acquired the lock.
     in_vain: u32,
-    /// Releases since the last pause.
+    /// When the last pause began, and the releases since then.
+    paused: Moment,
     releases: u32,
     last: Moment,
 }
@@ -55,8 +57,15 @@ struct Debt {
 }
 
 impl Usual for OtherClients {
-    const USUAL: &'static OtherClients =
-        &OtherClients { may_wait: true, row: None, debt: None, in_vain: 0, releases: 0, last: Moment::ZERO };
+    const USUAL: &'static OtherClients = &OtherClients {
+        may_wait: true,
+        row: None,
+        debt: None,
+        in_vain: 0,
+        paused: Moment::ZERO,
+        releases: 0,
+        last: Moment::ZERO,
+    };
 }
 
 impl Default for OtherClients {
@@ -121,11 +130,12 @@ impl OtherClients {
             return;
         }
         self.releases += 1;
-        if self.in_vain < IN_VAIN || self.releases > WITHOUT_PAUSE {
+        let is_long_ago = self.releases > WITHOUT_PAUSE || now.since(self.paused) > pause(config) * WITHOUT_PAUSE;
+        if self.in_vain < IN_VAIN || is_long_ago {
             // A subscribed client counts this release when it receives the message.
             let releases = receivers - u32::from(!subscribed);
             self.debt = Some(Debt { releases, until: now + pause(config) });
-            self.releases = 0;
+            (self.paused, self.releases) = (now, 0);
         }
     }
 

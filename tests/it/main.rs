@@ -77,6 +77,7 @@ mod semaphore;
 mod sentinels;
 mod shared_owner;
 mod shared_readers;
+mod slow_callers;
 mod slow_release;
 mod stalls;
 mod starting;
