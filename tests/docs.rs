@@ -107,3 +107,29 @@ fn a_promise_without_a_test_is_found() {
     let found: Vec<_> = entries(page).iter().map(|entry| fault(entry).is_some()).collect();
     assert_eq!(found, [false, true, true, true, true, false, true, true]);
 }
+
+/// The packages that a lock file names as dependencies of this crate.
+fn locked_dependencies(lock_file: &str) -> Vec<&str> {
+    let own = lock_file.split("[[package]]").find(|package| package.contains("\nname = \"leasehold\"\n"));
+    own.expect("it names this crate")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.split(['"', ' ']).next())
+        .collect()
+}
+
+/// Benchmarks beside rivals are built from a lock file of their own, with `--locked`.
+#[test]
+fn all_lock_files_know_the_dependencies() {
+    let manifest = read("Cargo.toml");
+    let dependencies = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let needed =
+        dependencies.take_while(|line| !line.starts_with('[')).filter(|line| !line.contains("optional = true"));
+    let needed: Vec<_> = needed.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name).collect();
+    assert!(needed.contains(&"fred") && needed.len() > 8, "{needed:?}");
+    for path in ["Cargo.lock", "benches/peers/rust/Cargo.lock"] {
+        let lock_file = read(path);
+        let locked = locked_dependencies(&lock_file);
+        let lacks: Vec<_> = needed.iter().filter(|name| !locked.contains(name)).collect();
+        assert!(lacks.is_empty(), "{path} lacks {lacks:?}");
+    }
+}
