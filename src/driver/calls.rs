@@ -9,7 +9,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    lent::LentRequests,
+    lent::{LentRequests, are_late},
     slot::{Slot, Slots},
 };
 use crate::{
@@ -33,11 +33,13 @@ pub(super) struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
+    /// It took a lent request too late, so it gets no other.
+    is_slow: bool,
 }
 
 impl PendingCall {
     fn new(caller: Caller, since: Moment) -> PendingCall {
-        PendingCall { caller, since, result: None }
+        PendingCall { caller, since, result: None, is_slow: false }
     }
 
     fn into_ended(self, lent: Slots) -> Option<EndedCall> {
@@ -163,6 +165,7 @@ impl Calls {
             Caller::Polled(before) => before.replace(waker.clone()),
             Caller::Left(_) => None,
         };
+        call.is_slow |= are_late(&lent);
         Polled::Pending { replaced, lent }
     }
 
@@ -181,13 +184,13 @@ impl Calls {
     }
 
     /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller. One that was woken and has
-    /// not polled since is lent nothing, and after callers were slow no other is: a busy client would acquire the lock again before each of
-    /// their requests.
+    /// not polled since, or was slow, is lent nothing, and after callers were slow no other is for a while: a busy client would acquire the lock
+    /// again before each of their requests.
     pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
         if self.lent.are_suspended(slot.sent) {
             return None;
         }
-        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none())?;
+        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none() && !call.is_slow)?;
         let Caller::Polled(waker) = &mut call.caller else { return None };
         let waker = waker.take()?;
         self.lent.push(ticket, Arc::clone(slot));

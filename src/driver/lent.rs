@@ -14,19 +14,23 @@ const QUICK: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(5);
 /// After a caller was slow, nothing is lent for so long. Often all callers of a runtime are slow, and each call has one chance only.
 const SUSPENDED: Duration = Duration::from_secs(1);
+/// If the next request after that is taken late, too, this time doubles, so many times: other holders may need longer than a second.
+const DOUBLED: u8 = 6;
 
 /// In the order in which they were lent. Most names have none, so an empty list takes little memory.
 #[derive(Debug)]
 pub(super) struct LentRequests {
     requests: Option<Box<Lent>>,
     suspended_until: Moment,
+    /// How often in a row a caller was slow when nothing was suspended, up to [`DOUBLED`] + 1.
+    late: u8,
 }
 
 type Lent = SmallVec<[(Ticket, Arc<Slot>); 2]>;
 
 impl Default for LentRequests {
     fn default() -> LentRequests {
-        LentRequests { requests: None, suspended_until: Moment::PAST }
+        LentRequests { requests: None, suspended_until: Moment::PAST, late: 0 }
     }
 }
 
@@ -40,21 +44,31 @@ impl LentRequests {
         let Some(lent) = self.requests.take() else { return Slots::new() };
         let (taken, left): (Lent, Lent) = (*lent).into_iter().partition(|(ticket, _)| *ticket == waiter);
         self.requests = (!left.is_empty()).then(|| Box::new(left));
-        let now = Moment::now();
-        if taken.first().is_some_and(|(_, slot)| slot.sent + QUICK <= now) {
-            self.suspend(now);
+        let taken: Slots = taken.into_iter().map(|(_, slot)| slot).collect();
+        match taken.first() {
+            Some(_) if are_late(&taken) => self.suspend(Moment::now()),
+            Some(_) => self.late = 0,
+            None => {}
         }
-        taken.into_iter().map(|(_, slot)| slot).collect()
+        taken
     }
 
     /// A caller was slow.
     pub(super) fn suspend(&mut self, now: Moment) {
-        self.suspended_until = now + SUSPENDED;
+        if !self.are_suspended(now) {
+            self.late = (self.late + 1).min(DOUBLED + 1);
+        }
+        self.suspended_until = now + SUSPENDED * (1 << self.late.saturating_sub(1));
     }
 
     pub(super) fn are_suspended(&self, now: Moment) -> bool {
         now < self.suspended_until
     }
+}
+
+/// True if their waiter takes them too late.
+pub(super) fn are_late(taken: &Slots) -> bool {
+    taken.first().is_some_and(|slot| slot.sent + QUICK <= Moment::now())
 }
 
 /// True if the caller that polls this request sees its reply too late.

@@ -43,20 +43,29 @@ async fn turns_of_others(lock: &Lock, others: &AtomicU64) -> u64 {
     turns
 }
 
+/// Runs `work` on a runtime of its own, beside a task that leaves it only every so often.
+fn on_a_busy_runtime<T: Send>(every: Duration, work: impl AsyncFnOnce() -> T + Send) -> T {
+    let run = || {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("it starts");
+        runtime.spawn(async move {
+            loop {
+                thread::sleep(every);
+                yield_now().await;
+            }
+        });
+        runtime.block_on(work())
+    };
+    thread::scope(|threads| threads.spawn(run).join().expect("no panic"))
+}
+
 /// Each call gets one message. If it sent its request only when its task runs, the other client would have the lock again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn limited_attempts_from_a_busy_runtime_get_their_turns() {
     let server = Server::start();
     let busy = plain(&server).await;
     busy_tasks(&busy, 1, ms(30));
-    let from_a_busy_runtime = async || {
+    let granted = on_a_busy_runtime(ms(15), async || {
         let away = plain(&server).await;
-        tokio::spawn(async {
-            loop {
-                thread::sleep(ms(15));
-                yield_now().await;
-            }
-        });
         let lock = away.lock("x").owner(&Owner::new());
         let mut granted = 0;
         for _ in 0..40 {
@@ -66,11 +75,26 @@ async fn limited_attempts_from_a_busy_runtime_get_their_turns() {
             }
         }
         granted
-    };
-    let work =
-        || Builder::new_current_thread().enable_all().build().expect("it starts").block_on(from_a_busy_runtime());
-    let granted = thread::scope(|threads| threads.spawn(work).join().expect("no panic"));
+    });
     assert!(granted > 20, "{granted} of 40");
+}
+
+/// The client learns only once in each turn of the other that this caller is slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_busy_runtime_gets_its_turns_beside_long_holds() {
+    let server = Server::start();
+    let busy = plain(&server).await;
+    let others = busy_tasks(&busy, 1, ms(1_200));
+    let turns = on_a_busy_runtime(ms(37), async || {
+        let away = plain(&server).await;
+        let lock = away.lock("x").owner(&Owner::new());
+        let mut turns = 0;
+        for _ in 0..4 {
+            turns += turns_of_others(&lock, &others).await;
+        }
+        turns
+    });
+    assert!(turns <= 4, "{turns} turns of others while it waited for 4");
 }
 
 /// Works for a while at each poll, as `join!` with other work does, so that the lock's replies are seen late.
