@@ -43,7 +43,7 @@ async fn turns_of_others(lock: &Lock, others: &AtomicU64) -> u64 {
     turns
 }
 
-/// Runs `work` on a runtime of its own, beside a task that leaves it only every so often.
+/// Runs `work` on a runtime of its own, whose one thread another task keeps for this long again and again.
 fn on_a_busy_runtime<T: Send>(every: Duration, work: impl AsyncFnOnce() -> T + Send) -> T {
     let run = || {
         let runtime = Builder::new_current_thread().enable_all().build().expect("it starts");
@@ -79,7 +79,7 @@ async fn limited_attempts_from_a_busy_runtime_get_their_turns() {
     assert!(granted > 20, "{granted} of 40");
 }
 
-/// The client learns only once in each turn of the other that this caller is slow.
+/// The next message comes more than a second after the client has found that this caller is slow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_busy_runtime_gets_its_turns_beside_long_holds() {
     let server = Server::start();

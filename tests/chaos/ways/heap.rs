@@ -7,7 +7,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use crate::{HEAP, LONG_LEASE, player::Player, worker::connect};
 
 /// Twice as many as a client sends to one server at a time. They are confirmed every 0.45 s, as all locks of this client: of 5,000 that is 11,000
-/// requests a second, and other requests of this client, whose build is not optimized, took a second.
+/// requests per second, and other requests of this client, whose build is not optimized, took a second.
 const MANY: usize = 2_000;
 /// While the master replies, they are acquired and released in parts, so that they delay no other lock.
 const PART: usize = 250;
