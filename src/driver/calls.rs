@@ -9,7 +9,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    lent::{LentRequests, are_late},
+    lent::LentRequests,
     slot::{Slot, Slots},
 };
 use crate::{
@@ -155,9 +155,9 @@ impl Calls {
     /// the last that keeps a task, and with it a guard.
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
         let Some(call) = self.pending.get_mut(ticket) else { return Polled::pending(None) };
-        let lent = self.lent.take_of(ticket);
+        let taken = self.lent.take_of(ticket);
         if call.result.is_some() {
-            let ended = self.pending.remove(ticket).and_then(|call| call.into_ended(lent));
+            let ended = self.pending.remove(ticket).and_then(|call| call.into_ended(taken.requests));
             return ended.map_or(Polled::pending(None), Polled::Ended);
         }
         let replaced = match &mut call.caller {
@@ -165,8 +165,8 @@ impl Calls {
             Caller::Polled(before) => before.replace(waker.clone()),
             Caller::Left(_) => None,
         };
-        call.is_slow |= are_late(&lent);
-        Polled::Pending { replaced, lent }
+        call.is_slow |= taken.is_late;
+        Polled::Pending { replaced, lent: taken.requests }
     }
 
     /// Keeps the waker of a call that has just begun. False if it has a result already.
@@ -202,11 +202,11 @@ impl Calls {
         let Some(call) = self.pending.remove(ticket) else { return (LeftCall::default(), None) };
         self.begin_left(ticket, token, call.since);
         let notice = call.result.clone().and_then(|result| self.end(ticket, result));
-        (LeftCall { _waker: Some(call), lent: self.lent.take_of(ticket) }, notice)
+        (LeftCall { _waker: Some(call), lent: self.lent.take_of(ticket).requests }, notice)
     }
 
     pub(super) fn forget(&mut self, ticket: Ticket) -> LeftCall {
-        LeftCall { _waker: self.pending.remove(ticket), lent: self.lent.take_of(ticket) }
+        LeftCall { _waker: self.pending.remove(ticket), lent: self.lent.take_of(ticket).requests }
     }
 
     /// The call has ended.

@@ -35,7 +35,7 @@ pub(crate) struct HeldLock {
     owner: Owner,
     hold: HoldId,
     mode: Mode,
-    fence: Option<u64>,
+    token: Option<Token>,
     stage: Stage,
     extras: OnceLock<Box<Extras>>,
 }
@@ -192,8 +192,7 @@ impl HeldLock {
         token: Option<Token>,
     ) -> HeldLock {
         let shared = HeldTicket { lock, ticket };
-        let fence = token.map(|Token(token)| token);
-        HeldLock { shared, owner, hold, mode, fence, stage: Stage::Held, extras: OnceLock::new() }
+        HeldLock { shared, owner, hold, mode, token, stage: Stage::Held, extras: OnceLock::new() }
     }
 
     /// Another acquisition, with so many permits of this one.
@@ -323,7 +322,7 @@ impl HeldLock {
     }
 
     pub(crate) fn fence(&self) -> Option<u64> {
-        self.fence
+        self.token.map(Token::get)
     }
 
     /// When the last request was sent by which the server had it.

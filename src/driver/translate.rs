@@ -7,11 +7,11 @@ use crate::{
 };
 
 pub(super) fn now() -> Moment {
-    Moment(clock::Moment::now().nanos())
+    Moment::of_nanos(clock::Moment::now().nanos())
 }
 
 pub(super) fn from_machine(moment: Moment) -> clock::Moment {
-    clock::Moment::from_nanos(moment.0)
+    clock::Moment::from_nanos(moment.nanos())
 }
 
 pub(super) fn lost(loss: Loss) -> Lost {

@@ -143,7 +143,7 @@ impl Sending<'_> {
     }
 
     fn read(&self, answer: &Answer, publish: &str) -> Replied {
-        let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token);
+        let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token::of);
         let reply = match answer.code {
             code if self.kind.rules.waits == Waits::ToPass => looked(code),
             Code::Granted => Reply::Granted(token()),
@@ -153,7 +153,7 @@ impl Sending<'_> {
             Code::Out => Reply::Out,
             Code::Released | Code::Gone => released(answer, publish),
             Code::Kept => kept(answer),
-            Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token)),
+            Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token::of)),
             Code::Deeper => Reply::Deeper,
             _ => Reply::Conflict,
         };

@@ -10,7 +10,7 @@ use super::{
     queue::nested_by,
     requests::ConfirmWaiter,
     state::{Idle, LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Turn, Wanted},
-    types::{Action, Channel, Cx, Limit, Loss, Mode, Moment, Outcome, Owner, Terms, Ticket},
+    types::{Action, Channel, Cx, Limit, Loss, Mode, Moment, Nanos, Outcome, Owner, Terms, Ticket},
 };
 
 impl LockState {
@@ -123,7 +123,7 @@ impl LockState {
 
     /// These callers do not look: others go first.
     pub(super) fn pass_over(&mut self, absent: Vec<Ticket>, cx: &mut Cx<'_>) {
-        self.time_to_see = (self.time_to_see / 2).max(LEAST_TIME_TO_SEE);
+        self.time_to_see = Nanos::of(Duration::from(self.time_to_see) / 2).max(LEAST_TIME_TO_SEE);
         for ticket in absent {
             cx.notify(ticket, Outcome::StartAgain);
             self.leave(ticket, None, cx);

@@ -49,7 +49,7 @@ impl LockState {
 
     /// Each hold of permits is independent of the others, so most of them need no attention at most events.
     fn calm_down(&mut self) {
-        let time = self.time_to_see;
+        let time = self.time_to_see.into();
         for one in self.on_server.extract_if(.., |one| one.calm_request().is_some()) {
             let (due, request) = (one.due(time), one.calm_request().flatten());
             self.calm.put(one, due, request);
@@ -130,7 +130,7 @@ impl LockState {
     fn pass_over_absent(&mut self, cx: &mut Cx<'_>) {
         loop {
             let mut absent = Vec::new();
-            self.held().for_each(|(_, holders)| holders.add_absent(cx.now, self.time_to_see, &mut absent));
+            self.held().for_each(|(_, holders)| holders.add_absent(cx.now, self.time_to_see.into(), &mut absent));
             if absent.is_empty() {
                 return;
             }
@@ -140,7 +140,8 @@ impl LockState {
 
     /// The time at which [`Event::Due`] is needed if nothing else happens.
     pub(crate) fn due(&self, config: &Config) -> Option<Moment> {
-        let on_server = self.on_server.iter().filter_map(|one| one.due(self.time_to_see)).chain(self.calm.due()).min();
+        let on_server =
+            self.on_server.iter().filter_map(|one| one.due(self.time_to_see.into())).chain(self.calm.due()).min();
         let queue = self.queue.due(self.silent_since(), config.outage_timeout);
         let places = self.places_due(config);
         earliest([on_server, self.spent_due(), self.attempt_due(Moment::FAR), places, queue])

@@ -13,13 +13,15 @@ use super::{
     rare::Rare,
     requests::PendingRequest,
     server_hold::ServerHold,
-    types::{Channel, Cx, HoldId, How, Loss, Mode, Moment, Numbers, Owner, RequestId, Terms, Ticket, Token, earliest},
+    types::{
+        Channel, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, RequestId, Terms, Ticket, Token, earliest,
+    },
 };
 
 /// A caller that was notified must look within this time. Otherwise others go first. It halves each time that a caller does not look, so
 /// that the delays of thousands of such callers do not add up.
-pub(crate) const TIME_TO_SEE: Duration = Duration::from_millis(400);
-pub(crate) const LEAST_TIME_TO_SEE: Duration = Duration::from_millis(20);
+pub(crate) const TIME_TO_SEE: Nanos = Nanos::of(Duration::from_millis(400));
+pub(crate) const LEAST_TIME_TO_SEE: Nanos = Nanos::of(Duration::from_millis(20));
 
 /// The longest pause of a waiter behind a release that the server has not run. The reply to that release ends the pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -37,7 +39,7 @@ pub(crate) struct LockState {
     pub(super) others: Rare<OtherClients>,
     pub(super) listening: Listening,
     pub(super) life: Life,
-    pub(super) time_to_see: Duration,
+    pub(super) time_to_see: Nanos,
     /// While the server has an exclusive id: its shared holds may keep that id there until then.
     pub(super) shared_until: Moment,
     /// The last request before the lock was forced open. What an earlier one found may be gone since.
@@ -185,7 +187,7 @@ impl LockState {
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
             shared_until: Moment::ZERO,
-            forced_after: RequestId(0),
+            forced_after: RequestId::FIRST,
             unanswered_since: None,
             numbers,
         }

@@ -1,24 +1,56 @@
 //! The values that go into and come out of a [`LockState`](super::LockState).
 
-use std::{num::NonZeroU64, ops::Add, time::Duration};
+use std::{fmt, num::NonZeroU64, ops::Add, time::Duration};
 
 use smallvec::SmallVec;
 
-/// A point in time on this client's clock, in nanoseconds.
+/// A number below `u64::MAX`. An `Option` of it has eight bytes, and each held lock has several.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Small(NonZeroU64);
+
+impl Small {
+    /// The greatest there is, if this one is too great.
+    const fn of(number: u64) -> Small {
+        match NonZeroU64::new(number.wrapping_add(1)) {
+            Some(one_more) => Small(one_more),
+            None => Small(NonZeroU64::MAX),
+        }
+    }
+
+    const fn get(self) -> u64 {
+        self.0.get() - 1
+    }
+}
+
+impl fmt::Debug for Small {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+/// A point in time on this client's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Moment(pub(crate) u64);
+pub(crate) struct Moment(Small);
 
 impl Moment {
-    pub(crate) const ZERO: Moment = Moment(0);
-    pub(crate) const FAR: Moment = Moment(u64::MAX);
+    pub(crate) const ZERO: Moment = Moment::of_nanos(0);
+    pub(crate) const FAR: Moment = Moment::of_nanos(u64::MAX);
+
+    pub(crate) const fn of_nanos(nanos: u64) -> Moment {
+        Moment(Small::of(nanos))
+    }
+
+    pub(crate) const fn nanos(self) -> u64 {
+        self.0.get()
+    }
 
     pub(crate) fn since(self, earlier: Moment) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos().saturating_sub(earlier.nanos()))
     }
 
     /// The last multiple of `grid` before it, so that one call can renew holds that were acquired at different moments.
     pub(crate) fn floor(self, grid: Duration) -> Moment {
-        Moment(self.0 - self.0 % (grid.as_nanos() as u64).max(1))
+        Moment::of_nanos(self.nanos() - self.nanos() % (grid.as_nanos() as u64).max(1))
     }
 }
 
@@ -35,7 +67,7 @@ impl Add<Duration> for Moment {
     type Output = Moment;
 
     fn add(self, time: Duration) -> Moment {
-        Moment(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+        Moment::of_nanos(self.nanos().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -78,7 +110,12 @@ impl Ticket {
 
 /// One request that was sent. A retry has a new id, so the late reply to an earlier try is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct RequestId(pub(crate) u64);
+pub(crate) struct RequestId(Small);
+
+impl RequestId {
+    /// Before all requests.
+    pub(crate) const FIRST: RequestId = RequestId(Small::of(0));
+}
 
 /// The field of a hold on the server, without the client's own part. Ids are never reused. The id of a hold of permits also says how many
 /// it has, so that each request about it names all of them.
@@ -108,7 +145,17 @@ pub(crate) struct Owner(pub(crate) u64);
 
 /// A fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Token(pub(crate) u64);
+pub(crate) struct Token(Small);
+
+impl Token {
+    pub(crate) const fn of(number: u64) -> Token {
+        Token(Small::of(number))
+    }
+
+    pub(crate) const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
 
 /// How a lock is held: by one owner, as a plain lock or by a writer, or by several at once, as by readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -523,10 +570,10 @@ impl Numbers {
 
     /// The last request.
     pub(crate) fn last(&self) -> RequestId {
-        RequestId(self.0)
+        RequestId(Small::of(self.0))
     }
 
     pub(crate) fn request(&mut self) -> RequestId {
-        RequestId(self.next())
+        RequestId(Small::of(self.next()))
     }
 }

@@ -33,7 +33,7 @@ impl Crowd {
             round_trip: ms(1),
             publishes: true,
         };
-        Crowd { state: state_of(Kind::Fair), now: Moment(1 << 40), config }
+        Crowd { state: state_of(Kind::Fair), now: Moment::of_nanos(1 << 40), config }
     }
 
     fn feed(&mut self, event: Event) -> Vec<Action> {

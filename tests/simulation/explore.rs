@@ -184,7 +184,7 @@ impl Client {
 
 impl World {
     fn new(size: &Size) -> World {
-        let now = Moment(1 << 40);
+        let now = Moment::of_nanos(1 << 40);
         let mut server = Server::new(size.kind);
         server.pass_to(now);
         let clients = size.callers.iter().map(|callers| Client::new(size.kind, callers.len())).collect();

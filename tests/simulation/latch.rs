@@ -39,7 +39,7 @@ impl Client {
             publishes: true,
         };
         let (state, rules) = (state_of(Kind::Latch), rules_of(Kind::Latch));
-        let now = Moment(1 << 40);
+        let now = Moment::of_nanos(1 << 40);
         Client { state, config, rules, now, requests: Vec::new(), sent: 0, ended: Vec::new(), listens: false }
     }
 

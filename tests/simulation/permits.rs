@@ -66,7 +66,7 @@ impl Server {
             knows: Knows::Leases,
             receipts: BTreeMap::new(),
             returned: 0,
-            now: Moment(1 << 40),
+            now: Moment::of_nanos(1 << 40),
             all,
             free: all,
             taken: BTreeMap::new(),
@@ -1071,7 +1071,7 @@ fn a_release_is_sent_for_as_long_as_its_receipt_lasts() {
         world.clients[0].guards.clear();
         world.clients[0].waiting.clear();
         let mut sent = 0;
-        while world.server.now < Moment(1 << 40) + (RECEIPT - ms(2_000)) {
+        while world.server.now < Moment::of_nanos(1 << 40) + (RECEIPT - ms(2_000)) {
             world.pass(ms(1_000));
             sent += world.clients[0].there.len();
             let lost: Vec<_> = world.clients[0].there.drain(..).map(|(id, _)| id).collect();

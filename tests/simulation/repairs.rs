@@ -67,7 +67,7 @@ impl Client {
                 publishes: true,
             },
             rules: Rules { sure: rules_of(kind).sure.and(Some(SURE)), ..rules_of(kind) },
-            now: Moment(1 << 40),
+            now: Moment::of_nanos(1 << 40),
             requests: Vec::new(),
             sent: 0,
             told: BTreeMap::new(),
@@ -807,16 +807,16 @@ fn row_of_three() -> Client {
 fn a_guard_shows_the_token_of_its_grant_after_a_lost_hand_over() {
     let mut client = Client::new(Kind::Fenced);
     client.acquire(1, A, KEPT, Limit::Forever);
-    client.reply(Reply::Granted(Some(Token(1))));
+    client.reply(Reply::Granted(Some(Token::of(1))));
     client.acquire(2, B, KEPT, Limit::Forever);
     client.unlock(1);
     assert!(matches!(client.request(), Request::HandOver { .. }));
     client.outage(ms(100), Event::Unknown);
     client.pass(ms(50));
     client.reply(Reply::Gone);
-    client.reply(Reply::Granted(Some(Token(4))));
+    client.reply(Reply::Granted(Some(Token::of(4))));
     client.assert_told(2, Outcome::Acquired);
-    assert_eq!(client.state.hold_of(t(2)).and_then(|(_, _, token)| token), Some(Token(4)));
+    assert_eq!(client.state.hold_of(t(2)).and_then(|(_, _, token)| token), Some(Token::of(4)));
 }
 
 /// The lock stays held for `min_hold` if its holder dies.
@@ -1202,7 +1202,7 @@ fn a_refused_release_becomes_a_hand_over_to_the_next_caller() {
     for kind in [Kind::Plain, Kind::Fenced] {
         let mut client = refused_release(kind, KEPT);
         client.acquire(2, B, KEPT, Limit::Forever);
-        let token = (kind == Kind::Fenced).then_some(Token(2));
+        let token = (kind == Kind::Fenced).then_some(Token::of(2));
         client.end(is_hand_over, |id| Event::Replied(id, Reply::Handed(token)));
         client.assert_told(2, Outcome::Acquired);
         assert!(matches!(client.state.hold_of(t(2)), Some((_, _, granted)) if granted == token));
@@ -1812,7 +1812,7 @@ fn marks_of_a_waiter_end() {
 fn a_refused_hand_over_does_not_extend_the_lease() {
     let mut client = Client::new(Kind::Fenced);
     client.acquire(1, A, Terms { lease: Some(ms(1_000).into()), ..KEPT }, Limit::Forever);
-    client.reply(Reply::Granted(Some(Token(1))));
+    client.reply(Reply::Granted(Some(Token::of(1))));
     client.feed(Event::Seen(t(1)));
     client.acquire(2, B, KEPT, Limit::Forever);
     client.pass(ms(900));

@@ -407,7 +407,7 @@ fn asked(how: How) -> hash::How {
 
 fn reply(answer: Answer, client: u8, told: u32, has_token: bool) -> Reply {
     match answer {
-        Answer::Granted(token) => Reply::Granted(has_token.then_some(Token(token))),
+        Answer::Granted(token) => Reply::Granted(has_token.then_some(Token::of(token))),
         Answer::Lost => Reply::Lost,
         Answer::Conflict => Reply::Conflict,
         Answer::Busy(left, by) => {
@@ -419,7 +419,7 @@ fn reply(answer: Answer, client: u8, told: u32, has_token: bool) -> Reply {
         Answer::Kept(left, admits) => Reply::Kept { admits, left: u64::try_from(left).ok().map(Duration::from_nanos) },
         Answer::KeptFor(_) | Answer::Written => Reply::Kept { admits: true, left: None },
         Answer::Handed | Answer::HandedBefore => Reply::Handed(None),
-        Answer::HandedWith(token) | Answer::HandedBeforeWith(token) => Reply::Handed(Some(Token(token))),
+        Answer::HandedWith(token) | Answer::HandedBeforeWith(token) => Reply::Handed(Some(Token::of(token))),
         Answer::Deeper(_) => Reply::Deeper,
     }
 }

@@ -243,12 +243,12 @@ impl Client {
     }
 
     fn local(&self, t: u64) -> Moment {
-        Moment((t as i128 + t as i128 * self.ppm as i128 / 1_000_000) as u64 + self.offset)
+        Moment::of_nanos((t as i128 + t as i128 * self.ppm as i128 / 1_000_000) as u64 + self.offset)
     }
 
     /// The first true time at which its clock shows at least that.
     fn true_time(&self, local: Moment) -> u64 {
-        let since = local.0.saturating_sub(self.offset) as i128;
+        let since = local.nanos().saturating_sub(self.offset) as i128;
         (since * 1_000_000 / (1_000_000 + self.ppm as i128) + 2) as u64
     }
 
@@ -452,7 +452,7 @@ impl World {
     }
 
     fn server_time(&self) -> Moment {
-        Moment((self.t as i128 + self.t as i128 * self.server_ppm as i128 / 1_000_000) as u64)
+        Moment::of_nanos((self.t as i128 + self.t as i128 * self.server_ppm as i128 / 1_000_000) as u64)
     }
 
     fn say(&self, what: impl FnOnce() -> String) {
@@ -1291,7 +1291,7 @@ impl World {
         let one = &self.clients[at];
         let local = one.local(self.t);
         let is_certain = |at| one.state.certain_until(ticket, at).is_some();
-        if seen && !lost && !is_certain(local) && !is_certain(Moment(local.0 - 3 * MS)) {
+        if seen && !lost && !is_certain(local) && !is_certain(Moment::of_nanos(local.nanos() - 3 * MS)) {
             return Err(format!("{at} {ticket:?} is not certain and was not notified"));
         }
         let has_others = || one.calls.iter().any(|(other, two)| *other != ticket && two.owner == call.owner);
