@@ -202,11 +202,11 @@ impl Calls {
         let Some(call) = self.pending.remove(ticket) else { return (LeftCall::default(), None) };
         self.begin_left(ticket, token, call.since);
         let notice = call.result.clone().and_then(|result| self.end(ticket, result));
-        (LeftCall { _waker: Some(call), lent: self.lent.take_of(ticket).requests }, notice)
+        (LeftCall { _waker: Some(call), lent: self.lent.remove_of(ticket) }, notice)
     }
 
     pub(super) fn forget(&mut self, ticket: Ticket) -> LeftCall {
-        LeftCall { _waker: self.pending.remove(ticket), lent: self.lent.take_of(ticket).requests }
+        LeftCall { _waker: self.pending.remove(ticket), lent: self.lent.remove_of(ticket) }
     }
 
     /// The call has ended.

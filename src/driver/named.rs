@@ -517,6 +517,7 @@ impl Inner {
     fn replied(&mut self, lock: &NamedLock, ended: EndedRequest<'_>, fed: &mut Fed<'_>) {
         let EndedRequest { id, request, event, replied } = ended;
         self.forget_slot(id);
+        self.calls.lent.forget_if_over();
         self.note(replied);
         fed.request = Some(*request);
         if let Some(note) = reply_note(&event, request) {

@@ -100,7 +100,7 @@ async fn a_thousand_that_leave_at_once_leave_nothing() {
     tasks.iter().for_each(|task| task.abort());
     let started = Stopwatch::start();
     until("the line to be empty", ms(10_000), || in_line(&server) == 0).await;
-    assert!(started.elapsed() < ms(1_000), "{:?}", started.elapsed());
+    assert!(started.elapsed() < ms(2_500), "{:?}", started.elapsed());
     join_all(tasks).await;
     guard.unlock().await.expect("ours");
     idle(&one).await;

@@ -130,7 +130,8 @@ async fn a_writing_that_was_lost_ends_beside_its_owners_reading() {
     let (one, other) = (client(&server, |builder| builder.watchdog(ms(1_200))).await, plain(&server).await);
     let lock = one.rw_lock("x").owner(&Owner::new());
     for capped in [true, false] {
-        let writing = if capped { lock.clone().max_hold(ms(100)) } else { lock.clone().lease(ms(500)) };
+        let writing = lock.clone().lease(ms(700));
+        let writing = if capped { lock.clone().max_hold(ms(400)) } else { writing };
         let writing = writing.write().await.expect("free");
         let reading = lock.read().await.expect("below its own writing");
         within("its end", SOON, writing.lost()).await;
