@@ -21,6 +21,9 @@ const LONGEST_NAP: Duration = ms(5_500);
 /// What a busy machine may need to run a task that has been woken.
 const LATE: Duration = ms(500);
 
+/// What is left of a lease when the server is back: the longest pause between attempts to reconnect, and what a busy machine adds.
+const LAST_CHANCE: Duration = ms(500).saturating_add(LATE);
+
 /// Nobody gets through, and who was connected is cut off.
 fn gone(proxy: &Proxy) {
     proxy.refuse();
@@ -143,9 +146,9 @@ async fn holders_are_saved_by_the_last_attempt() {
     let client = behind(&proxy, |builder| builder.watchdog(ms(2_000))).await;
     let guard = client.lock("x").lock().await.expect("free");
     gone(&proxy);
-    until("the lease to be nearly over", ms(2_000), || guard.remaining() < ms(700)).await;
+    until("the lease to be nearly over", ms(2_000), || guard.remaining() < LAST_CHANCE).await;
     proxy.accept();
-    until("a renewal", ms(700), || guard.remaining() > ms(1_500)).await;
+    until("a renewal", LAST_CHANCE, || guard.remaining() > ms(1_500)).await;
     assert_eq!((client.stats().total.lost, server.lock("x")), (0, vec![(guard.id().to_owned(), 1)]));
     guard.unlock().await.expect("ours to the end");
 }
