@@ -301,7 +301,7 @@ impl NamedLock {
         let Some(work) = slot.take() else { return };
         let (lock, id, request) = (self.this(), slot.id, slot.request);
         self.driver.spawn(async move {
-            let mut ends = SentRequest::new(lock, id, request);
+            let ends = SentRequest::new(lock, id, request);
             let replied = tokio::time::timeout(ends.lock.driver.request_limit(), work).await;
             ends.end(replied.ok());
         });
@@ -309,7 +309,7 @@ impl NamedLock {
 
     async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, condition: Condition) {
         let (limit, lane) = (self.driver.request_limit(), self.lane(condition));
-        let mut sent = SentRequest::new(self, id, request);
+        let sent = SentRequest::new(self, id, request);
         let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
             return sent.has_no_room();
         };
@@ -435,12 +435,12 @@ impl SentRequest {
     }
 
     /// Too many other requests wait for the server.
-    pub(super) fn has_no_room(mut self) {
+    pub(super) fn has_no_room(self) {
         self.end(Some(Replied::Failed(Fault::NotSent(source("too many requests wait for this server")))));
     }
 
     /// `None`: it got no reply in time.
-    pub(super) fn end(&mut self, replied: Option<Replied>) {
+    pub(super) fn end(mut self, replied: Option<Replied>) {
         if let Some(request) = self.request.take() {
             let replied = replied.unwrap_or_else(|| Replied::Failed(self.lock.no_reply()));
             self.lock.replied(self.id, &request, replied);

@@ -1,13 +1,9 @@
 //! Sends the renewals that are due at one moment. Thousands of held locks need a few tasks for that, not thousands: a task for each renewal
 //! costs as much as the renewal.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-};
+use std::{pin::pin, sync::Arc};
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
 
 use super::{
@@ -55,19 +51,19 @@ async fn send(driver: &Driver, lane: Arc<Semaphore>, batch: Vec<SentRequest>) {
     let Ok(Ok(_permits)) = tokio::time::timeout(limit, lane.acquire_many_owned(room)).await else {
         return batch.into_iter().for_each(SentRequest::has_no_room);
     };
-    let mut waiting: Vec<_> = batch.into_iter().map(|sent| (Box::pin(sent.send_gathered()), sent)).collect();
+    let numbered = batch.iter().map(SentRequest::send_gathered).enumerate();
+    let mut replies: FuturesUnordered<_> = numbered.map(|(at, reply)| async move { (at, reply.await) }).collect();
+    let mut left: Vec<_> = batch.into_iter().map(Some).collect();
     let mut end = pin!(tokio::time::sleep(limit));
-    // Most replies arrive together, so all are looked at whenever one arrives: a waker for each costs more.
-    poll_fn(|cx| {
-        waiting.retain_mut(|(reply, sent)| match reply.as_mut().poll(cx) {
-            Poll::Ready(reply) => {
-                sent.end(Some(reply));
-                false
-            }
-            Poll::Pending => true,
-        });
-        if waiting.is_empty() { Poll::Ready(()) } else { end.as_mut().poll(cx) }
-    })
-    .await;
-    waiting.iter_mut().for_each(|(_, sent)| sent.end(None));
+    loop {
+        let reply = tokio::select! {
+            reply = replies.next() => reply,
+            () = end.as_mut() => break,
+        };
+        let Some((at, reply)) = reply else { return };
+        if let Some(sent) = left[at].take() {
+            sent.end(Some(reply));
+        }
+    }
+    left.into_iter().flatten().for_each(|sent| sent.end(None));
 }
