@@ -51,7 +51,6 @@ async fn send(driver: &Driver, lane: Arc<Semaphore>, batch: Vec<SentRequest>) {
     let Ok(Ok(_permits)) = tokio::time::timeout(limit, lane.acquire_many_owned(room)).await else {
         return batch.into_iter().for_each(SentRequest::has_no_room);
     };
-    // Each reply has a waker of its own: in a cluster they arrive one by one, and to poll all missing ones each time was too slow.
     let numbered = batch.iter().map(SentRequest::send_gathered).enumerate();
     let mut replies: FuturesUnordered<_> = numbered.map(|(at, reply)| async move { (at, reply.await) }).collect();
     let mut left: Vec<_> = batch.into_iter().map(Some).collect();
