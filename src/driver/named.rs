@@ -431,7 +431,7 @@ impl SentRequest {
     }
 
     fn content(&self) -> (Arc<NamedLock>, Request) {
-        (Arc::clone(&self.lock), self.request.expect("nothing is sent after `end`"))
+        (Arc::clone(&self.lock), self.request.expect("`end` takes it, and this with it"))
     }
 
     /// Too many other requests wait for the server.
