@@ -34,6 +34,7 @@ pub(super) use target::Target;
 
 use super::{
     fault::{Fault, LAST_PAUSE_OUTSIDE, source, source_at},
+    time_limit::TimeLimits,
     url::Address,
 };
 use crate::{error::Source, stats::Counters};
@@ -63,6 +64,7 @@ pub(super) struct Conn {
     wanted: Arc<Notify>,
     was_wanted: CancellationToken,
     command_timeout: Duration,
+    limits: TimeLimits,
     /// The address, for messages.
     place: String,
 }
@@ -106,7 +108,7 @@ impl Conn {
                 link.give_up("the client is closed");
             }
         });
-        Conn { link, wanted, was_wanted, command_timeout, place }
+        Conn { link, wanted, was_wanted, command_timeout, limits: TimeLimits::here(), place }
     }
 
     /// The present link. Waits if there is none, unless the server refuses this user.
@@ -124,12 +126,11 @@ impl Conn {
             Ok(link) => !link.down.is_cancelled(),
             Err(fault) => matches!(fault, Fault::Denied(_) | Fault::Closed),
         };
-        let found =
-            timeout(self.command_timeout, slot.wait_for(usable)).await.map(|found| found.map(|now| now.clone()));
-        match found {
-            Ok(Ok(found)) => found,
-            Ok(Err(_gone)) => Err(Fault::Abandoned), // the task that replaces links has ended, but the client was not closed
-            Err(_late) => Err(self.none_yet()),
+        let found = async { slot.wait_for(usable).await.map(|now| now.clone()) };
+        match self.limits.within(self.command_timeout, found).await {
+            Some(Ok(found)) => found,
+            Some(Err(_gone)) => Err(Fault::Abandoned), // the task that replaces links has ended, but the client was not closed
+            None => Err(self.none_yet()),
         }
     }
 

@@ -18,6 +18,8 @@ mod node_settings;
 #[cfg(feature = "bench")]
 mod raw;
 mod script;
+#[cfg(not(leasehold_explore))]
+mod time_limit;
 mod url;
 
 use std::{sync::Arc, time::Duration};

@@ -15,7 +15,11 @@ use std::{
 use leasehold::{Builder, Client, Error, Guard, Lost, Owner, Quorum};
 use tokio::runtime::Runtime;
 
-use crate::support::{Server, client, ms, plain, poll_once, until, within};
+use crate::support::{
+    Server, client, in_a_process_of_its_own, ms, plain, poll_once,
+    server::{free_port, usual},
+    until, within,
+};
 
 /// Far below every timeout of the client: it is no outage, and waiting for it to end would be in vain.
 const PROMPTLY: Duration = ms(2_000);
@@ -275,4 +279,41 @@ fn without_a_runtime_around_it_a_call_says_so() {
     });
     runtime.block_on(given_back);
     runtime.block_on(async { client.lock("x").lock().await.expect("free").unlock().await.expect("ours") });
+}
+
+/// A caller's runtime ends while its request waits for a connection. A task of the client goes on with the request, and must not panic:
+/// what is printed then is that of a whole process, so it has one of its own.
+#[test]
+fn the_runtime_of_a_caller_ends() {
+    let output = in_a_process_of_its_own("runtime_gone::while_requests_wait_for_a_connection", &[]);
+    let shown = [output.stdout, output.stderr].concat();
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(output.status.success() && shown.contains("1 passed") && !shown.contains("panicked"), "{shown}");
+}
+
+#[test]
+fn while_requests_wait_for_a_connection() {
+    let port = free_port();
+    let (clients, callers) = (runtime(), runtime());
+    let client_of = |scheme| {
+        let url = format!("{scheme}://127.0.0.1:{port}");
+        clients.block_on(async { Client::builder().url(url).own_thread(false).connect_lazy().expect("it is lazy") })
+    };
+    let (client, of_cluster) = (client_of("redis"), client_of("redis-cluster"));
+    for client in [&client, &of_cluster] {
+        let (exclusive, fair, rw) = (client.lock("x"), client.fair_lock("y"), client.rw_lock("z"));
+        callers.spawn(async move { exclusive.lock().await });
+        callers.spawn(async move { fair.lock().await });
+        callers.spawn(async move { rw.read().await });
+        callers.block_on(until("all to ask", ms(5_000), || client.stats().now.waiting == 3));
+    }
+    callers.shutdown_background();
+    let have_left = || [&client, &of_cluster].iter().all(|client| client.stats().now.waiting == 0);
+    clients.block_on(until("them to have left", ms(5_000), have_left));
+    let server = Server::at(port, |dir| usual(port, dir));
+    clients.block_on(async {
+        client.lock("x").lock().await.expect("free").unlock().await.expect("ours");
+        let is_over = || client.stats().now.releasing == 0 && !["x", "y", "z"].iter().any(|name| server.exists(name));
+        until("all to be given back", ms(5_000), is_over).await;
+    });
 }

@@ -27,12 +27,16 @@ return serve(function(k, a)
   if not theirs then
     return 'conflict'
   end
-  if how == 'stay' and not redis.call('LPOS', queue, id) then
+  local place = how ~= 'first' and redis.call('LPOS', queue, id)
+  if how == 'stay' and not place then
     return 'out'
   end
   local left
   if free then
-    local first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
+    local first, turn = id, 0
+    if place ~= 0 then
+      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
+    end
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
       local ends = redis.pcall('PEXPIRE', lock, lease)
@@ -40,18 +44,19 @@ return serve(function(k, a)
         redis.call('DEL', lock)
         error(ends)
       end
-      redis.call('ZREM', places, id)
-      redis.call('LREM', queue, 1, id)
+      if first then
+        redis.call('ZREM', places, id)
+        redis.call('LREM', queue, 1, id)
+      end
       return 'granted ' .. wanted
     end
-    left = turn + 1
+    left, place = turn + 1, redis.call('LPOS', queue, id) -- perhaps waiters before this one have been removed
   else
     left = redis.call('PTTL', lock)
   end
   if how == 'first' then
     return string.format('busy %.0f ', left) .. theirs
   end
-  local place = redis.call('LPOS', queue, id)
   -- A JVM subtracts its wait time from all later places when it acquires the lock. So add that much for each JVM before this waiter.
   -- Count only as many as can have their turn before this waiter's next request, because the queue may be long.
   local stay = PLACE
@@ -75,12 +80,11 @@ return serve(function(k, a)
     end
     error(kept)
   end
-  -- The keys of dead waiters expire. Not soon, because a JVM that joins later does not extend this time.
-  -- Both keys get the same time. The list is at least as old as the place of a waiter in it, so only a waiter that joins looks at both.
-  local soon, time = stay + DAY - JVM, string.format('%.0f', stay + DAY)
-  if redis.call('PTTL', places) < soon or joins and redis.call('PTTL', queue) < soon then
-    redis.call('PEXPIRE', queue, time)
-    redis.call('PEXPIRE', places, time)
+  -- The keys do not expire soon, because a JVM that joins later does not extend this time. Only the first waiter of a new list looks
+  -- at both keys.
+  local soon = stay + DAY - JVM
+  if redis.call('PTTL', places) < soon or joins and place == 0 and redis.call('PTTL', queue) < soon then
+    expire_after(queue, places, stay + DAY)
   end
   return string.format('queued %.0f %d ', left, place + 1) .. theirs
 end)

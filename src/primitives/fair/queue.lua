@@ -13,9 +13,16 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The keys of dead waiters expire. Both get the same time.
+local function expire_after(queue, places, time)
+  time = string.format('%.0f', time)
+  redis.call('PEXPIRE', queue, time)
+  redis.call('PEXPIRE', places, time)
+end
+
 -- A leasehold client has a UUID of version 8; Redisson's are of version 4.
 local function ours(id)
-  return string.sub(id, 15, 15) == '8'
+  return string.byte(id, 15) == 56 -- '8'; string.sub would create a string each time
 end
 
 -- Returns the number of clients that received the message. Publishes nothing if there is no command.
@@ -43,12 +50,13 @@ end
 -- head whose place has expired also gets its turn, if it is subscribed.
 -- Returns the waiter (nil: none), the ms that it has to come, and the number of clients that received the message.
 local function call_next(queue, places, command, channel, me, fresh)
-  local now = clock()
+  local now
   while true do
     local first = redis.call('LINDEX', queue, 0)
     if not first or first == me then
       return first or nil, 0, 0
     end
+    now = now or clock()
     local score = redis.call('ZSCORE', places, first)
     local left = tonumber(score or 0) - now
     local called = not fresh and left <= GRACE
@@ -61,11 +69,14 @@ local function call_next(queue, places, command, channel, me, fresh)
       if left > 0 or listens then
         -- A JVM that listens keeps the time that it has: another JVM would remove it at the end of its turn.
         local turn = not listens and math.min(left, GRACE) or ours(first) and GRACE or math.max(left, GRACE)
-        -- The server never refuses ZREM for lack of memory, and after it not the other commands either. This one removes nothing.
-        redis.call('ZREM', places, '')
-        redis.call('ZADD', places, string.format('%.0f', now + turn), first)
+        local till = string.format('%.0f', now + turn)
+        if type(redis.pcall('ZADD', places, till, first)) == 'table' then
+          -- The server never refuses ZREM for lack of memory, and after it not the other commands either. This one removes nothing.
+          redis.call('ZREM', places, '')
+          redis.call('ZADD', places, till, first)
+        end
         if not score and redis.call('PTTL', places) < 0 then
-          redis.call('PEXPIRE', places, DAY) -- it had no place, and the key is new
+          expire_after(queue, places, DAY) -- it had no place, and the key is new
         end
         return first, turn, heard
       end

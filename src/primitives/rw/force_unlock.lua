@@ -24,7 +24,7 @@ return serve(function(k, a)
   for _, hold in ipairs(gone) do
     -- First the keys that may be refused while the slot is being moved: a second run must still find the field of the hold.
     for level = 1, hold[2] do
-      redis.call('DEL', lives_of(lock, hold[1]) .. level)
+      redis.call('DEL', lives_of(tagged(lock), hold[1], level))
     end
     redis.call('HDEL', lock, hold[1])
   end

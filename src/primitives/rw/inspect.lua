@@ -12,7 +12,7 @@ return serve(function(k)
   for n = 1, #fields, 2 do
     local id, count = fields[n], tonumber(fields[n + 1])
     if count and not is_over(lock, id) then
-      local left = writes(id) and left_of_writer(lock, id) or left_of(lock, id, count)
+      local left = writes(id) and left_of_writer(lock, id) or left_of(tagged(lock), id, count)
       if left >= -1 or not ours(id) then
         all[#all + 1] = string.format('%.0f %.0f ', count, left == -2 and end_of_all or left) .. id
       end

@@ -11,7 +11,7 @@ return serve(function(k, a)
   local lock, lives, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, again = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] == 'again'
   local writer, claim = again and '' or ARGV[a + 7], again and ARGV[a + 7] or ''
-  local mode = mode_now(lock)
+  local mode, theirs = mode_now(lock)
   local is_lock = mode == 'read' or mode == 'write'
   local is_held = is_lock and redis.call('HEXISTS', lock, id) == 1
   if not (is_held and redis.call('EXISTS', lives) == 1) then
@@ -29,7 +29,7 @@ return serve(function(k, a)
       if ARGV[a + 5] == 'turn' or ARGV[a + 5] == 'late' then
         mark_turn(lock, mark, id, ARGV[a + 5])
       end
-      local theirs = someone(lock)
+      theirs = theirs or someone(lock)
       return string.format('busy %.0f ', left_of_writer(lock, theirs)) .. theirs
     else
       local waits = redis.call('GET', mark)
@@ -41,12 +41,13 @@ return serve(function(k, a)
     end
   end
   -- First the key that expires by itself: without the field it means nothing.
-  lives_for(lives, lease, claim)
+  local longer = lives_for(lives, lease, claim)
   if mode == 'free' then
-    redis.call('HSET', lock, 'mode', 'read')
+    redis.call('HSET', lock, 'mode', 'read', id, wanted)
+  else
+    redis.call('HSET', lock, id, wanted)
   end
-  redis.call('HSET', lock, id, wanted)
-  local lasting, why = pcall(lasts, lock, redis.call('PTTL', lives))
+  local lasting, why = pcall(lasts, lock, longer)
   if not lasting then
     -- Not permitted: a lock that never expires would stay forever if its client died now.
     if mode == 'free' then

@@ -25,8 +25,8 @@ return serve(function(k, a)
     redis.call('HSET', lock, id, wanted)
     return 'released 0'
   end
-  local rest, mode = over and 0 or tonumber(ARGV[a + 3]), mode_now(lock)
-  local writer, last = mode == 'write' and someone(lock), nil
+  local rest, last = over and 0 or tonumber(ARGV[a + 3]), nil
+  local mode, writer = mode_now(lock)
   if mode == 'read' or writer and is_rest(writer) then
     local longest, is_read = longest_reader(lock, id)
     last = math.max(rest, longest, writer and left_of_writer(lock, writer) or 0)
@@ -36,7 +36,7 @@ return serve(function(k, a)
     -- In this order: the server never refuses PEXPIRE for lack of memory, and after it not the other commands either. If one of the
     -- others is refused, the hold is still there, and it expires.
     redis.call('PEXPIRE', lives, rest)
-    redis.call('SET', lives_of(lock, rest_of(id)) .. 1, '1', 'PX', rest)
+    redis.call('SET', lives_of(tagged(lock), rest_of(id), '1'), '1', 'PX', rest)
     redis.call('HSET', lock, rest_of(id), '1')
   end
   if mode == 'read' and last <= 0 then

@@ -14,8 +14,9 @@
 -- False if another reader's expiry key has not arrived yet, while a cluster moves the slot. That reader must not look as if it had expired.
 -- EXISTS of two keys fails then, of one it would not.
 local function knows_all(lock)
+  local tag = tagged(lock)
   for _, field in ipairs(redis.call('HKEYS', lock)) do
-    if field ~= 'mode' and type(redis.pcall('EXISTS', lock, lives_of(lock, field) .. 1)) == 'table' then
+    if field ~= 'mode' and type(redis.pcall('EXISTS', lock, lives_of(tag, field, '1'))) == 'table' then
       return false
     end
   end

@@ -20,17 +20,19 @@ local function rest_of(id)
   return id .. ':rest'
 end
 
+-- This and the next look at the last byte first: most fields are those of readers and end in a digit, and string.sub creates a string.
 local function is_rest(id)
-  return string.sub(id, -5) == ':rest'
+  return string.byte(id, -1) == 116 and string.sub(id, -5) == ':rest' -- 't'
 end
 
 local function writes(id)
-  return string.sub(id, -6) == ':write' or string.sub(id, -11) == ':write:rest'
+  local last = string.byte(id, -1)
+  return last == 101 and string.sub(id, -6) == ':write' or last == 116 and string.sub(id, -11) == ':write:rest' -- 'e', 't'
 end
 
 -- A leasehold client has a UUID of version 8; Redisson's are of version 4.
 local function ours(id)
-  return string.sub(id, 15, 15) == '8'
+  return string.byte(id, 15) == 56 -- '8'
 end
 
 -- True if a holder is not a leasehold client. Such a holder does not know the mark, and may have no lease but that of the hash, as the
@@ -58,21 +60,26 @@ local function mark_turn(lock, mark, id, how)
   redis.call('SET', mark, id, 'PX', '3000')
 end
 
--- The key of the mark of a waiter.
-local function mark_of(lock)
-  return 'leasehold_rwlock_waits:' .. (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}')
+-- The lock's name as the names of its other keys have it: in a cluster, they are in the same slot.
+local function tagged(lock)
+  return string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
 end
 
--- The beginning of the names of a reader's expiry keys, without their number.
-local function lives_of(lock, id)
-  return (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. id .. ':rwlock_timeout:'
+-- The key of the mark of a waiter.
+local function mark_of(lock)
+  return 'leasehold_rwlock_waits:' .. tagged(lock)
+end
+
+-- The name of one of a reader's expiry keys. `level` is a string for the first one, because formatting a number takes time.
+local function lives_of(tag, id, level)
+  return tag .. ':' .. id .. ':rwlock_timeout:' .. level
 end
 
 -- The time left on the lease of a reader; 0 or less if it has expired.
-local function left_of(lock, id, count)
-  local longest, lives = -2, lives_of(lock, id)
-  for level = ours(id) and 1 or count, 1, -1 do
-    longest = math.max(longest, redis.call('PTTL', lives .. level))
+local function left_of(tag, id, count)
+  local longest = redis.call('PTTL', lives_of(tag, id, '1'))
+  for level = 2, ours(id) and 1 or count do
+    longest = math.max(longest, redis.call('PTTL', lives_of(tag, id, level)))
   end
   return longest
 end
@@ -80,12 +87,12 @@ end
 -- True if a writer rests beside reads of its owner and its time is over. Names two keys: while a cluster moves the slot, EXISTS of a key
 -- that has not arrived yet then fails, and the key does not look as if it had expired.
 local function is_over(lock, writer)
-  return is_rest(writer) and redis.call('HLEN', lock) > 2 and redis.pcall('EXISTS', lock, lives_of(lock, writer) .. 1) == 1
+  return is_rest(writer) and redis.call('HLEN', lock) > 2 and redis.pcall('EXISTS', lock, lives_of(tagged(lock), writer, '1')) == 1
 end
 
 -- The time left on the lease of the writer. It is 0 in the last millisecond.
 local function left_of_writer(lock, writer)
-  local left = is_rest(writer) and left_of(lock, writer, 1) or -2
+  local left = is_rest(writer) and left_of(tagged(lock), writer, 1) or -2
   return left >= 0 and left or redis.call('PTTL', lock)
 end
 
@@ -103,14 +110,14 @@ local function writer_of(lock)
   end
 end
 
--- As mode_of, but `read` if the writer rests and is over.
+-- As mode_of, but `read` if the writer rests and is over. Else, for `write`, also the field of the writer.
 local function mode_now(lock)
   local mode = mode_of(lock)
-  -- Only a writer beside readers can be over before the hash expires.
-  if mode == 'write' and redis.call('HLEN', lock) > 2 and not writer_of(lock) then
-    return 'read'
+  if mode ~= 'write' then
+    return mode
   end
-  return mode
+  local writer = writer_of(lock)
+  return writer and mode or mode_of(lock), writer
 end
 
 -- A holder: the writer, else a reader.
@@ -128,11 +135,11 @@ end
 -- The longest time left on the lease of a reader other than `skip`; 0 or less if there is none. And whether one of them does not rest.
 -- Removes expired readers of leasehold clients. Keeps those of Redisson: readers of its multi-lock have the lease of the hash.
 local function longest_reader(lock, skip)
-  local longest, is_read, fields = -2, false, redis.call('HGETALL', lock)
+  local longest, is_read, tag, fields = -2, false, tagged(lock), redis.call('HGETALL', lock)
   for n = 1, #fields, 2 do
     local id, count = fields[n], tonumber(fields[n + 1])
     if count and id ~= skip and not writes(id) then
-      local left = left_of(lock, id, count)
+      local left = left_of(tag, id, count)
       if left < 0 and ours(id) then
         redis.call('HDEL', lock, id)
       end
@@ -151,14 +158,16 @@ local function lasts(key, lease)
 end
 
 -- The same for a reader's expiry key, which this creates if it does not exist. The value of the key is the claim of the reader that
--- needs a longer lease than the others, so that the others can withdraw it. No other program reads that value.
+-- needs a longer lease than the others, so that the others can withdraw it. No other program reads that value. Returns the ms left.
 local function lives_for(lives, lease, claim)
   local left = redis.call('PTTL', lives)
-  if left > -2 and claim == '' then
-    lasts(lives, lease)
-  else
-    redis.call('SET', lives, claim == '' and '1' or claim, 'PX', math.max(left, tonumber(lease)))
+  local longer = tonumber(lease) > left and lease or left
+  if left == -2 or claim ~= '' then
+    redis.call('SET', lives, claim == '' and '1' or claim, 'PX', longer)
+  elseif longer == lease then
+    redis.call('PEXPIRE', lives, lease)
   end
+  return longer
 end
 
 -- Returns the number of clients that received the message. Publishes nothing if there is no command.

@@ -19,7 +19,7 @@ end
 
 return serve(function(k, a)
   local lock, mark, id, wanted, how = KEYS[k + 1], KEYS[k + 2], ARGV[a + 2], ARGV[a + 4], ARGV[a + 5]
-  local mode = mode_now(lock)
+  local mode, writer = mode_now(lock)
   if mode == 'free' or mode == 'conflict' or redis.call('HEXISTS', lock, id) == 0 then
     if how == 'again' then
       return 'lost'
@@ -33,20 +33,21 @@ return serve(function(k, a)
         waits = mark_turn(lock, mark, id, how)
       end
       -- A writer that holds the lock publishes its release.
-      return string.format('busy %.0f ', look_again(redis.call('PTTL', lock), mode == 'read' and waits)) .. someone(lock)
+      return string.format('busy %.0f ', look_again(redis.call('PTTL', lock), mode == 'read' and waits)) .. (writer or someone(lock))
     end
     local waits = redis.call('GET', mark)
     if waits and waits ~= id then
       return string.format('busy %.0f ', look_again(redis.call('PTTL', mark), waits)) .. waits
     end
-    redis.call('HSET', lock, 'mode', 'write')
-    redis.call('HSET', lock, id, wanted)
+    redis.call('HSET', lock, 'mode', 'write', id, wanted)
     local ends = redis.pcall('PEXPIRE', lock, ARGV[a + 3])
     if ends ~= 1 then -- not permitted: a lock that never expires would stay forever if its client died now
       redis.call('DEL', lock)
       error(ends)
     end
-    redis.call('DEL', mark)
+    if waits then
+      redis.call('DEL', mark)
+    end
     return 'granted ' .. wanted
   end
   redis.call('HSET', lock, id, wanted)

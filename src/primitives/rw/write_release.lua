@@ -28,7 +28,7 @@ return serve(function(k, a)
     -- In this order, see below. If another command is refused, the hold is still there, and it expires.
     redis.call('PEXPIRE', lock, math.max(longest, tonumber(rest)))
     if redis.call('HLEN', lock) > 2 then
-      redis.call('SET', lives_of(lock, rest_of(id)) .. 1, '1', 'PX', rest)
+      redis.call('SET', lives_of(tagged(lock), rest_of(id), '1'), '1', 'PX', rest)
     end
     redis.call('HSET', lock, rest_of(id), '1')
     redis.call('HDEL', lock, id)

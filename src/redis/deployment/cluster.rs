@@ -38,6 +38,7 @@ use crate::{
         keys::slot_of,
         node_settings::NodeSettings,
         script::{LooksAt, Part, Script},
+        time_limit::TimeLimits,
         url::Address,
         {Way, send},
     },
@@ -71,6 +72,7 @@ pub(in crate::redis) struct Cluster {
     closed: CancellationToken,
     map: RwLock<SlotMap>,
     changes: watch::Sender<u64>,
+    limits: TimeLimits,
     /// Servers of redirections that are not known yet.
     unknown: Mutex<BTreeSet<Address>>,
     /// Addresses at which servers of other clusters reply. Each is logged once.
@@ -109,6 +111,7 @@ impl Cluster {
             closed: closed.clone(),
             map: RwLock::new(SlotMap::new()),
             changes: watch::Sender::new(0),
+            limits: TimeLimits::here(),
             unknown: Mutex::default(),
             strangers: Mutex::default(),
             look: Notify::new(),
@@ -262,7 +265,7 @@ impl Cluster {
                 }
             }
         };
-        timeout(self.settings.command_timeout, looking).await.ok().flatten()
+        self.limits.within(self.settings.command_timeout, looking).await.flatten()
     }
 
     async fn keep_map(self: Arc<Self>) {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::yield_now, time::sleep};
+use tokio::{sync::watch, task::yield_now};
 use tokio_util::sync::CancellationToken;
 
 use super::{MemoryServer, MemoryState, channels::Connected};
@@ -16,6 +16,7 @@ use crate::{
         fault::Fault,
         listener::Listener,
         script::{Part, Script},
+        time_limit::TimeLimits,
     },
     stats::Counters,
 };
@@ -25,6 +26,7 @@ pub(in crate::redis) struct MemoryLink {
     server: MemoryServer,
     connected: Arc<Connected>,
     command_timeout: Duration,
+    limits: TimeLimits,
     pubsub: PubSub,
     closed: CancellationToken,
 }
@@ -44,6 +46,7 @@ impl MemoryLink {
             server: server.clone(),
             connected,
             command_timeout: config.command_timeout,
+            limits: TimeLimits::here(),
             pubsub,
             closed: closed.clone(),
         }
@@ -71,16 +74,18 @@ impl MemoryLink {
         let mut changes = self.connected.changes.subscribe();
         let replied = self.server.state().arrive(work);
         yield_now().await; // as with a real server, other tasks run until the reply is there
-        tokio::select! {
-            biased;
-            reply = replied => reply.unwrap_or_else(|_| Err(Fault::unknown("the server has restarted"))),
-            () = self.closed.cancelled() => Err(Fault::Closed),
-            _ = changes.changed() => Err(Fault::unknown("the connection has ended")),
-            () = sleep(self.command_timeout) => {
-                self.connected.counters.timeouts.up();
-                Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
+        let ended = async {
+            tokio::select! {
+                biased;
+                reply = replied => reply.unwrap_or_else(|_| Err(Fault::unknown("the server has restarted"))),
+                () = self.closed.cancelled() => Err(Fault::Closed),
+                _ = changes.changed() => Err(Fault::unknown("the connection has ended")),
             }
-        }
+        };
+        self.limits.within(self.command_timeout, ended).await.unwrap_or_else(|| {
+            self.connected.counters.timeouts.up();
+            Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
+        })
     }
 
     pub(in crate::redis) fn changes(&self) -> &watch::Sender<u64> {
