@@ -177,6 +177,11 @@ impl Engine {
         self.driver.stopped().await;
     }
 
+    /// True if the server of `key` has given no reply for this long, or cannot be connected to.
+    pub(crate) fn is_unwell(&self, key: &str, late: Duration) -> bool {
+        self.redis.is_unwell(key, late)
+    }
+
     /// Notifies the listener of each message on a channel, until the subscription is dropped.
     pub(crate) fn listen(&self, channel: &str, listener: Arc<dyn Listener>) -> Subscription {
         self.redis.listen(channel, listener)

@@ -340,17 +340,17 @@ impl QuorumLock {
         let mut last = limit.end().map(|end| end.max(ballot.began + LAST_VOTE));
         while let Some((server, answer)) = before(last, asked.next()).await {
             ballot.count(server, answer)?;
-            match ballot.tally(asked.len()).verdict() {
+            match ballot.tally().verdict() {
                 Verdict::Won => return Ok(Vote::Won(ballot.guards, asked)),
                 Verdict::Open => {}
                 verdict => return ballot.without_majority(verdict, &self.name),
             }
-            if ballot.tally(asked.len()).has_replies() {
-                last = last.into_iter().chain([after_a_majority(ballot.began)]).min();
+            if ballot.tally().has_replies() {
+                last = last.into_iter().chain([last_reply(&ballot, locks)]).min();
             }
         }
         ballot.failed = None; // its time is over, whatever the others said
-        let verdict = ballot.tally(asked.len()).verdict_at_the_end();
+        let verdict = ballot.tally().verdict_at_the_end();
         ballot.without_majority(verdict, &self.name)
     }
 }
@@ -358,6 +358,8 @@ impl QuorumLock {
 /// The replies of the servers to one vote.
 struct Ballot {
     began: Instant,
+    /// The servers whose reply is still to come.
+    pending: Vec<usize>,
     guards: Vec<Option<Guard>>,
     refused: usize,
     failures: usize,
@@ -368,11 +370,12 @@ struct Ballot {
 impl Ballot {
     fn of(servers: usize) -> Ballot {
         let guards = (0..servers).map(|_| None).collect();
-        Ballot { began: Instant::now(), guards, refused: 0, failures: 0, failed: None }
+        Ballot { began: Instant::now(), pending: (0..servers).collect(), guards, refused: 0, failures: 0, failed: None }
     }
 
     /// An error that every server would return ends the vote.
     fn count(&mut self, server: usize, answer: Result<Option<Guard>>) -> Result<()> {
+        self.pending.retain(|one| *one != server);
         match answer {
             Ok(Some(guard)) => self.guards[server] = Some(guard),
             Ok(None) => self.refused += 1,
@@ -382,10 +385,16 @@ impl Ballot {
         Ok(())
     }
 
-    fn tally(&self, pending: usize) -> Tally {
+    fn tally(&self) -> Tally {
         let granted = || self.guards.iter().flatten();
         let certain = granted().filter(|guard| !guard.is_lost()).count();
-        Tally { granted: granted().count(), certain, refused: self.refused, failed: self.failures, pending }
+        Tally {
+            granted: granted().count(),
+            certain,
+            refused: self.refused,
+            failed: self.failures,
+            pending: self.pending.len(),
+        }
     }
 
     fn without_majority(self, verdict: Verdict, name: &str) -> Result<Vote> {
@@ -412,6 +421,14 @@ async fn before<T>(last: Option<Instant>, next: impl Future<Output = Option<T>>)
 /// Once a majority has answered, the others have as long again, and a little: a frozen server delays nobody for long.
 fn after_a_majority(began: Instant) -> Instant {
     Instant::now() + began.elapsed() + STRAGGLERS
+}
+
+/// The same for a vote. A server that was silent before the vote gets no time at all. A vote that waits holds the servers that granted it, so
+/// two voters of which each waits for the same silent server would refuse each other again and again.
+fn last_reply(ballot: &Ballot, locks: &[Lock]) -> Instant {
+    let before_the_vote = ballot.began.elapsed() + STRAGGLERS;
+    let are_silent = ballot.pending.iter().all(|server| locks[*server].has_unwell_server(before_the_vote));
+    if are_silent { Instant::now() } else { after_a_majority(ballot.began) }
 }
 
 /// Whether the other servers may still make a majority without the one that says so.

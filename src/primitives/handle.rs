@@ -145,6 +145,11 @@ impl Handle {
         Ok(self.engine.listen(&kind.channel(valid(&self.name)?.key()), listener))
     }
 
+    /// True if the server of this lock has given no reply for this long, or cannot be connected to.
+    pub(super) fn has_unwell_server(&self, late: Duration) -> bool {
+        self.name.as_ref().is_ok_and(|name| self.engine.is_unwell(name.key(), late))
+    }
+
     /// True if that owner has a hold of this lock, lost or not.
     pub(super) fn is_held_by(&self, kind: &'static Kind, owner: &Owner) -> bool {
         self.name.as_ref().is_ok_and(|name| self.engine.driver.is_held_by(name, kind, owner))

@@ -119,6 +119,11 @@ impl Lock {
         self.0.listen(&LOCK, listener)
     }
 
+    /// True if the server of this lock has given no reply for this long, or cannot be connected to.
+    pub(crate) fn has_unwell_server(&self, late: Duration) -> bool {
+        self.0.has_unwell_server(late)
+    }
+
     /// True if that owner has a hold of this lock, lost or not.
     pub(crate) fn is_held_by(&self, owner: &Owner) -> bool {
         self.0.is_held_by(&LOCK, owner)

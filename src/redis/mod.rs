@@ -172,6 +172,15 @@ impl Redis {
         }
     }
 
+    /// True if the server of `key` has given no reply for this long, or if a caller waits for a connection to it that cannot be opened.
+    pub(crate) fn is_unwell(&self, key: &str, late: Duration) -> bool {
+        match &self.servers {
+            Backend::Deployed(deployment, _) => deployment.is_unwell(key, late),
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(_) => false,
+        }
+    }
+
     /// Counts up whenever a server may have lost some keys: after a reconnection, or when keys moved to another server.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         match &self.servers {

@@ -1,6 +1,6 @@
 //! In the place of src/redis/deployment: one server, which is always there.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +73,10 @@ impl Deployment {
 
     pub(super) fn connection_of(&self, key: &str) -> usize {
         self.node.connection_of(key)
+    }
+
+    pub(super) fn is_unwell(&self, _: &str, late: Duration) -> bool {
+        self.node.is_unwell(late)
     }
 
     pub(super) fn trouble(&self, key: &str, last: Option<Source>) -> Source {

@@ -301,6 +301,23 @@ async fn frozen_servers_do_not_prolong_a_wait_limit() {
     assert!(took < ms(1_500), "{took:?}");
 }
 
+/// Else two voters of which each has one of the two other servers would wait for the third one, and refuse each other meanwhile.
+#[tokio::test]
+async fn a_vote_does_not_wait_for_a_server_that_was_silent_before() {
+    let three = Three::start();
+    let (quorum, other) = (three.quorum().await, plain(&three.servers[1]).await);
+    let _elsewhere = other.lock("x").lock().await.expect("free");
+    three.servers[0].freeze();
+    let mut quick = 0;
+    for _ in 0..10 {
+        let (vote, took) = within("a vote", ms(5_000), lock(&quorum).try_lock()).await;
+        assert!(vote.expect("two of three have replied").is_none(), "one of three");
+        quick += usize::from(took < ms(20));
+    }
+    three.servers[0].thaw();
+    assert!(quick > 0, "each vote waited for the silent server");
+}
+
 #[tokio::test]
 async fn behind_another_caller_unavailable_does_not_look_like_taken() {
     let mut three = Three::start();

@@ -504,6 +504,11 @@ impl Cluster {
         }
     }
 
+    /// As for one server: for the server of the slot. False while it is not known.
+    pub(super) fn is_unwell(&self, key: &str, late: Duration) -> bool {
+        self.owner_now(slot_of(key)).is_some_and(|owner| owner.is_unwell(late))
+    }
+
     pub(super) fn dial_shard(&self, address: &Address) -> Dialer {
         self.dial(address)
     }

@@ -11,6 +11,7 @@ mod standalone;
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use tokio::sync::watch;
@@ -136,6 +137,14 @@ impl Deployment {
         match self {
             Deployment::One(one) => one.node.trouble(key, last),
             Deployment::Cluster(cluster, _) => cluster.trouble(key, last),
+        }
+    }
+
+    /// True if the server of `key` has given no reply for this long, or if a caller waits for a connection to it that cannot be opened.
+    pub(super) fn is_unwell(&self, key: &str, late: Duration) -> bool {
+        match self {
+            Deployment::One(one) => one.node.is_unwell(late),
+            Deployment::Cluster(cluster, _) => cluster.is_unwell(key, late),
         }
     }
 
