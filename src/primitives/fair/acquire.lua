@@ -44,10 +44,8 @@ return serve(function(k, a)
         redis.call('DEL', lock)
         error(ends)
       end
-      if first then
-        redis.call('ZREM', places, id)
-        redis.call('LREM', queue, 1, id)
-      end
+      redis.call('ZREM', places, id)
+      redis.call('LREM', queue, 1, id)
       return 'granted ' .. wanted
     end
     left, place = turn + 1, redis.call('LPOS', queue, id) -- perhaps waiters before this one have been removed

@@ -219,10 +219,13 @@ impl Data {
                 let both = |(name, value): &(String, String)| [name.clone(), value.clone()];
                 Ok(Output::List(self.hash(key)?.into_iter().flatten().flat_map(both).collect()))
             }
-            ("HSET", [name, value]) => {
-                let is_new = field(self.hash(key)?, name).is_none();
-                self.put(key, name, (*value).to_owned())?;
-                count(usize::from(is_new))
+            ("HSET", pairs) if !pairs.is_empty() && pairs.len().is_multiple_of(2) => {
+                let mut new = 0;
+                for pair in pairs.chunks(2) {
+                    new += usize::from(field(self.hash(key)?, pair[0]).is_none());
+                    self.put(key, pair[0], pair[1].to_owned())?;
+                }
+                count(new)
             }
             ("HINCRBY", [name, by]) => {
                 let before = field(self.hash(key)?, name);
