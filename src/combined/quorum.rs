@@ -31,6 +31,8 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// How much longer than a majority the others may take to vote, beside as long again.
 const STRAGGLERS: Duration = Duration::from_millis(20);
+/// A server without a reply for this long is silent. No round trip should take so long.
+const SILENT: Duration = Duration::from_millis(300);
 /// What a vote gets at least that begins when the time of its call is over.
 const LAST_VOTE: Duration = Duration::from_millis(200);
 
@@ -426,8 +428,8 @@ fn after_a_majority(began: Instant) -> Instant {
 /// The same for a vote. A server that was silent before the vote gets no time at all. A vote that waits holds the servers that granted it, so
 /// two voters of which each waits for the same silent server would refuse each other again and again.
 fn last_reply(ballot: &Ballot, locks: &[Lock]) -> Instant {
-    let before_the_vote = ballot.began.elapsed() + STRAGGLERS;
-    let are_silent = ballot.pending.iter().all(|server| locks[*server].has_unwell_server(before_the_vote));
+    let late = ballot.began.elapsed() + SILENT;
+    let are_silent = ballot.pending.iter().all(|server| locks[*server].has_unwell_server(late));
     if are_silent { Instant::now() } else { after_a_majority(ballot.began) }
 }
 

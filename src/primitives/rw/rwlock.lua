@@ -117,7 +117,11 @@ local function mode_now(lock)
     return mode
   end
   local writer = writer_of(lock)
-  return writer and mode or mode_of(lock), writer
+  if writer then
+    return mode, writer
+  end
+  -- Beside readers, a mode `write` without a writer is what is left if the mode could not be changed.
+  return redis.call('HLEN', lock) > 2 and 'read' or mode_of(lock)
 end
 
 -- A holder: the writer, else a reader.
