@@ -16,8 +16,8 @@ use crate::{
 
 /// How often a holder notes until when it is certain.
 const NOTE: Duration = Duration::from_millis(20);
-/// How long the release after a cancelled request may take.
-const ON_ITS_WAY_BACK: Duration = Duration::from_secs(3);
+/// How long the release after a cancelled request may take. It needs memory, which the server may not have for 4.5 s.
+const ON_ITS_WAY_BACK: Duration = Duration::from_secs(6);
 
 #[derive(Debug)]
 pub(crate) struct Player {
