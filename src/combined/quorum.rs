@@ -31,7 +31,7 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// How much longer than a majority the others may take to vote, beside as long again.
 const STRAGGLERS: Duration = Duration::from_millis(20);
-/// A server without a reply for this long is silent. No round trip should take so long.
+/// A server is silent if it has given no reply for this long. Round trips are shorter, also between distant places.
 const SILENT: Duration = Duration::from_millis(300);
 /// What a vote gets at least that begins when the time of its call is over.
 const LAST_VOTE: Duration = Duration::from_millis(200);
@@ -425,8 +425,8 @@ fn after_a_majority(began: Instant) -> Instant {
     Instant::now() + began.elapsed() + STRAGGLERS
 }
 
-/// The same for a vote. A server that was silent before the vote gets no time at all. A vote that waits holds the servers that granted it, so
-/// two voters of which each waits for the same silent server would refuse each other again and again.
+/// The same for a vote, but a server that was silent before the vote gets no time at all. A vote holds the servers that granted it while it
+/// waits for others. So if two voters wait for the same silent server, each refuses the other, again and again.
 fn last_reply(ballot: &Ballot, locks: &[Lock]) -> Instant {
     let late = ballot.began.elapsed() + SILENT;
     let are_silent = ballot.pending.iter().all(|server| locks[*server].has_unwell_server(late));

@@ -33,7 +33,7 @@ return serve(function(k, a)
   end
   local left
   if free then
-    local first, turn = id, 0
+    local first, turn = id, 0 -- if this waiter is the head of the queue, no other one is notified
     if place ~= 0 then
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end

@@ -120,7 +120,7 @@ local function mode_now(lock)
   if writer then
     return mode, writer
   end
-  -- Beside readers, a mode `write` without a writer is what is left if the mode could not be changed.
+  -- If an earlier request removed the writer and was not permitted to change the mode, readers are left beside the mode `write`.
   return redis.call('HLEN', lock) > 2 and 'read' or mode_of(lock)
 end
 
