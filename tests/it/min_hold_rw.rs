@@ -421,3 +421,15 @@ async fn what_begins_to_rest_while_the_lock_is_forced_open_lasts_no_longer() {
         within("the next writer", SOON, lock(&other).write()).await.0.expect("free").unlock().await.expect("ours");
     }
 }
+
+/// A writer that rested was removed, and the user was not permitted to change the mode. Only readers are left.
+#[tokio::test]
+async fn readers_beside_the_mode_of_a_removed_writer_keep_no_reader_out() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let reader = |n| format!("00000000-0000-8000-8000-000000000000:{n}");
+    let _: u32 = server.ask(&["HSET", "x", "mode", "write", &reader(1), "1", &reader(2), "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "x", "60000"]);
+    let read = client.rw_lock("x").try_read().await.expect("a reply");
+    read.expect("no writer has it").unlock().await.expect("held");
+}
