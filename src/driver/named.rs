@@ -247,6 +247,9 @@ impl NamedLock {
             }
             event => event,
         };
+        if let Replied::Reply(_, Some(holder)) = &replied {
+            self.driver.note_holder(holder);
+        }
         EndedRequest { id, request, event, replied }
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct Shared<L> {
     abandoned: AtomicBool,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
+    /// A holder was a JVM. Then the waiters may be, too.
+    has_seen_jvm: AtomicBool,
     /// Tasks that the end of the client waits for.
     errands: AtomicU64,
     /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
@@ -59,6 +61,11 @@ pub(super) const STOPPING: u8 = 1;
 pub(super) const CLOSED: u8 = 2;
 /// Closed, and nothing is held, wanted or under way anymore.
 const DONE: u8 = 3;
+
+/// True if a holder with this id is a leasehold client: its UUID has version 8. Redisson's have version 4.
+fn is_leasehold(id: &str) -> bool {
+    id.as_bytes().get(14) == Some(&b'8')
+}
 
 impl<L> Shared<L> {
     /// For tasks on the present runtime.
@@ -76,6 +83,7 @@ impl<L> Shared<L> {
             life: AtomicU8::new(OPEN),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
+            has_seen_jvm: AtomicBool::new(false),
             errands: AtomicU64::new(0),
             changes: Changes::default(),
         }
@@ -111,6 +119,14 @@ impl<L> Shared<L> {
             handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
             round_trip: self.counters.round_trip.get(),
             publishes: !self.redis.publish().is_empty(),
+            all_know_marks: !self.has_seen_jvm.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The server has named this holder.
+    pub(super) fn note_holder(&self, id: &str) {
+        if !is_leasehold(id) {
+            self.has_seen_jvm.store(true, Ordering::Relaxed);
         }
     }
 
@@ -259,5 +275,17 @@ impl<L> Drop for Errand<L> {
         self.0.counters.releasing.down();
         self.0.errands.fetch_sub(1, Ordering::SeqCst);
         self.0.notify_forgotten();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_show_who_is_a_jvm() {
+        assert!(is_leasehold("6b1c7d3e-0000-8000-8000-000000000001:1:write"));
+        assert!(!is_leasehold("285475da-9152-4c83-822a-67ee2f116a79:52"));
+        assert!(!is_leasehold("somebody"));
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct OtherClients {
     /// When the last pause began, and the releases since then.
     paused: Moment,
     releases: u32,
+    /// When the last pause for all began.
+    paused_for_all: Moment,
     last: Moment,
 }
 
@@ -54,6 +56,16 @@ struct Row {
 struct Debt {
     releases: u32,
     until: Moment,
+    meant_for: PauseFor,
+}
+
+/// Those that a pause is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum PauseFor {
+    /// Clients that know marks. A waiter with a mark need not pause.
+    LeaseholdClients,
+    /// Also JVMs, which do not know marks. This client learns of them only when one of them holds the lock.
+    All,
 }
 
 impl Usual for OtherClients {
@@ -64,6 +76,7 @@ impl Usual for OtherClients {
         in_vain: 0,
         paused: Moment::ZERO,
         releases: 0,
+        paused_for_all: Moment::ZERO,
         last: Moment::ZERO,
     };
 }
@@ -123,7 +136,7 @@ impl OtherClients {
         (self.may_wait, self.last) = (receivers > 0 || !config.publishes, now);
         if !config.publishes {
             let free = row.map_or(Duration::ZERO, |row| now.since(row.since) / PART_OF_ROW).min(LONGEST_FREE);
-            self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free });
+            self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free, meant_for: PauseFor::All });
             return;
         }
         if receivers == 0 {
@@ -134,20 +147,30 @@ impl OtherClients {
         if self.in_vain < IN_VAIN || is_long_ago {
             // A subscribed client counts this release when it receives the message.
             let releases = receivers - u32::from(!subscribed);
-            self.debt = Some(Debt { releases, until: now + pause(config) });
+            self.debt = Some(Debt { releases, until: now + pause(config), meant_for: self.next_pause(now, config) });
             (self.paused, self.releases) = (now, 0);
         }
     }
 
     pub(crate) fn received_message(&mut self, now: Moment, config: &Config) {
-        let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until: now + pause(config) });
+        let until = now + pause(config);
+        let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until, ..debt });
         self.debt = self.debt.and_then(next);
         self.last = now; // a release for all, of this client or another
     }
 
-    /// Until this time others go first.
-    pub(crate) fn first_until(&self) -> Option<Moment> {
-        self.debt.map(|debt| debt.until)
+    fn next_pause(&mut self, now: Moment, config: &Config) -> PauseFor {
+        let is_for_all = !config.all_know_marks || now.since(self.paused_for_all) > pause(config) * WITHOUT_PAUSE;
+        if is_for_all {
+            self.paused_for_all = now;
+            return PauseFor::All;
+        }
+        PauseFor::LeaseholdClients
+    }
+
+    /// Until this time others go first. `is_marked`: the next waiter here has a mark, which keeps out all that know it.
+    pub(crate) fn first_until(&self, is_marked: bool) -> Option<Moment> {
+        self.debt.filter(|debt| !is_marked || debt.meant_for == PauseFor::All).map(|debt| debt.until)
     }
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
