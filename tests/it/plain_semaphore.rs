@@ -816,18 +816,18 @@ async fn a_busy_client_leaves_a_permit_to_those_behind_a_waiter_that_is_not_poll
     let server = Server::start();
     let (busy, away) = (plain(&server).await, plain(&server).await);
     let permits = semaphore(&busy, 1).await;
-    let turns = tokio::spawn(async move {
-        loop {
-            permits.acquire(1).await.expect("granted");
-            tokio::time::sleep(ms(50)).await;
-            permits.release(1).await.expect("released");
-        }
-    });
-    until("it to be busy", SOON, || server.ask::<String>(&["GET", "x"]) == "0").await;
+    permits.acquire(1).await.expect("free");
     let waits = away.plain_semaphore("x");
     let mut kept = pin!(waits.acquire(1));
     let refused = || away.stats().total.refused >= 2;
     poll_until("it to wait", kept.as_mut(), refused).await;
+    let turns = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(ms(50)).await; // the work
+            permits.release(1).await.expect("released");
+            permits.acquire(1).await.expect("granted");
+        }
+    });
     for _ in 0..3 {
         within("a permit", ms(4_000), waits.acquire(1)).await.0.expect("granted");
         waits.release(1).await.expect("released");
