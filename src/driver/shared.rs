@@ -110,7 +110,7 @@ impl<L> Shared<L> {
         lock::step_of_request(self.config.command_timeout)
     }
 
-    pub(super) fn machine_config(&self) -> lock::Config {
+    pub(crate) fn machine_config(&self) -> lock::Config {
         lock::Config {
             watchdog: *self.config.watchdog,
             command_timeout: self.config.command_timeout,
