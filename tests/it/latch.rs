@@ -203,12 +203,16 @@ async fn a_late_reply_does_not_end_the_wait() {
     let proxy = before(&server);
     let client = behind(&proxy, |builder| builder).await;
     let _: u32 = server.ask(&["INCR", "x"]);
-    let (begun, latch) = (tokio::time::Instant::now(), client.latch("x"));
-    let waiting = tokio::spawn(async move { opens(&latch, ms(1_000)).await });
+    let limit = tokio::time::Instant::now() + ms(2_000);
+    let waiting = tokio::spawn({
+        let latch = client.latch("x");
+        async move { opens(&latch, limit - tokio::time::Instant::now()).await }
+    });
     until("it to wait", SOON, || client.stats().total.refused >= 2).await;
-    tokio::time::sleep_until(begun + ms(900)).await;
-    proxy.rule(Rule::new(script(&server, "look"), Fault::Delay(Way::Back, ms(150))));
+    tokio::time::sleep_until(limit - ms(400)).await; // so early that a busy machine looks before the limit, too
     let looks = server.calls("get");
+    let after_the_limit = limit + ms(50) - tokio::time::Instant::now();
+    proxy.rule(Rule::new(script(&server, "look"), Fault::Delay(Way::Back, after_the_limit)));
     let _: u32 = server.ask(&["PUBLISH", CHANNEL, "1"]);
     until("a look", SOON, || server.calls("get") > looks).await;
     let _: u32 = server.ask(&["DEL", "x"]);

@@ -9,7 +9,7 @@ use leasehold::Lock;
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::support::{
-    Server, before, behind, client, ms, poll_once,
+    Server, Stopwatch, before, behind, client, ms, poll_once,
     proxy::{Fault, Rule, Way, Which},
     script, until,
 };
@@ -147,15 +147,31 @@ async fn renewals_swallowed(delayed_ping: bool) -> usize {
     all.join_all().await.into_iter().sum()
 }
 
+/// A lock whose machine stands still for that long may be lost, so such a run says nothing.
+async fn lost_on_a_running_machine(delayed_ping: bool) -> usize {
+    let mut lost = 0;
+    for _ in 0..5 {
+        let started = Stopwatch::start();
+        lost = renewals_swallowed(delayed_ping).await;
+        if lost == 0 || started.stalled() < ms(200) {
+            break;
+        }
+    }
+    lost
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_swallowed_behind_the_ping_does_not_cost_the_lock() {
-    let lost = renewals_swallowed(true).await;
-    assert_eq!(lost, 0, "of 24 locks, each on a connection that died once, with a healthy server");
+    assert_eq!(
+        lost_on_a_running_machine(true).await,
+        0,
+        "of 24 locks, each on a connection that died once, with a healthy server"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nor_one_swallowed_behind_a_quick_ping() {
-    assert_eq!(renewals_swallowed(false).await, 0);
+    assert_eq!(lost_on_a_running_machine(false).await, 0);
 }
 
 /// Whether the request or the connection itself is the first to notice.

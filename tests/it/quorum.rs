@@ -621,13 +621,13 @@ fn released_from_a_runtime_that_stops_running_nothing_is_left() {
 #[tokio::test]
 async fn a_server_that_froze_after_its_grant_does_not_delay_the_release() {
     let three = Three::start();
-    let quorum = three.quorum().await;
+    let quorum = three.with(|builder| builder.watchdog(ms(30_000)).outage_timeout(ms(6_000))).await;
     let [_, second, third] = &three.servers;
     third.freeze();
     let guard = lock(&quorum).lock().await.expect("two of three");
     second.freeze();
     third.thaw(); // its vote is still to come
-    within("the release", ms(2_500), guard.unlock()).await.0.expect("the first and the third had it to the end");
+    within("the release", ms(4_000), guard.unlock()).await.0.expect("the first and the third had it to the end");
     second.thaw();
     three.free().await;
 }
