@@ -9,7 +9,8 @@
 //! * `latch` checks who passes at a latch, and what is sent. `permits` runs clients of a semaphore, with rules of their own.
 //! * `exclusive_orders`, `read_write_orders`, `fair_orders`, `latch_orders` and `permit_orders` run every order of events for small sizes, to
 //!   the end. `larger_orders` needs minutes.
-//!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states, `FIRST=1`.
+//!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states that a size may have, `ENOUGH=n` to
+//!   stop each size after so many, `FIRST=1`.
 //!
 //! These rules hold after every step:
 //!
