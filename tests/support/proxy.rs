@@ -30,6 +30,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
+use super::server::free_port;
+
 /// Between two pieces: long enough for the other side to read the first alone.
 const BETWEEN_PIECES: Duration = Duration::from_millis(1);
 
@@ -119,7 +121,7 @@ pub(crate) struct Tally {
 impl Proxy {
     /// Starts one before that server, on a free port of 127.0.0.1.
     pub(crate) fn start(server: impl Into<SocketAddr>) -> Proxy {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let listener = listener();
         listener.set_nonblocking(true).expect("it is a socket");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
@@ -415,6 +417,15 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
     match listener {
         Some(listener) => listener.accept().await,
         None => pending().await,
+    }
+}
+
+/// On a port for servers: the system may give others to connections of clients, also while the proxy refuses new ones.
+fn listener() -> std::net::TcpListener {
+    loop {
+        if let Ok(listener) = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())) {
+            return listener;
+        }
     }
 }
 
