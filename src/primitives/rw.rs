@@ -413,7 +413,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before. After an error the client releases both locks in the background.
+    /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before, or if the read lock was lost while the call waited for the server.
+    /// After an error the client releases both locks in the background.
     ///
     /// # Cancel safety
     ///
@@ -432,8 +433,11 @@ impl Downgrade {
     pub(crate) async fn run(self, writing: Guard) -> Result<ReadGuard> {
         let reading = self.lock.take(&READ, "downgrade", WaitLimit::Once).await?;
         writing.unlock().await?;
-        let guard = reading.ok_or_else(|| Error::lost(self.lock.name(), Lost::Removed))?;
-        Ok(ReadGuard { guard })
+        // The release of the write lock may have waited for an outage, and the lease of the read lock may have ended meanwhile.
+        match reading.ok_or(Lost::Removed).and_then(|guard| guard.loss().map_or(Ok(guard), Err)) {
+            Ok(guard) => Ok(ReadGuard { guard }),
+            Err(reason) => Err(Error::lost(self.lock.name(), reason)),
+        }
     }
 }
 

@@ -892,6 +892,14 @@ fn a_time_that_is_not_over() {
     assert_eq!(told(SECOND / 2, "lost"), [Kind::Untrue]);
     assert_eq!(told(SECOND - 1_000_000, "lost"), [], "timers have milliseconds");
     assert_eq!(told(SECOND / 2, "removed"), [Kind::Taken]);
+    let failed_over = |log: &str, from: u64| {
+        let failovers = vec![failover("a", from, from + 10)];
+        kinds(&History { failovers, ..rw(log, "") })
+    };
+    let log = |id: &str| format!("10 0 a asked\n20 0 a granted {id} {SECOND}\n{} 0 a lost {id}", SECOND / 2);
+    assert_eq!(failed_over(&log("one:1~r"), 30), [], "the new master may have only a shorter lease of a reader");
+    assert_eq!(failed_over(&log("one:1~r"), SECOND / 2 + 1), [Kind::Untrue]);
+    assert_eq!(failed_over(&log("one:1:write~w"), 30), [Kind::Untrue]);
 }
 
 #[test]

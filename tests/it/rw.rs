@@ -7,7 +7,11 @@ use tokio::task::JoinHandle;
 
 use crate::{
     family::{clean, counted, idle},
-    support::{Server, Stopwatch, client, ms, plain, until, within},
+    support::{
+        Server, Stopwatch, before, behind, client, ms, plain,
+        proxy::{Fault, Rule, Way, Which},
+        until, within,
+    },
 };
 
 const SOON: Duration = ms(2_000);
@@ -237,6 +241,28 @@ async fn a_downgrade_of_what_was_lost_is_none() {
     assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
     clean(&server, &one).await;
     lock(&two).write().await.expect("free").unlock().await.expect("ours");
+}
+
+/// The reply to the release of the write lock is lost, and no connection can be made until the lease of the read lock has ended.
+#[tokio::test]
+async fn a_downgrade_whose_read_lock_ends_meanwhile_is_none() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(900)).command_timeout(ms(300))).await;
+    let rw = client.rw_lock("x");
+    // The scripts are loaded.
+    rw.write().await.expect("free").downgrade().await.expect("ours").unlock().await.expect("ours");
+    let writer = rw.write().await.expect("free");
+    proxy.refuse();
+    proxy.rule(Rule::new(Which::Command("EVALSHA"), Fault::Cut(Way::Back)).after(1).times(u64::MAX));
+    let downgrading = tokio::spawn(writer.downgrade());
+    until("the release to be executed", SOON, || proxy.tally().cut_back > 0).await;
+    until("the lease to end", ms(5_000), || !server.exists("x")).await;
+    proxy.calm();
+    proxy.accept();
+    let lost = within("its end", ms(10_000), downgrading).await.0.expect("no panic");
+    assert!(matches!(lost, Err(Error::Lost { reason: Lost::Expired, .. })), "{lost:?}");
+    clean(&server, &client).await;
 }
 
 #[tokio::test]

@@ -29,10 +29,12 @@ impl History {
         holds.iter().filter(lost).map(say).collect()
     }
 
-    /// Holds that were reported as expired before their end.
+    /// Holds that were reported as expired before their end. Of a shared hold a new master may have only a shorter lease.
     pub(super) fn hasty_ends(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        let replaced: Vec<_> = self.replaced(name).collect();
         let say = |hold: &Hold| {
-            let early = seconds(hold.until - hold.hasty?);
+            let at = hold.hasty.filter(|at| !(hold.shared && overlaps(&replaced, hold.granted, *at)))?;
+            let early = seconds(hold.until - at);
             Some(violation(Kind::Untrue, name, format!("{hold} was reported as expired {early} before its end")))
         };
         holds.iter().filter_map(say).collect()
