@@ -433,11 +433,10 @@ impl Downgrade {
     pub(crate) async fn run(self, writing: Guard) -> Result<ReadGuard> {
         let reading = self.lock.take(&READ, "downgrade", WaitLimit::Once).await?;
         writing.unlock().await?;
-        // The release of the write lock may have waited for an outage, and the lease of the read lock may have ended meanwhile.
-        match reading.ok_or(Lost::Removed).and_then(|guard| guard.loss().map_or(Ok(guard), Err)) {
-            Ok(guard) => Ok(ReadGuard { guard }),
-            Err(reason) => Err(Error::lost(self.lock.name(), reason)),
-        }
+        let lost = |reason| Error::lost(self.lock.name(), reason);
+        let guard = reading.ok_or_else(|| lost(Lost::Removed))?;
+        // If the release of the write lock waited for the server, the lease of the read lock may have expired meanwhile.
+        guard.loss().map_or(Ok(ReadGuard { guard }), |reason| Err(lost(reason)))
     }
 }
 
