@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     kind::{Kind, NUMBERINGS, Waits},
-    lock::{Claim, Event, HoldId, How, Mode, Reply, Request, RequestId, Token},
+    lock::{Claim, Event, HoldId, How, Mode, Queueing, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
 };
 
@@ -106,7 +106,11 @@ impl Sending<'_> {
                 let part = match (kind.beside, how) {
                     (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
                     (Some(_), _) => words.arg(""),
-                    (None, _) if matches!(kind.rules.waits, Waits::InLine | Waits::ForPermits) => words.arg(publish),
+                    (None, How::Queue(_, oldest)) => {
+                        words.arg(publish).arg(kind.rules.numbering.number(self.key, oldest.0)).arg(NUMBERINGS)
+                    }
+                    (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish).arg("").arg(""),
+                    (None, _) if kind.rules.waits == Waits::ForPermits => words.arg(publish),
                     (None, _) => words,
                 };
                 (&kind.acquire.script, part.done())
@@ -179,8 +183,9 @@ fn word(kind: &Kind, how: How) -> &'static str {
     let leaves_traces = kind.rules.waits != Waits::Here;
     match how {
         How::Wait if leaves_traces => "join",
-        How::Stay if leaves_traces => "stay",
-        How::Try | How::Wait | How::Stay | How::Beside(_) | How::Look => "first",
+        How::Queue(Queueing::Join, _) => "join",
+        How::Queue(Queueing::Stay, _) => "stay",
+        How::Queue(Queueing::Never, _) | How::Try | How::Wait | How::Beside(_) | How::Look => "first",
         How::Turn => "turn",
         How::Late => "late",
         How::Again => "again",

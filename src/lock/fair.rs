@@ -85,7 +85,8 @@ impl LockState {
             let first = places.waiting(id).and_then(|waiting| self.queue.first_of(waiting.owner()));
             let terms = first.map(|(_, first)| {
                 let waits = self.queue.of(first.owner).any(|(_, waiter)| waiter.keeps_waiting());
-                PlaceTerms { lease: first.terms.requested_lease(cx.config), waits, last: self.queue.last() }
+                let (lease, last) = (first.terms.requested_lease(cx.config), self.queue.last());
+                PlaceTerms { lease, waits, last, oldest: places.oldest().unwrap_or(id) }
             });
             let release = terms.filter(|terms| !terms.waits).and_then(|_| own_release(&self.on_server));
             let waits_for = |release| places.change_waiting(id, |waiting| waiting.waits_for(release));

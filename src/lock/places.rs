@@ -11,7 +11,7 @@ use std::{
 use super::{
     release::PendingRelease,
     requests::{Failure, PendingRequest},
-    types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Request, RequestId, Ticket},
+    types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Queueing, Request, RequestId, Ticket},
 };
 
 /// How often in a row a release is sent again because no client received its message.
@@ -73,7 +73,7 @@ enum Next {
 struct PlaceRequest {
     request: PendingRequest,
     /// Of the last try.
-    how: How,
+    how: Queueing,
     lease: Duration,
     /// A message arrived after the last try was sent.
     woken: bool,
@@ -89,6 +89,8 @@ pub(crate) struct PlaceTerms {
     pub(crate) waits: bool,
     /// The waiter that has joined last.
     pub(crate) last: Ticket,
+    /// The oldest place of this client.
+    pub(crate) oldest: HoldId,
 }
 
 /// The request that got a reply.
@@ -182,11 +184,11 @@ impl Waiting {
     }
 
     fn send(&mut self, id: HoldId, terms: PlaceTerms, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        let PlaceTerms { lease, waits, last } = terms;
+        let PlaceTerms { lease, waits, last, oldest } = terms;
         let how = match (self.queued, waits) {
-            (true, _) => How::Stay,
-            (false, true) => How::Wait,
-            (false, false) => How::Try,
+            (true, _) => Queueing::Stay,
+            (false, true) => Queueing::Join,
+            (false, false) => Queueing::Never,
         };
         if let Next::LookAt(at) = self.next {
             let request = PendingRequest::new(at);
@@ -194,6 +196,7 @@ impl Waiting {
         }
         if let Next::Asking(asking) = &mut self.next {
             (asking.how, asking.lease, asking.woken, asking.last) = (how, lease, false, last);
+            let how = How::Queue(how, oldest);
             let request = Request::Acquire { id, mode: Mode::Exclusive, lease, count: 1, how };
             asking.request.send(cx, numbers, request);
         }
@@ -252,7 +255,7 @@ impl Waiting {
         let (before, in_doubt, lease) = match &self.next {
             Next::LookAt(_) | Next::After(_) => (None, false, Duration::ZERO),
             Next::Asking(asking) => {
-                let before = asking.request.under_way().filter(|_| asking.how != How::Stay);
+                let before = asking.request.under_way().filter(|_| asking.how != Queueing::Stay);
                 (before, asking.request.is_in_doubt(), asking.lease)
             }
         };
@@ -388,6 +391,11 @@ impl Places {
     /// The place that waits for this request.
     pub(crate) fn awaiting(&self, request: RequestId) -> Option<HoldId> {
         self.requests.get(&request).copied()
+    }
+
+    /// The oldest place that the server may have. Ids are given out in order, and none of an earlier one is left.
+    pub(crate) fn oldest(&self) -> Option<HoldId> {
+        self.places.iter().find(|(_, place)| !matches!(place, Place::Calling(..))).map(|(id, _)| *id)
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {

@@ -373,7 +373,7 @@ fn mark_after(asking: &Asking, by: Mode) -> Option<Mark> {
     let is_left = match asking.how {
         How::Turn | How::Late => true,
         How::Wait => asking.mode == Mode::Exclusive && by == Mode::Shared,
-        How::Try | How::Stay | How::Beside(_) | How::Again | How::Look => false,
+        How::Try | How::Queue(..) | How::Beside(_) | How::Again | How::Look => false,
     };
     let left = Mark { id: asking.id, mode: asking.mode, permits: asking.permits };
     asking.mark.or(is_left.then_some(left))

@@ -398,11 +398,11 @@ pub(crate) enum Request {
 pub(crate) enum How {
     /// A new hold.
     Try,
-    /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out. A waiter for a fair lock joins the
-    /// queue on the server.
+    /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out.
     Wait,
-    /// A new hold, for a waiter with a place in the queue on the server. It keeps that place and creates none, so a late run does no harm.
-    Stay,
+    /// A new hold, for a waiter for a fair lock. Of the places in the queue on the server, this client has none that is older than this
+    /// one. A failover can bring such places back, and the server then removes them.
+    Queue(Queueing, HoldId),
     /// A new hold, for a waiter that was refused at several releases. It leaves a mark, whoever holds the lock. The mark keeps the others
     /// out, so the next turn is that of this waiter.
     Turn,
@@ -414,6 +414,17 @@ pub(crate) enum How {
     Again,
     /// No hold: the server only says whether the waiters may pass. Nothing is left of this request.
     Look,
+}
+
+/// What a request of a waiter does about its place in the queue on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Queueing {
+    /// Nothing: it has no place and takes none.
+    Never,
+    /// It joins the queue, unless it has a place.
+    Join,
+    /// It keeps its place and creates none, so a late run does no harm.
+    Stay,
 }
 
 /// What a renewal of a shared hold says about leases that are longer than the watchdog's.

@@ -311,6 +311,89 @@ async fn one_that_lost_its_place_takes_another() {
     clean(&server, &two).await;
 }
 
+/// Puts waiters before all others, as a new master does that did not have the last writes.
+fn brings_back(server: &Server, ids: &[String]) {
+    for id in ids {
+        stands_in_line(server, id, Some(ms(60_000)));
+        let _: u32 = server.ask(&["LREM", QUEUE, "1", id]);
+        let _: u32 = server.ask(&["LPUSH", QUEUE, id]);
+    }
+    for kind in ["normal", "pubsub"] {
+        let _: u32 = server.ask(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
+    }
+}
+
+/// Each has the lock once, in this order. Their places then.
+async fn turns_of(clients: [&Client; 4]) -> Vec<String> {
+    let mut ids = Vec::new();
+    for client in clients {
+        let guard = lock(client).lock().await.expect("free");
+        ids.push(guard.id().to_owned());
+        guard.unlock().await.expect("ours");
+    }
+    ids
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_a_failover_brings_back_do_not_delay_those_of_their_clients() {
+    let (server, one, two) = two_clients().await;
+    let past = turns_of([&one, &two, &one, &two]).await;
+    let held = lock(&one).lock().await.expect("free");
+    let mut waiting = Vec::new();
+    for (n, client) in [&two, &one, &two].into_iter().enumerate() {
+        waiting.push(waits(client));
+        until("it to stand in line", SOON, || in_line(&server) == n + 1).await;
+    }
+    let line = one.fair_lock("x").waiters().await.expect("answered");
+    brings_back(&server, &past);
+    until("only those that wait to stand in line", SOON, || in_line(&server) == 3).await;
+    assert_eq!(one.fair_lock("x").waiters().await.expect("answered"), line);
+    assert_eq!(server.ask::<usize>(&["ZCARD", PLACES]), 3);
+    held.unlock().await.expect("ours to the end");
+    for next in waiting {
+        let (guard, took) = within("its turn", SOON, next).await;
+        assert!(took < ms(1_000), "{took}");
+        guard.expect("no panic").unlock().await.expect("ours");
+    }
+    idle(&one).await;
+    clean(&server, &two).await;
+}
+
+/// Nobody else waits. Of the other client one is there, too, and costs what a killed one costs: nobody can know that it lives.
+#[tokio::test]
+async fn a_free_lock_is_acquired_behind_waiters_that_a_failover_has_brought_back() {
+    let (server, one, two) = two_clients().await;
+    let past = turns_of([&one, &one, &two, &one]).await;
+    brings_back(&server, &past[..2]);
+    lock(&one).try_lock().await.expect("answered").expect("free").unlock().await.expect("ours");
+    brings_back(&server, &past[..2]);
+    lock(&one).lock().await.expect("free").unlock().await.expect("ours");
+    brings_back(&server, &past);
+    assert!(lock(&one).try_lock().await.expect("answered").is_none(), "one of another client is the next");
+    let (guard, took) = within("its turn", GRACE + ms(2_000), lock(&one).lock()).await;
+    assert!(took < GRACE + ms(500), "{took}");
+    guard.expect("free").unlock().await.expect("ours");
+    clean(&server, &two).await;
+}
+
+/// The names share one queue. A younger waiter for one of them is no reason to forget an older one for the other.
+#[tokio::test]
+async fn waiters_of_one_client_for_another_name_of_one_queue_keep_their_places() {
+    let (server, one, two) = two_clients().await;
+    let held = one.fair_lock("{a}").lock().await.expect("free");
+    let (other, own) = (two.fair_lock("{a}"), two.fair_lock("a"));
+    let waiting = tokio::spawn(async move { other.lock().await.expect("in turn").unlock().await.expect("ours") });
+    let queue = || server.ask::<Vec<String>>(&["LRANGE", "redisson_lock_queue:{a}", "0", "-1"]);
+    until("it to stand in line", SOON, || queue().len() == 1).await;
+    let line = queue();
+    for _ in 0..3 {
+        assert!(own.try_lock().await.expect("answered").is_none());
+        assert_eq!(queue(), line);
+    }
+    held.unlock().await.expect("ours");
+    within("its turn", SOON, waiting).await.0.expect("no panic");
+}
+
 /// A head that leaves when the lock is free for it calls the one behind it.
 #[tokio::test]
 async fn a_head_that_leaves_calls_the_next() {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     lock::{
         Action, Actions, Channel, Claim, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
-        Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Outcome, Owner, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -1110,13 +1110,16 @@ fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
         let mut client = Client::new(Kind::Fair);
         let own = is_own.then(|| releasing(&mut client, KEPT));
         client.acquire(2, B, KEPT, Limit::Until(client.now + ms(5)));
-        let Some((request, Request::Acquire { id, how: How::Wait, .. })) = client.requests.pop() else {
+        let Some((request, Request::Acquire { id, how: How::Queue(Queueing::Join, _), .. })) = client.requests.pop()
+        else {
             panic!("{:?}", client.requests)
         };
         client.feed(Event::Unknown(request));
         client.pass(ms(11));
-        let is_try = |(_, request): &(_, Request)| matches!(request, Request::Acquire { how: How::Try, .. });
-        assert!(client.requests.iter().any(is_try), "{:?}", client.requests);
+        let is_single = |(_, request): &(_, Request)| {
+            matches!(request, Request::Acquire { how: How::Queue(Queueing::Never, _), .. })
+        };
+        assert!(client.requests.iter().any(is_single), "{:?}", client.requests);
         if leaves_first {
             client.feed(Event::Dropped(t(2)));
         }
@@ -1125,6 +1128,35 @@ fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
         let is_of_place = |(_, request): &(_, Request)| matches!(request, Request::Release { id: of, .. } if *of == id);
         assert!(client.requests.iter().any(is_of_place), "{own:?} {leaves_first}: {:?}", client.requests);
     }
+}
+
+/// The server removes what a failover has brought back of a client, so it must know which places that client has: those of waiters, and
+/// those that are to be released. A release that is sent again has none.
+#[test]
+fn a_fair_waiter_names_the_oldest_place_of_its_client() {
+    let mut client = Client::new(Kind::Fair);
+    let oldest = |client: &mut Client| match client.requests.pop() {
+        Some((_, Request::Acquire { id, how: How::Queue(_, oldest), .. })) => (id, oldest),
+        other => panic!("{other:?}"),
+    };
+    client.acquire(1, A, KEPT, Limit::Forever);
+    let (first, named) = oldest(&mut client);
+    assert_eq!(named, first);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    let (second, named) = oldest(&mut client);
+    assert_eq!(named, first);
+    client.feed(Event::Dropped(t(1)));
+    client.acquire(3, C, KEPT, Limit::Forever);
+    let (third, named) = oldest(&mut client);
+    assert!(named == first && second < third, "the request of the first may still create its place: {named:?}");
+
+    let mut client = Client::new(Kind::Fair);
+    client.hold(1, A, KEPT);
+    client.unlock(1);
+    client.end(is_release, |id| Event::Replied(id, Reply::Unheard { found: true, grace: ms(5_000) }));
+    client.acquire(2, B, KEPT, Limit::Forever);
+    let (own, named) = oldest(&mut client);
+    assert_eq!(named, own);
 }
 
 /// The same in a queue on the server, where a caller with a limit has a place.
@@ -1137,7 +1169,9 @@ fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
     for _ in 0..500 {
         for (id, request) in std::mem::take(&mut client.requests) {
             let reply = match request {
-                Request::Acquire { how: How::Try, .. } => Reply::Busy { left: None, by: Mode::Exclusive, own },
+                Request::Acquire { how: How::Queue(Queueing::Never, _), .. } => {
+                    Reply::Busy { left: None, by: Mode::Exclusive, own }
+                }
                 _ => Reply::Queued { left: None, place: 1, own },
             };
             client.feed(if is_release(request) { Event::NotNow(id) } else { Event::Replied(id, reply) });

@@ -1,6 +1,6 @@
 //! One name on a server: the rules that `tests/model` holds against the scripts, with a clock.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     family::{
@@ -9,7 +9,7 @@ use crate::{
         hash::{self, Answer, Hash, NO_CLAIM},
         rw::{self, ReadWrite, life},
     },
-    lock::{Claim, HoldId, How, Mode, Moment, Reply, Request, Token},
+    lock::{Claim, HoldId, How, Mode, Moment, Queueing, Reply, Request, Token},
     rules::{self, Lock, What, pass},
     units::{FieldId, GRACE, PLACE, is_rest, writes},
 };
@@ -44,6 +44,8 @@ pub(crate) enum Published {
 pub(crate) struct Server {
     now: Moment,
     name: Name,
+    /// Waiters that have had their turn, and that a failover has brought back to the queue of a fair lock.
+    brought_back: Vec<FieldId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +77,7 @@ impl Server {
             Kind::Fair => Name::Fair(Fair::default()),
             Kind::Latch => Name::Latch(Gate::Shut),
         };
-        Server { now: Moment::ZERO, name }
+        Server { now: Moment::ZERO, name, brought_back: Vec::new() }
     }
 
     /// Time passes.
@@ -163,13 +165,24 @@ impl Server {
         fair.line.iter().chain(alone).copied().collect()
     }
 
-    /// A waiter whose process was killed.
+    /// A waiter whose process was killed, or whose client no longer has it.
     pub(crate) fn is_dead(&self, id: &FieldId) -> bool {
-        id.client == DEAD
+        id.client == DEAD || self.brought_back.contains(id)
     }
 
-    pub(crate) fn has_dead(&self) -> bool {
-        self.queue().iter().any(|id| self.is_dead(id))
+    /// The processes of such waiters.
+    pub(crate) fn dead(&self) -> BTreeSet<u8> {
+        self.queue().iter().filter(|id| self.is_dead(id)).map(|id| id.client).collect()
+    }
+
+    /// The queue of a new master begins with these.
+    pub(crate) fn bring_back(&mut self, waiters: Vec<FieldId>) {
+        let Name::Fair(fair) = &mut self.name else { return };
+        for id in waiters.into_iter().filter(|id| fair.line.iter().all(|other| other != id)).collect::<Vec<_>>() {
+            fair.line.insert(0, id);
+            fair.places.insert(id, PLACE);
+            self.brought_back.push(id);
+        }
     }
 
     /// A process joins the queue and is killed.
@@ -360,7 +373,8 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
 fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) {
     let (answer, notified) = match request {
         Request::Acquire { id, lease, count, how, .. } => {
-            name.acquire(&exclusive(client, id), nanos(lease), u64::from(count), asked(how))
+            let oldest = if let How::Queue(_, oldest) = how { oldest } else { id };
+            name.acquire((&exclusive(client, id), oldest), nanos(lease), u64::from(count), asked(how))
         }
         Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),
         Request::Renew { id, lease, .. } => {
@@ -396,9 +410,9 @@ fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
 
 fn asked(how: How) -> hash::How {
     match how {
-        How::Try | How::Beside(_) | How::Look => hash::How::First,
-        How::Wait => hash::How::Wait,
-        How::Stay => hash::How::Stay,
+        How::Try | How::Beside(_) | How::Look | How::Queue(Queueing::Never, _) => hash::How::First,
+        How::Wait | How::Queue(Queueing::Join, _) => hash::How::Wait,
+        How::Queue(Queueing::Stay, _) => hash::How::Stay,
         How::Turn => hash::How::Turn,
         How::Late => hash::How::Late,
         How::Again => hash::How::Again,

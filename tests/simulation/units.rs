@@ -62,6 +62,13 @@ pub(crate) fn is_of_one_client(one: &FieldId, other: &FieldId) -> bool {
     one.client == other.client
 }
 
+/// The number in the id of a waiter.
+pub(crate) type Number = HoldId;
+
+pub(crate) fn number(id: &FieldId) -> Number {
+    id.id
+}
+
 pub(crate) fn writes(id: &FieldId) -> bool {
     id.mode == Mode::Exclusive
 }

@@ -349,8 +349,8 @@ pub(crate) struct World {
     ending: bool,
     /// The last request released the lock, and said so.
     freed: bool,
-    /// A waiter that was killed was in the queue since the lock is free.
-    behind_dead: bool,
+    /// The number of processes that did not come though they had waiters in the queue since the lock is free.
+    behind_dead: u64,
     last_token: Option<(Token, FieldId)>,
     /// The mark of a writer, and since when it is there.
     mark: Option<(FieldId, u64)>,
@@ -410,7 +410,7 @@ impl World {
             open_since: None,
             ending: false,
             freed: false,
-            behind_dead: false,
+            behind_dead: 0,
             last_token: None,
             mark: None,
             aloud,
@@ -971,6 +971,8 @@ impl World {
                 self.say(|| format!("-- server restarts, data kept: {keeps}"));
                 if !keeps {
                     self.rob();
+                } else if self.rng.bool() {
+                    self.bring_back();
                 }
                 (0..self.clients.len()).try_for_each(|client| self.cut(client))
             }
@@ -1025,6 +1027,22 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The queue of a fair lock has waiters again that have had their turn.
+    fn bring_back(&mut self) {
+        let mut waiters = Vec::new();
+        for _ in 0..self.rng.usize(1..=12) {
+            let at = self.rng.usize(..self.clients.len());
+            let state = &self.clients[at].state;
+            let HoldId(oldest) = state.places().min().unwrap_or(HoldId(1));
+            if oldest > 1 {
+                waiters.push(FieldId::new(at as u8, HoldId(self.rng.u64(1..oldest)), Mode::Exclusive));
+            }
+        }
+        self.say(|| format!("-- waiters are back: {waiters:?}"));
+        self.server.pass_to(self.server_time());
+        self.server.bring_back(waiters);
     }
 
     fn rob(&mut self) {
@@ -1341,14 +1359,17 @@ impl World {
         if self.free_since.is_none() {
             self.freed = false; // the next release counts
         }
-        self.behind_dead = self.free_since.is_some() && (self.behind_dead || self.server.has_dead());
+        // A client that waits removes its own.
+        let waits = |client: &u8| self.clients.get(usize::from(*client)).is_some_and(Client::is_waiting);
+        let dead = self.server.dead().iter().filter(|client| !waits(client)).count() as u64;
+        self.behind_dead = if self.free_since.is_some() { self.behind_dead.max(dead) } else { 0 };
         // Where a lease ends nobody is told, and others sleep as long as they were told that it lasts. A latch has no lease.
         let bound = match (self.is_troubled(), self.freed || self.kind == Kind::Latch) {
             (true, _) => 8_000,
             (false, true) => 60,
             (false, false) => 5_100,
         };
-        let bound = if self.behind_dead { bound + 5_050 } else { bound };
+        let bound = bound + 5_050 * self.behind_dead;
         match self.free_since {
             Some(since) if self.t > since + bound * MS => {
                 Err(format!("could be had, and waited for since {} ms", (self.t - since) / MS))

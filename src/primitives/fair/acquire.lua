@@ -3,7 +3,7 @@
 -- `first` does not wait. Safe to run twice: the second run finds the count or the place already set.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, lease ms, wanted count, 'join', 'stay', 'first', or 'again' to re-enter an existing hold; channel,
---        publish command
+--        publish command, number of the oldest waiter of this client for this lock, distance between its numbers
 -- Reply  granted, count | lost: `again`, but there is no such hold | conflict: not a lock | out: `stay`, but there is no place
 --        queued, ms until the next request makes sense (-1: the lock never expires), place (1: next), id of the holder or nothing
 --        busy, ms as above, id of the holder or nothing: for `first`
@@ -31,11 +31,11 @@ return serve(function(k, a)
   if how == 'stay' and not place then
     return 'out'
   end
-  local left
+  local past, left = past_of(id, ARGV[a + 8], ARGV[a + 9])
   if free then
     local first, turn = id, 0 -- if this waiter is the head of the queue, no other one is notified
     if place ~= 0 then
-      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
+      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false, past)
     end
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
@@ -44,8 +44,7 @@ return serve(function(k, a)
         redis.call('DEL', lock)
         error(ends)
       end
-      redis.call('ZREM', places, id)
-      redis.call('LREM', queue, 1, id)
+      remove(queue, places, id)
       return 'granted ' .. wanted
     end
     left, place = turn + 1, redis.call('LPOS', queue, id) -- perhaps waiters before this one have been removed
@@ -60,7 +59,12 @@ return serve(function(k, a)
   local stay = PLACE
   if place ~= 0 then
     for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place or 256, 256) - 1)) do
-      stay = stay + (ours(other) and 0 or JVM)
+      if past(other) then
+        remove(queue, places, other)
+        place = place and place - 1
+      else
+        stay = stay + (ours(other) and 0 or JVM)
+      end
     end
   end
   local joins, now = not place, clock()

@@ -7,7 +7,7 @@ use super::{
     rules::{fair::Fair, hash::How},
     sources, walk,
 };
-use crate::units::{JVM, PLACE};
+use crate::units::{JVM, PLACE, number};
 
 const LINE: &str = "redisson_lock_queue:{x}";
 const PLACES: &str = "redisson_lock_timeout:{x}";
@@ -32,7 +32,8 @@ impl Rules for Fair {
         let Request { script, id, lease, level, more, .. } = request;
         let (answer, published) = match *script {
             "acquire" => {
-                let (answer, published) = self.acquire(id, *lease, *level, asked(more));
+                let oldest = request.last[1].parse().expect("a number");
+                let (answer, published) = self.acquire((id, oldest), *lease, *level, asked(more));
                 (answer.to_string(), published.len())
             }
             "release" => {
@@ -70,7 +71,9 @@ impl Rules for Fair {
             _ => "PUBLISH",
         };
         let level = if script == "release" { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
-        let last = (script == "acquire").then(|| "PUBLISH".to_owned());
+        let oldest = (number(id) - rng.u64(..=1)).to_string();
+        let acquires = script == "acquire";
+        let last = if acquires { vec!["PUBLISH".to_owned(), oldest, "1".to_owned()] } else { Vec::new() };
         let lease = if script == "release" { one_of(rng, &[0, 0, 0, 2]) } else { rng.i64(1..=4) };
         Request { script, id: id.to_owned(), lease, level, more: more.to_owned(), last }
     }

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::hash::{Hash as Lock, How};
-use crate::units::{FieldId as Id, FieldRef, GRACE, JVM, NEVER, PLACE, is_of_one_client, ours, rest_of};
+use crate::units::{
+    FieldId as Id, FieldRef, GRACE, JVM, NEVER, Number, PLACE, is_of_one_client, number, ours, rest_of,
+};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fair {
@@ -63,6 +65,17 @@ struct Called {
     published: Vec<Id>,
 }
 
+/// The waiter of a request, and the oldest one that its client has.
+#[derive(Clone, Copy)]
+struct Me<'a>(&'a FieldRef, Number);
+
+impl Me<'_> {
+    /// Its client no longer has this waiter: a failover has brought it back.
+    fn has_forgotten(self, id: &FieldRef) -> bool {
+        is_of_one_client(id, self.0) && number(id) < self.1
+    }
+}
+
 impl Called {
     fn told(&self) -> Told {
         Told { heard: self.heard, till: if self.first.is_some() { self.till } else { 0 } }
@@ -89,11 +102,16 @@ impl Fair {
     }
 
     /// The lock is free, or `fresh`: free only now.
-    fn call_next(&mut self, me: Option<&FieldRef>, fresh: bool) -> Called {
+    fn call_next(&mut self, me: Option<Me<'_>>, fresh: bool) -> Called {
         let mut published = Vec::new();
         loop {
+            if me.is_some_and(|me| self.line.first().is_some_and(|first| me.has_forgotten(first))) {
+                let first = self.line[0].clone();
+                self.leave(&first);
+                continue;
+            }
             let Some(first) = self.line.first().cloned() else { return Called { published, ..Called::default() } };
-            if me.is_some_and(|me| first == *me) {
+            if me.is_some_and(|me| first == *me.0) {
                 return Called { first: Some(first), published, ..Called::default() };
             }
             let till = self.places.get(&first).copied().unwrap_or(NEVER);
@@ -110,7 +128,7 @@ impl Fair {
                 }
             }
             self.leave(&first);
-            if is_called && !me.is_some_and(|me| is_of_one_client(&first, me)) {
+            if is_called && !me.is_some_and(|me| is_of_one_client(&first, me.0)) {
                 published.append(&mut self.sweep(&first));
             }
         }
@@ -127,8 +145,14 @@ impl Fair {
         theirs
     }
 
-    /// The waiters that messages were sent to come second.
-    pub(crate) fn acquire(&mut self, id: &FieldRef, lease: i64, level: u64, how: How) -> (FairAnswer, Vec<Id>) {
+    /// `oldest`: the oldest waiter of this client. The waiters that messages were sent to come second.
+    pub(crate) fn acquire(
+        &mut self,
+        (id, oldest): (&FieldRef, Number),
+        lease: i64,
+        level: u64,
+        how: How,
+    ) -> (FairAnswer, Vec<Id>) {
         if let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) {
             lock.set(id, level);
             lock.lasts(lease);
@@ -139,13 +163,13 @@ impl Fair {
             _ if how == How::Again => (FairAnswer::Lost, Vec::new()),
             None => (FairAnswer::Conflict, Vec::new()),
             _ if how == How::Stay && self.place(id).is_none() => (FairAnswer::Out, Vec::new()),
-            Some(theirs) => self.take_or_wait(id, lease, level, (how, theirs)),
+            Some(theirs) => self.take_or_wait(Me(id, oldest), lease, level, (how, theirs)),
         }
     }
 
     fn take_or_wait(
         &mut self,
-        id: &FieldRef,
+        me @ Me(id, _): Me<'_>,
         lease: i64,
         level: u64,
         (how, theirs): (How, Option<Id>),
@@ -153,7 +177,7 @@ impl Fair {
         let (left, published) = match &self.lock {
             Some(lock) => (lock.left, Vec::new()),
             None => {
-                let called = self.call_next(Some(id), false);
+                let called = self.call_next(Some(me), false);
                 if called.first.as_ref().is_none_or(|first| first == id) {
                     self.leave(id);
                     self.lock = Some(Lock::of(None, id, level, lease));
@@ -165,12 +189,15 @@ impl Fair {
         if how == How::First {
             return (FairAnswer::Busy(left, theirs), published);
         }
-        let place = self.stand(id);
+        let place = self.stand(me);
         (FairAnswer::Queued(left, place, theirs), published)
     }
 
     /// The waiter joins the queue, or renews its place. Returns that place, from 1.
-    fn stand(&mut self, id: &FieldRef) -> usize {
+    fn stand(&mut self, me @ Me(id, _): Me<'_>) -> usize {
+        let before = self.place(id).unwrap_or(self.line.len());
+        let forgotten: Vec<_> = self.line[..before].iter().filter(|id| me.has_forgotten(id)).cloned().collect();
+        forgotten.iter().for_each(|id| self.leave(id));
         let before = self.place(id).unwrap_or(self.line.len());
         if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1 - GRACE..=GRACE).contains(till)) {
             return 1; // it was notified a while ago, though its lock is held: for another lock that shares the queue
