@@ -107,7 +107,8 @@ impl Sending<'_> {
                     (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
                     (Some(_), _) => words.arg(""),
                     (None, How::Queue(_, oldest)) => {
-                        words.arg(publish).arg(kind.rules.numbering.number(self.key, oldest.0)).arg(NUMBERINGS)
+                        let oldest = oldest.map(|oldest| kind.rules.numbering.number(self.key, oldest.0).to_string());
+                        words.arg(publish).arg(oldest.unwrap_or_default()).arg(NUMBERINGS)
                     }
                     (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish).arg("").arg(""),
                     (None, _) if kind.rules.waits == Waits::ForPermits => words.arg(publish),

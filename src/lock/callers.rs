@@ -221,7 +221,7 @@ impl LockState {
         }
         match &mut self.wanted {
             Wanted::One(_) => self.look(cx.now),
-            Wanted::Places(places) => places.look_all(cx.now),
+            Wanted::Places(places) => places.reconnected(cx.now),
         }
     }
 
@@ -236,7 +236,7 @@ impl LockState {
     pub(super) fn received_message(&mut self, channel: Channel, cx: &Cx<'_>) {
         match (channel, &mut self.wanted) {
             (Channel::Place(id), Wanted::Places(places)) => {
-                places.change_waiting(id, |waiting| waiting.look(cx.now));
+                places.change_waiting(id, |waiting| waiting.heard(cx.now));
             }
             _ => {
                 self.others.received_message(cx.now, cx.config);

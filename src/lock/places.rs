@@ -59,6 +59,9 @@ pub(crate) struct Waiting {
     /// By its last reply, the server has this place.
     queued: bool,
     listening: Listening,
+    /// The next request also removes places of past turns. It does not if a message or a subscription causes it: these arrive soon after
+    /// another request.
+    removes_past: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -106,7 +109,8 @@ pub(crate) struct Asked {
 
 impl Waiting {
     fn new(owner: Owner, now: Moment) -> Waiting {
-        Waiting { owner, next: Next::LookAt(now), queued: false, listening: Listening::Off }
+        let (next, listening) = (Next::LookAt(now), Listening::Off);
+        Waiting { owner, next, queued: false, listening, removes_past: true }
     }
 
     pub(crate) fn owner(&self) -> Owner {
@@ -147,7 +151,19 @@ impl Waiting {
         }
     }
 
-    /// The same. If a request is under way, its reply is soon enough.
+    /// A message has arrived, or may have been published before the subscription began.
+    pub(crate) fn heard(&mut self, now: Moment) {
+        self.removes_past &= !matches!(self.next, Next::LookAt(_));
+        self.look(now);
+    }
+
+    /// The server may be another one.
+    fn reconnected(&mut self, now: Moment) {
+        self.removes_past = true;
+        self.look(now);
+    }
+
+    /// The next request is sent no later than that. If a request is under way, its reply is soon enough.
     pub(crate) fn look_if_asleep(&mut self, now: Moment) {
         if let Next::LookAt(look_at) = &mut self.next {
             *look_at = now.min(*look_at);
@@ -157,7 +173,7 @@ impl Waiting {
     pub(crate) fn subscribed(&mut self, now: Moment) {
         if self.listening != Listening::Off {
             self.listening = Listening::On;
-            self.look(now); // the message may have been published before
+            self.heard(now);
         }
     }
 
@@ -196,7 +212,7 @@ impl Waiting {
         }
         if let Next::Asking(asking) = &mut self.next {
             (asking.how, asking.lease, asking.woken, asking.last) = (how, lease, false, last);
-            let how = How::Queue(how, oldest);
+            let how = How::Queue(how, Some(oldest).filter(|_| self.removes_past));
             let request = Request::Acquire { id, mode: Mode::Exclusive, lease, count: 1, how };
             asking.request.send(cx, numbers, request);
         }
@@ -213,7 +229,8 @@ impl Waiting {
     /// The server has this place. The next request is sent after `nap`, or at once if a message has arrived.
     pub(crate) fn queued(&mut self, id: HoldId, nap: Duration, cx: &mut Cx<'_>) {
         let woken = matches!(&self.next, Next::Asking(asking) if asking.woken);
-        (self.queued, self.next) = (true, Next::LookAt(if woken { cx.now } else { cx.now + nap }));
+        self.queued = true;
+        self.look_next(if woken { cx.now } else { cx.now + nap });
         if self.listening == Listening::Off {
             self.listening = Listening::Requested(0);
             cx.actions.push(Action::Subscribe(Channel::Place(id)));
@@ -222,14 +239,20 @@ impl Waiting {
 
     /// The server does not have this place.
     pub(crate) fn not_queued(&mut self, now: Moment) {
-        (self.queued, self.next) = (false, Next::LookAt(now));
+        self.queued = false;
+        self.look_next(now);
+    }
+
+    /// After a reply.
+    fn look_next(&mut self, at: Moment) {
+        (self.next, self.removes_past) = (Next::LookAt(at), true);
     }
 
     /// The request was refused, and has created no place. The server has the place that an earlier try has created, or may have. The next
     /// request is sent then.
     pub(crate) fn refused(&mut self, look_at: Moment) {
         self.queued |= matches!(&self.next, Next::Asking(asking) if asking.request.is_in_doubt());
-        self.next = Next::LookAt(look_at);
+        self.look_next(look_at);
     }
 
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
@@ -456,10 +479,10 @@ impl Places {
         first.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.look(at)));
     }
 
-    pub(crate) fn look_all(&mut self, now: Moment) {
+    pub(crate) fn reconnected(&mut self, now: Moment) {
         let mut waiting: Vec<_> = self.owners.values().copied().collect();
         waiting.sort();
-        waiting.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.look(now)));
+        waiting.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.reconnected(now)));
     }
 
     /// Sends the request of this place, which is due.

@@ -400,9 +400,9 @@ pub(crate) enum How {
     Try,
     /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out.
     Wait,
-    /// A new hold, for a waiter for a fair lock. Of the places in the queue on the server, this client has none that is older than this
-    /// one. A failover can bring such places back, and the server then removes them.
-    Queue(Queueing, HoldId),
+    /// A new hold, for a waiter for a fair lock. Of the places in the queue on the server, this client has none that is older than the one
+    /// that is named here. A failover can bring such places back, and the server then removes them.
+    Queue(Queueing, Option<HoldId>),
     /// A new hold, for a waiter that was refused at several releases. It leaves a mark, whoever holds the lock. The mark keeps the others
     /// out, so the next turn is that of this waiter.
     Turn,

@@ -11,7 +11,7 @@ local function answered(step, k, a)
     answer = 'error ' .. (type(answer) == 'table' and answer.err or tostring(answer))
     -- Later servers name the command, earlier ones the line. Redis 7.0 names neither, so this tries all commands that scripts use.
     if redis.acl_check_cmd and string.find(answer, "can't run this command", 1, true) then
-      local commands = [[DECR DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HSET INCR INCRBY LINDEX LPOS LRANGE
+      local commands = [[DECR DEL EXISTS GET HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HSET INCR INCRBY LINDEX LPOP LPOS LRANGE
         LREM PEXPIRE PEXPIRETIME PTTL PUBLISH RPUSH SET SPUBLISH TIME ZADD ZCARD ZRANGE ZRANGEBYSCORE ZREM ZSCORE]]
       for command in string.gmatch(commands, '%u+') do
         if not redis.acl_check_cmd(command) then

@@ -1136,7 +1136,7 @@ fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
 fn a_fair_waiter_names_the_oldest_place_of_its_client() {
     let mut client = Client::new(Kind::Fair);
     let oldest = |client: &mut Client| match client.requests.pop() {
-        Some((_, Request::Acquire { id, how: How::Queue(_, oldest), .. })) => (id, oldest),
+        Some((_, Request::Acquire { id, how: How::Queue(_, Some(oldest)), .. })) => (id, oldest),
         other => panic!("{other:?}"),
     };
     client.acquire(1, A, KEPT, Limit::Forever);
@@ -1157,6 +1157,35 @@ fn a_fair_waiter_names_the_oldest_place_of_its_client() {
     client.acquire(2, B, KEPT, Limit::Forever);
     let (own, named) = oldest(&mut client);
     assert_eq!(named, own);
+}
+
+/// A look after a subscription or a message comes soon after another request, so the server need not compare again. All other looks name it,
+/// and so does each later try of a request that was under way when the connection ended.
+#[test]
+fn a_fair_waiter_names_the_oldest_place_unless_it_was_called() {
+    let queued = Reply::Queued { left: None, place: 3, own: None };
+    let mut client = Client::new(Kind::Fair);
+    let names = |client: &Client| match client.request() {
+        Request::Acquire { how: How::Queue(_, oldest), .. } => oldest.is_some(),
+        other => panic!("{other:?}"),
+    };
+    client.acquire(1, A, KEPT, Limit::Forever);
+    assert!(names(&client));
+    client.reply(queued);
+    client.feed_subscribed();
+    assert!(!names(&client));
+    client.reply(queued);
+    client.pass(ms(5_000));
+    assert!(names(&client), "the clock");
+    client.reply(queued);
+    client.feed_subscribed();
+    assert!(!names(&client));
+    client.feed(Event::Reconnected);
+    client.end(is_attempt, Event::Unknown);
+    client.pass(ms(1_000));
+    assert!(names(&client), "a later try");
+    client.reply(Reply::Out);
+    assert!(names(&client), "another place");
 }
 
 /// The same in a queue on the server, where a caller with a limit has a place.

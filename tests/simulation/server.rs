@@ -373,7 +373,7 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
 fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) {
     let (answer, notified) = match request {
         Request::Acquire { id, lease, count, how, .. } => {
-            let oldest = if let How::Queue(_, oldest) = how { oldest } else { id };
+            let oldest = if let How::Queue(_, oldest) = how { oldest } else { None };
             name.acquire((&exclusive(client, id), oldest), nanos(lease), u64::from(count), asked(how))
         }
         Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),

@@ -3,10 +3,23 @@
 -- `first` does not wait. Safe to run twice: the second run finds the count or the place already set.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, lease ms, wanted count, 'join', 'stay', 'first', or 'again' to re-enter an existing hold; channel,
---        publish command, number of the oldest waiter of this client for this lock, distance between its numbers
+--        publish command, number of the oldest waiter of this client for this lock ('': removes no past ones), distance between its
+--        numbers
 -- Reply  granted, count | lost: `again`, but there is no such hold | conflict: not a lock | out: `stay`, but there is no place
 --        queued, ms until the next request makes sense (-1: the lock never expires), place (1: next), id of the holder or nothing
 --        busy, ms as above, id of the holder or nothing: for `first`
+
+-- True for a waiter that the client of `me` no longer has. A failover can bring such waiters back, if the new master did not have the last
+-- writes. That client has no waiter for this lock with a number below `oldest`. The numbers of its waiters for another lock, whose name
+-- shares the queue, are never a multiple of `step` apart from that.
+local function is_past(id, client, oldest, step)
+  if string.find(id, client, 1, true) ~= 1 then
+    return false
+  end
+  local age = oldest - (tonumber(string.sub(id, 38)) or oldest)
+  return age > 0 and age % step == 0
+end
+
 return serve(function(k, a)
   local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, how, channel = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
@@ -31,11 +44,16 @@ return serve(function(k, a)
   if how == 'stay' and not place then
     return 'out'
   end
-  local past, left = past_of(id, ARGV[a + 8], ARGV[a + 9])
+  local oldest, step, left = ARGV[a + 8], ARGV[a + 9]
   if free then
     local first, turn = id, 0 -- if this waiter is the head of the queue, no other one is notified
     if place ~= 0 then
-      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false, past)
+      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
+    end
+    while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step) do
+      redis.call('ZREM', places, first)
+      redis.call('LPOP', queue)
+      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
@@ -44,7 +62,8 @@ return serve(function(k, a)
         redis.call('DEL', lock)
         error(ends)
       end
-      remove(queue, places, id)
+      redis.call('ZREM', places, id)
+      redis.call('LREM', queue, 1, id)
       return 'granted ' .. wanted
     end
     left, place = turn + 1, redis.call('LPOS', queue, id) -- perhaps waiters before this one have been removed
@@ -58,12 +77,18 @@ return serve(function(k, a)
   -- Count only as many as can have their turn before this waiter's next request, because the queue may be long.
   local stay = PLACE
   if place ~= 0 then
+    local client = oldest ~= '' and string.sub(id, 1, 37)
     for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place or 256, 256) - 1)) do
-      if past(other) then
-        remove(queue, places, other)
-        place = place and place - 1
-      else
-        stay = stay + (ours(other) and 0 or JVM)
+      if not ours(other) then
+        stay = stay + JVM
+      elseif client and string.find(other, client, 1, true) then
+        if is_past(other, client, oldest, step) then
+          redis.call('ZREM', places, other)
+          redis.call('LREM', queue, 1, other)
+          place = place and place - 1
+        else
+          client = nil -- those that had their turn were before it
+        end
       end
     end
   end

@@ -30,33 +30,6 @@ local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
 end
 
--- Returns a function that is true for a waiter that the client of `me` no longer has. A failover can bring such waiters back, if the new
--- master did not have the last writes. That client has no waiter for this lock with a number below `oldest`. The numbers of its waiters
--- for another lock, whose name shares the queue, are never a multiple of `step` apart from that.
-local function past_of(me, oldest, step)
-  local client = string.sub(me, 1, 37)
-  return function(id)
-    local age = string.find(id, client, 1, true) == 1 and oldest - (tonumber(string.sub(id, 38)) or oldest) or 0
-    return age > 0 and age % step == 0
-  end
-end
-
--- In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without a waiter stays forever.
-local function remove(queue, places, id)
-  redis.call('ZREM', places, id)
-  redis.call('LREM', queue, 1, id)
-end
-
--- The head of the queue, after all that are `past` are removed before it. Without `past` none is.
-local function head_of(queue, places, past)
-  local first = redis.call('LINDEX', queue, 0)
-  while first and past and past(first) do
-    remove(queue, places, first)
-    first = redis.call('LINDEX', queue, 0)
-  end
-  return first
-end
-
 -- A waiter did not come in its time. Removes the other waiters of its client that are not subscribed: this client has died. Does
 -- nothing if the present request is from this client, or if no message can be sent.
 local function sweep(queue, places, command, channel, gone, me)
@@ -66,19 +39,20 @@ local function sweep(queue, places, command, channel, gone, me)
   end
   for _, id in ipairs(redis.call('LRANGE', queue, 0, 255)) do
     if string.sub(id, 1, 37) == client and publish(command, channel .. ':' .. id) == 0 then
-      remove(queue, places, id)
+      redis.call('ZREM', places, id)
+      redis.call('LREM', queue, 1, id)
     end
   end
 end
 
 -- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
--- come. Passes over heads that did not come, or are `past`. `fresh` means that the lock has become free only now, so no head can be
--- late; then a head whose place has expired also gets its turn, if it is subscribed.
+-- come. Passes over heads that did not come. `fresh` means that the lock has become free only now, so no head can be late; then a
+-- head whose place has expired also gets its turn, if it is subscribed.
 -- Returns the waiter (nil: none), the ms that it has to come, and the number of clients that received the message.
-local function call_next(queue, places, command, channel, me, fresh, past)
+local function call_next(queue, places, command, channel, me, fresh)
   local now
   while true do
-    local first = head_of(queue, places, past)
+    local first = redis.call('LINDEX', queue, 0)
     if not first or first == me then
       return first or nil, 0, 0
     end
@@ -107,7 +81,9 @@ local function call_next(queue, places, command, channel, me, fresh, past)
         return first, turn, heard
       end
     end
-    remove(queue, places, first)
+    -- In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without a waiter stays forever.
+    redis.call('ZREM', places, first)
+    redis.call('LPOP', queue)
     if called then
       sweep(queue, places, command, channel, first, me)
     end

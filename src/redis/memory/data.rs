@@ -284,6 +284,11 @@ impl Data {
                 list.extend(items.iter().map(|item| (*item).to_owned()));
                 count(list.len())
             }
+            ("LPOP", []) => {
+                let item = self.list_mut(key)?.and_then(VecDeque::pop_front);
+                self.drop_empty(key);
+                text(item.as_deref())
+            }
             ("LREM", [times, item]) => {
                 let times = number(times)?;
                 let Some(list) = self.list_mut(key)? else { return count(0) };

@@ -32,7 +32,7 @@ impl Rules for Fair {
         let Request { script, id, lease, level, more, .. } = request;
         let (answer, published) = match *script {
             "acquire" => {
-                let oldest = request.last[1].parse().expect("a number");
+                let oldest = request.last[1].parse().ok();
                 let (answer, published) = self.acquire((id, oldest), *lease, *level, asked(more));
                 (answer.to_string(), published.len())
             }
@@ -71,7 +71,7 @@ impl Rules for Fair {
             _ => "PUBLISH",
         };
         let level = if script == "release" { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
-        let oldest = (number(id) - rng.u64(..=1)).to_string();
+        let oldest = if rng.bool() { (number(id) - rng.u64(..=1)).to_string() } else { String::new() };
         let acquires = script == "acquire";
         let last = if acquires { vec!["PUBLISH".to_owned(), oldest, "1".to_owned()] } else { Vec::new() };
         let lease = if script == "release" { one_of(rng, &[0, 0, 0, 2]) } else { rng.i64(1..=4) };

@@ -65,14 +65,14 @@ struct Called {
     published: Vec<Id>,
 }
 
-/// The waiter of a request, and the oldest one that its client has.
+/// The waiter of a request, and the oldest one that its client has. `None`: the request removes none.
 #[derive(Clone, Copy)]
-struct Me<'a>(&'a FieldRef, Number);
+struct Me<'a>(&'a FieldRef, Option<Number>);
 
 impl Me<'_> {
     /// Its client no longer has this waiter: a failover has brought it back.
     fn has_forgotten(self, id: &FieldRef) -> bool {
-        is_of_one_client(id, self.0) && number(id) < self.1
+        is_of_one_client(id, self.0) && self.1.is_some_and(|oldest| number(id) < oldest)
     }
 }
 
@@ -102,16 +102,11 @@ impl Fair {
     }
 
     /// The lock is free, or `fresh`: free only now.
-    fn call_next(&mut self, me: Option<Me<'_>>, fresh: bool) -> Called {
+    fn call_next(&mut self, me: Option<&FieldRef>, fresh: bool) -> Called {
         let mut published = Vec::new();
         loop {
-            if me.is_some_and(|me| self.line.first().is_some_and(|first| me.has_forgotten(first))) {
-                let first = self.line[0].clone();
-                self.leave(&first);
-                continue;
-            }
             let Some(first) = self.line.first().cloned() else { return Called { published, ..Called::default() } };
-            if me.is_some_and(|me| first == *me.0) {
+            if me.is_some_and(|me| first == *me) {
                 return Called { first: Some(first), published, ..Called::default() };
             }
             let till = self.places.get(&first).copied().unwrap_or(NEVER);
@@ -128,8 +123,21 @@ impl Fair {
                 }
             }
             self.leave(&first);
-            if is_called && !me.is_some_and(|me| is_of_one_client(&first, me.0)) {
+            if is_called && !me.is_some_and(|me| is_of_one_client(&first, me)) {
                 published.append(&mut self.sweep(&first));
+            }
+        }
+    }
+
+    /// Heads that the client of this waiter no longer has are notified like the others, and removed.
+    fn call_next_but_forgotten(&mut self, me: Me<'_>) -> Called {
+        let mut published = Vec::new();
+        loop {
+            let mut called = self.call_next(Some(me.0), false);
+            published.append(&mut called.published);
+            match called.first.clone().filter(|first| me.has_forgotten(first)) {
+                Some(first) => self.leave(&first),
+                None => return Called { published, ..called },
             }
         }
     }
@@ -148,7 +156,7 @@ impl Fair {
     /// `oldest`: the oldest waiter of this client. The waiters that messages were sent to come second.
     pub(crate) fn acquire(
         &mut self,
-        (id, oldest): (&FieldRef, Number),
+        (id, oldest): (&FieldRef, Option<Number>),
         lease: i64,
         level: u64,
         how: How,
@@ -177,7 +185,7 @@ impl Fair {
         let (left, published) = match &self.lock {
             Some(lock) => (lock.left, Vec::new()),
             None => {
-                let called = self.call_next(Some(me), false);
+                let called = self.call_next_but_forgotten(me);
                 if called.first.as_ref().is_none_or(|first| first == id) {
                     self.leave(id);
                     self.lock = Some(Lock::of(None, id, level, lease));
@@ -196,8 +204,9 @@ impl Fair {
     /// The waiter joins the queue, or renews its place. Returns that place, from 1.
     fn stand(&mut self, me @ Me(id, _): Me<'_>) -> usize {
         let before = self.place(id).unwrap_or(self.line.len());
-        let forgotten: Vec<_> = self.line[..before].iter().filter(|id| me.has_forgotten(id)).cloned().collect();
-        forgotten.iter().for_each(|id| self.leave(id));
+        let own = self.line[..before].iter().filter(|other| is_of_one_client(other, id));
+        let forgotten: Vec<_> = own.take_while(|other| me.has_forgotten(other)).cloned().collect();
+        forgotten.iter().for_each(|other| self.leave(other));
         let before = self.place(id).unwrap_or(self.line.len());
         if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1 - GRACE..=GRACE).contains(till)) {
             return 1; // it was notified a while ago, though its lock is held: for another lock that shares the queue
