@@ -23,7 +23,9 @@ async fn a_listener_to_everything_is_not_taken_for_somebody_who_waits() {
     let client = plain(&server).await;
     let mut raw = server.raw();
     let (mut alone, mut overheard) = (Duration::MAX, Duration::MAX);
-    for _ in 0..4 {
+    // A busy machine can make a round slow. With a pause at each release, no round is quick.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while overheard >= alone.saturating_mul(3) && Instant::now() < deadline {
         alone = alone.min(turns(&client).await);
         let mut listener = raw.as_pubsub();
         listener.psubscribe("*").expect("it answers");
