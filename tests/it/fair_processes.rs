@@ -107,6 +107,6 @@ async fn a_head_that_was_killed_costs_the_next_its_grace_and_no_more() {
     let (next, _) = within("its turn", GRACE + ms(2_000), next).await;
     let took = called.elapsed();
     println!("{:?} after the end of its grace", took.elapsed.saturating_sub(GRACE));
-    assert!(took > GRACE - ms(200) && took < GRACE + ms(200), "{took}");
+    assert!(took > GRACE - ms(200) && took < GRACE + ms(500), "{took}");
     next.expect("no panic").unlock().await.expect("ours");
 }

@@ -21,7 +21,7 @@ async fn held(server: &Server) -> (Client, Guard) {
 
 /// Told within a third of the lease, with that reason, and again by `unlock`.
 async fn told(guard: Guard, reason: Lost) {
-    let (lost, _) = within("to be told", LEASE / 3 + ms(50), guard.lost()).await;
+    let (lost, _) = within("to be told", LEASE / 3 + ms(200), guard.lost()).await;
     assert_eq!(lost, reason);
     assert!(guard.is_lost());
     assert_eq!(guard.remaining(), Duration::ZERO);
