@@ -4,15 +4,15 @@ use futures_util::future::join_all;
 use serial_test::parallel;
 
 use crate::{
-    SOON, both,
+    SOON, TURN, both,
     jvm::Jvm,
     sides::{Held, Kind, Side, Taking},
-    support::{Server, ms, until},
+    support::{Server, until},
 };
 
 /// When it was granted and with which token; it is given back at once.
 async fn has_its_turn(taking: Taking<'_>) -> (u64, u64) {
-    let held = taking.granted("its turn", ms(5_000)).await;
+    let held = taking.granted("its turn", TURN).await;
     let turn = (held.granted, token(&held));
     held.release().await;
     turn

@@ -193,7 +193,7 @@ struct Readers<'a>(Vec<(String, Held<'a>, Taking<'a>)>);
 
 async fn beside_readers<'a>(scene: &'a Scene, victim: &mut Victim) -> Readers<'a> {
     let mut all = Vec::new();
-    for living in scene.sides() {
+    for living in [Side::Redisson(&scene.jvm), Side::Leasehold(&scene.reader)] {
         let name = format!("beside-{living}");
         let held = living.has(Kind::Read, &name).await;
         victim.has(&scene.server, Kind::Read, &name).await;

@@ -98,7 +98,7 @@ async fn a_delete_lets_ours_pass() {
             let latch = latch.clone();
             async move { latch.wait().await }
         });
-        let theirs = jvm.ask(jvm.thread(), "latch:awaitFor deleted 2000");
+        let theirs = jvm.ask(jvm.thread(), "latch:awaitFor deleted 4000");
         until("both processes to listen", 10 * SOON, || listening(&server, "deleted") == 2).await;
         tokio::time::sleep(ms(100)).await;
         if we_delete {

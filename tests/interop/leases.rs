@@ -53,10 +53,11 @@ async fn least_left(server: &Server, names: [&str; 2], time: Duration) -> i64 {
     least
 }
 
-/// When the lock's lease will be over.
+/// When the lock's lease will be over, or a little earlier: by as much as the answer took.
 pub(crate) fn ends(server: &Server, name: &str) -> u64 {
+    let before = clock();
     let left = u64::try_from(server.pttl(name)).expect("it has an end");
-    clock() + left * 1_000_000
+    before + left * 1_000_000
 }
 
 /// The next may come when the lease is over, not before and not long after.

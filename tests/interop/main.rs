@@ -31,6 +31,8 @@ use support::{Server, ms, plain, until, within};
 
 /// How long anything may take that should happen at once, on a busy machine too.
 const SOON: Duration = ms(1_000);
+/// For the turns of all who wait. A JVM's first turn alone can take 2.8 s where eight JVMs start at once.
+const TURN: Duration = ms(20_000);
 
 /// Both sides with their default settings.
 async fn both(server: &Server) -> (Jvm, Client) {

@@ -120,6 +120,7 @@ async fn redissons_downgrade_lets_our_readers_in_when_they_look() {
 
     assert!(client.rw_lock(name).try_write().await.expect("answered").is_none(), "no writer is let in");
     let other = plain(&server).await;
+    until("our reader's client to leave the channel", 10 * SOON, || Kind::Read.waiting(&server, name) == 0).await;
     let waiting = Side::Leasehold(&other).waits(&server, Kind::Write, name).await;
     reader.release().await;
     assert_eq!(mode(&server, name), "read", "Redisson still reads");

@@ -99,10 +99,10 @@ async fn permits_of_a_killed_jvm_come_back() {
     let (mut jvm, client) = both(&server).await;
     let semaphore = client.semaphore("killed");
     semaphore.try_set_permits(3).await.expect("answered");
-    jvm.get::<String>(1, "permits:acquire killed 3 4000").await;
+    jvm.get::<String>(1, "permits:acquire killed 3 8000").await;
     let waiting = ours_waits(&server, &semaphore, 2).await;
     jvm.kill();
-    let permits = crate::support::within("the end of the lease", ms(6_000), waiting).await.0;
+    let permits = crate::support::within("the end of the lease", ms(10_000), waiting).await.0;
     permits.expect("no panic").expect("acquired").release().await.expect("held");
     assert_eq!(semaphore.available().await.expect("answered"), 3);
 }
