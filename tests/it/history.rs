@@ -604,6 +604,19 @@ fn what_was_requested_for_a_future_that_is_not_polled_may_be_gone() {
     assert_eq!(kinds(&history(unpolled, "")), [Kind::Taken], "nothing was deleted");
 }
 
+/// The same of a caller that has left before the reply.
+#[test]
+fn what_was_requested_for_a_future_that_was_dropped_may_be_gone() {
+    let dropped = "10 0 a asked\n11 0 a begun lock 0\n45 0 a ended lock cancelled\n45 0 a left\n\
+        60 1 a asked\n70 1 a granted one:1~o 200\n90 1 a removed one:1~o";
+    let forced = "30 1 a forcing\n40 1 a forced";
+    assert_eq!(kinds(&history(dropped, forced)), []);
+    assert_eq!(kinds(&history(&dropped.replace("cancelled", "none"), forced)), [Kind::Taken], "it had its answer");
+    let late = dropped.replace("10 0 a asked\n11 0", "41 0 a asked\n42 0");
+    assert_eq!(kinds(&history(&late, forced)), [Kind::Taken], "it asked when all was over");
+    assert_eq!(kinds(&history(dropped, "")), [Kind::Taken], "nothing forced it open");
+}
+
 #[test]
 fn what_clients_found_by_themselves() {
     assert_eq!(kinds(&history("10 0 a wrong Hollow it has nothing", "")), [Kind::Hollow]);

@@ -47,6 +47,8 @@ pub(crate) struct Hold {
 const GRAIN: u64 = 5_000_000;
 /// The call that brings a hold without asking for one.
 const DOWNGRADE: &str = "downgrade";
+/// How a call ended whose future was dropped.
+const CANCELLED: &str = "cancelled";
 
 /// What is known of one id of one name.
 struct Known {
@@ -61,17 +63,17 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
     let mut asked: HashMap<(u32, &str), u64> = HashMap::new();
     let mut holds: Vec<(String, Hold)> = Vec::new();
     let mut by_id: HashMap<(&str, &str), Known> = HashMap::new();
-    let mut unpolled = Unpolled::default();
+    let mut unattended = Unattended::default();
     for event in events {
         let key = (event.task, event.name.as_str());
-        unpolled.note(event, &asked);
+        unattended.note(event, &asked);
         match &event.what {
             What::Asked => _ = asked.entry(key).or_insert(event.at), // and not when it goes on asking
             What::Begun { call, .. } if call == DOWNGRADE => _ = asked.insert(key, event.at),
             What::Ended { call, how } if call == DOWNGRADE && how != "ok" => _ = asked.remove(&key),
             What::Left | What::Failed { .. } => _ = asked.remove(&key),
             What::Granted { id, until } => {
-                let asked = unpolled.first(event, asked.remove(&key).unwrap_or(event.at));
+                let asked = unattended.first(event, asked.remove(&key).unwrap_or(event.at));
                 let known = by_id.entry((&event.name, id)).or_insert(Known { asked, guards: 0, open: None });
                 known.guards += 1;
                 let at = *known.open.get_or_insert_with(|| {
@@ -122,24 +124,28 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
     holds
 }
 
-/// Calls whose futures are not polled. What was requested for one of them passes on to others, which asked later.
+/// Calls whose futures are not polled, or were dropped. What was requested for one of them passes on to others, which asked later.
 #[derive(Default)]
-struct Unpolled<'a>(Vec<UnpolledCall<'a>>);
+struct Unattended<'a>(Vec<UnattendedCall<'a>>);
 
-struct UnpolledCall<'a> {
+struct UnattendedCall<'a> {
     of: (u32, &'a str),
     asked: u64,
     /// It had a result then, or was dropped.
     ended: u64,
 }
 
-impl<'a> Unpolled<'a> {
+impl<'a> Unattended<'a> {
     fn note(&mut self, event: &'a Event, asked: &HashMap<(u32, &'a str), u64>) {
         let of = (event.task, event.name.as_str());
         match event.what {
             What::Kept => {
                 let asked = asked.get(&of).copied().unwrap_or(event.at);
-                self.0.push(UnpolledCall { of, asked, ended: u64::MAX });
+                self.0.push(UnattendedCall { of, asked, ended: u64::MAX });
+            }
+            What::Ended { ref how, .. } if how == CANCELLED => {
+                let dropped = asked.get(&of).map(|asked| UnattendedCall { of, asked: *asked, ended: event.at });
+                self.0.extend(dropped);
             }
             What::Granted { .. } | What::Left | What::Failed { .. } => {
                 let calls = self.0.iter_mut().filter(|call| call.of == of && call.ended == u64::MAX);
