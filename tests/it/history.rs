@@ -617,6 +617,29 @@ fn what_was_requested_for_a_future_that_was_dropped_may_be_gone() {
     assert_eq!(kinds(&history(dropped, "")), [Kind::Taken], "nothing forced it open");
 }
 
+/// A token of such a hold may be from before the force, and from before it was asked for. Without a force it may not.
+#[test]
+fn what_was_requested_for_a_future_that_was_dropped_has_its_token_from_then() {
+    let dropped = "10 0 a asked\n11 0 a begun lock 0\n45 0 a ended lock cancelled\n45 0 a left";
+    let heir = format!("{dropped}\n{}", token("one:1", 60, 70, 7));
+    let (first, forced) = (token("other:1", 46, 50, 8), "30 1 a forcing\n40 1 a forced");
+    assert_eq!(kinds(&history(&heir, &format!("{forced}\n{first}"))), []);
+    assert_eq!(kinds(&history(&heir, &first)), [Kind::Token], "nothing forced it open");
+    assert_eq!(kinds(&history(&heir.replace("cancelled", "none"), &format!("{forced}\n{first}"))), [Kind::Token]);
+}
+
+/// Its `min_hold` begins when its own caller asks.
+#[test]
+fn what_was_requested_for_a_future_that_was_dropped_rests_as_long_as_others() {
+    let dropped = "10 0 a asked\n11 0 a begun lock 0\n45 0 a ended lock cancelled\n45 0 a left";
+    let rests = "60 1 a asked\n70 1 a granted one:1 200\n70 1 a rests one:1 80\n75 1 a releasing one:1";
+    let next = |granted: u64| {
+        history(&format!("{dropped}\n{rests}"), &format!("80 0 a asked\n{granted} 0 a granted other:1 300"))
+    };
+    assert_eq!(kinds(&next(139)), [Kind::Early]);
+    assert_eq!(kinds(&next(140)), []);
+}
+
 #[test]
 fn what_clients_found_by_themselves() {
     assert_eq!(kinds(&history("10 0 a wrong Hollow it has nothing", "")), [Kind::Hollow]);

@@ -45,7 +45,7 @@ pub(super) struct Force {
 impl Force {
     /// Whether it can have broken that hold.
     fn may_hit(&self, hold: &Hold) -> bool {
-        hold.asked < self.at && self.since < hold.end
+        hold.requested < self.at && self.since < hold.end
     }
 }
 

@@ -56,7 +56,7 @@ impl<'a> Failovers<'a> {
     fn lost<'b>(&'b self, hold: &'b Hold) -> impl Iterator<Item = &'a Failover> + 'b {
         let seen_after = |until| self.last.get(hold.id.as_str()).is_some_and(|last| *last > until);
         let lost = move |failover: &&Failover| {
-            hold.asked < failover.until && failover.since < hold.end && !seen_after(failover.until)
+            hold.requested < failover.until && failover.since < hold.end && !seen_after(failover.until)
         };
         self.all.iter().copied().filter(lost)
     }

@@ -18,6 +18,9 @@ pub(crate) struct Hold {
     pub(crate) holder: String,
     /// When its first level was asked for.
     pub(crate) asked: u64,
+    /// What the server granted may have been requested so early, for a caller that was dropped. So it may have been deleted before
+    /// it was asked for.
+    pub(crate) requested: u64,
     pub(crate) granted: u64,
     /// The end of the certain interval.
     pub(crate) end: u64,
@@ -52,7 +55,7 @@ const CANCELLED: &str = "cancelled";
 
 /// What is known of one id of one name.
 struct Known {
-    asked: u64,
+    asked: Asked,
     guards: u32,
     /// Its stretch, while it is certain.
     open: Option<usize>,
@@ -124,6 +127,13 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
     holds
 }
 
+/// When a hold was asked for, and when it may have been requested.
+#[derive(Clone, Copy)]
+struct Asked {
+    asked: u64,
+    requested: u64,
+}
+
 /// Calls whose futures are not polled, or were dropped. What was requested for one of them passes on to others, which asked later.
 #[derive(Default)]
 struct Unattended<'a>(Vec<UnattendedCall<'a>>);
@@ -131,8 +141,16 @@ struct Unattended<'a>(Vec<UnattendedCall<'a>>);
 struct UnattendedCall<'a> {
     of: (u32, &'a str),
     asked: u64,
-    /// It had a result then, or was dropped.
-    ended: u64,
+    fate: Fate,
+}
+
+#[derive(PartialEq, Eq)]
+enum Fate {
+    /// Nobody polls it.
+    Kept,
+    /// It had a result, or was dropped, after nobody had polled it.
+    Ended(u64),
+    Dropped(u64),
 }
 
 impl<'a> Unattended<'a> {
@@ -141,25 +159,40 @@ impl<'a> Unattended<'a> {
         match event.what {
             What::Kept => {
                 let asked = asked.get(&of).copied().unwrap_or(event.at);
-                self.0.push(UnattendedCall { of, asked, ended: u64::MAX });
+                self.0.push(UnattendedCall { of, asked, fate: Fate::Kept });
             }
             What::Ended { ref how, .. } if how == CANCELLED => {
-                let dropped = asked.get(&of).map(|asked| UnattendedCall { of, asked: *asked, ended: event.at });
-                self.0.extend(dropped);
+                let fate = Fate::Dropped(event.at);
+                self.0.extend(asked.get(&of).map(|asked| UnattendedCall { of, asked: *asked, fate }));
             }
             What::Granted { .. } | What::Left | What::Failed { .. } => {
-                let calls = self.0.iter_mut().filter(|call| call.of == of && call.ended == u64::MAX);
-                calls.for_each(|call| call.ended = event.at);
+                let calls = self.0.iter_mut().filter(|call| call.of == of && call.fate == Fate::Kept);
+                calls.for_each(|call| call.fate = Fate::Ended(event.at));
             }
             _ => {}
         }
     }
 
-    /// When the hold of this event was requested at the earliest: its caller asked at `asked`.
-    fn first(&mut self, granted: &Event, asked: u64) -> u64 {
-        self.0.retain(|call| granted.at < call.ended.saturating_add(nanos(PASSES_ON)));
-        let of_name = self.0.iter().filter(|call| call.of.1 == granted.name);
-        of_name.map(|call| call.asked).min().map_or(asked, |first| first.min(asked))
+    /// The hold of this event, which its caller asked for at `asked`. One that waits beside a call that nobody polls takes its turn.
+    fn first(&mut self, granted: &Event, asked: u64) -> Asked {
+        self.0.retain(|call| call.fate.passes_on(granted.at));
+        let (mut first, mut requested) = (asked, asked);
+        for call in self.0.iter().filter(|call| call.of.1 == granted.name) {
+            requested = requested.min(call.asked);
+            if !matches!(call.fate, Fate::Dropped(_)) {
+                first = first.min(call.asked);
+            }
+        }
+        Asked { asked: first, requested }
+    }
+}
+
+impl Fate {
+    fn passes_on(&self, at: u64) -> bool {
+        match self {
+            Fate::Kept => true,
+            Fate::Ended(ended) | Fate::Dropped(ended) => at < ended.saturating_add(nanos(PASSES_ON)),
+        }
     }
 }
 
@@ -169,7 +202,8 @@ pub(crate) fn on_server(holder: &str) -> &str {
 }
 
 impl Hold {
-    fn new(client: &str, id: &str, asked: u64, granted: u64, killed: Option<u64>) -> Hold {
+    fn new(client: &str, id: &str, asked: Asked, granted: u64, killed: Option<u64>) -> Hold {
+        let Asked { asked, requested } = asked;
         let (holder, id) = (id.to_owned(), on_server(id).to_owned());
         let (client, end) = (client.to_owned(), killed.unwrap_or(u64::MAX));
         let (shared, tokens) = (false, Vec::new());
@@ -180,6 +214,7 @@ impl Hold {
             id,
             holder,
             asked,
+            requested,
             granted,
             end,
             until,

@@ -279,7 +279,7 @@ impl History {
         // So long an answer can be on its way, or somebody can pass on what nobody knows to be gone.
         let unheard = nanos(ON_ITS_WAY).max(self.beliefs.get(name).copied().map_or(0, nanos));
         let hit = |wipe: &&Wipe| {
-            let was_there = hold.asked < wipe.at && hold.granted < wipe.at + unheard;
+            let was_there = hold.requested < wipe.at && hold.granted < wipe.at + unheard;
             wipe.is_of(name, false) && was_there && hold.end > wipe.since
         };
         hold.wiped = self.wipes.iter().find(hit).map(|wipe| (wipe.since, wipe.at));
@@ -339,12 +339,13 @@ impl History {
 
 /// A hold that got its id in memory counts as requested when that id was new.
 fn ask_once_for_each_id(holds: &mut [Hold]) {
-    let mut first: HashMap<String, u64> = HashMap::new();
+    let mut first: HashMap<String, (u64, u64)> = HashMap::new();
     for hold in holds.iter() {
-        let asked = first.entry(hold.id.clone()).or_insert(hold.asked);
+        let (asked, requested) = first.entry(hold.id.clone()).or_insert((hold.asked, hold.requested));
         *asked = hold.asked.min(*asked);
+        *requested = hold.requested.min(*requested);
     }
-    holds.iter_mut().for_each(|hold| hold.asked = first[&hold.id]);
+    holds.iter_mut().for_each(|hold| (hold.asked, hold.requested) = first[&hold.id]);
 }
 
 fn violation(kind: Kind, name: &str, details: String) -> Violation {

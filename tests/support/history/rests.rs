@@ -12,7 +12,7 @@ impl History {
         for (at, first) in holds.iter().enumerate().filter(|(_, hold)| hold.rests > 0 && hold.was_certain()) {
             let next = holds[at + 1..].iter().find(|next| next.holder != first.holder && next.was_certain());
             let Some(next) = next.filter(|next| next.granted < first.rests) else { continue };
-            if !overlaps(&breaks, first.asked, next.granted) {
+            if !overlaps(&breaks, first.requested, next.granted) {
                 let early = seconds(first.rests - next.granted);
                 found.push(violation(
                     Kind::Early,

@@ -18,8 +18,12 @@ impl History {
         let mut found: Vec<_> = known.iter().filter_map(|(hold, _)| changed(name, hold)).collect();
         for (at, (hold, token)) in known.iter().enumerate() {
             let whole = whole_since(&breaks, hold.granted);
+            // One that was broken before it was asked for has a token of before.
+            let asked = if overlaps(&breaks, hold.requested, hold.granted) { hold.requested } else { hold.asked };
             let before = known[at.saturating_sub(NEAR)..at].iter().filter(|(first, _)| {
-                first.id != hold.id && is_before(first, hold, whole) && !overlaps(&resets, first.asked, hold.granted)
+                first.id != hold.id
+                    && is_before(first, hold, asked, whole)
+                    && !overlaps(&resets, first.requested, hold.granted)
             });
             if let Some((first, least)) = before.max_by_key(|(_, token)| *token).filter(|(_, least)| token <= least) {
                 let details = format!("{hold} has token {token}, and the earlier {first} had token {least}");
@@ -40,7 +44,7 @@ impl History {
             let from = looks.partition_point(|(seen, _)| seen.since < hold.granted);
             let looks = looks[from..].iter().take_while(|(seen, _)| hold.spans(seen.since, seen.at));
             let differs = looks.copied().find(|(_, last)| last != token);
-            let Some((seen, last)) = differs.filter(|(seen, _)| !overlaps(&disturbed, hold.asked, seen.at)) else {
+            let Some((seen, last)) = differs.filter(|(seen, _)| !overlaps(&disturbed, hold.requested, seen.at)) else {
                 continue;
             };
             let details = format!("{hold} has token {token}, and the server had issued token {last} by {}", seen.at);
@@ -85,7 +89,7 @@ fn whole_since(breaks: &[Span], granted: u64) -> u64 {
 
 /// Whether the server granted the first one first: that was known before the second asked; or both were certain, which shows
 /// the order of two holds that were not broken.
-fn is_before(first: &Hold, second: &Hold, whole: u64) -> bool {
-    let is_whole = |hold: &Hold| hold.was_certain() && hold.asked > whole;
-    first.granted < second.asked || is_whole(first) && is_whole(second)
+fn is_before(first: &Hold, second: &Hold, asked: u64, whole: u64) -> bool {
+    let is_whole = |hold: &Hold| hold.was_certain() && hold.requested > whole;
+    first.granted < asked || is_whole(first) && is_whole(second)
 }
