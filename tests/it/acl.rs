@@ -70,11 +70,12 @@ impl Right {
         refused.starts_with(rule) || version() < (7, 0) && rule.split('|').next() == Some(refused)
     }
 
-    /// Whether an error says that it is missing. Redis 6 does not tell subcommands.
+    /// Whether an error says that it is missing. Redis 6 does not tell subcommands, nor what a script tries before it changes something.
     fn is_named_in(&self, reason: &str) -> bool {
         let rule = self.start();
         let command = rule.split('|').next().expect("a word");
-        reason.contains(rule) || version() < (7, 0) && reason.contains(command)
+        let is_old = version() < (7, 0);
+        reason.contains(rule) || is_old && (reason.contains(command) || rule == "+set" && reason.contains("a command"))
     }
 }
 
@@ -368,7 +369,10 @@ async fn enough(site: &Site) {
     let page = Page::read();
     site.allow(page.rights_for(site.place()).iter().chain([&page.right("+wait")]));
     everything(site).await;
-    assert_eq!(site.refused(), [""; 0], "the servers refused nothing");
+    // Before 7.0 a script cannot ask what its user may do. So it tries commands that it can do without.
+    let is_tried = |what: &String| version() < (7, 0) && ["set", "time"].contains(&&**what);
+    let refused: Vec<_> = site.refused().into_iter().filter(|what| !is_tried(what)).collect();
+    assert_eq!(refused, [""; 0], "the servers refused nothing");
 }
 
 /// What came of some calls, while something may not be allowed.

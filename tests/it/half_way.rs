@@ -108,7 +108,8 @@ fn run(raw: &mut Connection, scene: &Scene) -> String {
 /// All commands that any script calls, as the frame lists them.
 fn commands() -> Vec<&'static str> {
     let listed = FRAME.split_once("[[").and_then(|(_, rest)| rest.split_once("]]")).expect("the list").0;
-    listed.split_whitespace().filter(|name| version() >= (7, 0) || *name != "SPUBLISH").collect()
+    let is_known = |name: &&str| version() >= (7, 0) || !["SPUBLISH", "PEXPIRETIME"].contains(name);
+    listed.split_whitespace().filter(is_known).collect()
 }
 
 /// What has no lease; places that nobody stands at; and us, if we stand in line without a place.

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
-    ms, plain, poll_and_drop, poll_once,
+    has_rights_like, ms, plain, poll_and_drop, poll_once,
     proxy::{Fault, Mode, Rule, Way, Which},
     until, with_rights, within,
 };
@@ -620,7 +620,7 @@ async fn a_missing_permission_is_named_and_nothing_is_half_done() {
         (&["~*", "resetchannels", ALL], "&redisson_countdownlatch__channel__", &["set", "last", "delete"]),
         (&["resetkeys", "~x", "&*", ALL], "~leasehold_receipt:", &["set", "count_down", "last", "delete"]),
     ];
-    for (rights, named, denied) in cases {
+    for (rights, named, denied) in cases.into_iter().filter(|(_, named, _)| has_rights_like(named)) {
         let client = with_rights(&server, rights).await;
         let latch = client.latch("x");
         for what in ["set", "count_down", "last", "delete", "count", "wait"] {

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, client,
     deployment::cluster::Cluster,
-    ms, plain, poll_and_drop, poll_once,
+    has_rights_like, ms, plain, poll_and_drop, poll_once,
     proxy::{Fault, Mode, Rule, Way, Which},
     until, with_rights, within,
 };
@@ -733,7 +733,7 @@ async fn a_missing_permission_is_named_and_nothing_is_half_done() {
         ),
         (&["~*", "&*", ALL, "-zrangebyscore"], "+zrangebyscore", &["acquire", "reap", "set", "available"]),
     ];
-    for (rights, named, denied) in cases {
+    for (rights, named, denied) in cases.into_iter().filter(|(_, named, _)| has_rights_like(named)) {
         let client = with_rights(&server, rights).await;
         let x = client.semaphore("x");
         for what in ["acquire", "reap", "release", "set", "available"] {

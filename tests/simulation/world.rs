@@ -1389,7 +1389,8 @@ impl World {
                 _ => {}
             }
         }
-        let limit = self.t + 20_000 * MS;
+        // A release is sent again until the queue has passed over each process that does not come.
+        let limit = self.t + (20_000 + 5_050 * self.server.dead().len() as u64) * MS;
         while self.t < limit {
             for client in 0..self.clients.len() {
                 for owner in 0..self.clients[client].away.len() {
