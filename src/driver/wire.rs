@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     kind::{Kind, NUMBERINGS, Waits},
-    lock::{Claim, Event, HoldId, How, Mode, Queueing, Reply, Request, RequestId, Token},
+    lock::{Claim, Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
 };
 
@@ -106,11 +106,11 @@ impl Sending<'_> {
                 let part = match (kind.beside, how) {
                     (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
                     (Some(_), _) => words.arg(""),
-                    (None, How::Queue(_, oldest)) => {
-                        let oldest = oldest.map(|oldest| kind.rules.numbering.number(self.key, oldest.0).to_string());
-                        words.arg(publish).arg(oldest.unwrap_or_default()).arg(NUMBERINGS)
+                    (None, How::Queue(_, past)) if past != PastPlaces::default() => {
+                        let before = kind.rules.numbering.number(self.key, past.before.0);
+                        words.arg(publish).arg(before).arg(NUMBERINGS).arg(Bits(past.after))
                     }
-                    (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish).arg("").arg(""),
+                    (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish).arg("").arg("").arg(""),
                     (None, _) if kind.rules.waits == Waits::ForPermits => words.arg(publish),
                     (None, _) => words,
                 };
@@ -237,6 +237,16 @@ impl Display for IdForScript<'_> {
             write!(f, "{:04x}", self.0.hold.of_permits().1)?;
         }
         Ok(())
+    }
+}
+
+/// One digit for each bit, the lowest first, up to the last one that is set.
+struct Bits(u64);
+
+impl Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = u64::BITS - self.0.leading_zeros();
+        (0..digits).try_for_each(|at| f.write_str(if self.0 >> at & 1 == 1 { "1" } else { "0" }))
     }
 }
 

@@ -26,10 +26,11 @@ impl LockState {
         if terms.mode == Mode::Exclusive && own(Mode::Shared).is_some() {
             return cx.notify(ticket, Outcome::Upgrade);
         }
-        if self.life > Life::Open {
+        let is_beside_own = own(Mode::Exclusive).is_some();
+        if self.life == Life::Closed || self.life == Life::Stopping && !is_beside_own {
             return cx.notify(ticket, Outcome::Closed);
         }
-        if self.queue.is_empty() || own(Mode::Exclusive).is_some() {
+        if self.queue.is_empty() || is_beside_own {
             self.look(cx.now);
         }
         self.queue.join(ticket, caller, cx);
@@ -186,7 +187,10 @@ impl LockState {
 
     pub(super) fn stop(&mut self, life: Life, cx: &mut Cx<'_>) {
         self.life = self.life.max(life);
-        self.queue.end_all(cx, Outcome::Closed);
+        // Owners that write may still read, as they may go on writing.
+        let writers = self.held().filter(|(server, _)| life == Life::Stopping && server.mode() == Mode::Exclusive);
+        let writers: Vec<_> = writers.flat_map(|(_, holders)| holders.owners()).collect();
+        self.queue.end_all_but(&writers, cx, Outcome::Closed);
         match &mut self.wanted {
             Wanted::Places(places) => places.stop_calling(cx),
             // Nothing is left of a request that only looks, so the end of the client does not wait for its reply.

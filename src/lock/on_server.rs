@@ -8,7 +8,7 @@ use super::{
     release::{HandOver, PendingRelease},
     requests::ConfirmWaiters,
     server_hold::ServerHold,
-    types::{Cx, Mode, Moment, Numbers, RequestId, earliest},
+    types::{Cx, HoldId, Mode, Moment, Numbers, RequestId, earliest},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -107,6 +107,15 @@ impl OnServer {
             OnServer::Lost(lost) => lost.server.as_ref().and_then(of),
             OnServer::HandingOver(_) => None,
             OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
+        }
+    }
+
+    pub(crate) fn has_id(&self, id: HoldId) -> bool {
+        match self {
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) => server.id == id,
+            OnServer::HandingOver(hand_over) => [hand_over.from, hand_over.to].contains(&id),
+            OnServer::Lost(lost) => lost.server.as_ref().is_some_and(|server| server.id == id),
+            OnServer::Releasing(release) => release.id() == id,
         }
     }
 

@@ -11,7 +11,10 @@ use std::{
 use super::{
     release::PendingRelease,
     requests::{Failure, PendingRequest},
-    types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Queueing, Request, RequestId, Ticket},
+    types::{
+        Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, PastPlaces, Queueing, Request, RequestId,
+        Ticket,
+    },
 };
 
 /// How often in a row a release is sent again because no client received its message.
@@ -92,8 +95,7 @@ pub(crate) struct PlaceTerms {
     pub(crate) waits: bool,
     /// The waiter that has joined last.
     pub(crate) last: Ticket,
-    /// The oldest place of this client.
-    pub(crate) oldest: HoldId,
+    pub(crate) past: PastPlaces,
 }
 
 /// The request that got a reply.
@@ -200,7 +202,7 @@ impl Waiting {
     }
 
     fn send(&mut self, id: HoldId, terms: PlaceTerms, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        let PlaceTerms { lease, waits, last, oldest } = terms;
+        let PlaceTerms { lease, waits, last, past } = terms;
         let how = match (self.queued, waits) {
             (true, _) => Queueing::Stay,
             (false, true) => Queueing::Join,
@@ -212,7 +214,7 @@ impl Waiting {
         }
         if let Next::Asking(asking) = &mut self.next {
             (asking.how, asking.lease, asking.woken, asking.last) = (how, lease, false, last);
-            let how = How::Queue(how, Some(oldest).filter(|_| self.removes_past));
+            let how = How::Queue(how, if self.removes_past { past } else { PastPlaces::default() });
             let request = Request::Acquire { id, mode: Mode::Exclusive, lease, count: 1, how };
             asking.request.send(cx, numbers, request);
         }
@@ -288,6 +290,10 @@ impl Waiting {
 }
 
 impl Place {
+    fn may_be_there(&self) -> bool {
+        !matches!(self, Place::Calling(..))
+    }
+
     /// The request that this place waits for.
     fn awaited(&self) -> Option<RequestId> {
         match self {
@@ -416,9 +422,15 @@ impl Places {
         self.requests.get(&request).copied()
     }
 
-    /// The oldest place that the server may have. Ids are given out in order, and none of an earlier one is left.
-    pub(crate) fn oldest(&self) -> Option<HoldId> {
-        self.places.iter().find(|(_, place)| !matches!(place, Place::Calling(..))).map(|(id, _)| *id)
+    /// The places that this client no longer has. The newest one was `last`. After a retry the queue is not in the order of the numbers.
+    pub(crate) fn past(&self, last: HoldId) -> PastPlaces {
+        let live = self.places.iter().filter(|(_, place)| place.may_be_there());
+        PastPlaces::of(live.map(|(id, _)| *id), last)
+    }
+
+    /// The server may have this place, or a hold that it has become.
+    pub(crate) fn may_be_there(&self, id: HoldId) -> bool {
+        self.get(id).is_some_and(Place::may_be_there)
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {

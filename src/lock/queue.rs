@@ -315,10 +315,11 @@ impl WaitQueue {
         }
     }
 
-    pub(crate) fn end_all(&mut self, cx: &mut Cx<'_>, outcome: Outcome) {
-        while !self.is_empty() {
-            self.end_first(cx, outcome);
-        }
+    /// Ends the wait of all, but for these owners.
+    pub(crate) fn end_all_but(&mut self, kept: &[Owner], cx: &mut Cx<'_>, outcome: Outcome) {
+        let ended = self.waiters.iter().filter(|(_, waiter)| !kept.contains(&waiter.owner));
+        let ended: Vec<_> = ended.map(|(ticket, _)| ticket).collect();
+        ended.into_iter().for_each(|ticket| self.end(ticket, cx, outcome));
     }
 
     /// Waiters whose limit has ended now wait for one reply only. Waiters that waited long enough for a reply get `Unavailable`.

@@ -64,6 +64,9 @@ impl LockState {
         let in_doubt = asking.request.is_in_doubt();
         let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
         self.release_late(reply, &granted, cx);
+        if !asking.is_named_in(reply) {
+            self.release_forgotten(reply, cx);
+        }
         match reply {
             Reply::Granted(_) => {
                 if mode == Mode::Exclusive || !cx.rules.joins {
@@ -102,6 +105,24 @@ impl LockState {
         if asked.in_doubt && !matches!(reply, Reply::Granted(_) | Reply::TooFewReplicas) && !cx.rules.has_leases {
             self.put(OnServer::Releasing(PendingRelease::of_attempt(asked.id, asked.mode, asked.lease, cx)));
         }
+    }
+
+    /// The server has a hold of this client that has ended here: a failover has lost its release, and nobody else will release it.
+    pub(super) fn release_forgotten(&mut self, reply: Reply, cx: &Cx<'_>) {
+        let (own, mode, left) = match reply {
+            Reply::Busy { own: Some(own), by, left } => (own, by, left),
+            Reply::Queued { own: Some(own), left, .. } => (own, Mode::Exclusive, left),
+            _ => return,
+        };
+        if !self.is_known(own) {
+            let lease = left.unwrap_or(cx.config.watchdog);
+            self.put(OnServer::Releasing(PendingRelease::of_attempt(own, mode, lease, cx)));
+        }
+    }
+
+    fn is_known(&self, id: HoldId) -> bool {
+        let is_place = matches!(&self.wanted, Wanted::Places(places) if places.may_be_there(id));
+        is_place || self.on_server.iter().any(|one| one.has_id(id))
     }
 
     fn busy(

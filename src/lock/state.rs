@@ -14,7 +14,8 @@ use super::{
     requests::PendingRequest,
     server_hold::ServerHold,
     types::{
-        Channel, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, RequestId, Terms, Ticket, Token, earliest,
+        Channel, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket, Token,
+        earliest,
     },
 };
 
@@ -150,6 +151,11 @@ impl Asking {
         waiter.mode() == self.mode
             && waiter.terms.permits == self.permits
             && self.only.is_none_or(|owner| owner == waiter.owner)
+    }
+
+    /// True if a reply to this request names its own id, or that of its mark.
+    pub(super) fn is_named_in(&self, reply: Reply) -> bool {
+        matches!(reply, Reply::Busy { own: Some(own), .. } if own == self.id || self.mark.is_some_and(|mark| mark.id == own))
     }
 }
 

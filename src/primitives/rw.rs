@@ -414,7 +414,8 @@ impl WriteGuard {
     /// # Errors
     ///
     /// As [`Guard::unlock`]: [`Error::Lost`] if the lock was lost before, or if the read lock was lost while the call waited for the server.
-    /// After an error the client releases both locks in the background.
+    /// [`Error::Unavailable`] if the server does not reply while the write lock is certainly held, but for no longer than the
+    /// [`outage_timeout`](crate::Builder::outage_timeout). After an error the client releases both locks in the background.
     ///
     /// # Cancel safety
     ///
@@ -431,12 +432,25 @@ impl WriteGuard {
 
 impl Downgrade {
     pub(crate) async fn run(self, writing: Guard) -> Result<ReadGuard> {
-        let reading = self.lock.take(&READ, "downgrade", WaitLimit::Once).await?;
+        let reading = self.read_beside(&writing).await?;
         writing.unlock().await?;
         let lost = |reason| Error::lost(self.lock.name(), reason);
         let guard = reading.ok_or_else(|| lost(Lost::Removed))?;
         // If the release of the write lock waited for the server, the lease of the read lock may have expired meanwhile.
         guard.loss().map_or(Ok(ReadGuard { guard }), |reason| Err(lost(reason)))
+    }
+
+    /// Retries while the write lock is certainly held, as its release does. A wait limit would also wait for another owner, which may have
+    /// the lock since it was forced open.
+    async fn read_beside(&self, writing: &Guard) -> Result<Option<Guard>> {
+        let give_up = self.lock.engine.outage_ends();
+        loop {
+            let read = self.lock.take(&READ, "downgrade", WaitLimit::Once).await;
+            let may_retry = matches!(&read, Err(error) if error.is_unavailable());
+            if !may_retry || writing.remaining().is_zero() || Instant::now() >= give_up {
+                return read;
+            }
+        }
     }
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error, Lost, Owner, ReadGuard, RwLock, RwState};
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     family::{clean, counted, idle},
     support::{
         Server, Stopwatch, before, behind, client, ms, plain,
-        proxy::{Fault, Rule, Way, Which},
+        proxy::{Fault, Mode, Rule, Way, Which},
         until, within,
     },
 };
@@ -263,6 +263,57 @@ async fn a_downgrade_whose_read_lock_ends_meanwhile_is_none() {
     let lost = within("its end", ms(10_000), downgrading).await.0.expect("no panic");
     assert!(matches!(lost, Err(Error::Lost { reason: Lost::Expired, .. })), "{lost:?}");
     clean(&server, &client).await;
+}
+
+/// An outage that is longer than the limit of a request, and shorter than the lease.
+#[tokio::test]
+async fn a_downgrade_waits_for_the_server_while_its_lease_lasts() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(9_000)).command_timeout(ms(300))).await;
+    let other = plain(&server).await;
+    let rw = client.rw_lock("x");
+    rw.write().await.expect("free").downgrade().await.expect("ours").unlock().await.expect("ours");
+    for refuses in [false, true] {
+        let writer = rw.write().await.expect("free");
+        if refuses {
+            proxy.refuse();
+            proxy.cut_all();
+        } else {
+            proxy.set(Mode::Stall);
+        }
+        let evals = server.calls("evalsha");
+        let mut downgrading = tokio::spawn(writer.downgrade());
+        let early = timeout(ms(1_500), &mut downgrading).await;
+        assert!(early.is_err(), "after five limits of a request: {early:?}");
+        proxy.set(Mode::Pass);
+        proxy.accept();
+        let (reader, _) = within("the server again", SOON, downgrading).await;
+        let reader = reader.expect("no panic").expect("still held");
+        assert!(server.calls("evalsha") < evals + 30, "no storm: {}", server.calls("evalsha") - evals);
+        assert!(lock(&other).try_write().await.expect("answered").is_none());
+        reader.unlock().await.expect("ours");
+    }
+    clean(&server, &client).await;
+}
+
+/// An owner that writes may go on during a shutdown: write again, read, and read only.
+#[tokio::test]
+async fn an_owner_that_writes_may_read_during_a_shutdown() {
+    let (server, one, other) = two_clients().await;
+    let rw = one.rw_lock("x").owner(&Owner::new());
+    let writer = rw.write().await.expect("free");
+    let stranger = reads(&one);
+    until("it to wait", SOON, || one.stats().now.waiting == 1).await;
+    let closing = tokio::spawn(one.clone().shutdown(ms(10_000)));
+    assert!(within("its end", SOON, stranger).await.0.is_err(), "others acquire nothing more");
+    rw.try_read().await.expect("answered").expect("beside its own").unlock().await.expect("ours");
+    let reader = writer.downgrade().await.expect("ours");
+    assert!(matches!(rw.owner(&Owner::new()).try_read().await, Err(Error::Closed)));
+    assert!(lock(&other).try_write().await.expect("answered").is_none());
+    reader.unlock().await.expect("ours");
+    within("the end", SOON, closing).await.0.expect("no panic").expect("nothing is held");
+    clean(&server, &other).await;
 }
 
 #[tokio::test]

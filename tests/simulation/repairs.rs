@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     lock::{
         Action, Actions, Channel, Claim, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
-        Outcome, Owner, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Outcome, Owner, PastPlaces, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::rules_of,
@@ -1136,7 +1136,7 @@ fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
 fn a_fair_waiter_names_the_oldest_place_of_its_client() {
     let mut client = Client::new(Kind::Fair);
     let oldest = |client: &mut Client| match client.requests.pop() {
-        Some((_, Request::Acquire { id, how: How::Queue(_, Some(oldest)), .. })) => (id, oldest),
+        Some((_, Request::Acquire { id, how: How::Queue(_, past), .. })) => (id, past.before),
         other => panic!("{other:?}"),
     };
     client.acquire(1, A, KEPT, Limit::Forever);
@@ -1159,6 +1159,90 @@ fn a_fair_waiter_names_the_oldest_place_of_its_client() {
     assert_eq!(named, own);
 }
 
+/// A failover has lost the release of a hold. Its client knows that it has ended, and releases it again instead of waiting for its lease.
+#[test]
+fn a_hold_that_has_ended_is_released_again() {
+    let kinds = [Kind::Plain, Kind::ReadWrite, Kind::Fair];
+    for (kind, limit) in kinds.into_iter().flat_map(|kind| [(kind, Limit::Forever), (kind, Limit::Once)]) {
+        let mut client = Client::new(kind);
+        client.hold(1, A, KEPT);
+        client.unlock(1);
+        client.reply(Reply::Released { receivers: 0 });
+        client.pass(ms(1_000));
+        assert!(client.requests.is_empty());
+        client.acquire(2, B, KEPT, limit);
+        let (left, own) = (Some(ms(29_000)), Some(HoldId(1)));
+        client.reply(match kind {
+            Kind::Fair if limit == Limit::Forever => Reply::Queued { left, place: 1, own },
+            _ => Reply::Busy { left, by: Mode::Exclusive, own },
+        });
+        client.end(is_release, |id| Event::Replied(id, Reply::Released { receivers: 0 }));
+        client.pass(ms(200));
+        client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+        client.assert_told(2, Outcome::Acquired);
+    }
+}
+
+/// What the client still has, or may have, is not released because a reply names it.
+#[test]
+fn a_hold_that_is_not_over_is_not_released_again() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.end(is_attempt, |id| Event::Replied(id, Reply::Busy { left: None, by: Mode::Shared, own: Some(HoldId(1)) }));
+    assert!(!client.requests.iter().any(|(_, request)| is_release(*request)), "it is held");
+
+    let mut client = Client::new(Kind::Fair);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    let (first, _) = client.requests.remove(0);
+    client.end(is_attempt, |id| Event::Replied(id, Reply::Queued { left: None, place: 1, own: Some(HoldId(1)) }));
+    assert!(!client.requests.iter().any(|(_, request)| is_release(*request)), "the reply is on its way");
+    client.feed(Event::Replied(first, GRANTED));
+    client.assert_told(1, Outcome::Acquired);
+}
+
+/// After retries, the places of a client are not in the order of their numbers. So it also names those that are gone between others, but none
+/// that may still come.
+#[test]
+fn a_fair_waiter_names_the_past_places_between_those_of_its_client() {
+    let queued = Reply::Queued { left: None, place: 3, own: None };
+    let mut client = Client::new(Kind::Fair);
+    for (ticket, owner) in [(1, A), (2, B), (3, C)] {
+        client.acquire(ticket, owner, KEPT, Limit::Forever);
+        client.reply(queued);
+    }
+    client.feed(Event::Dropped(t(2)));
+    let past = |client: &Client| {
+        let past = |request: &Request| match request {
+            Request::Acquire { how: How::Queue(_, past), .. } => Some(*past),
+            _ => None,
+        };
+        client.requests.iter().find_map(|(_, request)| past(request)).expect("a waiter asks")
+    };
+    client.pass(ms(300));
+    assert_eq!(past(&client), PastPlaces { before: HoldId(1), after: 0b0 }, "the release of the second is under way");
+    (0..2).for_each(|_| client.end(is_attempt, |id| Event::Replied(id, queued)));
+    client.end(is_release, |id| Event::Replied(id, Reply::Gone));
+    client.pass(ms(300));
+    assert_eq!(past(&client), PastPlaces { before: HoldId(1), after: 0b1 });
+}
+
+#[test]
+fn past_places_are_those_that_are_not_there() {
+    let past = |live: &[u64], last| {
+        let PastPlaces { before: HoldId(before), after } =
+            PastPlaces::of(live.iter().copied().map(HoldId), HoldId(last));
+        (before, after)
+    };
+    assert_eq!(past(&[7], 7), (7, 0));
+    assert_eq!(past(&[7, 9], 9), (7, 0b01));
+    assert_eq!(past(&[7, 9], 11), (7, 0b1101));
+    assert_eq!(past(&[7, 71, 72], 80), (7, u64::MAX >> 1));
+    assert_eq!(past(&[7], 71), (7, u64::MAX));
+    assert_eq!(past(&[7], 500), (7, u64::MAX));
+}
+
 /// A look after a subscription or a message comes soon after another request, so the server need not compare again. All other looks name it,
 /// and so does each later try of a request that was under way when the connection ended.
 #[test]
@@ -1166,7 +1250,7 @@ fn a_fair_waiter_names_the_oldest_place_unless_it_was_called() {
     let queued = Reply::Queued { left: None, place: 3, own: None };
     let mut client = Client::new(Kind::Fair);
     let names = |client: &Client| match client.request() {
-        Request::Acquire { how: How::Queue(_, oldest), .. } => oldest.is_some(),
+        Request::Acquire { how: How::Queue(_, past), .. } => past != PastPlaces::default(),
         other => panic!("{other:?}"),
     };
     client.acquire(1, A, KEPT, Limit::Forever);

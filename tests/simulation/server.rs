@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     family::{
-        fair::{Fair, FairAnswer, Told},
+        fair::{Fair, FairAnswer, Past, Told},
         fenced::Fenced,
         hash::{self, Answer, Hash, NO_CLAIM},
         rw::{self, ReadWrite, life},
     },
-    lock::{Claim, HoldId, How, Mode, Moment, Queueing, Reply, Request, Token},
+    lock::{Claim, HoldId, How, Mode, Moment, PastPlaces, Queueing, Reply, Request, Token},
     rules::{self, Lock, What, pass},
     units::{FieldId, GRACE, PLACE, is_rest, writes},
 };
@@ -178,7 +178,8 @@ impl Server {
     /// The queue of a new master begins with these.
     pub(crate) fn bring_back(&mut self, waiters: Vec<FieldId>) {
         let Name::Fair(fair) = &mut self.name else { return };
-        for id in waiters.into_iter().filter(|id| fair.line.iter().all(|other| other != id)).collect::<Vec<_>>() {
+        let is_there = |fair: &Fair, id: &FieldId| fair.line.contains(id) || fair.count(id).is_some();
+        for id in waiters.into_iter().filter(|id| !is_there(fair, id)).collect::<Vec<_>>() {
             fair.line.insert(0, id);
             fair.places.insert(id, PLACE);
             self.brought_back.push(id);
@@ -373,8 +374,11 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
 fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) {
     let (answer, notified) = match request {
         Request::Acquire { id, lease, count, how, .. } => {
-            let oldest = if let How::Queue(_, oldest) = how { oldest } else { None };
-            name.acquire((&exclusive(client, id), oldest), nanos(lease), u64::from(count), asked(how))
+            let past = match how {
+                How::Queue(_, PastPlaces { before: HoldId(before), after }) => Past { before, after },
+                _ => Past::default(),
+            };
+            name.acquire((&exclusive(client, id), past), nanos(lease), u64::from(count), asked(how))
         }
         Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),
         Request::Renew { id, lease, .. } => {

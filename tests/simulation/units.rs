@@ -63,10 +63,10 @@ pub(crate) fn is_of_one_client(one: &FieldId, other: &FieldId) -> bool {
 }
 
 /// The number in the id of a waiter.
-pub(crate) type Number = HoldId;
+pub(crate) type Number = u64;
 
 pub(crate) fn number(id: &FieldId) -> Number {
-    id.id
+    id.id.0
 }
 
 pub(crate) fn writes(id: &FieldId) -> bool {

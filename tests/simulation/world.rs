@@ -1035,9 +1035,11 @@ impl World {
         for _ in 0..self.rng.usize(1..=12) {
             let at = self.rng.usize(..self.clients.len());
             let state = &self.clients[at].state;
-            let HoldId(oldest) = state.places().min().unwrap_or(HoldId(1));
-            if oldest > 1 {
-                waiters.push(FieldId::new(at as u8, HoldId(self.rng.u64(1..oldest)), Mode::Exclusive));
+            let HoldId(last) = state.numbers().last_hold();
+            let id = HoldId(self.rng.u64(1..=last.max(1)));
+            let may_be_there = last == 0 || state.places().any(|place| place == id);
+            if !may_be_there {
+                waiters.push(FieldId::new(at as u8, id, Mode::Exclusive));
             }
         }
         self.say(|| format!("-- waiters are back: {waiters:?}"));

@@ -4,20 +4,20 @@
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, lease ms, wanted count, 'join', 'stay', 'first', or 'again' to re-enter an existing hold; channel,
 --        publish command, number of the oldest waiter of this client for this lock ('': removes no past ones), distance between its
---        numbers
+--        numbers, a digit for each number after that one: 1 if this client no longer has the waiter
 -- Reply  granted, count | lost: `again`, but there is no such hold | conflict: not a lock | out: `stay`, but there is no place
 --        queued, ms until the next request makes sense (-1: the lock never expires), place (1: next), id of the holder or nothing
 --        busy, ms as above, id of the holder or nothing: for `first`
 
--- True for a waiter that the client of `me` no longer has. A failover can bring such waiters back, if the new master did not have the last
--- writes. That client has no waiter for this lock with a number below `oldest`. The numbers of its waiters for another lock, whose name
--- shares the queue, are never a multiple of `step` apart from that.
-local function is_past(id, client, oldest, step)
+-- True for a waiter that this client no longer has. A failover can bring such waiters back, if the new master did not have the last
+-- writes. The client has no waiter for this lock with a number below `oldest`, nor one with a digit of 1 in `gone`. The numbers of its
+-- waiters for another lock, whose name shares the queue, are never a multiple of `step` apart from that.
+local function is_past(id, client, oldest, step, gone)
   if string.find(id, client, 1, true) ~= 1 then
     return false
   end
-  local age = oldest - (tonumber(string.sub(id, 38)) or oldest)
-  return age > 0 and age % step == 0
+  local after = (tonumber(string.sub(id, 38)) or oldest) - oldest
+  return after % step == 0 and (after < 0 or after > 0 and string.byte(gone, after / step) == 49) -- '1'
 end
 
 return serve(function(k, a)
@@ -44,13 +44,13 @@ return serve(function(k, a)
   if how == 'stay' and not place then
     return 'out'
   end
-  local oldest, step, left = ARGV[a + 8], ARGV[a + 9]
+  local oldest, step, gone, left = ARGV[a + 8], ARGV[a + 9], ARGV[a + 10]
   if free then
     local first, turn = id, 0 -- if this waiter is the head of the queue, no other one is notified
     if place ~= 0 then
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
-    while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step) do
+    while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step, gone) do
       redis.call('ZREM', places, first)
       redis.call('LPOP', queue)
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
@@ -82,11 +82,11 @@ return serve(function(k, a)
       if not ours(other) then
         stay = stay + JVM
       elseif client and string.find(other, client, 1, true) then
-        if is_past(other, client, oldest, step) then
+        if is_past(other, client, oldest, step, gone) then
           redis.call('ZREM', places, other)
           redis.call('LREM', queue, 1, other)
           place = place and place - 1
-        else
+        elseif gone == '' then
           client = nil -- those that had their turn were before it
         end
       end

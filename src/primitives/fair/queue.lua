@@ -37,7 +37,7 @@ local function sweep(queue, places, command, channel, gone, me)
   if command == '' or me and string.sub(me, 1, 37) == client then
     return
   end
-  for _, id in ipairs(redis.call('LRANGE', queue, 0, 255)) do
+  for _, id in ipairs(redis.call('LRANGE', queue, 0, 4095)) do
     if string.sub(id, 1, 37) == client and publish(command, channel .. ':' .. id) == 0 then
       redis.call('ZREM', places, id)
       redis.call('LREM', queue, 1, id)

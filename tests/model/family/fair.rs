@@ -4,7 +4,10 @@ use redis::Pipeline;
 
 use super::{
     Hash, IDS, Real, Request, Rules, TICK, assert_seen, one_of,
-    rules::{fair::Fair, hash::How},
+    rules::{
+        fair::{Fair, Past},
+        hash::How,
+    },
     sources, walk,
 };
 use crate::units::{JVM, PLACE, number};
@@ -32,8 +35,9 @@ impl Rules for Fair {
         let Request { script, id, lease, level, more, .. } = request;
         let (answer, published) = match *script {
             "acquire" => {
-                let oldest = request.last[1].parse().ok();
-                let (answer, published) = self.acquire((id, oldest), *lease, *level, asked(more));
+                let bits = request.last[3].bytes().rev().fold(0, |bits, digit| bits << 1 | u64::from(digit == b'1'));
+                let past = request.last[1].parse().map_or(Past::default(), |before| Past { before, after: bits });
+                let (answer, published) = self.acquire((id, past), *lease, *level, asked(more));
                 (answer.to_string(), published.len())
             }
             "release" => {
@@ -72,8 +76,10 @@ impl Rules for Fair {
         };
         let level = if script == "release" { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
         let oldest = if rng.bool() { (number(id) - rng.u64(..=1)).to_string() } else { String::new() };
+        let gone = one_of(rng, &["", "", "1", "01", "11", "001"]);
         let acquires = script == "acquire";
-        let last = if acquires { vec!["PUBLISH".to_owned(), oldest, "1".to_owned()] } else { Vec::new() };
+        let last = ["PUBLISH", &oldest, "1", gone].map(str::to_owned).to_vec();
+        let last = if acquires { last } else { Vec::new() };
         let lease = if script == "release" { one_of(rng, &[0, 0, 0, 2]) } else { rng.i64(1..=4) };
         Request { script, id: id.to_owned(), lease, level, more: more.to_owned(), last }
     }

@@ -65,14 +65,28 @@ struct Called {
     published: Vec<Id>,
 }
 
-/// The waiter of a request, and the oldest one that its client has. `None`: the request removes none.
+/// The waiters that a client no longer has: all before this number, and some of the 64 after it, with a bit for each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) before: Number,
+    pub(crate) after: Number,
+}
+
+impl Past {
+    fn has(self, number: Number) -> bool {
+        let at = number.checked_sub(self.before + 1).and_then(|at| u32::try_from(at).ok());
+        number < self.before || at.and_then(|at| self.after.checked_shr(at)).is_some_and(|bits| bits & 1 == 1)
+    }
+}
+
+/// The waiter of a request, and those that its client no longer has.
 #[derive(Clone, Copy)]
-struct Me<'a>(&'a FieldRef, Option<Number>);
+struct Me<'a>(&'a FieldRef, Past);
 
 impl Me<'_> {
     /// Its client no longer has this waiter: a failover has brought it back.
     fn has_forgotten(self, id: &FieldRef) -> bool {
-        is_of_one_client(id, self.0) && self.1.is_some_and(|oldest| number(id) < oldest)
+        is_of_one_client(id, self.0) && self.1.has(number(id))
     }
 }
 
@@ -153,10 +167,10 @@ impl Fair {
         theirs
     }
 
-    /// `oldest`: the oldest waiter of this client. The waiters that messages were sent to come second.
+    /// The waiters that messages were sent to come second.
     pub(crate) fn acquire(
         &mut self,
-        (id, oldest): (&FieldRef, Option<Number>),
+        (id, past): (&FieldRef, Past),
         lease: i64,
         level: u64,
         how: How,
@@ -171,7 +185,7 @@ impl Fair {
             _ if how == How::Again => (FairAnswer::Lost, Vec::new()),
             None => (FairAnswer::Conflict, Vec::new()),
             _ if how == How::Stay && self.place(id).is_none() => (FairAnswer::Out, Vec::new()),
-            Some(theirs) => self.take_or_wait(Me(id, oldest), lease, level, (how, theirs)),
+            Some(theirs) => self.take_or_wait(Me(id, past), lease, level, (how, theirs)),
         }
     }
 
@@ -205,7 +219,8 @@ impl Fair {
     fn stand(&mut self, me @ Me(id, _): Me<'_>) -> usize {
         let before = self.place(id).unwrap_or(self.line.len());
         let own = self.line[..before].iter().filter(|other| is_of_one_client(other, id));
-        let forgotten: Vec<_> = own.take_while(|other| me.has_forgotten(other)).cloned().collect();
+        let compared = own.take_while(|other| me.1.after > 0 || me.has_forgotten(other));
+        let forgotten: Vec<_> = compared.filter(|other| me.has_forgotten(other)).cloned().collect();
         forgotten.iter().for_each(|other| self.leave(other));
         let before = self.place(id).unwrap_or(self.line.len());
         if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1 - GRACE..=GRACE).contains(till)) {
