@@ -10,7 +10,7 @@ use crate::support::{
     deployment::cluster::Cluster,
     fake::{Fake, Said, array, bulk, error, slots},
     ms,
-    server::free_port,
+    server::{free_port, version},
     until, within,
 };
 
@@ -180,6 +180,9 @@ async fn a_new_client_believes_the_majority_not_the_first_reply() {
 /// As chaos does it: the server of the other cluster has the address of a dead master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_client_does_not_use_another_cluster_at_the_address_of_a_dead_master() {
+    if version() < (7, 0) {
+        return; // as long as the stranger answers there, the others do not notice that the master is dead
+    }
     let mut cluster = Cluster::start().await;
     let port = cluster.nodes()[0].port();
     cluster.node_mut(0).crash();

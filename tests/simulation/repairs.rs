@@ -1159,6 +1159,30 @@ fn a_fair_waiter_names_the_oldest_place_of_its_client() {
     assert_eq!(named, own);
 }
 
+/// It may go on writing, so it may also read, and downgrade. All others acquire nothing more.
+#[test]
+fn an_owner_that_writes_may_read_while_its_client_stops() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.acquire(3, B, READ, Limit::Forever);
+    client.feed(Event::Stop);
+    client.assert_told(3, Outcome::Closed);
+    client.assert_waits(2);
+    client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+    client.assert_told(2, Outcome::Acquired);
+    client.acquire(4, B, READ, Limit::Forever);
+    client.assert_told(4, Outcome::Closed);
+    client.unlock(2);
+    client.end(is_release, |id| Event::Replied(id, Reply::Released { receivers: 0 }));
+    client.acquire(5, A, READ, Limit::Once);
+    client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+    client.assert_told(5, Outcome::Acquired);
+    client.feed(Event::Close);
+    client.acquire(6, A, READ, Limit::Once);
+    client.assert_told(6, Outcome::Closed);
+}
+
 /// A failover has lost the release of a hold. Its client knows that it has ended, and releases it again instead of waiting for its lease.
 #[test]
 fn a_hold_that_has_ended_is_released_again() {

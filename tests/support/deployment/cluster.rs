@@ -31,6 +31,9 @@ const GIVES_UP: Duration = ms(6_000);
 /// Nodes are named by their place. At first the masters are 0, 1 and 2, and their replicas 3, 4 and 5 in that order.
 pub(crate) struct Cluster {
     nodes: Vec<Server>,
+    /// The port at which each talks to the others, by which they name it. Since 7.2 a node that speaks TLS tells who asks without TLS no
+    /// other port.
+    buses: Vec<String>,
     /// Of those that speak TLS only.
     certificates: Option<Certificates>,
 }
@@ -66,7 +69,8 @@ impl Cluster {
     }
 
     async fn of(nodes: usize, args: &[&str], certificates: Option<Certificates>) -> Cluster {
-        let cluster = Cluster { nodes: start_all(nodes, |_| node(args, certificates.as_ref())), certificates };
+        let nodes = start_all(nodes, |_| node(args, certificates.as_ref()));
+        let cluster = Cluster { buses: nodes.iter().map(bus_of).collect(), nodes, certificates };
         cluster.share_slots_out();
         tokio::select! {
             never = cluster.introductions() => match never {},
@@ -236,8 +240,8 @@ impl Cluster {
     /// Each meets all after it: to hear of one another takes longer.
     fn introduce(&self) {
         for (at, node) in self.nodes.iter().enumerate() {
-            for other in &self.nodes[at + 1..] {
-                let _: String = node.ask(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), &bus_of(other)]);
+            for (other, bus) in self.nodes.iter().zip(&self.buses).skip(at + 1) {
+                let _: String = node.ask(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), bus]);
             }
         }
     }
@@ -282,28 +286,27 @@ impl Cluster {
 
     /// What one node thinks of another.
     fn entry(&self, at: usize, other: usize) -> Entry {
-        let port = self.nodes[other].port();
-        self.view(at).into_iter().find(|entry| entry.port == port).expect("they have met")
+        self.view(at).into_iter().find(|entry| entry.bus == self.buses[other]).expect("they have met")
     }
 }
 
 /// A line of CLUSTER NODES.
 #[derive(Debug)]
 struct Entry {
-    port: u16,
+    bus: String,
     flags: String,
     epoch: u64,
     ranges: Vec<RangeInclusive<u16>>,
 }
 
 impl Entry {
-    /// `id ip:port@bus flags master ping pong epoch link slot from-to [moving->-id]`
+    /// `id ip:port@bus[,hostname] flags master ping pong epoch link slot from-to [moving->-id]`
     fn read(line: &str) -> Entry {
         let words: Vec<_> = line.split(' ').collect();
-        let port = words[1].split_once('@').and_then(|(address, _)| address.rsplit_once(':')).expect("an address").1;
+        let bus = words[1].split_once('@').expect("an address").1;
         let ranges = words[8..].iter().filter(|range| !range.starts_with('['));
         Entry {
-            port: port.parse().expect("a port"),
+            bus: bus.split(',').next().expect("a port").to_owned(),
             flags: words[2].to_owned(),
             epoch: words[6].parse().expect("an epoch"),
             ranges: ranges.map(|range| read_range(range)).collect(),
