@@ -187,10 +187,7 @@ impl LockState {
 
     pub(super) fn stop(&mut self, life: Life, cx: &mut Cx<'_>) {
         self.life = self.life.max(life);
-        // Owners that write may still read, as they may go on writing.
-        let writers = self.held().filter(|(server, _)| life == Life::Stopping && server.mode() == Mode::Exclusive);
-        let writers: Vec<_> = writers.flat_map(|(_, holders)| holders.owners()).collect();
-        self.queue.end_all_but(&writers, cx, Outcome::Closed);
+        self.end_waits(cx);
         match &mut self.wanted {
             Wanted::Places(places) => places.stop_calling(cx),
             // Nothing is left of a request that only looks, so the end of the client does not wait for its reply.
@@ -198,6 +195,17 @@ impl LockState {
             Wanted::One(_) => {}
         }
         self.release_all_resting(cx);
+    }
+
+    /// Nobody acquires the lock anymore. While the client stops, an owner that writes may still read, as it may go on writing.
+    pub(super) fn end_waits(&mut self, cx: &mut Cx<'_>) {
+        if self.life == Life::Open || self.queue.is_empty() {
+            return;
+        }
+        let may_read = self.life == Life::Stopping;
+        let writers = self.held().filter(|(server, _)| may_read && server.mode() == Mode::Exclusive);
+        let writers: Vec<_> = writers.flat_map(|(_, holders)| holders.owners()).collect();
+        self.queue.end_all_but(&writers, cx, Outcome::Closed);
     }
 
     pub(super) fn close(&mut self, cx: &mut Cx<'_>) {

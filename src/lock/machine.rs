@@ -23,6 +23,7 @@ impl LockState {
         self.change(event, cx);
         self.pass_over_absent(cx); // the event may be that a caller looks, or that its hold is gone
         self.expire(cx); // a new grant may be over already
+        self.end_waits(cx); // an owner that has stopped writing may read no longer
         self.next_actions(cx);
         if !cx.rules.joins {
             self.calm_down();

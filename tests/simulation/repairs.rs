@@ -1181,6 +1181,14 @@ fn an_owner_that_writes_may_read_while_its_client_stops() {
     client.feed(Event::Close);
     client.acquire(6, A, READ, Limit::Once);
     client.assert_told(6, Outcome::Closed);
+
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, KEPT);
+    client.acquire(2, A, READ, Limit::Forever);
+    client.feed(Event::Stop);
+    client.assert_waits(2);
+    client.unlock(1);
+    client.assert_told(2, Outcome::Closed);
 }
 
 /// A failover has lost the release of a hold. Its client knows that it has ended, and releases it again instead of waiting for its lease.

@@ -30,15 +30,18 @@ local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
 end
 
--- A waiter did not come in its time. Removes the other waiters of its client that are not subscribed: this client has died. Does
--- nothing if the present request is from this client, or if no message can be sent.
+-- A waiter did not come in its time. Removes the next waiters of its client that are not subscribed, because this client has died. If one
+-- is subscribed, it lives, and keeps the others. Does nothing if the present request is from this client, or if no message can be sent.
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
   if command == '' or me and string.sub(me, 1, 37) == client then
     return
   end
   for _, id in ipairs(redis.call('LRANGE', queue, 0, 4095)) do
-    if string.sub(id, 1, 37) == client and publish(command, channel .. ':' .. id) == 0 then
+    if string.sub(id, 1, 37) == client then
+      if publish(command, channel .. ':' .. id) > 0 then
+        return
+      end
       redis.call('ZREM', places, id)
       redis.call('LREM', queue, 1, id)
     end

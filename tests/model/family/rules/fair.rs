@@ -156,15 +156,13 @@ impl Fair {
         }
     }
 
-    /// A waiter did not come. The waiters of its client that are not subscribed leave. Returns all its waiters.
+    /// A waiter did not come. The next waiters of its client leave, up to the first that is subscribed. Returns all these.
     fn sweep(&mut self, gone: &FieldRef) -> Vec<Id> {
-        let theirs: Vec<_> = self.line.iter().filter(|id| is_of_one_client(id, gone)).cloned().collect();
-        for id in &theirs {
-            if !self.listening.contains(id) {
-                self.leave(id);
-            }
-        }
-        theirs
+        let theirs = self.line.iter().filter(|id| is_of_one_client(id, gone));
+        let first = theirs.clone().position(|id| self.listening.contains(id));
+        let notified: Vec<_> = theirs.take(first.map_or(usize::MAX, |first| first + 1)).cloned().collect();
+        notified.iter().take(first.unwrap_or(usize::MAX)).for_each(|id| self.leave(id));
+        notified
     }
 
     /// The waiters that messages were sent to come second.
