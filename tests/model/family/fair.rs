@@ -75,8 +75,10 @@ impl Rules for Fair {
             _ => "PUBLISH",
         };
         let level = if script == "release" { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
-        let oldest = if rng.bool() { (number(id) - rng.u64(..=1)).to_string() } else { String::new() };
-        let gone = one_of(rng, &["", "", "1", "01", "11", "001"]);
+        let before = rng.u64(..=1);
+        let oldest = if rng.bool() { (number(id) - before).to_string() } else { String::new() };
+        // A waiter that sends a request is never gone itself.
+        let gone = one_of(rng, if before == 1 { &["", "", "01", "001", "011"] } else { &["", "", "1", "01", "11"] });
         let acquires = script == "acquire";
         let last = ["PUBLISH", &oldest, "1", gone].map(str::to_owned).to_vec();
         let last = if acquires { last } else { Vec::new() };
