@@ -441,12 +441,13 @@ impl Downgrade {
     }
 
     /// Retries while the write lock is certainly held, as its release does. A wait limit would also wait for another owner, which may have
-    /// the lock since it was forced open.
+    /// the lock since it was forced open. If the runtime of the client has ended, each try ends at once, and no later one can succeed.
     async fn read_beside(&self, writing: &Guard) -> Result<Option<Guard>> {
-        let give_up = self.lock.engine.outage_ends();
+        let (engine, give_up) = (&self.lock.engine, self.lock.engine.outage_ends());
         loop {
             let read = self.lock.take(&READ, "downgrade", WaitLimit::Once).await;
-            let may_retry = matches!(&read, Err(error) if error.is_unavailable());
+            let may_retry = matches!(&read, Err(error) if error.is_unavailable())
+                && engine.driver.refuse_if_closed("downgrade", self.lock.name()).is_ok();
             if !may_retry || writing.remaining().is_zero() || Instant::now() >= give_up {
                 return read;
             }

@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use leasehold::{Builder, Client, Error, Guard, Lost, Owner, Quorum};
@@ -136,6 +136,22 @@ fn calls_end_and_say_why() {
         assert!(!guard.is_lost(), "its lease has not ended");
         says_so("unlock", guard.unlock()).await;
     });
+}
+
+/// It retries in an outage, but this is none.
+#[test]
+fn a_downgrade_ends_and_says_why() {
+    let server = Server::start();
+    let first = runtime();
+    let writing = first.block_on(async {
+        let client = guest(&server, |builder| builder).await;
+        client.rw_lock("x").write().await.expect("free")
+    });
+    drop(first);
+    let called = Instant::now();
+    runtime().block_on(says_so("downgrade", writing.downgrade()));
+    let took = called.elapsed(); // a future that never yields has no timeout
+    assert!(took < PROMPTLY, "{took:?}");
 }
 
 #[test]
