@@ -154,7 +154,7 @@ async fn masters_hand_over_when_told() {
 async fn slots_move_under_load() {
     const NAMES: usize = 12;
     const MOVES: usize = 2 * (NAMES + 1);
-    let cluster = Arc::new(Cluster::start().await);
+    let cluster = Cluster::start().await;
     let clients = [connect(&cluster).await, connect(&cluster).await];
     let kept = clients[0].lock("kept").lock().await.expect("free");
     let inside: Arc<Vec<AtomicBool>> = Arc::new((0..NAMES).map(|_| AtomicBool::new(false)).collect());
@@ -175,11 +175,7 @@ async fn slots_move_under_load() {
             turns
         });
     }
-    let moves = tokio::task::spawn_blocking({
-        let cluster = Arc::clone(&cluster);
-        move || to_and_fro(&cluster, NAMES, MOVES)
-    });
-    moves.await.expect("the slots move");
+    to_and_fro(&cluster, NAMES, MOVES).await;
     stop.store(true, Ordering::Relaxed);
     let turns: Vec<u32> = within("the last turns", ms(20_000), tasks.join_all()).await.0;
     println!(
@@ -194,13 +190,14 @@ async fn slots_move_under_load() {
 }
 
 /// Moves the slots of those names from master to master, so often in all, each in three steps with some time between them.
-fn to_and_fro(cluster: &Cluster, names: usize, moves: usize) {
-    let slots = (0..names).map(|n| cluster.slot_of(&format!("moved-{n}"))).chain([cluster.slot_of("kept")]);
-    for slot in slots.cycle().take(moves) {
+async fn to_and_fro(cluster: &Cluster, names: usize, moves: usize) {
+    let slots: Vec<_> = (0..names).map(|n| format!("moved-{n}")).chain(["kept".to_owned()]).collect();
+    for slot in slots.iter().map(|name| cluster.slot_of(name)).cycle().take(moves) {
+        cluster.heard_of_epochs().await;
         let migration = cluster.begin_migration(slot, (cluster.owner_of(slot) + 1) % 3);
-        std::thread::sleep(ms(20));
+        sleep(ms(20)).await;
         cluster.move_keys(&migration);
-        std::thread::sleep(ms(20));
+        sleep(ms(20)).await;
         cluster.move_keys(&migration);
         cluster.end_migration(migration);
     }

@@ -26,12 +26,16 @@ const COMMAND: Duration = ms(200);
 const OUTAGE: Duration = ms(2_000);
 /// What thousands of tasks may need on a busy machine.
 const LATE: Duration = ms(2_000);
+/// The same for thousands of locks, which retry alone. The last was told 1.0 s late beside a build, 2.8 s late beside four busy processes.
+const LATE_ALONE: Duration = ms(4_000);
+/// Of that, a busy machine leaves half.
+const MANY_ATTEMPTS: Slack = Slack { left: ms(1_000), within: ms(6_000) };
 /// The last attempts of so many may take a second. Most of it is left while the machine runs. If it does not run meanwhile, the server is
 /// rightly called silent.
 const LAST_ATTEMPTS: Slack = Slack { left: ms(500), within: ms(1_000) };
 
 /// All who ask, over some time, are told in theirs that nobody answers.
-async fn all_are_told_in_time(gone: impl FnOnce(&mut Server), name: impl Fn(usize) -> String) {
+async fn all_are_told_in_time(gone: impl FnOnce(&mut Server), late: Duration, name: impl Fn(usize) -> String) {
     let mut server = Server::start();
     let client = client(&server, |builder| builder.command_timeout(COMMAND).outage_timeout(OUTAGE)).await;
     client.lock("x").lock().await.expect("free").unlock().await.expect("ours");
@@ -50,26 +54,32 @@ async fn all_are_told_in_time(gone: impl FnOnce(&mut Server), name: impl Fn(usiz
     for call in calls {
         let (ended, took) = within("a call to end", ms(60_000), call).await.0.expect("no panic");
         assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
-        assert!(took <= OUTAGE + LATE, "{took} with an outage timeout of {OUTAGE:?}");
+        assert!(took <= OUTAGE + late, "{took} with an outage timeout of {OUTAGE:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[serial(cores)]
 async fn a_frozen_server_is_given_up_in_time_by_all_who_want_one_lock() {
-    all_are_told_in_time(|server| server.freeze(), |_| "x".to_owned()).await;
+    all_are_told_in_time(|server| server.freeze(), LATE, |_| "x".to_owned()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[serial(cores)]
 async fn a_frozen_server_is_given_up_in_time_by_all_who_want_locks_of_their_own() {
-    all_are_told_in_time(|server| server.freeze(), |n| format!("lock-{n}")).await;
+    unless_stalled(MANY_ATTEMPTS, async || {
+        all_are_told_in_time(|server| server.freeze(), LATE_ALONE, |n| format!("lock-{n}")).await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[serial(cores)]
 async fn a_crashed_server_is_given_up_in_time_by_all_who_want_locks_of_their_own() {
-    all_are_told_in_time(Server::crash, |n| format!("lock-{n}")).await;
+    unless_stalled(MANY_ATTEMPTS, async || {
+        all_are_told_in_time(Server::crash, LATE_ALONE, |n| format!("lock-{n}")).await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

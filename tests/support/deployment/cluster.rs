@@ -120,7 +120,13 @@ impl Cluster {
     /// newer one.
     pub(crate) fn owner_of(&self, slot: u16) -> usize {
         let claims = self.running().map(|at| (self.own_entry(at), at)).filter(|(entry, _)| entry.owns(slot));
-        claims.max_by_key(|(entry, _)| entry.epoch).expect("a node that owns the slot").1
+        let newest = claims.max_by_key(|(entry, _)| entry.epoch);
+        newest.unwrap_or_else(|| panic!("no node says that slot {slot} is its own: {}", self.views())).1
+    }
+
+    /// What each node says of all.
+    fn views(&self) -> String {
+        self.running().map(|at| self.nodes[at].ask::<String>(&["CLUSTER", "NODES"])).collect::<Vec<_>>().join("\n")
     }
 
     /// The server that has this key.
@@ -206,6 +212,14 @@ impl Cluster {
         for at in [to, from].into_iter().chain(others) {
             self.set_slot(at, slot, &["NODE", &self.id(to)]);
         }
+    }
+
+    /// Every node has heard of the newest epochs. Before 7.0 a node that takes a slot does not say so at once. If another takes one
+    /// before it has heard, both have one epoch, one of them corrects its own, and takes back what it gave away with the epoch before.
+    pub(crate) async fn heard_of_epochs(&self) {
+        let knows =
+            |at| self.masters().into_iter().all(|other| self.entry(at, other).epoch == self.own_entry(other).epoch);
+        until("all to know the epochs", PATIENCE, || self.running().all(knows)).await;
     }
 
     fn set_slot(&self, at: usize, slot: u16, how: &[&str]) {
