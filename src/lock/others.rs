@@ -42,6 +42,8 @@ pub(crate) struct OtherClients {
     /// When the last pause for all began.
     paused_for_all: Moment,
     last: Moment,
+    /// A hold that has ended here keeps the lock until then. A failover may lose its release.
+    pub(crate) rests_until: Moment,
 }
 
 /// Turns in this process since the last release that was published.
@@ -78,6 +80,7 @@ impl Usual for OtherClients {
         releases: 0,
         paused_for_all: Moment::ZERO,
         last: Moment::ZERO,
+        rests_until: Moment::ZERO,
     };
 }
 
@@ -175,7 +178,7 @@ impl OtherClients {
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
         let is_new = self.debt.is_none() && (self.in_vain, self.releases) == (0, 0);
-        now.since(self.last) > REMEMBERED || is_new
+        self.rests_until <= now && (now.since(self.last) > REMEMBERED || is_new)
     }
 }
 

@@ -116,7 +116,8 @@ impl LockState {
         };
         if !self.is_known(own) {
             let lease = left.unwrap_or(cx.config.watchdog);
-            self.put(OnServer::Releasing(PendingRelease::of_attempt(own, mode, lease, cx)));
+            let release = PendingRelease::of_attempt(own, mode, lease, cx);
+            self.put(OnServer::Releasing(release.resting_until(self.others.rests_until)));
         }
     }
 

@@ -566,6 +566,11 @@ impl LockState {
         is_idle && self.on_server.is_empty() && self.calm.is_empty() && self.queue.is_empty()
     }
 
+    /// For how long a hold that has ended here keeps the lock.
+    pub(crate) fn rests_for(&self, now: Moment) -> Duration {
+        self.others.rests_until.since(now)
+    }
+
     /// The same, and nothing is worth remembering.
     pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
         self.is_quiet() && self.listening == Listening::Off && self.others.are_forgotten(now)

@@ -10,7 +10,7 @@ use crate::{
     client::Client,
     clock::Moment,
     config::{Lease, Name},
-    driver,
+    driver::{self, HeldLock},
     engine::Engine,
     error::{About, Error, Result},
     events::{KindLabel, Subject},
@@ -204,11 +204,36 @@ impl Handle {
         let acquired = driver::acquire(&self.engine.driver, request);
         let mut acquired = pin!(acquired.instrument(self.span(request.kind, what)));
         let held = acquired.as_mut().await;
-        let span = acquired.span();
+        self.taken(request.kind, acquired.span(), held)
+    }
+
+    /// The same. Tries again after an outage while `may_retry` permits it.
+    pub(super) async fn take_through_outages(
+        &self,
+        kind: &'static Kind,
+        what: &'static str,
+        may_retry: impl Fn() -> bool,
+    ) -> Result<Option<Guard>> {
+        let request =
+            self.request(kind, ASKING, WaitLimit::Once).map_err(|invalid| self.refuse(kind, what, invalid))?;
+        let tries = async {
+            loop {
+                let held = driver::acquire(&self.engine.driver, &request).await;
+                if !held.as_ref().is_err_and(Error::is_unavailable) || !may_retry() {
+                    return held;
+                }
+            }
+        };
+        let mut tries = pin!(tries.instrument(self.span(kind, what)));
+        let held = tries.as_mut().await;
+        self.taken(kind, tries.span(), held)
+    }
+
+    fn taken(&self, kind: &'static Kind, span: &Span, held: Result<Option<HeldLock>>) -> Result<Option<Guard>> {
         match &held {
             Ok(Some(held)) => spans::note_acquired(span, || held.id()),
             Ok(None) => spans::note_given_up(span),
-            Err(error) => self.note_failed(request.kind, span, error),
+            Err(error) => self.note_failed(kind, span, error),
         }
         Ok(held?.map(|held| Guard::new(held, &self.engine)))
     }

@@ -444,14 +444,9 @@ impl Downgrade {
     /// the lock since it was forced open. If the runtime of the client has ended, each try ends at once, and no later one can succeed.
     async fn read_beside(&self, writing: &Guard) -> Result<Option<Guard>> {
         let (engine, give_up) = (&self.lock.engine, self.lock.engine.outage_ends());
-        loop {
-            let read = self.lock.take(&READ, "downgrade", WaitLimit::Once).await;
-            let may_retry = matches!(&read, Err(error) if error.is_unavailable())
-                && engine.driver.refuse_if_closed("downgrade", self.lock.name()).is_ok();
-            if !may_retry || writing.remaining().is_zero() || Instant::now() >= give_up {
-                return read;
-            }
-        }
+        let is_held = || !writing.remaining().is_zero() && Instant::now() < give_up;
+        let has_runtime = || engine.driver.refuse_if_closed("downgrade", self.lock.name()).is_ok();
+        self.lock.take_through_outages(&READ, "downgrade", || is_held() && has_runtime()).await
     }
 }
 

@@ -183,6 +183,21 @@ async fn many_dead_waiters_of_one_client_cost_as_much_as_one() {
     clean(&server, &two).await;
 }
 
+/// As after a long outage. For each of them the server looks for more waiters of its client, but not at the whole queue each time.
+#[tokio::test]
+async fn dead_waiters_of_many_clients_do_not_block_the_server() {
+    let (server, one, _two) = two_clients().await;
+    for n in 0..1_000 {
+        stands_in_line(&server, &format!("6b1c7d3e-{n:04x}-8000-8000-000000000001:7"), None);
+    }
+    let looks = || server.calls("lrange");
+    let before = looks();
+    let guard = lock(&one).try_lock().await.expect("answered").expect("no place is left");
+    assert!((1..10).contains(&(looks() - before)), "{}", looks() - before);
+    guard.unlock().await.expect("ours");
+    clean(&server, &one).await;
+}
+
 /// What a killed process leaves in the queue of a lock that nobody uses any more ends by itself.
 #[tokio::test]
 async fn a_queue_that_nobody_comes_back_to_ends_by_itself() {

@@ -294,6 +294,7 @@ async fn a_downgrade_waits_for_the_server_while_its_lease_lasts() {
         assert!(lock(&other).try_write().await.expect("answered").is_none());
         reader.unlock().await.expect("ours");
     }
+    assert_eq!(client.stats().total.failed, 0, "each call has returned Ok");
     clean(&server, &client).await;
 }
 

@@ -1215,6 +1215,31 @@ fn a_hold_that_has_ended_is_released_again() {
     }
 }
 
+/// A failover has lost the release of a hold whose time is not over. It stays held for what is left of that time.
+#[test]
+fn a_min_hold_outlasts_the_loss_of_its_release() {
+    for kind in [Kind::Plain, Kind::ReadWrite, Kind::Fair] {
+        let mut client = Client::new(kind);
+        client.hold(1, A, Terms { min_hold: Some(ms(4_000).into()), ..KEPT });
+        client.unlock(1);
+        client.reply(Reply::Released { receivers: 0 });
+        client.pass(ms(1_000));
+        assert!(!client.state.is_forgotten(client.now), "the time is not over");
+        client.acquire(2, B, KEPT, Limit::Once);
+        client.reply(Reply::Busy { left: Some(ms(29_000)), by: Mode::Exclusive, own: Some(HoldId(1)) });
+        let rests =
+            |request| matches!(request, Request::Release { rest, .. } if (ms(2_900)..=ms(3_000)).contains(&rest));
+        client.end(rests, |id| Event::Replied(id, Reply::Released { receivers: 0 }));
+        client.pass(ms(200));
+        client.end(is_attempt, |id| {
+            Event::Replied(id, Reply::Busy { left: Some(ms(2_700)), by: Mode::Exclusive, own: None })
+        });
+        client.assert_told(2, Outcome::Busy);
+        client.pass(ms(20_000));
+        assert!(client.state.is_forgotten(client.now), "nothing is left to remember");
+    }
+}
+
 /// What the client still has, or may have, is not released because a reply names it.
 #[test]
 fn a_hold_that_is_not_over_is_not_released_again() {

@@ -6,6 +6,8 @@
 -- For how long a place of this client lasts, how much time a notified head has to come, the time that a JVM subtracts, and for how
 -- long the keys outlast the last known place: all in ms.
 local PLACE, GRACE, JVM, DAY = 30000, 5000, 300000, 86400000
+-- How many waiters all sweeps of one call may look at: the server does nothing else meanwhile.
+local looks = 4096
 
 -- The server's clock, in ms.
 local function clock()
@@ -34,10 +36,12 @@ end
 -- is subscribed, it lives, and keeps the others. Does nothing if the present request is from this client, or if no message can be sent.
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
-  if command == '' or me and string.sub(me, 1, 37) == client then
+  if command == '' or me and string.sub(me, 1, 37) == client or looks == 0 then
     return
   end
-  for _, id in ipairs(redis.call('LRANGE', queue, 0, 4095)) do
+  local ids = redis.call('LRANGE', queue, 0, looks - 1)
+  looks = looks - #ids
+  for _, id in ipairs(ids) do
     if string.sub(id, 1, 37) == client then
       if publish(command, channel .. ':' .. id) > 0 then
         return
