@@ -568,7 +568,7 @@ impl LockState {
 
     /// For how long a hold that has ended here keeps the lock.
     pub(crate) fn rests_for(&self, now: Moment) -> Duration {
-        self.others.rests_until.since(now)
+        self.others.rest_until().since(now)
     }
 
     /// The same, and nothing is worth remembering.

@@ -30,9 +30,9 @@ const LATE: Duration = ms(2_000);
 const LATE_ALONE: Duration = ms(4_000);
 /// Of that, a busy machine leaves half.
 const MANY_ATTEMPTS: Slack = Slack { left: ms(1_000), within: ms(6_000) };
-/// The last attempts of so many may take a second. Most of it is left while the machine runs. If it does not run meanwhile, the server is
+/// The last attempts of so many may take a second. Half of it is left while the machine runs alone. If it does not run meanwhile, the server is
 /// rightly called silent.
-const LAST_ATTEMPTS: Slack = Slack { left: ms(500), within: ms(1_000) };
+const LAST_ATTEMPTS: Slack = Slack { left: ms(250), within: ms(1_000) };
 
 /// All who ask, over some time, are told in theirs that nobody answers.
 async fn all_are_told_in_time(gone: impl FnOnce(&mut Server), late: Duration, name: impl Fn(usize) -> String) {

@@ -1240,6 +1240,28 @@ fn a_min_hold_outlasts_the_loss_of_its_release() {
     }
 }
 
+/// The rest of a hold that was forced open is not that of a later one, and that of a reader is not that of a writer.
+#[test]
+fn a_hold_that_is_brought_back_has_no_rest_of_another() {
+    let resting = |mode| Terms { min_hold: Some(ms(9_000).into()), mode, ..KEPT };
+    for (first, own) in [(Mode::Exclusive, HoldId(2)), (Mode::Shared, HoldId(1))] {
+        let mut client = Client::new(Kind::ReadWrite);
+        let (one, two) = match first {
+            Mode::Exclusive => (resting(Mode::Exclusive), KEPT),
+            Mode::Shared => (KEPT, resting(Mode::Shared)),
+        };
+        for (ticket, terms) in [(1, one), (2, two)] {
+            client.hold(ticket, A, terms);
+            client.unlock(ticket);
+            client.reply(Reply::Released { receivers: 0 });
+        }
+        client.acquire(3, B, KEPT, Limit::Once);
+        client.reply(Reply::Busy { left: Some(ms(29_000)), by: Mode::Exclusive, own: Some(own) });
+        let rests_not = |request| matches!(request, Request::Release { rest, .. } if rest.is_zero());
+        client.end(rests_not, |id| Event::Replied(id, Reply::Released { receivers: 0 }));
+    }
+}
+
 /// What the client still has, or may have, is not released because a reply names it.
 #[test]
 fn a_hold_that_is_not_over_is_not_released_again() {
