@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     rare::{Rare, Usual},
-    types::{Config, HoldId, Mode, Moment, Rules},
+    types::{Config, Moment, Rules},
 };
 
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
@@ -42,15 +42,6 @@ pub(crate) struct OtherClients {
     /// When the last pause for all began.
     paused_for_all: Moment,
     last: Moment,
-    rests: Vec<Rest>,
-}
-
-/// A hold that has ended here keeps the lock until then. A failover may lose its release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Rest {
-    id: HoldId,
-    mode: Mode,
-    until: Moment,
 }
 
 /// Turns in this process since the last release that was published.
@@ -87,7 +78,6 @@ impl Usual for OtherClients {
         releases: 0,
         paused_for_all: Moment::ZERO,
         last: Moment::ZERO,
-        rests: Vec::new(),
     };
 }
 
@@ -183,28 +173,9 @@ impl OtherClients {
         self.debt.filter(|debt| !is_marked || debt.meant_for == PauseFor::All).map(|debt| debt.until)
     }
 
-    /// This hold has ended, and keeps the lock until then. One that is older and rests no longer says nothing more.
-    pub(crate) fn rests(&mut self, id: HoldId, mode: Mode, until: Moment, now: Moment) {
-        let says_more = |rest: &Rest| rest.until > now && (rest.mode != mode || rest.id > id || rest.until > until);
-        self.rests.retain(says_more);
-        self.rests.push(Rest { id, mode, until });
-    }
-
-    /// If a failover brings back this hold, it keeps the lock until then. The failover also lost the later holds, so theirs counts. What
-    /// rested before it was forced open.
-    pub(crate) fn would_rest_until(&self, id: HoldId, mode: Mode) -> Moment {
-        let later = self.rests.iter().filter(|rest| rest.mode == mode && rest.id >= id);
-        later.map(|rest| rest.until).max().unwrap_or(Moment::ZERO)
-    }
-
-    /// The last hold that has ended here keeps the lock until then.
-    pub(crate) fn rest_until(&self) -> Moment {
-        self.rests.iter().map(|rest| rest.until).max().unwrap_or(Moment::ZERO)
-    }
-
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
         let is_new = self.debt.is_none() && (self.in_vain, self.releases) == (0, 0);
-        self.rest_until() <= now && (now.since(self.last) > REMEMBERED || is_new)
+        now.since(self.last) > REMEMBERED || is_new
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     queue::{WaitQueue, Waiter},
     rare::Rare,
     requests::PendingRequest,
+    rests::RestingHolds,
     server_hold::ServerHold,
     types::{
         Channel, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket, Token,
@@ -38,6 +39,7 @@ pub(crate) struct LockState {
     /// Which waiters are next if the first one writes.
     pub(super) turn: Turn,
     pub(super) others: Rare<OtherClients>,
+    pub(super) rests: Rare<RestingHolds>,
     pub(super) listening: Listening,
     pub(super) life: Life,
     pub(super) time_to_see: Nanos,
@@ -189,6 +191,7 @@ impl LockState {
             queue: Rare::default(),
             turn: Turn::OfTheFirst,
             others: Rare::default(),
+            rests: Rare::default(),
             listening: Listening::Off,
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
@@ -568,11 +571,12 @@ impl LockState {
 
     /// For how long a hold that has ended here keeps the lock.
     pub(crate) fn rests_for(&self, now: Moment) -> Duration {
-        self.others.rest_until().since(now)
+        self.rests.until().since(now)
     }
 
     /// The same, and nothing is worth remembering.
     pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
-        self.is_quiet() && self.listening == Listening::Off && self.others.are_forgotten(now)
+        let remembers_nothing = self.others.are_forgotten(now) && self.rests.until() <= now;
+        self.is_quiet() && self.listening == Listening::Off && remembers_nothing
     }
 }

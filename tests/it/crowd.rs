@@ -28,10 +28,10 @@ const OUTAGE: Duration = ms(2_000);
 const LATE: Duration = ms(2_000);
 /// The same for thousands of locks, which retry alone. The last was told 1.0 s late beside a build, 2.8 s late beside four busy processes.
 const LATE_ALONE: Duration = ms(4_000);
-/// Of that, a busy machine leaves half.
+/// A machine that stood still for a quarter of that is too busy for so many tasks.
 const MANY_ATTEMPTS: Slack = Slack { left: ms(1_000), within: ms(6_000) };
-/// The last attempts of so many may take a second. Half of it is left while the machine runs alone. If it does not run meanwhile, the server is
-/// rightly called silent.
+/// The last attempts of so many may take a second. A machine that stood still for a quarter of that is too busy for them, and then the
+/// client rightly says that the server did not reply.
 const LAST_ATTEMPTS: Slack = Slack { left: ms(250), within: ms(1_000) };
 
 /// All who ask, over some time, are told in theirs that nobody answers.

@@ -214,8 +214,9 @@ impl Cluster {
         }
     }
 
-    /// Every node has heard of the newest epochs. Before 7.0 a node that takes a slot does not say so at once. If another takes one
-    /// before it has heard, both have one epoch, one of them corrects its own, and takes back what it gave away with the epoch before.
+    /// Waits until every node knows the newest epoch of every master. Before 7.0 a node does not announce at once that it has a new slot. If
+    /// another node gets a slot before it knows, both have the same epoch. One of them then raises its own, and with that takes back slots
+    /// that it had given away.
     pub(crate) async fn heard_of_epochs(&self) {
         let knows =
             |at| self.masters().into_iter().all(|other| self.entry(at, other).epoch == self.own_entry(other).epoch);
