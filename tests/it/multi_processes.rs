@@ -169,7 +169,9 @@ async fn triples_of_killed_and_cancelled_callers_neither_deadlock_nor_overlap() 
     let [ok, none, unavailable] = ["ok", "none", "unavailable"].map(|how| stage.count(how));
     println!("turns by name: {turns:?}; calls: {ok} acquired, {none} did not, {unavailable} found no server");
     assert_eq!(stage.history.check(), []);
-    assert!(NAMES.iter().all(|name| turns.get(*name).is_some_and(|turns| *turns > 20)), "{turns:?}");
+    let mut each = NAMES.map(|name| turns.get(name).copied().unwrap_or(0));
+    each.sort_unstable();
+    assert!(each[0] > 0 && each[5] < 5 * each[0], "no name has far fewer turns than others: {turns:?}");
     assert!(!stage.history.killed.is_empty() && stage.count("cancelled") > 0);
 }
 
