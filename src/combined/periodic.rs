@@ -25,8 +25,8 @@ impl Lock {
     /// once per period, whatever the clocks of its machines say: the server counts the time.
     ///
     /// The lock stays held until `period` has passed since the start ([`min_hold`](Lock::min_hold)), or until `work` is done, whichever is
-    /// later. If the process dies in the middle of the work, the lock stays held until `period` has passed, or until the lease expires (by
-    /// default 30 s after the last renewal), whichever is later. If the server loses the lock, the job can run twice in a period.
+    /// later. If the process dies in the middle of the work, the lock stays held until `period` has passed since the server granted it, or
+    /// until the lease expires (by default 30 s after the last renewal), whichever is later. If the server loses the lock, the job can run twice in a period.
     ///
     /// Use a name for this alone, and the same period everywhere. Every call is an owner of its own, also with
     /// [`Client::lock`](crate::Client::lock).
@@ -54,7 +54,7 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work`; the period counts as used once the lock was acquired.
+    /// Dropping the future drops `work`. If it had begun, the period counts as used.
     pub async fn run_once_per<T, W: Future<Output = T>>(
         &self,
         period: Duration,

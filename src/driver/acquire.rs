@@ -14,7 +14,7 @@ use super::{
     translate::now,
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
     lock::{Event, Limit, Moment, Outcome, Owner, Ticket},
     request::{AcquireRequest, WaitLimit},
     sync::{std, tokio},
@@ -32,19 +32,20 @@ struct Begun<'a> {
 
 /// Acquires the lock; `None` if another owner holds it for longer than the wait limit.
 pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<Option<HeldLock>> {
-    let begun = start(driver, request)?;
+    start(driver, request, now())?.acquired().await
+}
+
+/// The same. Tries again after an outage while `may_retry` permits it.
+pub(crate) async fn acquire_through_outages(
+    driver: &Arc<Driver>,
+    request: &AcquireRequest,
+    may_retry: impl Fn() -> bool,
+) -> Result<Option<HeldLock>> {
+    let began = now(); // an error states the time of all tries
     loop {
-        let (mut call, EndedCall { result, acquired, .. }) = begun.called().await?;
-        match result.outcome {
-            Outcome::Acquired => {
-                if let Some(acquired) = acquired.or_else(|| too_late(&call.lock, call.ticket)) {
-                    call.ending = OnDrop::Ended; // it has a guard now
-                    return Ok(Some(held(&call, request, acquired, result.way, begun.began)));
-                }
-            }
-            Outcome::Busy => return Ok(None),
-            Outcome::StartAgain => {}
-            _ => return Err(error(&call.lock, request.what, &result, begun.began)),
+        let held = start(driver, request, began)?.acquired().await;
+        if !held.as_ref().is_err_and(Error::is_unavailable) || !may_retry() {
+            return held;
         }
     }
 }
@@ -52,7 +53,7 @@ pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> R
 /// Waits until the caller may pass, or keeps what it acquires; false if that takes longer than the wait limit. The client then has nothing
 /// of it.
 pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<bool> {
-    let begun = start(driver, request)?;
+    let begun = start(driver, request, now())?;
     loop {
         let (mut call, EndedCall { result, .. }) = begun.called().await?;
         match result.outcome {
@@ -68,15 +69,32 @@ pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Resu
     }
 }
 
-fn start<'a>(driver: &'a Arc<Driver>, request: &'a AcquireRequest) -> Result<Begun<'a>> {
+fn start<'a>(driver: &'a Arc<Driver>, request: &'a AcquireRequest, began: Moment) -> Result<Begun<'a>> {
     if driver.is_abandoned() {
         return Err(driver.closed(request.what, &request.name));
     }
     TaskRuntime::around(request.what)?;
-    Ok(Begun { driver, request, limit: limit_of(request.wait_limit), began: now() })
+    Ok(Begun { driver, request, limit: limit_of(request.wait_limit), began })
 }
 
 impl Begun<'_> {
+    async fn acquired(&self) -> Result<Option<HeldLock>> {
+        loop {
+            let (mut call, EndedCall { result, acquired, .. }) = self.called().await?;
+            match result.outcome {
+                Outcome::Acquired => {
+                    if let Some(acquired) = acquired.or_else(|| too_late(&call.lock, call.ticket)) {
+                        call.ending = OnDrop::Ended; // it has a guard now
+                        return Ok(Some(held(&call, self.request, acquired, result.way, self.began)));
+                    }
+                }
+                Outcome::Busy => return Ok(None),
+                Outcome::StartAgain => {}
+                _ => return Err(error(&call.lock, self.request.what, &result, self.began)),
+            }
+        }
+    }
+
     /// The call with its result.
     async fn called(&self) -> Result<(Call, EndedCall)> {
         let mut call = poll_fn(|cx| Poll::Ready(self.begin_call(cx.waker()))).await?;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use tokio::{sync::watch, time::sleep};
 
-pub(crate) use acquire::{acquire, pass};
+pub(crate) use acquire::{acquire, acquire_through_outages, pass};
 pub(crate) use held::HeldLock;
 pub(crate) use named::Driver;
 

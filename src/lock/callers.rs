@@ -49,14 +49,14 @@ impl LockState {
     pub(crate) fn note_seen(&mut self, ticket: Ticket, now: Moment) -> bool {
         let is_held = self.certain_until(ticket, now).is_some();
         if is_held {
-            self.seen(ticket);
+            self.seen(ticket, now);
         }
         is_held
     }
 
-    pub(super) fn seen(&mut self, ticket: Ticket) {
+    pub(super) fn seen(&mut self, ticket: Ticket, now: Moment) {
         let is_seen = self.on_server.iter_mut().any(|one| match one {
-            OnServer::Held(_, holders) => holders.seen(ticket),
+            OnServer::Held(server, holders) => holders.seen(ticket, server, now),
             _ => false,
         });
         if is_seen {

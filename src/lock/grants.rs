@@ -66,7 +66,7 @@ impl LockState {
     fn grant_to_one(&mut self, mut server: ServerHold, ticket: Ticket, sent: Moment, cx: &mut Cx<'_>) {
         let Some(waiter) = self.queue.leave(ticket) else { return };
         let mut hold = Hold::new(waiter.owner, server.mode(), sent);
-        hold.add((ticket, waiter.terms), sent, &mut server, cx);
+        hold.add((ticket, waiter.terms), sent, cx);
         server.count = hold.count();
         let mut reentry = Rare::<Reentry>::default();
         for (branch, other) in self.branches(waiter.owner) {
@@ -118,7 +118,7 @@ impl LockState {
         sent: Moment,
         cx: &mut Cx<'_>,
     ) {
-        readers.admit(waiter.owner, (ticket, waiter.terms), sent, server, cx);
+        readers.admit(waiter.owner, (ticket, waiter.terms), sent, cx);
         for (branch, other) in self.branches(waiter.owner) {
             match other.mode() {
                 Mode::Exclusive => cx.notify(branch, Outcome::Upgrade),

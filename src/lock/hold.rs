@@ -9,8 +9,8 @@ use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, FIRST_PAUSE, Failure, PendingRequest},
     server_hold::ServerHold,
     types::{
-        Action, Config, Cx, How, Loss, Mode, Moment, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket,
-        earliest,
+        Action, Config, Cx, How, Loss, Mode, Moment, Nanos, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms,
+        Ticket, earliest,
     },
 };
 
@@ -46,6 +46,8 @@ struct Acquisition {
     cap: Moment,
     /// The time of the notification, if the caller has not seen it.
     unseen_since: Option<Moment>,
+    /// From the time at which the caller sees it: a caller that never looks has no use for it, and would itself wait for its end.
+    min_hold: Option<Nanos>,
 }
 
 /// An owner acquires a lock that it holds already.
@@ -65,19 +67,13 @@ impl Hold {
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.
-    pub(crate) fn add(
-        &mut self,
-        (ticket, terms): (Ticket, Terms),
-        sent: Moment,
-        server: &mut ServerHold,
-        cx: &mut Cx<'_>,
-    ) {
+    pub(crate) fn add(&mut self, (ticket, terms): (Ticket, Terms), sent: Moment, cx: &mut Cx<'_>) {
         let cap = terms.cap(sent);
         let (share, renewed) = (u32::from(terms.permits.max(1)), terms.lease.is_none());
         let nested = mem::replace(&mut self.acquired, true);
-        self.acquisitions.push(Acquisition { ticket, share, renewed, nested, cap, unseen_since: Some(cx.now) });
+        let (unseen_since, min_hold) = (Some(cx.now), terms.min_hold);
+        self.acquisitions.push(Acquisition { ticket, share, renewed, nested, cap, unseen_since, min_hold });
         self.lengthened |= terms.requested_lease(cx.config) > cx.config.watchdog;
-        server.keep_until(terms.min_hold.map(Duration::from), cx.now);
         cx.notify(ticket, Outcome::Acquired);
     }
 
@@ -103,11 +99,13 @@ impl Hold {
         self.acquisitions.iter().map(|one| one.ticket)
     }
 
-    fn seen(&mut self, ticket: Ticket) -> bool {
-        let mut seen = self.acquisitions.iter_mut().filter(|one| one.ticket == ticket);
-        let is_here = seen.next().map(|one| one.unseen_since = None).is_some();
-        self.shown |= is_here;
-        is_here
+    fn seen(&mut self, ticket: Ticket, server: &mut ServerHold, now: Moment) -> bool {
+        let Some(one) = self.acquisitions.iter_mut().find(|one| one.ticket == ticket) else { return false };
+        if one.unseen_since.take().is_some() {
+            server.keep_until(one.min_hold.map(Duration::from), now);
+        }
+        self.shown = true;
+        true
     }
 
     pub(crate) fn is_shown(&self) -> bool {
@@ -305,8 +303,8 @@ impl Holders {
         self.ended().iter().find(|lost| lost.has(ticket)).map(|lost| lost.loss)
     }
 
-    pub(crate) fn seen(&mut self, ticket: Ticket) -> bool {
-        self.holds_mut().iter_mut().any(|hold| hold.seen(ticket))
+    pub(crate) fn seen(&mut self, ticket: Ticket, server: &mut ServerHold, now: Moment) -> bool {
+        self.holds_mut().iter_mut().any(|hold| hold.seen(ticket, server, now))
     }
 
     pub(crate) fn is_renewed(&self) -> bool {
@@ -585,7 +583,7 @@ impl Rare<Reentry> {
         server.counted(counting.count, counting.lease, sent, cx);
         counting.waiters.notify(cx, Outcome::Confirmed);
         for call in reentry.calls.extract_if(.., |call| call.ticket <= counting.last) {
-            hold.add((call.ticket, call.terms), sent, server, cx);
+            hold.add((call.ticket, call.terms), sent, cx);
         }
         self.forget_if(Reentry::is_level);
         true
@@ -644,16 +642,9 @@ pub(crate) struct Readers {
 
 impl Readers {
     /// A request that was sent at `sent` has admitted this reader.
-    pub(crate) fn admit(
-        &mut self,
-        owner: Owner,
-        call: (Ticket, Terms),
-        sent: Moment,
-        server: &mut ServerHold,
-        cx: &mut Cx<'_>,
-    ) {
+    pub(crate) fn admit(&mut self, owner: Owner, call: (Ticket, Terms), sent: Moment, cx: &mut Cx<'_>) {
         let mut hold = Hold::new(owner, Mode::Shared, sent);
-        hold.add(call, sent, server, cx);
+        hold.add(call, sent, cx);
         self.holds.push(hold);
     }
 
@@ -671,7 +662,7 @@ impl Readers {
     pub(crate) fn confirmed(&mut self, server: &mut ServerHold, sent: Moment, cx: &mut Cx<'_>) {
         for call in self.calls.extract_if(.., |call| call.since <= sent) {
             if let Some(hold) = self.holds.iter_mut().find(|hold| hold.owner == call.owner) {
-                hold.add((call.ticket, call.terms), sent, server, cx);
+                hold.add((call.ticket, call.terms), sent, cx);
             }
         }
         if !self.calls.is_empty() {

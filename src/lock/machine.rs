@@ -60,7 +60,7 @@ impl LockState {
     fn change(&mut self, event: Event, cx: &mut Cx<'_>) {
         match event {
             Event::Acquire { ticket, owner, terms, limit } => self.acquire(ticket, (owner, terms, limit), cx),
-            Event::Seen(ticket) => self.seen(ticket),
+            Event::Seen(ticket) => self.seen(ticket, cx.now),
             Event::Dropped(ticket) => self.leave(ticket, None, cx),
             Event::Unlock(ticket) => self.leave(ticket, Some(ConfirmWaiter::new(ticket, cx)), cx),
             Event::Check { guard, ticket, lease } => self.check(guard, ticket, lease, cx),

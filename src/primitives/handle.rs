@@ -216,14 +216,7 @@ impl Handle {
     ) -> Result<Option<Guard>> {
         let request =
             self.request(kind, ASKING, WaitLimit::Once).map_err(|invalid| self.refuse(kind, what, invalid))?;
-        let tries = async {
-            loop {
-                let held = driver::acquire(&self.engine.driver, &request).await;
-                if !held.as_ref().is_err_and(Error::is_unavailable) || !may_retry() {
-                    return held;
-                }
-            }
-        };
+        let tries = driver::acquire_through_outages(&self.engine.driver, &request, may_retry);
         let mut tries = pin!(tries.instrument(self.span(kind, what)));
         let held = tries.as_mut().await;
         self.taken(kind, tries.span(), held)

@@ -88,13 +88,14 @@ pub(super) use named;
 macro_rules! exclusive {
     ($lock:ident, $new:literal -> $guard:ident, $kind:ident, $wrap:path) => {
         impl $lock {
-            /// Keeps the lock held for at least `d` after it was acquired, even if you release it sooner. Use it for a short job that
-            /// every machine starts at the same time of day: a machine whose clock is a little slow then still finds the lock held,
-            /// and does not run the job a second time.
+            /// Keeps the lock held for at least `d` after the call that acquired it returned, even if you release it sooner. Use it for
+            /// a short job that every machine starts at the same time of day: a machine whose clock is a little slow then still finds
+            /// the lock held, and does not run the job a second time.
             ///
             /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It
-            /// also stays for `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) ends the hold. If one owner
-            /// acquires the lock several times, it stays until the latest of these times has passed.
+            /// also stays for `d` if a shorter [`max_hold`](Self::max_hold) ends the hold, or if the process dies: then `d` counts
+            /// from the moment at which the server granted the lock. If one owner acquires the lock several times, it stays until the
+            /// latest of these times has passed. If the future that acquires it is dropped, it is released at once.
             ///
             /// `d` must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease). With any other value, the
             /// call that acquires the lock returns an error. Defaults to nothing.

@@ -271,10 +271,12 @@ side!(WriteGuard, writing, "waits while another owner reads or writes.",
     write, try_write, try_write_for, try_write_until, with_write, try_with_write);
 
 impl RwLock {
-    /// Keeps the lock held for at least `d` after it was acquired, for reading or for writing, even if you release it sooner.
+    /// Keeps the lock held for at least `d` after the call that acquired it returned, for reading or for writing, even if you release it
+    /// sooner.
     ///
     /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It also stays for
-    /// `d` if the process dies, or if a shorter [`max_hold`](Self::max_hold) has passed. In this time
+    /// `d` if a shorter [`max_hold`](Self::max_hold) has passed, or if the process dies: then `d` counts from the moment at which the server
+    /// granted the lock. If the future that acquires it is dropped, it is released at once. In this time
     ///
     /// * a read lock keeps out writers, and lets readers in;
     /// * a write lock keeps out all others, and new calls of its own owner. If this owner also holds the read lock, it keeps that.

@@ -198,6 +198,55 @@ async fn dead_waiters_of_many_clients_do_not_block_the_server() {
     clean(&server, &one).await;
 }
 
+/// Puts so many waiters of one dead client in a queue. The place of the first has ended, and those of the others end at `score`.
+fn dead_stand_in_line(server: &Server, name: &str, many: u32, score: u64) {
+    const FILL: &str = "for n = 1, ARGV[1] do local id = '00000000-0000-8000-8000-00000000dead:' .. n; \
+        redis.call('RPUSH', KEYS[1], id); redis.call('ZADD', KEYS[2], n == 1 and 1 or ARGV[2], id) end";
+    let [queue, places] = queue_of(name);
+    let _: () = server.ask(&["EVAL", FILL, "2", &queue, &places, &many.to_string(), &score.to_string()]);
+}
+
+fn queue_of(name: &str) -> [String; 2] {
+    ["queue", "timeout"].map(|what| format!("redisson_lock_{what}:{{{name}}}"))
+}
+
+/// The server does nothing else meanwhile.
+#[tokio::test]
+async fn a_release_passes_over_4096_dead_waiters_and_no_more() {
+    let (server, one, _two) = two_clients().await;
+    let guard = lock(&one).lock().await.expect("free");
+    dead_stand_in_line(&server, "x", 10_000, 1);
+    guard.unlock().await.expect("ours");
+    assert_eq!(in_line(&server), 10_000 - 4_096);
+    let free = within("all to be passed over", 3 * GRACE, lock(&one).lock()).await.0.expect("free");
+    free.unlock().await.expect("ours");
+    clean(&server, &one).await;
+}
+
+/// Their requests share a call, and both have waiters of a dead client. The long one must not use up what the short one needs.
+#[test]
+fn a_short_queue_is_swept_beside_a_long_one() {
+    const ACQUIRE: [&str; 4] = [
+        include_str!("../../src/redis/frame.lua"),
+        include_str!("../../src/primitives/lock/holder.lua"),
+        include_str!("../../src/primitives/fair/queue.lua"),
+        include_str!("../../src/primitives/fair/acquire.lua"),
+    ];
+    let server = Server::start();
+    let script = redis::Script::new(&ACQUIRE.concat());
+    let mut call = script.prepare_invoke();
+    call.arg(2);
+    for (name, many) in [("long", 5_000), ("short", 20)] {
+        dead_stand_in_line(&server, name, many, 9_000_000_000_000_000);
+        call.key(name);
+        queue_of(name).iter().for_each(|key| _ = call.key(key));
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        ["nonce", DEAD, "30000", "1", "join", &channel, "PUBLISH", "", "", ""].iter().for_each(|arg| _ = call.arg(arg));
+    }
+    let answers: Vec<String> = call.invoke(&mut server.raw()).expect("it runs");
+    assert!(answers[0].starts_with("nonce queued") && answers[1] == "nonce granted 1", "{answers:?}");
+}
+
 /// What a killed process leaves in the queue of a lock that nobody uses any more ends by itself.
 #[tokio::test]
 async fn a_queue_that_nobody_comes_back_to_ends_by_itself() {

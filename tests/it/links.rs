@@ -33,11 +33,11 @@ fn under_way(lock: &Lock) -> impl Future + use<'_> {
 #[tokio::test]
 async fn a_call_that_is_dropped_does_not_cost_its_connection() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.command_timeout(ms(300))).await;
+    let client = client(&server, |builder| builder.command_timeout(ms(1_000))).await;
     let lock = client.lock("x");
     for _ in 0..3 {
         let _under_way = under_way(&lock);
-        sleep(ms(700)).await; // twice the time after which a silent connection is replaced
+        sleep(ms(2_200)).await; // twice the time after which a silent connection is replaced
     }
     assert_eq!((client.stats().total.reconnects, client.stats().total.timeouts), (0, 0));
 }

@@ -8,7 +8,7 @@ use crate::{
     family::{Way as Kind, clean, idle},
     family_faults,
     support::{
-        Server, Stopwatch, before, behind, ms, plain,
+        Server, Stopwatch, before, behind, client, ms, plain, poll_once,
         proxy::{Fault, Mode, Rule, Way},
         script, until, within,
     },
@@ -505,4 +505,77 @@ async fn a_job_runs_once_per_period_although_its_release_is_lost() {
     loses_the_release(&server);
     let again = run().await.expect("answered");
     assert!(matches!(again, Once::AlreadyRan { .. }), "{again:?}");
+}
+
+/// Nobody else runs it, so this caller must, however late it looks.
+#[tokio::test]
+async fn a_job_whose_caller_looks_late_runs() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let job = client.mutex("x");
+    let mut ran = false;
+    let mut run = Box::pin(job.run_once_per(ms(60_000), async || ran = true));
+    assert!(poll_once(run.as_mut()).is_pending());
+    until("it to be granted", SOON, || server.exists("x")).await;
+    until("it to be passed over", SOON, || !server.exists("x")).await;
+    let told = run.await.expect("answered");
+    assert!(ran, "nobody ran it: {told:?}");
+}
+
+#[tokio::test]
+async fn a_job_beside_a_branch_that_computes_runs() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.own_thread(true)).await;
+    let job = client.mutex("x");
+    let mut ran = false;
+    let computes = async { std::thread::sleep(ms(1_000)) };
+    let (told, ()) = tokio::join!(job.run_once_per(ms(60_000), async || ran = true), computes);
+    assert!(ran, "nobody ran it: {told:?}");
+}
+
+/// The caller begins the work when it looks, so the time counts from then.
+#[tokio::test]
+async fn it_counts_from_the_time_at_which_the_caller_looks() {
+    let server = Server::start();
+    let (one, other) = (plain(&server).await, plain(&server).await);
+    let lock = one.mutex("x").min_hold(LEAST);
+    let mut holding = Box::pin(lock.try_lock());
+    assert!(poll_once(holding.as_mut()).is_pending());
+    until("it to be granted", SOON, || server.exists("x")).await;
+    tokio::time::sleep(ms(200)).await; // less than it takes until others go first
+    let looks = Stopwatch::start();
+    holding.await.expect("answered").expect("free").unlock().await.expect("ours");
+    let next = within("its time to pass", LEAST + SOON, other.mutex("x").lock()).await.0;
+    next.expect("free").unlock().await.expect("ours");
+    assert!(looks.elapsed() >= LEAST, "{}", looks.elapsed());
+}
+
+/// Who gives up before looking has not had the lock.
+macro_rules! unseen_it_does_not_rest {
+    ($make:ident: $hold:ident, $try:ident) => {{
+        let server = Server::start();
+        let (one, other) = (plain(&server).await, plain(&server).await);
+        let lock = one.$make("x").min_hold(ms(60_000));
+        let mut holding = Box::pin(lock.$hold());
+        assert!(poll_once(holding.as_mut()).is_pending());
+        until("it to be granted", SOON, || server.exists("x")).await;
+        drop(holding);
+        idle(&one).await;
+        assert!(other.$make("x").$try().await.expect("answered").is_some());
+    }};
+}
+
+#[tokio::test]
+async fn a_lock_that_nobody_saw_does_not_rest() {
+    unseen_it_does_not_rest!(lock: lock, try_lock);
+}
+
+#[tokio::test]
+async fn a_fair_lock_that_nobody_saw_does_not_rest() {
+    unseen_it_does_not_rest!(fair_lock: lock, try_lock);
+}
+
+#[tokio::test]
+async fn a_read_lock_that_nobody_saw_does_not_rest() {
+    unseen_it_does_not_rest!(rw_lock: read, try_write);
 }

@@ -423,7 +423,8 @@ async fn scripts_flushed_again_and_again_are_loaded_again() {
     let flusher = std::thread::spawn(move || {
         while !flushing.load(Ordering::Relaxed) {
             let _: String = redis::cmd("SCRIPT").arg("FLUSH").query(&mut raw).expect("flushed");
-            std::thread::sleep(Duration::from_micros(500));
+            // Sometimes long enough for a script to be loaded and called, also on a busy machine.
+            std::thread::sleep(Duration::from_micros(fastrand::u64(200..8_000)));
         }
     });
     let (mut refused, mut first) = (0, None);

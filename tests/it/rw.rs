@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, Lost, Owner, ReadGuard, RwLock, RwState};
+use leasehold::{Builder, Client, Error, Lost, Owner, ReadGuard, RwLock, RwState};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
@@ -295,6 +295,43 @@ async fn a_downgrade_waits_for_the_server_while_its_lease_lasts() {
         reader.unlock().await.expect("ours");
     }
     assert_eq!(client.stats().total.failed, 0, "each call has returned Ok");
+    clean(&server, &client).await;
+}
+
+/// Its error states the time of all tries.
+#[tokio::test]
+async fn a_downgrade_that_fails_says_for_how_long_it_tried() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let change = |builder: Builder| builder.command_timeout(ms(300)).outage_timeout(ms(2_000));
+    let client = behind(&proxy, change).await;
+    let writer = client.rw_lock("x").write().await.expect("free");
+    proxy.set(Mode::Stall);
+    let (told, _) = within("the end of its patience", ms(8_000), writer.downgrade()).await;
+    proxy.set(Mode::Pass);
+    let Err(Error::Unavailable { tried, .. }) = told else { panic!("it says {:?}", told.map(|_| ())) };
+    let seconds = tried.rsplit_once(" after ").and_then(|(_, time)| time.strip_suffix('s')?.parse::<f64>().ok());
+    assert!(seconds.is_some_and(|seconds| seconds >= 2.0), "{tried}");
+    assert_eq!(client.stats().total.failed, 1);
+    clean(&server, &client).await;
+}
+
+/// A failover brings a reader back that has left, beside what no longer counts: a hold that rested, or that of a dead client.
+#[tokio::test]
+async fn a_reader_that_a_failover_brings_back_is_released_although_another_was_named_after_it() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let rw = client.rw_lock("x").non_reentrant();
+    for after in ["6b1c7d3e-0000-8000-8000-000000000001:7".to_owned(), format!("{}:999:rest", client.id())] {
+        let reader = rw.read().await.expect("free");
+        let id = reader.id().to_owned();
+        reader.unlock().await.expect("ours");
+        let _: u32 = server.ask(&["HSET", "x", "mode", "read", &id, "1", &after, "1"]);
+        let _: String = server.ask(&["SET", &format!("{{x}}:{id}:rwlock_timeout:1"), "1", "PX", "20000"]);
+        let _: u32 = server.ask(&["PEXPIRE", "x", "20000"]);
+        let (writer, _) = within("its release", SOON, rw.write()).await;
+        writer.expect("free").unlock().await.expect("ours");
+    }
     clean(&server, &client).await;
 }
 

@@ -28,7 +28,7 @@ pub(crate) const JVM: i64 = 120;
 pub(crate) const NEVER: i64 = -1_000_000;
 
 pub(crate) fn is_of_one_client(one: &str, other: &str) -> bool {
-    one.rsplit_once(':').map(|id| id.0) == other.rsplit_once(':').map(|id| id.0)
+    one.get(..37) == other.get(..37)
 }
 
 /// The number in the id of a waiter.

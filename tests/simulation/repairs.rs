@@ -856,6 +856,31 @@ fn a_release_within_min_hold_leaves_the_rest() {
     assert!(matches!(client.request(), Request::Release { rest, .. } if left.contains(&rest)), "{:?}", client.requests);
 }
 
+/// It counts from the time at which the caller looks, and begins its work.
+#[test]
+fn min_hold_counts_from_the_look_of_the_caller() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, Terms { min_hold: Some(ms(4_000).into()), ..KEPT }, Limit::Forever);
+    client.reply(GRANTED);
+    client.pass(ms(350));
+    client.feed(Event::Seen(t(1)));
+    client.pass(ms(50));
+    client.unlock(1);
+    let left = ms(3_940)..=ms(3_950);
+    assert!(matches!(client.request(), Request::Release { rest, .. } if left.contains(&rest)), "{:?}", client.requests);
+}
+
+/// A caller that is passed over has begun nothing. If the hold rested, this caller would wait for the end of its own `min_hold`.
+#[test]
+fn a_hold_that_its_caller_never_saw_does_not_rest() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, Terms { min_hold: Some(ms(4_000).into()), ..KEPT }, Limit::Forever);
+    client.reply(GRANTED);
+    client.pass(ms(500));
+    client.assert_told(1, Outcome::StartAgain);
+    assert!(matches!(client.request(), Request::Release { rest: Duration::ZERO, .. }), "{:?}", client.requests);
+}
+
 /// A retry of the release leaves only what is left of `min_hold`.
 #[test]
 fn a_lost_reply_does_not_prolong_min_hold() {

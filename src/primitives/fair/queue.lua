@@ -6,8 +6,10 @@
 -- For how long a place of this client lasts, how much time a notified head has to come, the time that a JVM subtracts, and for how
 -- long the keys outlast the last known place: all in ms.
 local PLACE, GRACE, JVM, DAY = 30000, 5000, 300000, 86400000
--- How many waiters all sweeps of one call may look at: the server does nothing else meanwhile.
-local looks = 4096
+-- How many waiters of a queue one call may pass over, and how many its sweeps may look at: the server does nothing else meanwhile. The
+-- locks of one call share 4,096. Each queue has its part, so that a long one does not use up what a short one needs.
+local LOOKS = math.max(64, math.floor(4096 / ARGV[1]))
+local looks = {} -- what is left of it for sweeps, by queue
 
 -- The server's clock, in ms.
 local function clock()
@@ -36,11 +38,11 @@ end
 -- is subscribed, it lives, and keeps the others. Does nothing if the present request is from this client, or if no message can be sent.
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
-  if command == '' or me and string.sub(me, 1, 37) == client or looks == 0 then
+  if command == '' or me and string.sub(me, 1, 37) == client or looks[queue] <= 0 then
     return
   end
-  local ids = redis.call('LRANGE', queue, 0, looks - 1)
-  looks = looks - #ids
+  local ids = redis.call('LRANGE', queue, 0, looks[queue] - 1)
+  looks[queue] = looks[queue] - #ids
   for _, id in ipairs(ids) do
     if string.sub(id, 1, 37) == client then
       if publish(command, channel .. ':' .. id) > 0 then
@@ -54,10 +56,12 @@ end
 
 -- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
 -- come. Passes over heads that did not come. `fresh` means that the lock has become free only now, so no head can be late; then a
--- head whose place has expired also gets its turn, if it is subscribed.
+-- head whose place has expired also gets its turn, if it is subscribed. After LOOKS waiters any head gets its turn, so that the call ends.
 -- Returns the waiter (nil: none), the ms that it has to come, and the number of clients that received the message.
 local function call_next(queue, places, command, channel, me, fresh)
   local now
+  local passed = 0
+  looks[queue] = looks[queue] or LOOKS
   while true do
     local first = redis.call('LINDEX', queue, 0)
     if not first or first == me then
@@ -70,12 +74,13 @@ local function call_next(queue, places, command, channel, me, fresh)
     if called and left > 0 then
       return first, left, 0
     end
-    if not called then
+    local spent = passed >= LOOKS
+    if not called or spent then
       local heard = publish(command, channel .. ':' .. first)
       local listens = fresh and heard > 0
-      if left > 0 or listens then
+      if left > 0 or listens or spent then
         -- A JVM that listens keeps the time that it has: another JVM would remove it at the end of its turn.
-        local turn = not listens and math.min(left, GRACE) or ours(first) and GRACE or math.max(left, GRACE)
+        local turn = not listens and left > 0 and math.min(left, GRACE) or ours(first) and GRACE or math.max(left, GRACE)
         local till = string.format('%.0f', now + turn)
         if type(redis.pcall('ZADD', places, till, first)) == 'table' then
           -- The server never refuses ZREM for lack of memory, and after it not the other commands either. This one removes nothing.
@@ -91,6 +96,7 @@ local function call_next(queue, places, command, channel, me, fresh)
     -- In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without a waiter stays forever.
     redis.call('ZREM', places, first)
     redis.call('LPOP', queue)
+    passed = passed + 1
     if called then
       sweep(queue, places, command, channel, first, me)
     end

@@ -29,7 +29,7 @@ return serve(function(k, a)
       if ARGV[a + 5] == 'turn' or ARGV[a + 5] == 'late' then
         mark_turn(lock, mark, id, ARGV[a + 5])
       end
-      theirs = theirs or someone(lock)
+      theirs = theirs or someone(lock, client_of(id))
       return string.format('busy %.0f ', left_of_writer(lock, theirs)) .. theirs
     else
       local waits = redis.call('GET', mark)

@@ -124,16 +124,25 @@ local function mode_now(lock)
   return redis.call('HLEN', lock) > 2 and 'read' or mode_of(lock)
 end
 
--- A holder: the writer, else a reader.
-local function someone(lock)
-  local found = ''
+-- A holder: the writer, else a reader of this client that does not rest, else any reader. A failover may have brought that reader back:
+-- the client releases it again once it is named.
+local function someone(lock, client)
+  local found, own = '', nil
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     if writes(field) then
       return field
     end
-    found = field ~= 'mode' and field or found
+    if field ~= 'mode' then
+      found = field
+      own = string.find(field, client, 1, true) == 1 and not is_rest(field) and field or own
+    end
   end
-  return found
+  return own or found
+end
+
+-- What an id begins with: the client.
+local function client_of(id)
+  return string.sub(id, 1, 37)
 end
 
 -- The longest time left on the lease of a reader other than `skip`; 0 or less if there is none. And whether one of them does not rest.

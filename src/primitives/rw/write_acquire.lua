@@ -33,7 +33,8 @@ return serve(function(k, a)
         waits = mark_turn(lock, mark, id, how)
       end
       -- A writer that holds the lock publishes its release.
-      return string.format('busy %.0f ', look_again(redis.call('PTTL', lock), mode == 'read' and waits)) .. (writer or someone(lock))
+      local left = look_again(redis.call('PTTL', lock), mode == 'read' and waits)
+      return string.format('busy %.0f ', left) .. (writer or someone(lock, client_of(id)))
     end
     local waits = redis.call('GET', mark)
     if waits and waits ~= id then

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::hash::{Answer, Claim, Hash, How, NO_CLAIM, later};
-use crate::units::{FieldId as Id, FieldRef, MARKED, SOON, is_rest, ours, rest_of, writes};
+use crate::units::{FieldId as Id, FieldRef, MARKED, SOON, is_of_one_client, is_rest, ours, rest_of, writes};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ReadWrite {
@@ -88,16 +88,19 @@ impl ReadWrite {
         self.lock.as_mut().expect("it is held")
     }
 
-    /// The writer, else a reader.
-    fn someone(&self) -> &Id {
-        let last = || self.lock.as_ref()?.fields.last().map(|(id, _)| id);
-        self.writer().or_else(last).expect("somebody has it")
+    /// The writer, else a reader, one of this client before others.
+    fn someone(&self, asking: &FieldRef) -> &Id {
+        let fields = &self.lock.as_ref().expect("somebody has it").fields;
+        let is_own = |id: &&Id| is_of_one_client(id, asking) && !is_rest(id);
+        let own = || fields.iter().map(|(id, _)| id).rfind(is_own);
+        let last = || fields.last().map(|(id, _)| id);
+        self.writer().or_else(own).or_else(last).expect("somebody has it")
     }
 
     /// The next request makes sense after that time, if it is sooner than the end of the lease.
-    fn busy_for(&self, time: Option<i64>) -> Answer {
+    fn busy_for(&self, time: Option<i64>, asking: &FieldRef) -> Answer {
         let left = self.lock.as_ref().expect("somebody has it").left;
-        Answer::Busy(time.unwrap_or(left), self.someone().clone())
+        Answer::Busy(time.unwrap_or(left), self.someone(asking).clone())
     }
 
     /// How long a reader has left, not above 0 if its lease is over.
@@ -148,7 +151,7 @@ impl ReadWrite {
             if how != How::Again && writer.is_none() && mode == Mode::Write {
                 self.mark_turn(id, how);
             }
-            if let Some(refused) = self.keeps_out(mode, how == How::Again, writer) {
+            if let Some(refused) = self.keeps_out(id, mode, how == How::Again, writer) {
                 return refused;
             }
             self.mark.take_if(|(waits, _)| waits == id && writer.is_none());
@@ -163,13 +166,13 @@ impl ReadWrite {
     }
 
     /// Why somebody cannot begin to read.
-    fn keeps_out(&self, mode: Mode, again: bool, writer: Option<&Id>) -> Option<Answer> {
+    fn keeps_out(&self, id: &FieldRef, mode: Mode, again: bool, writer: Option<&Id>) -> Option<Answer> {
         match (mode, writer, &self.mark) {
             _ if again => Some(Answer::Lost),
             (Mode::Conflict, ..) => Some(Answer::Conflict),
             (_, Some(writer), _) => self.count(writer).is_none().then_some(Answer::Lost),
             (Mode::Write, ..) => {
-                let writer = self.someone();
+                let writer = self.someone(id);
                 Some(Answer::Busy(self.left_of_writer(writer), writer.clone()))
             }
             (_, _, Some((waits, left))) if writes(waits) => Some(Answer::Busy(*left, waits.clone())),
@@ -281,7 +284,7 @@ impl ReadWrite {
                 let beside_readers = mode == Mode::Read && how == How::Wait;
                 let waits = self.mark_turn(id, if beside_readers { How::Turn } else { how });
                 let is_soon = mode == Mode::Read && waits.is_some_and(|waits| !writes(waits));
-                self.busy_for(is_soon.then_some(SOON))
+                self.busy_for(is_soon.then_some(SOON), id)
             }
         }
     }
