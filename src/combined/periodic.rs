@@ -11,7 +11,8 @@ use crate::{error::Result, primitives::Lock};
 pub enum Once<T> {
     /// The work ran here, with this result.
     Ran(T),
-    /// Another caller ran the work in this period, or runs it now.
+    /// Another caller ran the work in this period, or runs it now, or is about to: the server has granted it the lock. If that call is
+    /// dropped before its work begins, nobody runs the work, and the lock is free again.
     AlreadyRan {
         /// The time until the next run is due, by the server's clock, and never more than the period. It is an estimate if the work still
         /// runs: then the next run is due when the work is done, but not before the end of the period.
@@ -25,8 +26,9 @@ impl Lock {
     /// once per period, whatever the clocks of its machines say: the server counts the time.
     ///
     /// The lock stays held until `period` has passed since the start ([`min_hold`](Lock::min_hold)), or until `work` is done, whichever is
-    /// later. If the process dies in the middle of the work, the lock stays held until `period` has passed since the server granted it, or
-    /// until the lease expires (by default 30 s after the last renewal), whichever is later. If the server loses the lock, the job can run twice in a period.
+    /// later. If the process dies in the middle of the work, or just before it, the lock stays held until `period` has passed since the
+    /// server granted it, or until the lease expires (by default 30 s after the last renewal), whichever is later. If the server loses the
+    /// lock, the job can run twice in a period.
     ///
     /// Use a name for this alone, and the same period everywhere. Every call is an owner of its own, also with
     /// [`Client::lock`](crate::Client::lock).

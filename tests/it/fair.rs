@@ -20,6 +20,8 @@ const PLACES: &str = "redisson_lock_timeout:{x}";
 /// Waiters that will never ask again: one of ours, one of Redisson's.
 const DEAD: &str = "6b1c7d3e-0000-8000-8000-000000000001:7";
 const DEAD_JVM: &str = "6b1c7d3e-0000-4000-8000-000000000001:7";
+/// The end of a place that does not end in this test.
+const NEVER: u64 = 9_000_000_000_000_000;
 /// What one that does not come costs the others, and how much more until they notice.
 const GRACE: Duration = ms(5_000);
 
@@ -223,28 +225,56 @@ async fn a_release_passes_over_4096_dead_waiters_and_no_more() {
     clean(&server, &one).await;
 }
 
-/// Their requests share a call, and both have waiters of a dead client. The long one must not use up what the short one needs.
-#[test]
-fn a_short_queue_is_swept_beside_a_long_one() {
+/// One call with requests for these locks.
+fn acquire_together(server: &Server, names: &[&str]) -> Vec<String> {
     const ACQUIRE: [&str; 4] = [
         include_str!("../../src/redis/frame.lua"),
         include_str!("../../src/primitives/lock/holder.lua"),
         include_str!("../../src/primitives/fair/queue.lua"),
         include_str!("../../src/primitives/fair/acquire.lua"),
     ];
-    let server = Server::start();
     let script = redis::Script::new(&ACQUIRE.concat());
     let mut call = script.prepare_invoke();
-    call.arg(2);
-    for (name, many) in [("long", 5_000), ("short", 20)] {
-        dead_stand_in_line(&server, name, many, 9_000_000_000_000_000);
-        call.key(name);
+    call.arg(names.len());
+    for name in names {
+        call.key(*name);
         queue_of(name).iter().for_each(|key| _ = call.key(key));
         let channel = format!("redisson_lock__channel:{{{name}}}");
         ["nonce", DEAD, "30000", "1", "join", &channel, "PUBLISH", "", "", ""].iter().for_each(|arg| _ = call.arg(arg));
     }
-    let answers: Vec<String> = call.invoke(&mut server.raw()).expect("it runs");
+    call.invoke(&mut server.raw()).expect("it runs")
+}
+
+/// Both have waiters of a dead client. The long one must not use up what the short one needs.
+#[test]
+fn a_short_queue_is_swept_beside_a_long_one() {
+    let server = Server::start();
+    for (name, many) in [("long", 5_000), ("short", 20)] {
+        dead_stand_in_line(&server, name, many, NEVER);
+    }
+    let answers = acquire_together(&server, &["long", "short"]);
     assert!(answers[0].starts_with("nonce queued") && answers[1] == "nonce granted 1", "{answers:?}");
+}
+
+#[test]
+fn requests_for_one_queue_sweep_as_far_as_a_single_one() {
+    let server = Server::start();
+    dead_stand_in_line(&server, "x", 4_000, NEVER);
+    let answers = acquire_together(&server, &["x"; 100]);
+    assert!(answers.iter().all(|answer| answer == "nonce granted 1"), "{answers:?}");
+}
+
+/// The places of 128 queues have ended. One call passes over 4,096 of them all.
+#[test]
+fn a_call_about_many_queues_passes_over_no_more() {
+    let server = Server::start();
+    let names: Vec<String> = (0..128).map(|n| format!("lock {n}")).collect();
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    names.iter().for_each(|name| dead_stand_in_line(&server, name, 100, 1));
+    acquire_together(&server, &names);
+    let left = |name: &&str| server.ask::<usize>(&["LLEN", &queue_of(name)[0]]);
+    let left: usize = names.iter().map(left).sum();
+    assert!(left >= 12_800 - 2 * 4_096 && left < 12_800, "{left}");
 }
 
 /// What a killed process leaves in the queue of a lock that nobody uses any more ends by itself.

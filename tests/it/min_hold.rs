@@ -189,7 +189,7 @@ async fn what_cannot_be_is_refused() {
         let error = lock.lock().await.expect_err("nonsense");
         assert!(matches!(error, Error::InvalidConfig { .. }) && error.to_string().contains("min_hold"), "{error}");
     }
-    one.lock("x").lease(ms(100)).min_hold(ms(100)).lock().await.expect("good").unlock().await.expect("ours");
+    one.lock("x").lease(ms(9_000)).min_hold(ms(9_000)).lock().await.expect("good").unlock().await.expect("ours");
 }
 
 /// The holder's client falls silent, as if its process were killed. The lock stays for the whole time, although the watchdog asks for

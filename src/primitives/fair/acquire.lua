@@ -50,9 +50,9 @@ return serve(function(k, a)
     if place ~= 0 then
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
-    while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step, gone) do
-      redis.call('ZREM', places, first)
-      redis.call('LPOP', queue)
+    while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step, gone)
+      and budget(queue).passes > 0 do
+      pass_over(queue, places, first)
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
     if not first or first == id then

@@ -6,10 +6,8 @@
 -- For how long a place of this client lasts, how much time a notified head has to come, the time that a JVM subtracts, and for how
 -- long the keys outlast the last known place: all in ms.
 local PLACE, GRACE, JVM, DAY = 30000, 5000, 300000, 86400000
--- How many waiters of a queue one call may pass over, and how many its sweeps may look at: the server does nothing else meanwhile. The
--- locks of one call share 4,096. Each queue has its part, so that a long one does not use up what a short one needs.
-local LOOKS = math.max(64, math.floor(4096 / ARGV[1]))
-local looks = {} -- what is left of it for sweeps, by queue
+-- How many waiters one call may pass over, and how many its sweeps may look at: the server does nothing else meanwhile.
+local MOST = 4096
 
 -- The server's clock, in ms.
 local function clock()
@@ -34,15 +32,40 @@ local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
 end
 
+-- What this call has left of MOST for a queue. Its queues share that equally, so that a long one does not use up what a short one needs.
+-- Several parts of a call may be about one queue.
+local budgets = {}
+local function budget(queue)
+  if not budgets[queue] then
+    local queues, seen = 0, {}
+    for k = 2, #KEYS, 3 do
+      queues = queues + (seen[KEYS[k]] and 0 or 1)
+      seen[KEYS[k]] = true
+    end
+    local share = math.floor(MOST / queues)
+    budgets[queue] = { passes = share, looks = share }
+  end
+  return budgets[queue]
+end
+
+-- Removes the head of the queue. In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without
+-- a waiter stays forever.
+local function pass_over(queue, places, head)
+  redis.call('ZREM', places, head)
+  redis.call('LPOP', queue)
+  budget(queue).passes = budget(queue).passes - 1
+end
+
 -- A waiter did not come in its time. Removes the next waiters of its client that are not subscribed, because this client has died. If one
 -- is subscribed, it lives, and keeps the others. Does nothing if the present request is from this client, or if no message can be sent.
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
-  if command == '' or me and string.sub(me, 1, 37) == client or looks[queue] <= 0 then
+  local looks = budget(queue).looks
+  if command == '' or me and string.sub(me, 1, 37) == client or looks <= 0 then
     return
   end
-  local ids = redis.call('LRANGE', queue, 0, looks[queue] - 1)
-  looks[queue] = looks[queue] - #ids
+  local ids = redis.call('LRANGE', queue, 0, looks - 1)
+  budget(queue).looks = looks - #ids
   for _, id in ipairs(ids) do
     if string.sub(id, 1, 37) == client then
       if publish(command, channel .. ':' .. id) > 0 then
@@ -56,12 +79,10 @@ end
 
 -- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
 -- come. Passes over heads that did not come. `fresh` means that the lock has become free only now, so no head can be late; then a
--- head whose place has expired also gets its turn, if it is subscribed. After LOOKS waiters any head gets its turn, so that the call ends.
+-- head whose place has expired also gets its turn, if it is subscribed. If the budget is spent, any head gets its turn, so that the call ends.
 -- Returns the waiter (nil: none), the ms that it has to come, and the number of clients that received the message.
 local function call_next(queue, places, command, channel, me, fresh)
   local now
-  local passed = 0
-  looks[queue] = looks[queue] or LOOKS
   while true do
     local first = redis.call('LINDEX', queue, 0)
     if not first or first == me then
@@ -74,7 +95,7 @@ local function call_next(queue, places, command, channel, me, fresh)
     if called and left > 0 then
       return first, left, 0
     end
-    local spent = passed >= LOOKS
+    local spent = left <= 0 and budget(queue).passes <= 0
     if not called or spent then
       local heard = publish(command, channel .. ':' .. first)
       local listens = fresh and heard > 0
@@ -93,10 +114,7 @@ local function call_next(queue, places, command, channel, me, fresh)
         return first, turn, heard
       end
     end
-    -- In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without a waiter stays forever.
-    redis.call('ZREM', places, first)
-    redis.call('LPOP', queue)
-    passed = passed + 1
+    pass_over(queue, places, first)
     if called then
       sweep(queue, places, command, channel, first, me)
     end

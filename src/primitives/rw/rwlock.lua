@@ -127,14 +127,14 @@ end
 -- A holder: the writer, else a reader of this client that does not rest, else any reader. A failover may have brought that reader back:
 -- the client releases it again once it is named.
 local function someone(lock, client)
-  local found, own = '', nil
+  local found, own = '', false
   for _, field in ipairs(redis.call('HKEYS', lock)) do
     if writes(field) then
       return field
     end
     if field ~= 'mode' then
       found = field
-      own = string.find(field, client, 1, true) == 1 and not is_rest(field) and field or own
+      own = own or string.find(field, client, 1, true) == 1 and not is_rest(field) and field
     end
   end
   return own or found

@@ -92,7 +92,7 @@ impl ReadWrite {
     fn someone(&self, asking: &FieldRef) -> &Id {
         let fields = &self.lock.as_ref().expect("somebody has it").fields;
         let is_own = |id: &&Id| is_of_one_client(id, asking) && !is_rest(id);
-        let own = || fields.iter().map(|(id, _)| id).rfind(is_own);
+        let own = || fields.iter().map(|(id, _)| id).find(is_own);
         let last = || fields.last().map(|(id, _)| id);
         self.writer().or_else(own).or_else(last).expect("somebody has it")
     }
