@@ -15,7 +15,7 @@ use crate::support::{
 
 const SOON: Duration = ms(3_000);
 /// The longest sleep of a waiter that nobody notifies, and what a busy machine adds.
-const LONGEST_NAP: Duration = ms(5_500);
+const LONGEST_NAP: Duration = ms(7_000);
 const CHANNEL: &str = "redisson_countdownlatch__channel__{x}";
 
 type Waiting = JoinHandle<leasehold::Result<()>>;

@@ -24,7 +24,7 @@ use crate::support::{
 
 const SOON: Duration = ms(3_000);
 /// The longest sleep of a waiter that nobody notifies, and what a busy machine adds.
-const LONGEST_NAP: Duration = ms(5_500);
+const LONGEST_NAP: Duration = ms(7_000);
 
 type Waiting = JoinHandle<leasehold::Result<()>>;
 
