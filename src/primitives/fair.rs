@@ -59,8 +59,8 @@ impl Client {
 ///
 /// Every waiter has a place in a queue on the server. If its future is dropped or its wait limit ends, it leaves the queue at once.
 /// If its process died, it keeps its place until it is the next; then the others wait five seconds for it. If several waiters of that
-/// process are in the queue, the others wait only once for each 4,096. `try_lock` returns `None` while others wait, even if the lock is free at this
-/// moment.
+/// process are in the queue, the others wait only once, or once for each 4,096 of them. `try_lock` returns `None` while others wait, even
+/// if the lock is free at this moment.
 ///
 /// Do not use the names `a` and `{a}` together: as in Redisson, they share one queue, and each waiter for one of them can delay
 /// the waiters for the other by five seconds.
