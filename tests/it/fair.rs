@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold::{Client, FairLock, Guard, Owner, PubSub};
+use leasehold::{Client, Error, FairLock, Guard, Owner, PubSub};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -262,6 +262,43 @@ fn requests_for_one_queue_sweep_as_far_as_a_single_one() {
     dead_stand_in_line(&server, "x", 4_000, NEVER);
     let answers = acquire_together(&server, &["x"; 100]);
     assert!(answers.iter().all(|answer| answer == "nonce granted 1"), "{answers:?}");
+}
+
+/// The others are empty, and need no part of what a call may look at.
+#[test]
+fn a_long_queue_is_swept_beside_many_that_need_nothing() {
+    let server = Server::start();
+    let names: Vec<String> = (0..128).map(|n| format!("lock {n}")).collect();
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    dead_stand_in_line(&server, names[9], 4_000, NEVER);
+    acquire_together(&server, &names);
+    let left: usize = server.ask(&["LLEN", &queue_of(names[9])[0]]);
+    assert!(left < 4_000 - 2_048, "{left}");
+}
+
+/// Each removal walks past the living, and the server does nothing else meanwhile.
+#[test]
+fn dead_waiters_behind_many_living_are_not_all_removed_at_once() {
+    const LIVING: &str = "for n = 1, 2000 do local id = '00000000-0000-8000-8000-00000000a11e:' .. n; \
+        redis.call('RPUSH', KEYS[1], id); redis.call('ZADD', KEYS[2], 9e15, id) end";
+    let server = Server::start();
+    let [queue, places] = &queue_of("x");
+    dead_stand_in_line(&server, "x", 1, 1);
+    let _: () = server.ask(&["EVAL", LIVING, "2", queue, places]);
+    dead_stand_in_line(&server, "x", 2_000, 1);
+    acquire_together(&server, &["x"]);
+    let left: usize = server.ask(&["LLEN", queue]);
+    assert!((3_000..3_600).contains(&left), "{left}");
+}
+
+/// The caller hears only the error, and would never give the lock back.
+#[tokio::test]
+async fn a_lock_whose_place_cannot_be_removed_is_not_kept() {
+    let (server, one, _two) = two_clients().await;
+    let _: () = server.ask(&["SET", PLACES, "not a place"]);
+    let refused = lock(&one).try_lock().await;
+    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    assert_eq!(server.pttl("x"), -2);
 }
 
 /// The places of 128 queues have ended. One call passes over 4,096 of them all.

@@ -51,19 +51,19 @@ return serve(function(k, a)
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
     while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step, gone)
-      and budget(queue).passes > 0 do
+      and budget(queue, 'passes') > 0 do
       pass_over(queue, places, first)
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
-      local ends = redis.pcall('PEXPIRE', lock, lease)
-      if ends ~= 1 then -- not permitted: a lock that never expires would stay forever if its client died now
-        redis.call('DEL', lock)
-        error(ends)
+      -- If one is not permitted, the lock must not stay: its caller hears only the error.
+      for _, done in ipairs({ redis.pcall('PEXPIRE', lock, lease), redis.pcall('ZREM', places, id), redis.pcall('LREM', queue, 1, id) }) do
+        if done ~= tonumber(done) then
+          redis.call('DEL', lock)
+          error(done)
+        end
       end
-      redis.call('ZREM', places, id)
-      redis.call('LREM', queue, 1, id)
       return 'granted ' .. wanted
     end
     left, place = turn + 1, redis.call('LPOS', queue, id) -- perhaps waiters before this one have been removed

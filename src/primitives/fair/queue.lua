@@ -8,6 +8,8 @@
 local PLACE, GRACE, JVM, DAY = 30000, 5000, 300000, 86400000
 -- How many waiters one call may pass over, and how many its sweeps may look at: the server does nothing else meanwhile.
 local MOST = 4096
+-- How many steps along lists the sweeps of one call may take to remove waiters that stand behind others.
+local STEPS = 1000000
 
 -- The server's clock, in ms.
 local function clock()
@@ -32,20 +34,30 @@ local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
 end
 
--- What this call has left of MOST for a queue. Its queues share that equally, so that a long one does not use up what a short one needs.
--- Several parts of a call may be about one queue.
-local budgets = {}
-local function budget(queue)
-  if not budgets[queue] then
+-- What this call has left of MOST for a queue. One half of MOST is shared equally by the call's queues, so that a long one does not use
+-- up what a short one needs. The other half is for all: most queues of a call need nothing. Several parts of a call may be about one
+-- queue.
+local common, own = { passes = MOST / 2, looks = MOST / 2 }, {}
+local function share(queue)
+  if not own[queue] then
     local queues, seen = 0, {}
     for k = 2, #KEYS, 3 do
       queues = queues + (seen[KEYS[k]] and 0 or 1)
       seen[KEYS[k]] = true
     end
-    local share = math.floor(MOST / queues)
-    budgets[queue] = { passes = share, looks = share }
+    local part = math.floor(MOST / 2 / queues)
+    own[queue] = { passes = part, looks = part }
   end
-  return budgets[queue]
+  return own[queue]
+end
+local function budget(queue, of)
+  return share(queue)[of] + common[of]
+end
+local function spend(queue, of, count)
+  local mine = share(queue)
+  local part = math.min(mine[of], count)
+  mine[of] = mine[of] - part
+  common[of] = common[of] - (count - part)
 end
 
 -- Removes the head of the queue. In this order, as in all scripts: a waiter in the list without a place does no harm, but a place without
@@ -53,26 +65,30 @@ end
 local function pass_over(queue, places, head)
   redis.call('ZREM', places, head)
   redis.call('LPOP', queue)
-  budget(queue).passes = budget(queue).passes - 1
+  spend(queue, 'passes', 1)
 end
 
 -- A waiter did not come in its time. Removes the next waiters of its client that are not subscribed, because this client has died. If one
 -- is subscribed, it lives, and keeps the others. Does nothing if the present request is from this client, or if no message can be sent.
+local steps = 0
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
-  local looks = budget(queue).looks
+  local looks = budget(queue, 'looks')
   if command == '' or me and string.sub(me, 1, 37) == client or looks <= 0 then
     return
   end
   local ids = redis.call('LRANGE', queue, 0, looks - 1)
-  budget(queue).looks = looks - #ids
+  spend(queue, 'looks', #ids)
+  local kept = 0 -- LREM walks past those
   for _, id in ipairs(ids) do
-    if string.sub(id, 1, 37) == client then
-      if publish(command, channel .. ':' .. id) > 0 then
-        return
-      end
+    if string.sub(id, 1, 37) ~= client then
+      kept = kept + 1
+    elseif steps > STEPS or publish(command, channel .. ':' .. id) > 0 then
+      return
+    else
       redis.call('ZREM', places, id)
       redis.call('LREM', queue, 1, id)
+      steps = steps + kept
     end
   end
 end
@@ -95,7 +111,7 @@ local function call_next(queue, places, command, channel, me, fresh)
     if called and left > 0 then
       return first, left, 0
     end
-    local spent = left <= 0 and budget(queue).passes <= 0
+    local spent = left <= 0 and budget(queue, 'passes') <= 0
     if not called or spent then
       local heard = publish(command, channel .. ':' .. first)
       local listens = fresh and heard > 0
