@@ -42,6 +42,9 @@ const I_WRITE: &[Words] = &[&["HSET", "x", "mode", "write", ME, "1"], &["PEXPIRE
 const OTHER_READS: &[Words] = &[&["HSET", "x", "mode", "read", OTHER, "1"], &["PEXPIRE", "x", "1000"]];
 /// Free, and the head of the line did not come when it was called.
 const SECOND_IN_LINE: &[Words] = &[&["RPUSH", QUEUE, OTHER, ME], &["ZADD", PLACES, "1", OTHER, "99999999999999", ME]];
+/// Free, and it is our turn.
+const FIRST_IN_LINE: &[Words] =
+    &[&["RPUSH", QUEUE, ME, OTHER], &["ZADD", PLACES, "99999999999999", ME, "99999999999999", OTHER]];
 
 const TAKE: Words = &[ME, "30000", "1", "first", CHANNEL];
 const READ: Words = &[ME, "30000", "1", "first", CHANNEL, ""];
@@ -67,6 +70,7 @@ fn scenes() -> Vec<Scene> {
         scene("write", write, &["x", MARK], TAKE, FREE),
         scene("fair", fair(), fair_keys, STAND_IN_LINE, FREE),
         scene("fair, by the next in line", fair(), fair_keys, STAND_IN_LINE, SECOND_IN_LINE),
+        Scene { trap: "ZREM", ..scene("fair, by the first in line", fair(), fair_keys, STAND_IN_LINE, FIRST_IN_LINE) },
         Scene { trap: "ZADD", ..scene("a place in line", fair(), fair_keys, STAND_IN_LINE, TAKEN) },
     ];
     let handed = [
@@ -154,6 +158,17 @@ fn nothing_without_a_lease_stays() {
             }
         }
         assert!(refused.contains(&scene.trap), "{}: {refused:?}", scene.name);
+    }
+}
+
+#[test]
+fn a_fair_lock_that_cannot_be_granted_keeps_the_place() {
+    let server = Server::start();
+    let scene = scenes().into_iter().find(|scene| scene.name == "fair, by the first in line").expect("it is there");
+    for command in ["PEXPIRE", "ZREM"] {
+        let answer = run(&mut without(command, &server, &scene), &scene);
+        assert!(answer.starts_with("error "), "{answer}");
+        assert_eq!(run(&mut server.raw(), &scene), "granted 1", "without {command}: it is still its turn");
     }
 }
 

@@ -57,12 +57,14 @@ return serve(function(k, a)
     end
     if not first or first == id then
       redis.call('HINCRBY', lock, id, wanted)
-      -- If one is not permitted, the lock must not stay: its caller hears only the error.
-      for _, done in ipairs({ redis.pcall('PEXPIRE', lock, lease), redis.pcall('ZREM', places, id), redis.pcall('LREM', queue, 1, id) }) do
-        if done ~= tonumber(done) then
-          redis.call('DEL', lock)
-          error(done)
-        end
+      -- After the first that is refused the lock must not stay: its caller hears only the error. The waiter keeps its place, or what is
+      -- left of it does no harm.
+      local reply = redis.pcall('PEXPIRE', lock, lease)
+      reply = type(reply) == 'table' and reply or redis.pcall('ZREM', places, id)
+      reply = type(reply) == 'table' and reply or redis.pcall('LREM', queue, 1, id)
+      if type(reply) == 'table' then
+        redis.call('DEL', lock)
+        error(reply)
       end
       return 'granted ' .. wanted
     end

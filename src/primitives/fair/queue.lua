@@ -6,10 +6,9 @@
 -- For how long a place of this client lasts, how much time a notified head has to come, the time that a JVM subtracts, and for how
 -- long the keys outlast the last known place: all in ms.
 local PLACE, GRACE, JVM, DAY = 30000, 5000, 300000, 86400000
--- How many waiters one call may pass over, and how many its sweeps may look at: the server does nothing else meanwhile.
-local MOST = 4096
--- How many steps along lists the sweeps of one call may take to remove waiters that stand behind others.
-local STEPS = 1000000
+-- How many waiters one call may pass over, how many its sweeps may look at, and how many steps along the lists these may take to remove
+-- waiters that stand behind others: the server does nothing else meanwhile.
+local MOST = { passes = 4096, looks = 4096, steps = 1000000 }
 
 -- The server's clock, in ms.
 local function clock()
@@ -34,10 +33,12 @@ local function publish(command, channel)
   return command == '' and 0 or redis.call(command, channel, '0')
 end
 
--- What this call has left of MOST for a queue. One half of MOST is shared equally by the call's queues, so that a long one does not use
--- up what a short one needs. The other half is for all: most queues of a call need nothing. Several parts of a call may be about one
--- queue.
-local common, own = { passes = MOST / 2, looks = MOST / 2 }, {}
+-- What this call has left of MOST for a queue. One half is shared equally by the call's queues, so that a long one does not use up what a
+-- short one needs. The other half is for all: most queues of a call need nothing. Several parts of a call may be about one queue.
+local common, own = {}, {}
+for of, most in pairs(MOST) do
+  common[of] = most / 2
+end
 local function share(queue)
   if not own[queue] then
     local queues, seen = 0, {}
@@ -45,8 +46,10 @@ local function share(queue)
       queues = queues + (seen[KEYS[k]] and 0 or 1)
       seen[KEYS[k]] = true
     end
-    local part = math.floor(MOST / 2 / queues)
-    own[queue] = { passes = part, looks = part }
+    own[queue] = {}
+    for of, most in pairs(MOST) do
+      own[queue][of] = math.floor(most / 2 / queues)
+    end
   end
   return own[queue]
 end
@@ -70,7 +73,6 @@ end
 
 -- A waiter did not come in its time. Removes the next waiters of its client that are not subscribed, because this client has died. If one
 -- is subscribed, it lives, and keeps the others. Does nothing if the present request is from this client, or if no message can be sent.
-local steps = 0
 local function sweep(queue, places, command, channel, gone, me)
   local client = string.sub(gone, 1, 37)
   local looks = budget(queue, 'looks')
@@ -83,12 +85,12 @@ local function sweep(queue, places, command, channel, gone, me)
   for _, id in ipairs(ids) do
     if string.sub(id, 1, 37) ~= client then
       kept = kept + 1
-    elseif steps > STEPS or publish(command, channel .. ':' .. id) > 0 then
+    elseif kept > budget(queue, 'steps') or publish(command, channel .. ':' .. id) > 0 then
       return
     else
       redis.call('ZREM', places, id)
       redis.call('LREM', queue, 1, id)
-      steps = steps + kept
+      spend(queue, 'steps', kept)
     end
   end
 end
