@@ -483,6 +483,7 @@ fn an_outage_is_an_error_in_time() {
     assert!(outcome.is_err_and(|error| error.is_unavailable()) && took < ms(400) + SOON, "{took}");
     assert!(!guard.is_lost());
     server.thaw();
+    until("a connection", || client.ping().is_ok());
     guard.unlock().expect("held");
 }
 
