@@ -13,7 +13,7 @@ const AN_HOUR: Duration = Duration::from_secs(3_600);
 const SOON: Duration = ms(1_000);
 /// More than are under way at once.
 const UNANSWERED: u64 = 4_500;
-const REFUSED: u64 = 12_000;
+const REFUSED: u64 = 5_000;
 
 /// Acquires `prefix-0`, `prefix-1` and so on.
 async fn holding(client: &Client, prefix: &str, count: u64) -> Vec<Guard> {
@@ -93,9 +93,12 @@ async fn refused_releases_do_not_delay_an_allowed_one() {
     let before = refused(&server, &client);
     dropped(&client, guards).await;
     until("each to have been refused", ms(30_000), || refused(&server, &client) - before >= REFUSED).await;
+    let earlier = refused(&server, &client);
     drop(ok);
-    // Behind 20,000 refused ones it once took 9.7 s.
-    until("the lock that may be released to be free", ms(6_000), || !server.exists("ok")).await;
+    until("the lock that may be released to be free", ms(10_000), || !server.exists("ok")).await;
+    // Behind 20,000 refused ones it once took 9.7 s. Counted, because a machine can be busy: with one lane for all it is sent behind 4,800.
+    let behind = refused(&server, &client) - earlier;
+    assert!(behind < REFUSED / 2, "behind {behind}");
     server.set_user("u", &["~*"]);
     until("all others to be released", ms(30_000), || server.ask::<u32>(&["DBSIZE"]) == 0).await;
 }
