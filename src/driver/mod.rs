@@ -31,7 +31,7 @@ use tokio::{sync::watch, time::sleep};
 
 pub(crate) use acquire::{acquire, acquire_through_outages, pass};
 pub(crate) use held::HeldLock;
-pub(crate) use named::Driver;
+pub(crate) use named::{Driver, DriverErrand, DriverWork};
 
 use crate::{
     clock::Moment,

@@ -19,7 +19,7 @@ use super::{
     lent::is_late,
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
-    shared::Shared,
+    shared::{self, Shared},
     slot::{Slot, Slots, Work},
     timers::TimerKey,
     translate::{from_machine, lost, now},
@@ -56,6 +56,8 @@ pub(super) enum By {
 
 /// The names of one client, and what they share.
 pub(crate) type Driver = Shared<NamedLock>;
+pub(crate) type DriverErrand = shared::Errand<NamedLock>;
+pub(crate) type DriverWork = shared::Work<NamedLock>;
 
 /// One name of one kind of lock, in one client. Reading and writing are two kinds of one lock.
 pub(crate) struct NamedLock {
@@ -337,6 +339,7 @@ impl NamedLock {
 
     /// Subscribes or unsubscribes until that is what the state wants. One thread at a time does it for one channel.
     fn settle_messages(&self, channel: Channel) {
+        let mut has_subscribed = false;
         loop {
             let mut inner = self.inner();
             let wants = inner.state.wants_messages(channel);
@@ -347,6 +350,7 @@ impl NamedLock {
                     if self.settled(channel, subscription) {
                         self.subscribed(channel);
                     }
+                    has_subscribed = true;
                 }
                 Some(Messages::Subscribed(subscription)) if !wants => {
                     drop(inner);
@@ -362,7 +366,11 @@ impl NamedLock {
                     };
                 }
                 Some(settled) => {
-                    inner.channels.settled(channel, settled);
+                    drop(inner);
+                    // The state gave the subscription up, and wants it again before that was done. It takes it for a new one.
+                    if self.settled(channel, settled) && !has_subscribed {
+                        self.subscribed(channel);
+                    }
                     return;
                 }
                 None => return,

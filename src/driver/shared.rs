@@ -49,8 +49,10 @@ pub(crate) struct Shared<L> {
     gave_up: AtomicBool,
     /// A holder was a JVM. Then the waiters may be, too.
     has_seen_jvm: AtomicBool,
-    /// Tasks that the end of the client waits for.
+    /// What the end of the client waits for beside names.
     errands: AtomicU64,
+    /// The same, until it is closed.
+    works: AtomicU64,
     /// Notified when the client stops, closes or ends, and from then on when a name was forgotten.
     changes: Changes,
 }
@@ -85,6 +87,7 @@ impl<L> Shared<L> {
             gave_up: AtomicBool::new(false),
             has_seen_jvm: AtomicBool::new(false),
             errands: AtomicU64::new(0),
+            works: AtomicU64::new(0),
             changes: Changes::default(),
         }
     }
@@ -98,11 +101,24 @@ impl<L> Shared<L> {
     where
         L: Send + Sync + 'static,
     {
-        let errand = Errand::new(self);
+        let errand = self.errand();
         self.spawn(async move {
             work.await;
             drop(errand);
         });
+    }
+
+    /// The end of the client waits until this is dropped.
+    pub(crate) fn errand(self: &Arc<Self>) -> Errand<L> {
+        self.errands.fetch_add(1, Ordering::SeqCst);
+        self.counters.releasing.up();
+        Errand(Arc::clone(self))
+    }
+
+    /// A caller works with what it has acquired, and no name says so. The grace of `shutdown` is for it, too.
+    pub(crate) fn work(self: &Arc<Self>) -> Work<L> {
+        self.works.fetch_add(1, Ordering::SeqCst);
+        Work(Arc::clone(self))
     }
 
     /// A request waits for its turn for at most this long, and then for its reply for as long.
@@ -204,7 +220,8 @@ impl<L> Shared<L> {
     /// Nothing is held, wanted or under way.
     fn is_idle(&self) -> bool {
         let has_errands = self.errands.load(Ordering::SeqCst) > 0 && !self.has_ended();
-        self.names.is_empty() && !has_errands
+        let has_works = self.works.load(Ordering::SeqCst) > 0 && !self.is_closed();
+        self.names.is_empty() && !has_errands && !has_works
     }
 
     pub(super) fn raise_life(&self, life: u8) {
@@ -259,21 +276,25 @@ impl<L> Shared<L> {
     }
 }
 
-/// A task in the background that the end of the client waits for.
-struct Errand<L>(Arc<Shared<L>>);
-
-impl<L> Errand<L> {
-    fn new(shared: &Arc<Shared<L>>) -> Errand<L> {
-        shared.errands.fetch_add(1, Ordering::SeqCst);
-        shared.counters.releasing.up();
-        Errand(Arc::clone(shared))
-    }
-}
+/// Something that the end of the client waits for.
+#[derive(Debug)]
+pub(crate) struct Errand<L>(Arc<Shared<L>>);
 
 impl<L> Drop for Errand<L> {
     fn drop(&mut self) {
         self.0.counters.releasing.down();
         self.0.errands.fetch_sub(1, Ordering::SeqCst);
+        self.0.notify_forgotten();
+    }
+}
+
+/// A caller works with what it has acquired.
+#[derive(Debug)]
+pub(crate) struct Work<L>(Arc<Shared<L>>);
+
+impl<L> Drop for Work<L> {
+    fn drop(&mut self) {
+        self.0.works.fetch_sub(1, Ordering::SeqCst);
         self.0.notify_forgotten();
     }
 }

@@ -277,7 +277,7 @@ impl LockState {
 
     /// A new hold that no waiter wants anymore must not remain on the server: neither a grant in doubt nor a mark.
     fn drop_attempt(&mut self, cx: &mut Cx<'_>) {
-        let is_wanted = |asking: &Asking| self.next_waiter().is_some_and(|(_, next)| asking.serves(next));
+        let is_wanted = |asking: &Asking| self.next_waiter().is_some_and(|(_, next)| asking.serves(next, cx.config));
         if let Wanted::One(Attempt::Asking(asking)) = &self.wanted
             && !asking.request.is_under_way()
             && !is_wanted(asking)

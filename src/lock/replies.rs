@@ -81,7 +81,7 @@ impl LockState {
                     self.lose_others(&server, cx);
                 }
                 match self.next_waiter() {
-                    Some((_, next)) if !asking.serves(next) => self.release(server, cx),
+                    Some((_, next)) if !asking.serves(next, cx.config) => self.release(server, cx),
                     _ => self.grant(server, sent, cx),
                 }
             }

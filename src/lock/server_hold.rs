@@ -65,7 +65,7 @@ struct Sharing {
     /// Further readers may join it until then, and no later than `limit`.
     open_until: Moment,
     limit: Moment,
-    /// The end of the lease if none had been longer than the watchdog's.
+    /// The end of the lease if none had been longer than the watchdog's. Permits have no end of their own, because nobody joins them.
     usual_ends: Moment,
     /// No other program has ended the lease before that.
     sure_until: Moment,
@@ -78,7 +78,8 @@ impl Sharing {
     fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
         let limit = if cx.rules.joins { sent + open(cx.config) * OPENINGS } else { Moment::ZERO };
         let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
-        let (open_until, usual_ends) = (Moment::ZERO, Moment::ZERO);
+        let usual_ends = if cx.rules.joins { Moment::ZERO } else { Moment::FAR };
+        let open_until = Moment::ZERO;
         Sharing { open_until, limit, usual_ends, sure_until, claims: 0, withdrawn: 0 }
     }
 }

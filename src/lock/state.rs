@@ -15,8 +15,8 @@ use super::{
     rests::RestingHolds,
     server_hold::ServerHold,
     types::{
-        Channel, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket, Token,
-        earliest,
+        Channel, Config, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket,
+        Token, earliest,
     },
 };
 
@@ -148,10 +148,12 @@ impl Mark {
 }
 
 impl Asking {
-    /// True if this waiter could acquire what was asked for.
-    pub(super) fn serves(&self, waiter: &Waiter) -> bool {
+    /// True if this waiter could acquire what was asked for. A longer lease that another call wanted must not stay with it: if its process
+    /// died, the lock would stay held for so long.
+    pub(super) fn serves(&self, waiter: &Waiter, config: &Config) -> bool {
         waiter.mode() == self.mode
             && waiter.terms.permits == self.permits
+            && self.lease <= waiter.terms.requested_lease(config).max(config.watchdog)
             && self.only.is_none_or(|owner| owner == waiter.owner)
     }
 

@@ -425,7 +425,8 @@ impl Handle {
         });
     }
 
-    async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
+    /// The same as [`make`](Handle::make), also while the client closes.
+    pub(super) async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
         let name = valid(&self.name)?;
         let (span, asked) = self.change_asked(change, &name);
         told((span, change.kind), self.engine.tell_at_last(asked, self.engine.outage_ends())).await

@@ -5,6 +5,7 @@ use super::{
     plain_semaphore::{CHANGE, PLAIN, PlainSemaphore},
 };
 use crate::{
+    driver::{DriverErrand, DriverWork},
     error::{About, Error, Lost, Result},
     redis::Code,
 };
@@ -20,21 +21,23 @@ impl PlainSemaphore {
     /// [`Lost`](crate::Error::Lost) if the server says that there is no semaphore, because it was deleted: unlike Redisson, this does not
     /// create one. Others as for the type.
     pub async fn release(&self, n: u32) -> Result<()> {
-        self.owed(n)?.release().await
+        self.0.engine.driver.refuse_if_closed("release", self.name())?;
+        self.owed(n, self.0.engine.driver.work())?.release().await
     }
 
     /// The same as `acquire`. The permits are released when the caller drops the result.
     pub(crate) async fn acquire_owed(&self, n: u32) -> Result<OwedPermits> {
+        let work = self.0.engine.driver.work(); // from now on, so that it has begun before the request ends
         self.acquire(n).await?;
-        self.owed(n)
+        self.owed(n, work)
     }
 
-    fn owed(&self, n: u32) -> Result<OwedPermits> {
+    fn owed(&self, n: u32, work: DriverWork) -> Result<OwedPermits> {
         if n == 0 {
             return Err(Error::config("permits", "it must be greater than zero"));
         }
         let change = self.0.plan("release", (&PLAIN, &CHANGE), i64::from(n), "back")?;
-        Ok(OwedPermits { semaphore: self.0.clone(), permits: n, change: Some(change) })
+        Ok(OwedPermits { semaphore: self.0.clone(), permits: n, change: Some(change), work, errand: None })
     }
 
     #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
@@ -64,6 +67,10 @@ pub(crate) struct OwedPermits {
     semaphore: Handle,
     permits: u32,
     change: Option<Change>,
+    // Dropped after the release has begun in the background.
+    #[allow(dead_code, reason = "its drop tells the client")]
+    work: DriverWork,
+    errand: Option<DriverErrand>,
 }
 
 impl OwedPermits {
@@ -72,8 +79,9 @@ impl OwedPermits {
             self.change = None; // a waiter of this client has them
             return Ok(());
         }
+        self.errand = Some(self.semaphore.engine.driver.errand());
         let change = self.change.as_mut().expect("it is there until the result");
-        let result = self.semaphore.make(change).await;
+        let result = self.semaphore.make_at_last(change).await;
         self.change = None;
         match result?.code {
             Code::Granted => Ok(()),

@@ -13,9 +13,10 @@ use leasehold::{Builder, Client, Credentials, Error, Guard};
 use redis::Connection;
 
 use crate::support::{
-    Server, chain, client,
+    Server, before, chain, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
     ms,
+    proxy::{Fault, Rule, Way, Which},
     server::version,
     until, within,
 };
@@ -254,6 +255,24 @@ async fn the_name_of_a_client_is_that_of_all_its_connections() {
     waited_for(&server.url(), &client, || named(&server, "billing-7") == 4).await;
     kill_all(&mut server.raw());
     until("all to be back", ms(5_000), || named(&server, "billing-7") >= 3).await;
+}
+
+/// The connection is open, and then nothing comes anymore: when the client connects, and when it connects again.
+#[tokio::test]
+async fn a_connection_without_a_reply_to_its_name_is_replaced() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let named = || proxy.rule(Rule::new(Which::Command("CLIENT"), Fault::Swallow(Way::There)));
+    named();
+    let builder =
+        Client::builder().url(proxy.url()).client_name("us").command_timeout(ms(300)).connect_timeout(ms(10_000));
+    let client = within("another connection", ms(8_000), builder.connect()).await.0.expect("it replies");
+    assert_eq!(proxy.tally().swallowed, 1);
+    named();
+    kill_all(&mut server.raw());
+    until("the name of the next one", ms(5_000), || proxy.tally().swallowed == 2).await;
+    let taken = within("another connection", ms(8_000), client.lock("x").lock()).await.0;
+    taken.expect("it replies").unlock().await.expect("ours");
 }
 
 #[tokio::test]

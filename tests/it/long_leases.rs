@@ -123,6 +123,30 @@ async fn an_extension_that_was_cancelled_does_not_stay_with_the_next_holder() {
     next.unlock().await.expect("ours");
 }
 
+/// The next one would keep a lease that it never asked for, and if its process died, the lock would stay held for an hour.
+#[tokio::test]
+async fn a_lease_of_a_call_that_was_cancelled_does_not_stay_with_the_next_holder() {
+    let server = Server::start();
+    let acquire = script(&server, "acquire");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(2_000))).await;
+    let long = [client.mutex("x").lease(HOUR), client.mutex("x").min_hold(HOUR)];
+    for (at, long) in long.into_iter().enumerate() {
+        proxy.rule(Rule::new(acquire.clone(), Fault::Delay(Way::Back, ms(300))));
+        let mut asking = Box::pin(long.lock());
+        poll_until("it to be under way", asking.as_mut(), || proxy.tally().delayed == at as u64 + 1).await;
+        let waiting = tokio::spawn({
+            let lock = client.mutex("x");
+            async move { lock.lock().await.expect("in the end") }
+        });
+        until("it to wait", SOON, || client.stats().now.waiting == 2).await;
+        drop(asking);
+        let next = within("its turn", SOON, waiting).await.0.expect("no panic");
+        assert!((1..=2_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
+        next.unlock().await.expect("ours");
+    }
+}
+
 /// The writing is lost, but its guard is kept, and its owner goes on reading.
 #[tokio::test]
 async fn a_writing_that_was_lost_ends_beside_its_owners_reading() {

@@ -635,6 +635,50 @@ async fn closing_waits_for_a_slow_release() {
     }
 }
 
+/// A caller waits for the result of its release.
+#[tokio::test]
+async fn closing_waits_for_a_release_that_somebody_waits_for() {
+    let server = Server::start();
+    for shuts_down in [false, true] {
+        let _: u32 = server.ask(&["DEL", "x"]);
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder).await;
+        let x = semaphore(&client, 3).await;
+        x.acquire(2).await.expect("free");
+        proxy.rule(Rule::new(script(&server, "change"), Fault::Delay(Way::There, ms(400))));
+        let releasing = tokio::spawn(async move { x.release(2).await });
+        until("it to be on its way", SOON, || proxy.tally().delayed == 1).await;
+        let closed = if shuts_down { client.shutdown(SOON).await } else { client.close().await };
+        closed.expect("answered");
+        releasing.await.expect("no panic").expect("it had begun");
+        assert_eq!(free(&server), 3);
+    }
+}
+
+/// Its grace is for the work of `with`, as for that of a guard.
+#[tokio::test]
+async fn shutdown_waits_for_the_work_of_with() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let x = semaphore(&client, 3).await;
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    let work = tokio::spawn(async move {
+        let work = async || {
+            begun.send(()).expect("somebody waits");
+            ends.await
+        };
+        x.with(2, work).await
+    });
+    has_begun.await.expect("it begins");
+    let mut stopping = std::pin::pin!(client.shutdown(SOON));
+    assert!(tokio::time::timeout(ms(100), stopping.as_mut()).await.is_err(), "the work has not ended");
+    end.send(()).expect("it waits");
+    within("the end", SOON, stopping).await.0.expect("all was given back");
+    work.await.expect("no panic").expect("free").expect("it was told");
+    assert_eq!(free(&server), 3);
+}
+
 /// The client is dropped with its last handle, and a release that has begun is sent before that.
 #[tokio::test]
 async fn the_last_handle_waits_for_releases() {

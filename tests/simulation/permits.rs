@@ -353,7 +353,7 @@ impl World {
         let permits = self.rng.u16(1..=4);
         let lease = match self.server.knows {
             Knows::Receipts => Some(RECEIPT.into()),
-            Knows::Leases => (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..900)).into()),
+            Knows::Leases => (self.rng.u8(..6) == 0).then(|| ms(self.rng.u64(100..3_000)).into()), // also longer than the watchdog's
         };
         let limit = match self.rng.u8(..6) {
             0 => Limit::Once,

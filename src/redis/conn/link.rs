@@ -243,8 +243,6 @@ impl Link {
             // By this timer or by fred's.
             Ok(Err(_)) | Err(_) => return Err(Fault::unknown(&silent(command_timeout, target)).at(&target.address)),
         }
-        link.introduce(target).await;
-        counters.round_trip.estimate(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
         let end = LinkEnd { driver: driver.abort_handle(), down, pulse: Arc::clone(&link.pulse) };
         let (liveness, client, why) = (Arc::clone(&link.liveness), link.client.clone(), Arc::clone(&link.end));
         tokio::spawn(async move {
@@ -257,6 +255,8 @@ impl Link {
             };
             cause.map(|cause| why.set(cause)); // unless it was given up before
         });
+        link.introduce(target).await; // only now: that task ends a request without a reply
+        counters.round_trip.estimate(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
         Ok(link)
     }
 
