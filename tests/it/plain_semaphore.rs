@@ -679,6 +679,22 @@ async fn shutdown_waits_for_the_work_of_with() {
     assert_eq!(free(&server), 3);
 }
 
+/// Nobody has a connection for the release. The end does not wait for such work.
+#[tokio::test]
+async fn work_that_outlasts_its_client_loses_permits() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let x = semaphore(&client, 3).await;
+    let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    let work = tokio::spawn(async move { x.with(2, async || ends.await).await });
+    until("it to begin", SOON, || free(&server) == 1).await;
+    let closing = client.clone().shutdown(ms(100));
+    within("the end", ms(1_500), closing).await.0.expect("nothing is under way");
+    end.send(()).expect("it waits");
+    work.await.expect("no panic").expect("the value of the work").expect("it was told");
+    assert_eq!(free(&server), 1);
+}
+
 /// The client is dropped with its last handle, and a release that has begun is sent before that.
 #[tokio::test]
 async fn the_last_handle_waits_for_releases() {

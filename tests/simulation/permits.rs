@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::lock::{
-    Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers, Outcome,
-    Owner, Reply, Request, RequestId, Rules, Terms, Ticket,
+    Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Nanos, Numbers,
+    Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket,
 };
 
 const ALL: i64 = 5;
@@ -215,6 +215,8 @@ struct Client {
     yields: bool,
     passed_on: bool,
     waiting: BTreeMap<u64, u16>,
+    /// The leases that these have wanted.
+    leases: BTreeMap<u64, Duration>,
     guards: BTreeMap<u64, u32>,
     unlocking: Vec<u64>,
     /// Permits that callers have kept, by the ids that the server took them with.
@@ -258,6 +260,7 @@ impl Client {
             yields,
             passed_on,
             waiting,
+            leases: BTreeMap::new(),
             guards,
             unlocking,
             kept,
@@ -342,6 +345,9 @@ impl World {
                 let (hold, ..) = client.state.hold_of(Ticket(ticket)).expect("it was acquired");
                 assert_eq!(hold.of_permits().1, wanted, "seed {seed}: as many as were wanted");
                 client.guards.insert(ticket, u32::from(wanted));
+                let most = self.server.now + client.leases.get(&ticket).map_or(WATCHDOG, |lease| WATCHDOG.max(*lease));
+                let is_longer = self.server.of(client.id, hold).any(|(_, ends)| ends > most);
+                assert!(!is_longer, "seed {seed}: {ticket} has the lease of another call");
             }
             Outcome::Busy | Outcome::StartAgain | Outcome::Unavailable | Outcome::Closed => {}
             Outcome::Lost(loss) => assert_eq!(loss, Loss::Expired, "seed {seed}"),
@@ -364,6 +370,7 @@ impl World {
         client.tickets += 1;
         let ticket = client.tickets;
         client.waiting.insert(ticket, permits);
+        client.leases.extend(lease.map(|lease: Nanos| (ticket, lease.into())));
         let terms = Terms { mode: Mode::Shared, lease, permits, ..Terms::default() };
         self.feed(at, Event::Acquire { ticket: Ticket(ticket), owner: Owner(ticket), terms, limit });
         if self.clients[at].guards.contains_key(&ticket) {
