@@ -262,7 +262,7 @@ async fn the_name_of_a_client_is_that_of_all_its_connections() {
 async fn a_connection_without_a_reply_to_its_name_is_replaced() {
     let server = Server::start();
     let proxy = before(&server);
-    let named = || proxy.rule(Rule::new(Which::Command("CLIENT"), Fault::Swallow(Way::There)));
+    let named = || proxy.rule(Rule::new(Which::Command("CLIENT"), Fault::Swallow(Way::There)).after(1));
     named();
     let builder =
         Client::builder().url(proxy.url()).client_name("us").command_timeout(ms(300)).connect_timeout(ms(10_000));
