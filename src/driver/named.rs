@@ -366,12 +366,13 @@ impl NamedLock {
                     };
                 }
                 Some(settled) => {
+                    inner.channels.settled(channel, settled);
+                    let is_live = inner.channels.subscription(channel).is_some_and(Subscription::is_live);
                     drop(inner);
                     // The state gave the subscription up, and wants it again before that was done. It takes it for a new one.
-                    if self.settled(channel, settled) && !has_subscribed {
+                    return if is_live && !has_subscribed {
                         self.subscribed(channel);
-                    }
-                    return;
+                    };
                 }
                 None => return,
             }
