@@ -191,7 +191,10 @@ impl LockState {
             return self.release(server, cx);
         }
         let receiver = self.queue.first_of(owner).map(|(ticket, _)| ticket);
-        self.grant_to(receiver, server, sent, cx);
+        if receiver.is_some() {
+            self.queue.used_place(owner);
+        }
+        self.grant_requested(receiver, server, (lease, sent), cx);
     }
 
     pub(super) fn place_failed(&mut self, id: HoldId, request: RequestId, failure: Failure, cx: &mut Cx<'_>) {

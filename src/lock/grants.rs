@@ -1,5 +1,7 @@
 //! How the lock passes from owner to owner: acquired, passed on, released, lost.
 
+use std::time::Duration;
+
 use super::{
     hold::{Hold, Holders, NestedCall, Readers, Reentry},
     on_server::{Lost, OnServer, Rest},
@@ -22,6 +24,20 @@ impl LockState {
     pub(super) fn grant(&mut self, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
         let receiver = self.receiver(server.mode());
         self.grant_to(receiver, server, sent, cx);
+    }
+
+    /// The same for this waiter, unless it was requested for another one with a longer lease.
+    pub(super) fn grant_requested(
+        &mut self,
+        receiver: Option<Ticket>,
+        server: ServerHold,
+        (lease, sent): (Duration, Moment),
+        cx: &mut Cx<'_>,
+    ) {
+        match receiver.and_then(|ticket| self.queue.get(ticket)) {
+            Some(waiter) if !waiter.terms.accepts_lease(lease, cx.config) => self.release(server, cx),
+            _ => self.grant_to(receiver, server, sent, cx),
+        }
     }
 
     /// The same for this waiter.

@@ -213,6 +213,8 @@ impl Waiting {
             self.next = Next::Asking(Box::new(PlaceRequest { request, how, lease, woken: false, last }));
         }
         if let Next::Asking(asking) = &mut self.next {
+            // An earlier try, for a call that has left since, may have got a longer lease. The server keeps that.
+            let lease = if asking.request.is_in_doubt() { lease.max(asking.lease) } else { lease };
             (asking.how, asking.lease, asking.woken, asking.last) = (how, lease, false, last);
             let how = How::Queue(how, if self.removes_past { past } else { PastPlaces::default() });
             let request = Request::Acquire { id, mode: Mode::Exclusive, lease, count: 1, how };

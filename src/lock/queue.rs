@@ -151,6 +151,11 @@ impl WaitQueue {
         self.waiters.insert(ticket, waiter);
     }
 
+    /// The place of this owner on the server has become a hold. Whoever waits after that needs another place.
+    pub(crate) fn used_place(&mut self, owner: Owner) {
+        self.changed.push(owner);
+    }
+
     pub(crate) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.remove(ticket)?;
         if let Some((set, at)) = self.index(waiter.limit) {

@@ -284,7 +284,8 @@ impl LockState {
             Reply::Handed(token) => {
                 hand_over.waiters().notify(cx, Outcome::Confirmed);
                 hand_over.ends(None, cx);
-                self.grant(ServerHold::new(granted(to, token), cx), sent, cx);
+                let receiver = self.receiver(Mode::Exclusive);
+                self.grant_requested(receiver, ServerHold::new(granted(to, token), cx), (lease, sent), cx);
             }
             Reply::Gone => {
                 // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.

@@ -148,12 +148,11 @@ impl Mark {
 }
 
 impl Asking {
-    /// True if this waiter could acquire what was asked for. A longer lease that another call wanted must not stay with it: if its process
-    /// died, the lock would stay held for so long.
+    /// True if this waiter could acquire what was asked for.
     pub(super) fn serves(&self, waiter: &Waiter, config: &Config) -> bool {
         waiter.mode() == self.mode
             && waiter.terms.permits == self.permits
-            && self.lease <= waiter.terms.requested_lease(config).max(config.watchdog)
+            && waiter.terms.accepts_lease(self.lease, config)
             && self.only.is_none_or(|owner| owner == waiter.owner)
     }
 

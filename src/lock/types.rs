@@ -193,6 +193,12 @@ impl Terms {
         self.lease.map_or(config.watchdog, Duration::from).max(self.min_hold.map_or(Duration::ZERO, Duration::from))
     }
 
+    /// True if a lease that was requested for another call may stay with this one. If the process died, the lock would stay held for a
+    /// longer one.
+    pub(crate) fn accepts_lease(&self, lease: Duration, config: &Config) -> bool {
+        lease <= self.requested_lease(config).max(config.watchdog)
+    }
+
     /// `max_hold` ends a hold then that was requested at `sent`.
     pub(crate) fn cap(&self, sent: Moment) -> Moment {
         self.max_hold.map_or(Moment::FAR, |max| sent + max.into())

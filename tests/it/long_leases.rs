@@ -10,7 +10,7 @@ use crate::{
     family_faults,
     support::{
         Server, before, behind, client, ms, plain, poll_until,
-        proxy::{Fault, Rule, Way},
+        proxy::{Fault, Rule, Way, Which},
         script, until, within,
     },
 };
@@ -145,6 +145,46 @@ async fn a_lease_of_a_call_that_was_cancelled_does_not_stay_with_the_next_holder
         assert!((1..=2_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
         next.unlock().await.expect("ours");
     }
+}
+
+/// The same, while the lock is handed over to the call that leaves, or while its place becomes the lock.
+#[tokio::test]
+async fn nor_does_that_of_a_hand_over_or_a_place() {
+    let server = Server::start();
+    let hand_over = script(&server, "hand_over");
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(2_000))).await;
+    let guard = client.mutex("x").lock().await.expect("free");
+    let asking = tokio::spawn({
+        let long = client.mutex("x").lease(HOUR);
+        async move { long.lock().await.map(drop) }
+    });
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
+    let waiting = tokio::spawn({
+        let lock = client.mutex("x");
+        async move { lock.lock().await.expect("in the end") }
+    });
+    until("both to wait", SOON, || client.stats().now.waiting == 2).await;
+    proxy.rule(Rule::new(hand_over, Fault::Delay(Way::Back, ms(300))));
+    drop(guard);
+    until("it to be under way", SOON, || proxy.tally().delayed == 1).await;
+    asking.abort();
+    let next = within("its turn", SOON, waiting).await.0.expect("no panic");
+    assert!((1..=2_000).contains(&server.pttl("x")), "{}", server.pttl("x"));
+    next.unlock().await.expect("ours");
+
+    let owner = Owner::new();
+    let lock = || client.fair_lock("y").owner(&owner);
+    proxy.rule(Rule::new(Which::Command("EVALSHA"), Fault::Delay(Way::Back, ms(300))));
+    let (long, short) = (lock().lease(HOUR), lock());
+    let mut asking = Box::pin(long.lock());
+    poll_until("it to be under way", asking.as_mut(), || proxy.tally().delayed == 2).await;
+    let mut waiting = Box::pin(short.lock());
+    poll_until("the other branch to wait", waiting.as_mut(), || client.stats().now.waiting == 2).await;
+    drop(asking);
+    let next = within("its turn", SOON, waiting).await.0.expect("in the end");
+    assert!((1..=2_000).contains(&server.pttl("y")), "{}", server.pttl("y"));
+    next.unlock().await.expect("ours");
 }
 
 /// The writing is lost, but its guard is kept, and its owner goes on reading.

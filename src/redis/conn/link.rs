@@ -256,6 +256,9 @@ impl Link {
             cause.map(|cause| why.set(cause)); // unless it was given up before
         });
         link.introduce(target).await; // only now: that task ends a request without a reply
+        if link.down.is_cancelled() {
+            return Err(Fault::Unknown(link.lost_by()).at(&target.address));
+        }
         counters.round_trip.estimate(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
         Ok(link)
     }
