@@ -140,7 +140,8 @@ impl Client {
     ///    that are held are still renewed, and their owners can still re-enter. Only a [leader](Client::leader) is stopped at once: its
     ///    work is dropped, so that the next candidate can lead.
     /// 2. `shutdown` waits until all guards are released or dropped and all releases are done, but for at most `grace`. A guard that
-    ///    has lost its lock also counts until it is dropped, because its work may still be stopping.
+    ///    has lost its lock also counts until it is dropped, because its work may still be stopping. So does the work of
+    ///    [`PlainSemaphore::with`](crate::PlainSemaphore::with).
     /// 3. `shutdown` closes the client. Guards that are still alive are lost ([`Lost::Closed`](crate::Lost::Closed)), and their
     ///    locks are released.
     ///
