@@ -95,8 +95,8 @@ macro_rules! exclusive {
             /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It
             /// also stays for `d` if a shorter [`max_hold`](Self::max_hold) ends the hold. If the process dies or cannot reach the
             /// server, if the guard is kept after `max_hold`, or if a [`lease`](Self::lease) of the same length expires, `d` counts
-            /// from the moment at which the server granted the lock. If one owner acquires the lock several times, it stays until the latest of these times has passed. If
-            /// the call that acquires it is dropped before it returns, or before its work begins, the lock does not stay.
+            /// from the moment at which the server granted the lock. If one owner acquires the lock several times, it stays until the
+            /// latest of these times has passed. If the call that acquires it is dropped before it returns, or before its work begins, the lock does not stay.
             ///
             /// `d` must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease). With any other value, the
             /// call that acquires the lock returns an error. Defaults to nothing.

@@ -37,7 +37,7 @@ impl PlainSemaphore {
             return Err(Error::config("permits", "it must be greater than zero"));
         }
         let change = self.0.plan("release", (&PLAIN, &CHANGE), i64::from(n), "back")?;
-        Ok(OwedPermits { semaphore: self.0.clone(), permits: n, change: Some(change), work, errand: None })
+        Ok(OwedPermits { semaphore: self.0.clone(), permits: n, change: Some(change), _work: work, errand: None })
     }
 
     #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
@@ -67,9 +67,8 @@ pub(crate) struct OwedPermits {
     semaphore: Handle,
     permits: u32,
     change: Option<Change>,
-    // Dropped after the release has begun in the background.
-    #[allow(dead_code, reason = "its drop tells the client")]
-    work: DriverWork,
+    // Both count until they are dropped, which is after a release in the background has begun.
+    _work: DriverWork,
     errand: Option<DriverErrand>,
 }
 

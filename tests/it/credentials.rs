@@ -262,13 +262,14 @@ async fn the_name_of_a_client_is_that_of_all_its_connections() {
 async fn a_connection_without_a_reply_to_its_name_is_replaced() {
     let server = Server::start();
     let proxy = before(&server);
-    let named = || proxy.rule(Rule::new(Which::Command("CLIENT"), Fault::Swallow(Way::There)).after(1));
-    named();
+    // The first CLIENT of a connection is fred's, the second has the name.
+    let swallow_the_name = || proxy.rule(Rule::new(Which::Command("CLIENT"), Fault::Swallow(Way::There)).after(1));
+    swallow_the_name();
     let builder =
         Client::builder().url(proxy.url()).client_name("us").command_timeout(ms(300)).connect_timeout(ms(10_000));
     let client = within("another connection", ms(8_000), builder.connect()).await.0.expect("it replies");
     assert_eq!(proxy.tally().swallowed, 1);
-    named();
+    swallow_the_name();
     kill_all(&mut server.raw());
     until("the name of the next one", ms(5_000), || proxy.tally().swallowed == 2).await;
     let taken = within("another connection", ms(8_000), client.lock("x").lock()).await.0;

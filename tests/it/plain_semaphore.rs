@@ -11,7 +11,7 @@ use std::{
 };
 
 use leasehold::{Builder, Client, Error, Lost, PlainSemaphore, PubSub};
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::support::{
     Server, before, behind, client,
@@ -655,27 +655,26 @@ async fn closing_waits_for_a_release_that_somebody_waits_for() {
     }
 }
 
+/// Work with two of three permits, until it is told to end.
+async fn work_with_two(server: &Server, client: &Client) -> (oneshot::Sender<()>, JoinHandle<()>) {
+    let x = semaphore(client, 3).await;
+    let (end, ends) = oneshot::channel();
+    let work = tokio::spawn(async move { x.with(2, async || ends.await).await.expect("free").expect("it was told") });
+    until("it to begin", SOON, || free(server) == 1).await;
+    (end, work)
+}
+
 /// Its grace is for the work of `with`, as for that of a guard.
 #[tokio::test]
 async fn shutdown_waits_for_the_work_of_with() {
     let server = Server::start();
     let client = plain(&server).await;
-    let x = semaphore(&client, 3).await;
-    let (begun, has_begun) = tokio::sync::oneshot::channel();
-    let (end, ends) = tokio::sync::oneshot::channel::<()>();
-    let work = tokio::spawn(async move {
-        let work = async || {
-            begun.send(()).expect("somebody waits");
-            ends.await
-        };
-        x.with(2, work).await
-    });
-    has_begun.await.expect("it begins");
-    let mut stopping = std::pin::pin!(client.shutdown(SOON));
+    let (end, work) = work_with_two(&server, &client).await;
+    let mut stopping = pin!(client.shutdown(SOON));
     assert!(tokio::time::timeout(ms(100), stopping.as_mut()).await.is_err(), "the work has not ended");
     end.send(()).expect("it waits");
     within("the end", SOON, stopping).await.0.expect("all was given back");
-    work.await.expect("no panic").expect("free").expect("it was told");
+    work.await.expect("no panic");
     assert_eq!(free(&server), 3);
 }
 
@@ -684,14 +683,10 @@ async fn shutdown_waits_for_the_work_of_with() {
 async fn work_that_outlasts_its_client_loses_permits() {
     let server = Server::start();
     let client = plain(&server).await;
-    let x = semaphore(&client, 3).await;
-    let (end, ends) = tokio::sync::oneshot::channel::<()>();
-    let work = tokio::spawn(async move { x.with(2, async || ends.await).await });
-    until("it to begin", SOON, || free(&server) == 1).await;
-    let closing = client.clone().shutdown(ms(100));
-    within("the end", ms(1_500), closing).await.0.expect("nothing is under way");
+    let (end, work) = work_with_two(&server, &client).await;
+    within("the end", ms(1_500), client.shutdown(ms(100))).await.0.expect("nothing is under way");
     end.send(()).expect("it waits");
-    work.await.expect("no panic").expect("the value of the work").expect("it was told");
+    work.await.expect("no panic");
     assert_eq!(free(&server), 1);
 }
 
