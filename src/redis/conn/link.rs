@@ -255,10 +255,7 @@ impl Link {
             };
             cause.map(|cause| why.set(cause)); // unless it was given up before
         });
-        link.introduce(target).await; // only now: that task ends a request without a reply
-        if link.down.is_cancelled() {
-            return Err(Fault::Unknown(link.lost_by()).at(&target.address));
-        }
+        link.introduce(target).await?; // only now: that task ends a request without a reply
         counters.round_trip.estimate(link.liveness.clock() / 4); // connecting takes several round trips: a first estimate
         Ok(link)
     }
@@ -418,13 +415,19 @@ impl Link {
         self.custom("SCRIPT", &["LOAD", source]).await
     }
 
-    /// Sets the name of this connection on the server, for people who list its connections. If the server refuses, there is no name.
-    async fn introduce(&self, target: &Target) {
-        let Some(name) = &target.client_name else { return };
+    /// Sets the name of this connection on the server, for people who list its connections. If the server refuses, there is no name. It fails
+    /// only without a reply: the link has ended.
+    async fn introduce(&self, target: &Target) -> Result<(), Fault> {
+        let Some(name) = &target.client_name else { return Ok(()) };
         let named: Result<Value, _> = self.custom("CLIENT", &["SETNAME", name]).await;
-        if let Err(fault) = named {
-            tracing::debug!(target: "leasehold::conn", ?fault, "the server refused the client name; this connection has none");
+        match named {
+            Ok(_) => {}
+            Err(fault @ Fault::Unknown(_)) => return Err(fault),
+            Err(fault) => {
+                tracing::debug!(target: "leasehold::conn", ?fault, "the server refused the client name; this connection has none");
+            }
         }
+        Ok(())
     }
 
     /// True if the server says that it is a replica. If the server does not say, it counts as a master.
