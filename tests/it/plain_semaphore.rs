@@ -658,9 +658,14 @@ async fn closing_waits_for_a_release_that_somebody_waits_for() {
 /// Work with two of three permits, until it is told to end.
 async fn work_with_two(server: &Server, client: &Client) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let x = semaphore(client, 3).await;
-    let (end, ends) = oneshot::channel();
-    let work = tokio::spawn(async move { x.with(2, async || ends.await).await.expect("free").expect("it was told") });
-    until("it to begin", SOON, || free(server) == 1).await;
+    let ((begun, begins), (end, ends)) = (oneshot::channel(), oneshot::channel());
+    let work = async || {
+        begun.send(()).expect("somebody waits");
+        ends.await.expect("it is told");
+    };
+    let work = tokio::spawn(async move { x.with(2, work).await.expect("free") });
+    begins.await.expect("it begins"); // the server has granted them before the caller knows of it
+    assert_eq!(free(server), 1);
     (end, work)
 }
 
