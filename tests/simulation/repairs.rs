@@ -1034,6 +1034,26 @@ fn a_grant_in_doubt_does_not_pass_on_in_memory() {
     assert!(matches!(client.request(), Request::HandOver { .. }));
 }
 
+/// The first of two tries was for a call with the longer lease, which has left. The server may have acquired the lock for that time.
+#[test]
+fn a_grant_in_doubt_is_released_for_as_long_as_the_longest_lease_of_its_tries() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.acquire(2, B, Terms { lease: Some(ms(100).into()), ..KEPT }, Limit::Forever);
+    client.feed(Event::Unknown(client.requests[0].0));
+    client.requests.clear();
+    client.feed(Event::Dropped(t(1)));
+    client.pass(ms(1_000));
+    let (request, Request::Acquire { lease, .. }) = client.requests.remove(0) else { panic!("it is repeated") };
+    assert_eq!(lease, client.config.watchdog);
+    client.feed(Event::Unknown(request));
+    client.feed(Event::Dropped(t(2)));
+    assert!(is_release(client.request()), "{:?}", client.requests);
+    client.outage(ms(20_000), Event::NotNow);
+    client.pass(ms(1_500));
+    assert!(is_release(client.request()), "{:?}", client.requests);
+}
+
 // ---- callers that do not look ----
 
 /// In the moment in which its time to look ends, the lock is forced open, or a confirmation does not find the hold, or its caller looks.

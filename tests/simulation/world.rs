@@ -676,6 +676,7 @@ impl World {
         }
         self.check_token(client, ticket)?;
         self.check_entry(client, ticket, &call, field)?;
+        self.check_lease(client, ticket, &call, field)?;
         let owner = call.owner;
         match field {
             Some(field) => self.clients[client].add_guard(owner, field, ticket),
@@ -732,6 +733,22 @@ impl World {
             return Err(format!("{client} {ticket:?} reads before {:?}", self.mark));
         }
         Ok(())
+    }
+
+    /// If its process died now, others would wait no longer for the lock than this call may have wanted.
+    fn check_lease(&mut self, client: usize, ticket: Ticket, call: &Call, field: Option<FieldId>) -> Check {
+        self.server.pass_to(self.server_time());
+        let has_shared = |other: &Call| other.owner == call.owner && other.mode() == Mode::Shared;
+        let one = &self.clients[client];
+        let is_alone = call.mode() == Mode::Exclusive && !call.is_nested && !one.calls.values().any(has_shared);
+        let most = call.terms.requested_lease(&one.config).max(one.config.watchdog).as_nanos() as u64;
+        let left = field.and_then(|field| self.server.left(&field)).unwrap_or(0);
+        match is_alone && left > most {
+            true => {
+                Err(format!("{client} {ticket:?} has the lease of another call: {} ms of {}", left / MS, most / MS))
+            }
+            false => Ok(()),
+        }
     }
 
     fn lost(&mut self, client: usize, ticket: Ticket, loss: Loss) -> Check {
