@@ -8,7 +8,7 @@ use crate::{
     family::{Way as Kind, clean, idle},
     family_faults,
     support::{
-        Server, Stopwatch, before, behind, client, ms, plain, poll_once,
+        Server, Stopwatch, before, begin, behind, client, ms, plain,
         proxy::{Fault, Mode, Rule, Way},
         script, until, within,
     },
@@ -515,7 +515,7 @@ async fn a_job_whose_caller_looks_late_runs() {
     let job = client.mutex("x");
     let mut ran = false;
     let mut run = Box::pin(job.run_once_per(ms(60_000), async || ran = true));
-    assert!(poll_once(run.as_mut()).is_pending());
+    begin(&server, run.as_mut());
     until("it to be granted", SOON, || server.exists("x")).await;
     until("it to be passed over", SOON, || !server.exists("x")).await;
     let told = run.await.expect("answered");
@@ -540,7 +540,7 @@ async fn it_counts_from_the_time_at_which_the_caller_looks() {
     let (one, other) = (plain(&server).await, plain(&server).await);
     let lock = one.mutex("x").min_hold(LEAST);
     let mut holding = Box::pin(lock.try_lock());
-    assert!(poll_once(holding.as_mut()).is_pending());
+    begin(&server, holding.as_mut());
     until("it to be granted", SOON, || server.exists("x")).await;
     tokio::time::sleep(ms(200)).await; // less than it takes until others go first
     let looks = Stopwatch::start();
@@ -557,7 +557,7 @@ macro_rules! unseen_it_does_not_rest {
         let (one, other) = (plain(&server).await, plain(&server).await);
         let lock = one.$make("x").min_hold(ms(60_000));
         let mut holding = Box::pin(lock.$hold());
-        assert!(poll_once(holding.as_mut()).is_pending());
+        begin(&server, holding.as_mut());
         until("it to be granted", SOON, || server.exists("x")).await;
         drop(holding);
         idle(&one).await;

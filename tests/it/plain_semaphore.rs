@@ -14,7 +14,7 @@ use leasehold::{Builder, Client, Error, Lost, PlainSemaphore, PubSub};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::support::{
-    Server, before, behind, client,
+    Server, before, begin, behind, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
     has_rights_like, ms, plain, poll_and_drop, poll_once, poll_until,
     proxy::{Fault, Mode, Proxy, Rule, Way, Which},
@@ -322,7 +322,7 @@ async fn what_nobody_has_seen_returns_whatever_is_lost() {
                 proxy.rule(Rule::new(release, Fault::Cut(way)).times(times));
             }
             let mut calling = Box::pin(x.acquire(2));
-            assert!(poll_once(calling.as_mut()).is_pending());
+            begin(&server, calling.as_mut());
             drop(calling);
             if lost == "release" {
                 until("the faults", SOON, || proxy.is_spent()).await;

@@ -167,6 +167,14 @@ pub(crate) fn poll_once<F: Future + ?Sized>(work: Pin<&mut F>) -> Poll<F::Output
     work.poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Polls a future once while the server is frozen, because the reply may otherwise arrive within that one poll.
+pub(crate) fn begin<F: Future + ?Sized>(server: &Server, work: Pin<&mut F>) {
+    server.freeze();
+    let is_pending = poll_once(work).is_pending();
+    server.thaw();
+    assert!(is_pending, "it has ended without a reply");
+}
+
 /// Polls a future until a condition comes true, and not once more: whatever happens next happens without it.
 pub(crate) async fn poll_until<F: Future>(what: &str, mut work: Pin<&mut F>, mut is_true: impl FnMut() -> bool) {
     let polled = || {
