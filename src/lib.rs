@@ -1,6 +1,7 @@
 //! Distributed locks on Redis and Valkey. They are compatible with Redisson, so JVM services on the same server share them. They are
-//! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them
-//! (the waiters of a [`FairLock`] also send a request every five seconds).
+//! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them.
+//! In case that message is lost, each client that waits for another one also sends a request about the name every five seconds (for a
+//! [`FairLock`] each waiter does).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -177,27 +178,54 @@ pub use tls::Tls;
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;
 
+/// Where the links of the pages lead here. In `docs/` each page ends with its own, which lead to files: the first definition counts.
+macro_rules! links {
+    () => {
+        concat!(
+            "[benchmarks]: crate::guide::benchmarks\n",
+            "[cluster]: crate::guide::operations#cluster\n",
+            "[design]: crate::guide::design\n",
+            "[fencing]: crate::guide::fencing\n",
+            "[guarantees]: crate::guide::guarantees\n",
+            "[idle]: crate::guide::operations#idle-connections\n",
+            "[interleavings]: crate::guide::reliability#interleavings\n",
+            "[migration]: crate::guide::migration\n",
+            "[observing]: crate::guide::observing\n",
+            "[operations]: crate::guide::operations#permissions\n",
+            "[persistence]: crate::guide::operations#persistence\n",
+            "[quorum]: crate::guide::quorum\n",
+            "[quorum-chaos]: crate::guide::reliability#a-quorum\n",
+            "[reliability]: crate::guide::reliability\n",
+            "[runtime-ended]: crate::guide::faq#the-runtime-that-this-client-was-connected-on-has-ended\n",
+            "[unclear]: crate::guide::faq#after-an-unclear-end\n\n",
+        )
+    };
+}
+
 /// The pages of `docs/`.
 pub mod guide {
-    #[doc = "[guarantees]: crate::guide::guarantees\n[migration]: crate::guide::migration\n[operations]: crate::guide::operations#permissions\n[observing]: crate::guide::observing\n\n"]
+    #[doc = links!()]
+    #[cfg_attr(feature = "test-util", doc = "[testing]: crate::guide::testing\n\n")]
     #[doc = include_str!("../docs/faq.md")]
     pub mod faq {}
 
-    #[doc = "[guarantees]: crate::guide::guarantees\n[benchmarks]: crate::guide::benchmarks\n\n"]
+    #[doc = links!()]
     #[doc = include_str!("../docs/operations.md")]
     pub mod operations {}
 
-    #[doc = "[operations]: crate::guide::operations#permissions\n\n"]
+    #[doc = links!()]
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
 
+    #[doc = links!()]
     #[doc = include_str!("../docs/fencing.md")]
     pub mod fencing {}
 
+    #[doc = links!()]
     #[doc = include_str!("../docs/quorum.md")]
     pub mod quorum {}
 
-    #[doc = "[persistence]: crate::guide::operations#persistence\n[idle]: crate::guide::operations#idle-connections\n\n"]
+    #[doc = links!()]
     #[doc = include_str!("../docs/observing.md")]
     pub mod observing {}
 
@@ -205,15 +233,19 @@ pub mod guide {
     #[doc = include_str!("../docs/testing.md")]
     pub mod testing {}
 
+    #[doc = links!()]
     #[doc = include_str!("../docs/guarantees.md")]
     pub mod guarantees {}
 
+    #[doc = links!()]
     #[doc = include_str!("../docs/design.md")]
     pub mod design {}
 
+    #[doc = links!()]
     #[doc = include_str!("../docs/reliability.md")]
     pub mod reliability {}
 
+    #[doc = links!()]
     #[doc = include_str!("../docs/benchmarks.md")]
     pub mod benchmarks {}
 }

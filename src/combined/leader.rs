@@ -55,8 +55,8 @@ impl Leader {
     /// # Errors
     ///
     /// * [`Error::Closed`]: the client was shut down or closed before `work` was done.
-    /// * [`Error::Unavailable`], only if the runtime that the client was connected on has ended. If the server is not available, the
-    ///   campaign goes on.
+    /// * [`Error::Unavailable`], only if the runtime that the client was connected on has ended. If the server is not available, or
+    ///   fewer [replicas](crate::Builder::replicas) than wanted confirm the lock, the campaign goes on.
     /// * [`Error::InvalidName`], [`Error::Denied`], [`Error::Conflict`] and others as [`Error`] says, but not [`Error::Lost`]: after a
     ///   loss this process campaigns again.
     ///
@@ -102,7 +102,9 @@ impl Leader {
     async fn elected(&self) -> Result<Guard> {
         loop {
             match self.lock.lock().await {
-                Err(error @ (Error::Unavailable { .. } | Error::Lost { .. })) if !self.client.is_closed() => {
+                Err(error @ (Error::Unavailable { .. } | Error::Replicas { .. } | Error::Lost { .. }))
+                    if !self.client.is_closed() =>
+                {
                     tracing::warn!(target: "leasehold::lock", name = self.lock.name(), %error, "the campaign goes on");
                     tokio::time::sleep(PAUSE).await;
                 }

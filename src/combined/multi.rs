@@ -1,6 +1,6 @@
 //! Several locks, held all or none.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, mem, time::Duration};
 
 use futures_util::future::{join_all, select_all};
 use tokio::time::{Instant, timeout_at};
@@ -235,7 +235,7 @@ async fn requested_at_the_end(locks: &[Lock], end: Instant) -> Vec<Result<Option
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped: write `let _guard = …`"]
 pub struct MultiGuard {
-    /// At least one.
+    /// At least one, until `unlock`.
     guards: Vec<Guard>,
     token: AnyLost,
 }
@@ -254,8 +254,9 @@ impl MultiGuard {
     /// # Cancel safety
     ///
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
-    pub async fn unlock(self) -> Result<()> {
-        let answers = join_all(self.guards.into_iter().map(Guard::unlock)).await;
+    pub async fn unlock(mut self) -> Result<()> {
+        let guards = mem::take(&mut self.guards);
+        let answers = join_all(guards.into_iter().map(Guard::unlock)).await;
         let errors: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
         let lost = errors.iter().position(Error::is_lost);
         lost.inspect(|_| self.token.cancel());
@@ -322,6 +323,14 @@ impl MultiGuard {
     /// The names of the locks, in the order in which they are acquired.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.guards.iter().map(Guard::name)
+    }
+}
+
+impl Drop for MultiGuard {
+    fn drop(&mut self) {
+        if self.is_lost() {
+            self.token.cancel(); // the task that watches ends with it, perhaps before it has seen this loss
+        }
     }
 }
 

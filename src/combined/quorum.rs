@@ -183,7 +183,8 @@ impl QuorumLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind. Await the future or drop it: while you keep it unpolled, other callers of this process
-    /// wait for it, for at most [`outage_timeout`](crate::Builder::outage_timeout).
+    /// wait for it. They vote without their turn when the servers have replied to no vote about this lock for
+    /// [`outage_timeout`](crate::Builder::outage_timeout): several callers one after the other, and calls of `try_lock` count as well.
     pub async fn lock(&self) -> Result<QuorumGuard> {
         let acquired = self.acquire(WaitLimit::Forever).await?;
         Ok(acquired.expect("a wait without limit ends with the lock or an error"))

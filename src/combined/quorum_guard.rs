@@ -203,7 +203,10 @@ impl QuorumGuard {
 impl Drop for QuorumGuard {
     fn drop(&mut self) {
         // Here and not with the keeper, which ends only if its runtime runs.
-        drop(self.servers.release());
+        let (.., lost) = self.servers.release();
+        if lost.is_some() {
+            self.token.cancel(); // the task that watches ends with it, perhaps before it has seen this loss
+        }
     }
 }
 

@@ -31,10 +31,7 @@ impl Semaphore {
 
     /// Adds so many permits, or removes them if `n` is negative. Takes none away from a holder. An error if `n` has more than 32 bits.
     pub async fn add_permits(&self, n: i64) -> Result<()> {
-        if u32::try_from(n.unsigned_abs()).is_err() {
-            return Err(Error::config("permits", "a change must be at most 4,294,967,295"));
-        }
-        self.change("add_permits", n, "more").await.map(|_changed| ())
+        self.change("add_permits", in_32_bits(n)?, "more").await.map(|_changed| ())
     }
 
     async fn change(&self, what: &'static str, n: i64, how: &'static str) -> Result<Code> {
@@ -78,8 +75,10 @@ impl PlainSemaphore {
         self.number(&answer).map(|created| created.is_some())
     }
 
-    /// Adds so many permits, or removes them if `n` is negative. Without a semaphore it creates one. `available` may then be below zero.
+    /// Adds so many permits, or removes them if `n` is negative. Without a semaphore it creates one. `available` may then be below zero. An
+    /// error if `n` has more than 32 bits.
     pub async fn add_permits(&self, n: i64) -> Result<()> {
+        let n = in_32_bits(n)?;
         let answer = self.0.change_by("add_permits", (&PLAIN, &plain_semaphore::CHANGE), n, "more").await?;
         self.number(&answer).map(|_added| ())
     }
@@ -91,7 +90,8 @@ impl PlainSemaphore {
         self.number(&answer).map(Option::unwrap_or_default)
     }
 
-    /// Acquires all permits that are free, and returns their number.
+    /// Acquires all permits that are free, and returns their number. **Await it to the end.** If the future is dropped, or ends with an
+    /// error, the permits may be taken and nobody knows their number: only [`add_permits`](PlainSemaphore::add_permits) brings them back.
     pub async fn drain(&self) -> Result<u64> {
         let answer = self.0.change_by("drain", (&PLAIN, &plain_semaphore::CHANGE), 0, "all").await?;
         Ok(self.number(&answer)?.and_then(|free| u64::try_from(free).ok()).unwrap_or_default())
@@ -106,6 +106,12 @@ impl PlainSemaphore {
             _ => Err(self.0.conflict().of(About::Permits)),
         }
     }
+}
+
+/// A greater change could leave a number that Lua cannot count with.
+fn in_32_bits(n: i64) -> Result<i64> {
+    let fits = u32::try_from(n.unsigned_abs()).is_ok();
+    fits.then_some(n).ok_or_else(|| Error::config("permits", "a change must be at most 4,294,967,295"))
 }
 
 /// The number of digits that all permits of a hold have in common.

@@ -53,6 +53,9 @@ const LAST_PAUSE_AFTER_YOUNG: Duration = Duration::from_millis(100);
 /// If a host name has several addresses, the next one is tried when one has not replied for this part of the command timeout.
 const HEAD_STARTS: u32 = 8;
 
+/// Why a link to a server is closed that is not the master of the sentinels.
+pub(super) const NOT_THE_MASTER: &str = "the sentinels name another master";
+
 /// The place of the present link, or of the reason for which there is none.
 type Slot = watch::Sender<Result<Arc<Link>, Fault>>;
 
@@ -79,7 +82,7 @@ impl Conn {
         reconnected: &Reconnected,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let first = Arc::new(dial.link().await?);
+        let first = Arc::new(dial.link().await?.link); // nobody watches the master yet: its first look comes later
         Ok(Conn::keep(dial.clone(), Some(first), Arc::clone(reconnected), closed.clone()))
     }
 
@@ -196,13 +199,12 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
         dial.counters.reconnects.up();
         before.extend(link.peer.get().cloned());
         while let Some(peer) = before.last()
-            && next.close_predecessor(peer).await
+            && next.link.close_predecessor(peer).await
         {
             before.pop();
         }
-        link = Arc::new(next);
+        link = next.publish(slot);
         tracing::warn!(target: "leasehold::conn", server = %link.address(), after = ?lost.elapsed(), "reconnected");
-        let _ = slot.send_replace(Ok(Arc::clone(&link)));
         reconnected();
     }
 }
@@ -234,6 +236,29 @@ pub(super) trait Locator: std::fmt::Debug + Send + Sync {
     }
 }
 
+/// A link that callers cannot use yet.
+struct NewLink {
+    link: Link,
+    /// Changes if another server may have become the right one since this link was begun.
+    switches: Option<watch::Receiver<Option<Address>>>,
+}
+
+impl NewLink {
+    /// Callers may use the link. Who learns of another master first notes that, and then closes the links that are published. So this
+    /// publishes first, and then looks: one of the two sees the other.
+    fn publish(self, slot: &Slot) -> Arc<Link> {
+        let link = Arc::new(self.link);
+        let _ = slot.send_replace(Ok(Arc::clone(&link)));
+        if let Some(switches) = self.switches
+            && switches.has_changed().unwrap_or(false)
+            && switches.borrow().as_ref() != Some(link.address())
+        {
+            link.give_up(NOT_THE_MASTER);
+        }
+        link
+    }
+}
+
 /// Opens links.
 #[derive(Debug, Clone)]
 pub(super) struct Dialer {
@@ -248,22 +273,24 @@ impl Dialer {
     }
 
     /// A connection for commands.
-    async fn link(&self) -> Result<Link, Fault> {
-        let link = self.open(NOTHING_HEARD).await?;
-        link.learn_peer().await;
-        Ok(link)
+    async fn link(&self) -> Result<NewLink, Fault> {
+        let new = self.open(NOTHING_HEARD).await?;
+        new.link.learn_peer().await;
+        Ok(new)
     }
 
     /// Connects to the first server that is the right one. Starts again if another server becomes the right one in the meantime. A server
     /// that was frozen accepts the connection when it continues, and does not know yet that another server is the master.
-    async fn open(&self, buffer: usize) -> Result<Link, Fault> {
-        let Some(mut switches) = self.locator.switches() else { return self.open_first(buffer).await };
+    async fn open(&self, buffer: usize) -> Result<NewLink, Fault> {
+        let Some(mut switches) = self.locator.switches() else {
+            return Ok(NewLink { link: self.open_first(buffer).await?, switches: None });
+        };
         loop {
             switches.mark_unchanged();
             tokio::select! {
                 biased;
                 Ok(()) = switches.changed() => {}
-                opened = self.open_first(buffer) => return opened,
+                opened = self.open_first(buffer) => return Ok(NewLink { link: opened?, switches: Some(switches) }),
             }
         }
     }
@@ -296,7 +323,7 @@ impl Dialer {
     }
 
     /// Sends PINGs on an idle link until it is lost. If the link becomes doubtful, opens its successor before that.
-    async fn successor(&self, link: &Link) -> Option<Link> {
+    async fn successor(&self, link: &Link) -> Option<NewLink> {
         tokio::select! {
             biased;
             next = self.sooner(link) => next,
@@ -306,7 +333,7 @@ impl Dialer {
 
     /// If an idle link does not reply, a device between client and server may have dropped it. This opens another link in addition. If that
     /// one is ready first, it replaces the old one. `None` if the link is lost in another way.
-    async fn sooner(&self, link: &Link) -> Option<Link> {
+    async fn sooner(&self, link: &Link) -> Option<NewLink> {
         while link.down.run_until_cancelled(link.doubted()).await.is_some() {
             let opened = link.down.run_until_cancelled(self.link()).await;
             match opened {
@@ -329,9 +356,8 @@ impl Dialer {
         loop {
             wanted.notified().await;
             let opened = self.until_open_or(slot, |fault| fault, |fault| matches!(fault, Fault::Denied(_))).await;
-            if let Some(first) = opened.map(Arc::new) {
-                let _ = slot.send_replace(Ok(Arc::clone(&first)));
-                return first;
+            if let Some(first) = opened {
+                return first.publish(slot);
             }
             pause = (pause * 2).min(LAST_PAUSE_OUTSIDE);
             sleep(spread(pause)).await;
@@ -340,7 +366,7 @@ impl Dialer {
     }
 
     /// Tries until it succeeds, and reports each failure.
-    async fn until_open(&self, slot: &Slot, told: impl Fn(Fault) -> Fault) -> Link {
+    async fn until_open(&self, slot: &Slot, told: impl Fn(Fault) -> Fault) -> NewLink {
         loop {
             if let Some(link) = self.until_open_or(slot, &told, |_| false).await {
                 return link;
@@ -354,7 +380,7 @@ impl Dialer {
         slot: &Slot,
         told: impl Fn(Fault) -> Fault,
         ends: impl Fn(&Fault) -> bool,
-    ) -> Option<Link> {
+    ) -> Option<NewLink> {
         let mut pause = FIRST_PAUSE;
         loop {
             let fault = match self.link().await {

@@ -75,6 +75,9 @@ const NOT_READY: [&str; 11] = [
 
 /// The error for a script that reads a key that it does not name, while the slot of that key is being moved.
 const IS_MOVING: &str = "access a non local key in a cluster node";
+/// What a script is told that writes while its cluster is down, if `cluster-allow-reads-when-down` permits what only reads: the server
+/// takes scripts for that.
+const IS_DOWN: &str = "while the cluster is down";
 /// The longest pause after a refused login. It is longer than other pauses: each attempt costs the server a login, and the reason lasts.
 pub(super) const LAST_PAUSE_OUTSIDE: Duration = Duration::from_secs(5);
 
@@ -123,7 +126,7 @@ impl Fault {
     pub(crate) fn refused(words: &str, source: Source) -> Fault {
         let words = unwrapped(words);
         let starts = |list: &[&str]| list.iter().any(|word| words.starts_with(word));
-        if starts(&NOT_READY) || words.contains(IS_MOVING) {
+        if starts(&NOT_READY) || words.contains(IS_MOVING) || words.contains(IS_DOWN) {
             Fault::NotReady(source)
         } else if starts(&["OOM "]) {
             Fault::NoMemory(source)
@@ -164,6 +167,12 @@ impl Fault {
             }
             other => other,
         }
+    }
+
+    /// True if only a replica refuses so. It says `MASTERDOWN` while it has no copy of its master, with `replica-serve-stale-data no`.
+    pub(super) fn is_by_a_replica(&self) -> bool {
+        let says = |words: &str| words.contains("READONLY") || words.contains("MASTERDOWN");
+        matches!(self, Fault::NotReady(source) if says(&source.to_string()))
     }
 
     /// True if the server refuses a whole call because of some of its parts.
@@ -256,6 +265,10 @@ mod tests {
         }
         let moving = "ERR Script attempted to access a non local key in a cluster node script: 6b1, on @user_script:9.";
         assert!(matches!(Fault::said(moving), Fault::NotReady(_)));
+        for down in ["Lua script attempted to execute a write command", "Script attempted to execute a write command"] {
+            let down = format!("ERR {down} while the cluster is down and readonly script: 6b1, on @user_script:9.");
+            assert!(matches!(Fault::said(&down), Fault::NotReady(_)));
+        }
         let full = Fault::said("OOM command not allowed");
         assert!(matches!(full, Fault::NoMemory(_)) && full.is_for_now(Persistence::Usual));
         assert!(!full.is_for_now(Persistence::Modest));

@@ -179,10 +179,12 @@ impl Hub {
         }
     }
 
-    /// Moves channels to their present lines. Returns the lines that have channels to subscribe.
+    /// Moves channels to their present lines. Returns the lines that have channels to subscribe. Removes channels that have no listener and
+    /// whose line has no task: that task would remove them.
     fn lines_missing(&self) -> BTreeSet<Line> {
+        let served: BTreeSet<Line> = self.lines().keys().cloned().collect(); // only the caller adds to these
         let mut lines = BTreeSet::new();
-        for (name, channel) in self.table().iter_mut() {
+        self.table().retain(|name, channel| {
             let line = self.deployment.line(name);
             if line != channel.line {
                 (channel.line, channel.refused) = (line, None);
@@ -191,7 +193,12 @@ impl Hub {
             if channel.is_missing() && channel.line != Line::None {
                 lines.insert(channel.line.clone());
             }
-        }
+            let keep = !channel.listeners.is_empty() || served.contains(&channel.line);
+            if !keep {
+                self.counters.subscriptions.down();
+            }
+            keep
+        });
         lines
     }
 
@@ -491,6 +498,19 @@ mod tests {
             drop(subscription);
             until("the end of the task", || hub.lines().is_empty()).await;
         }
+        closed.cancel();
+    }
+
+    /// Its listener has left before the hub looked at it. No task serves the line, and none is needed.
+    #[tokio::test]
+    async fn a_channel_that_was_left_at_once_is_forgotten() {
+        let closed = CancellationToken::new();
+        let hub = hub(&closed);
+        drop(hub.join("x", Arc::new(Nobody)));
+        assert_eq!(hub.table().len(), 1);
+        until("the channel to be forgotten", || hub.table().is_empty()).await;
+        assert!(hub.lines().is_empty());
+        assert_eq!(hub.counters.subscriptions.get(), 0);
         closed.cancel();
     }
 

@@ -87,6 +87,16 @@ async fn a_master_that_becomes_a_replica_is_left() {
     scene.settles().await;
 }
 
+/// A replica that has no copy of its master may refuse everything, for as long as it has none.
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_without_a_copy_is_left() {
+    let scene = Scene::set().await;
+    say(&scene.old, &["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    scene.move_name();
+    say(&scene.old, &["REPLICAOF", "127.0.0.1", "1"]);
+    scene.settles().await;
+}
+
 #[tokio::test]
 async fn a_master_that_dies_is_replaced() {
     let mut scene = Scene::set().await;

@@ -233,3 +233,24 @@ async fn a_waiter_is_woken_after_the_slot_has_moved() {
         assert!(took < ms(500), "{name}: {took:?}");
     }
 }
+
+/// With that setting the server lets a script in, because it takes it for a reader, and refuses what it writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_down_but_may_be_read_is_waited_for() {
+    let mut cluster =
+        Cluster::with(&["--cluster-require-full-coverage", "yes", "--cluster-allow-reads-when-down", "yes"]).await;
+    let client = connect(&cluster).await;
+    let name = (0..).map(|n| format!("x-{n}")).find(|name| cluster.owner_of(cluster.slot_of(name)) == 1);
+    let lock = client.lock(&name.expect("endless"));
+    let heir = cluster.partner_of(0);
+    [0, heir].into_iter().for_each(|at| cluster.node_mut(at).crash());
+    let is_down = || cluster.nodes()[1].ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail");
+    until("the cluster to be down", NODE_TIMEOUT + BUSY, is_down).await;
+    let before = cluster.nodes()[1].calls("evalsha");
+    let asking = tokio::spawn(async move { lock.lock().await });
+    until("it to be refused", BUSY, || cluster.nodes()[1].calls("evalsha") > before + 1 || asking.is_finished()).await;
+    assert!(!asking.is_finished(), "{:?}", asking.await);
+    [0, heir].into_iter().for_each(|at| cluster.node_mut(at).revive());
+    let (asked, _) = within("its turn", NODE_TIMEOUT + BUSY, asking).await;
+    asked.expect("no panic").expect("free").unlock().await.expect("ours");
+}

@@ -1,7 +1,14 @@
 //! Servers and sentinels that are not the ones they seem: an address that another cluster has now, a sentinel that is behind or
 //! watches over other servers. Nothing that they say may move a lock.
 
-use std::{thread, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use leasehold::{Builder, Client, Error};
 
@@ -10,6 +17,7 @@ use crate::support::{
     deployment::cluster::Cluster,
     fake::{Fake, Said, array, bulk, error, slots},
     ms,
+    proxy::{Fault, Rule, Way, Which},
     server::{free_port, version},
     until, within,
 };
@@ -381,4 +389,33 @@ async fn connect_timeout_rides_out_sentinels_that_do_not_know_the_service_yet() 
     let (client, _) = within("the connection", ms(5_000), connecting).await;
     let client: Result<Client, Error> = client.expect("no panic");
     holds_at(&client.expect("it is known now"), &server).await;
+}
+
+/// It was found, connected and checked before the sentinels named another master, and callers could not use it yet.
+#[tokio::test]
+async fn a_link_that_was_about_to_be_used_at_a_switch_is_not_kept() {
+    let [old, new, messages] = [0; 3].map(|_| Server::start());
+    let proxy = before(&old);
+    let master = Arc::new(AtomicU16::new(proxy.address().port()));
+    let sentinel = Fake::before(&messages, {
+        let master = Arc::clone(&master);
+        move |words| match is(words, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME"]) {
+            true => Said::Reply(array(&[bulk("127.0.0.1"), bulk(&master.load(Ordering::SeqCst).to_string())])),
+            false => Said::Pass,
+        }
+    });
+    let looks = || sentinel.asked(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME"]);
+    let client = named(&[&sentinel]).command_timeout(ms(3_000)).outage_timeout(ms(10_000)).connect().await;
+    let client = client.expect("it names a master");
+    holds_at(&client, &old).await;
+    until("the client to listen and to look", ms(3_000), || !messages.channels().is_empty() && looks() >= 2).await;
+    proxy.rule(Rule::new(Which::Command("CLIENT"), Fault::Delay(Way::Back, ms(1_000))).times(100));
+    let begun = old.calls("client|info");
+    proxy.cut_all();
+    until("the last step before its use", ms(5_000), || old.calls("client|info") > begun).await;
+    let (looked, heir) = (looks(), new.port());
+    master.store(heir, Ordering::SeqCst);
+    let _: u32 = messages.ask(&["PUBLISH", "+switch-master", "main 127.0.0.1 1 127.0.0.1 2"]);
+    until("the client to look", ms(3_000), || looks() > looked).await;
+    holds_at(&client, &new).await;
 }

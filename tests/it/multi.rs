@@ -142,6 +142,20 @@ async fn a_loss_of_one_is_the_loss_of_all() {
     free(&server).await;
 }
 
+/// Who learns of the loss first may drop the guard before the task that watches for the token has run.
+#[tokio::test]
+async fn the_token_is_cancelled_although_the_guard_was_dropped_at_the_loss() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(600))).await;
+    let guard = all(&client).lock().await.expect("free");
+    let token = guard.lost_token();
+    let _: u32 = server.ask(&["DEL", "b"]);
+    let (stopped, _) = within("the loss", ms(3_000), guard.protect(std::future::pending::<()>())).await;
+    assert!(stopped.expect_err("lost").is_lost());
+    within("the token", ms(3_000), token.cancelled()).await;
+    free(&server).await;
+}
+
 #[tokio::test]
 async fn work_ends_with_the_first_loss() {
     let server = Server::start();

@@ -140,6 +140,8 @@ async fn a_release_creates_no_semaphore() {
     assert!(matches!(&released, Err(Error::Lost { name, reason: Lost::Removed, .. }) if name == "x"), "{released:?}");
     assert!(!server.exists("x"));
     x.add_permits(2).await.expect("answered");
+    let refused = x.add_permits(1 << 60).await.expect_err("Lua could not count with it");
+    assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused:?}");
     x.release(1).await.expect("answered");
     assert_eq!(free(&server), 3);
 }

@@ -161,6 +161,23 @@ async fn lost_on_a_majority_it_stays_lost() {
     three.free().await;
 }
 
+/// Who learns of the loss first may drop the guard before the task that watches for the token has run.
+#[tokio::test]
+async fn the_token_is_cancelled_although_the_guard_was_dropped_at_the_loss() {
+    let three = Three::start();
+    let quorum = three.with_lease(900).await;
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+    let token = guard.lost_token();
+    for server in &three.servers[..2] {
+        let _: u32 = server.ask(&["DEL", "x"]);
+    }
+    let (stopped, _) = within("the loss", ms(3_000), guard.protect(std::future::pending::<()>())).await;
+    assert!(stopped.expect_err("lost").is_lost());
+    within("the token", ms(3_000), token.cancelled()).await;
+    three.free().await;
+}
+
 #[tokio::test]
 async fn an_owner_re_enters() {
     let three = Three::start();

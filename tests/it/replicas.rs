@@ -63,6 +63,20 @@ async fn confirmed(client: &Client) {
     guard.unlock().await.expect("ours");
 }
 
+/// After a failover, the new master has no replica for a while.
+#[tokio::test]
+async fn a_candidate_campaigns_until_a_replica_confirms() {
+    let server = master();
+    let client = confirmed_by_one(&server).await;
+    let leader = client.leader("x");
+    let campaign = tokio::spawn(leader.run(async |_: &leasehold::Guard| 42));
+    until("it to have been refused", ms(5_000), || server.calls("wait") > 0).await;
+    until("that to be released", ms(5_000), || !server.exists("x")).await;
+    let _replica = replica_of(&server).await;
+    let (led, _) = within("its turn", ms(10_000), campaign).await;
+    assert_eq!(led.expect("no panic").expect("it leads"), 42);
+}
+
 #[tokio::test]
 async fn nor_with_a_replica_that_is_cut_off() {
     let server = master();

@@ -40,6 +40,8 @@ use crate::{
     stats::Counters,
 };
 
+/// Why a link to a replica is closed.
+const REPLICA: &str = "this server is no longer the master";
 /// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// The number of times within the command timeout at which waiting requests check the clock.
@@ -360,6 +362,9 @@ impl Link {
         self.counters.requests.add(parts.len() as u64);
         let sent = self.liveness.clock();
         let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await;
+        if reply.as_ref().is_err_and(|fault| fault.is_by_a_replica()) {
+            self.give_up(REPLICA);
+        }
         let reply = match (reply, parts) {
             (Err(fault), [only]) => return Err(Box::pin(self.explained(fault, script, only)).await),
             (reply, _) => reply?,
@@ -371,8 +376,8 @@ impl Link {
             self.give_up("a reply belonged to another request");
             Fault::unknown("the reply belongs to another request").at(&self.address)
         })?;
-        if answers.iter().any(is_by_a_replica) {
-            self.give_up("this server is no longer the master");
+        if answers.iter().any(|answer| answer.as_ref().is_err_and(Fault::is_by_a_replica)) {
+            self.give_up(REPLICA);
         }
         for (answer, part) in answers.iter_mut().zip(parts) {
             if let Err(fault) = answer {
@@ -648,11 +653,6 @@ fn node_ids(range: &Value) -> impl Iterator<Item = String> {
         Value::Array(words) => words.get(2)?.as_string(),
         _ => None,
     })
-}
-
-/// True if the server is no longer a master.
-fn is_by_a_replica(answer: &Result<Answer, Fault>) -> bool {
-    matches!(answer, Err(Fault::NotReady(source)) if source.to_string().contains("READONLY"))
 }
 
 /// The keys and arguments of a call, all slices of one buffer.

@@ -38,7 +38,7 @@ pub(crate) enum PubSubEvent {
 impl Subscriber {
     /// With `sharded` it receives the messages of sharded channels, else those of classic channels.
     pub(crate) async fn open(dial: &Dialer, sharded: bool) -> Result<Self, Fault> {
-        let link = dial.open(HEARD).await?;
+        let link = dial.open(HEARD).await?.link;
         let messages = link.client.message_rx();
         Ok(Subscriber { link, messages, sharded })
     }

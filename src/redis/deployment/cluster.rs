@@ -234,7 +234,13 @@ impl Cluster {
         let is_known = self.map().owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, to));
         if !is_known {
             tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved");
-            self.change(|map| map.moved(slot, to));
+            self.change(|map| {
+                // A reading of the map may have ended this member since it was looked up.
+                let is_member = map.member(&to.address).is_some_and(|member| Arc::ptr_eq(member, to));
+                if is_member {
+                    map.moved(slot, to);
+                }
+            });
         }
         self.was_sent_on(); // other slots have often moved, too
     }

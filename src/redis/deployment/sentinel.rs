@@ -19,7 +19,7 @@ use super::access::Access;
 use crate::{
     credentials::Credentials,
     redis::{
-        conn::{Dialer, Link, Locator, NOTHING_HEARD, PubSubEvent, Subscriber, Target, spread},
+        conn::{Dialer, Link, Locator, NOT_THE_MASTER, NOTHING_HEARD, PubSubEvent, Subscriber, Target, spread},
         fault::{Fault, source},
         node::Node,
         url::Address,
@@ -172,9 +172,7 @@ impl Sentinels {
         if let Some(master) = self.ask_all().await.winner() {
             // First the connections that are just being opened.
             self.master.send_if_modified(|known| known.replace(master.clone()).as_ref() != Some(&master));
-            node.links()
-                .filter(|link| *link.address() != master)
-                .for_each(|link| link.give_up("the sentinels name another master"));
+            node.links().filter(|link| *link.address() != master).for_each(|link| link.give_up(NOT_THE_MASTER));
         }
     }
 }
