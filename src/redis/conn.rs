@@ -245,17 +245,22 @@ struct NewLink {
 
 impl NewLink {
     /// Callers may use the link. Who learns of another master first notes that, and then closes the links that are published. So this
-    /// publishes first, and then looks: one of the two sees the other.
+    /// publishes first, and then looks: one of the two sees the other. It also looks before, because a caller may use the link at once.
     fn publish(self, slot: &Slot) -> Arc<Link> {
         let link = Arc::new(self.link);
+        give_up_after_switch(&link, self.switches.as_ref());
         let _ = slot.send_replace(Ok(Arc::clone(&link)));
-        if let Some(switches) = self.switches
-            && switches.has_changed().unwrap_or(false)
-            && switches.borrow().as_ref() != Some(link.address())
-        {
-            link.give_up(NOT_THE_MASTER);
-        }
+        give_up_after_switch(&link, self.switches.as_ref());
         link
+    }
+}
+
+fn give_up_after_switch(link: &Link, switches: Option<&watch::Receiver<Option<Address>>>) {
+    if let Some(switches) = switches
+        && switches.has_changed().unwrap_or(false)
+        && switches.borrow().as_ref() != Some(link.address())
+    {
+        link.give_up(NOT_THE_MASTER);
     }
 }
 

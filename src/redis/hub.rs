@@ -225,6 +225,7 @@ impl Hub {
                 if self.ends(&line) {
                     return;
                 }
+                wanted.notify_one(); // for a channel that came just now: its listener may leave before it is looked at
                 continue;
             }
             wanted.notify_one(); // still wanted once connected

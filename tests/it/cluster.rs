@@ -251,6 +251,6 @@ async fn a_cluster_that_is_down_but_may_be_read_is_waited_for() {
     until("it to be refused", BUSY, || cluster.nodes()[1].calls("evalsha") > before + 1 || asking.is_finished()).await;
     assert!(!asking.is_finished(), "{:?}", asking.await);
     [0, heir].into_iter().for_each(|at| cluster.node_mut(at).revive());
-    let (asked, _) = within("its turn", NODE_TIMEOUT + BUSY, asking).await;
+    let (asked, _) = within("its turn", 2 * NODE_TIMEOUT + BUSY, asking).await;
     asked.expect("no panic").expect("free").unlock().await.expect("ours");
 }

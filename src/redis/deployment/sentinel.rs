@@ -100,8 +100,8 @@ impl Sentinels {
         link.master_of(&self.service).await
     }
 
-    /// The present master: the one that the sentinels name, else the last one that was reached, if no sentinel names another. So no lock is
-    /// lost if the sentinels do not reply while the master works.
+    /// The present master: the one that the sentinels name, else the last one that was reached, if no sentinel names another, and they have
+    /// named no other since. So no lock is lost if the sentinels do not reply while the master works.
     async fn master(&self) -> Result<Address, Fault> {
         let votes = self.ask_all().await;
         let reached = self.reached().clone();
@@ -170,6 +170,7 @@ impl Sentinels {
     async fn look(&self, node: &Node) {
         let _one_at_a_time = self.looking.lock().await;
         if let Some(master) = self.ask_all().await.winner() {
+            self.reached().take_if(|reached| *reached != master);
             // First the connections that are just being opened.
             self.master.send_if_modified(|known| known.replace(master.clone()).as_ref() != Some(&master));
             node.links().filter(|link| *link.address() != master).for_each(|link| link.give_up(NOT_THE_MASTER));
