@@ -9,6 +9,7 @@ use std::{sync::OnceLock, time::Duration};
 use metrics::{Counter, Gauge, Histogram, Label, Unit, counter, gauge, histogram};
 
 use crate::{
+    contained::contained,
     error::{Failure, Lost},
     events::{AcquiredBy, KindLabel, LockEvent, LockGauge, LockTime, Subject},
 };
@@ -245,7 +246,7 @@ impl CounterHandle {
     }
 
     pub(crate) fn add(&self, n: u64) {
-        self.0.increment(n);
+        contained(|| self.0.increment(n));
     }
 }
 
@@ -259,7 +260,7 @@ impl GaugeHandle {
     }
 
     pub(crate) fn add(&self, change: f64) {
-        self.0.increment(change);
+        contained(|| self.0.increment(change));
     }
 }
 
@@ -273,6 +274,6 @@ impl HistogramHandle {
     }
 
     pub(crate) fn record(&self, time: Duration) {
-        self.0.record(time);
+        contained(|| self.0.record(time));
     }
 }

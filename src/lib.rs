@@ -128,6 +128,7 @@ mod clock;
 #[cfg(not(leasehold_explore))] // nothing of the driver depends on it
 mod combined;
 mod config;
+mod contained;
 mod credentials;
 mod driver;
 mod engine;

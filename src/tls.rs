@@ -14,7 +14,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 
-use crate::error::{Error, Result};
+use crate::{
+    contained::contained,
+    error::{Error, Result},
+};
 
 /// Settings of encrypted connections, for URLs that begin with `rediss` or `valkeys`; see [`Builder::tls`](crate::Builder::tls).
 ///
@@ -145,8 +148,10 @@ impl TlsContext {
             }
             (Err(why), Some(before)) => {
                 let why = why.into_words();
-                tracing::warn!(target: "leasehold::conn", why,
-                    "the TLS files are not valid; new connections use their last valid contents");
+                contained(|| {
+                    tracing::warn!(target: "leasehold::conn", why,
+                        "the TLS files are not valid; new connections use their last valid contents");
+                });
                 Ok(Arc::clone(before))
             }
             (Err(why), None) => Err(why),

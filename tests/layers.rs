@@ -11,6 +11,7 @@ use std::{
 const LAYERS: [&[&str]; 12] = [
     &[
         "sync",
+        "contained",
         "error",
         "events",
         "clock",

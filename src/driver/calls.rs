@@ -1,10 +1,6 @@
 //! The calls about one name that wait for a result.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    task::Waker,
-};
+use std::{sync::Arc, task::Waker};
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +9,7 @@ use super::{
     slot::{Slot, Slots},
 };
 use crate::{
+    contained::contained,
     events::AcquiredBy,
     lock::{Few, HoldId, Mode, Moment, Outcome, Ticket, Token},
     redis::Fault,
@@ -115,10 +112,10 @@ pub(super) enum Notice {
 impl Notice {
     /// A panic of a waker ends here: others wait for what follows.
     pub(super) fn give(self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| match self {
+        contained(|| match self {
             Notice::Wake(waker) => waker.wake(),
             Notice::Cancel(token) => token.cancel(),
-        }));
+        });
     }
 }
 

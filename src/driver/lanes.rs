@@ -6,17 +6,32 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use tokio::sync::Semaphore;
 
-use crate::sync::{dashmap, std, tokio};
+use super::calls::Cause;
+use crate::{
+    redis::Fault,
+    sync::{dashmap, std, tokio},
+};
 
 /// Each request under way needs a few KiB; one that waits needs a tenth of that.
 const AT_ONCE: usize = 1024;
-/// The same for names about which the last request has failed: thousands that are refused again and again must not delay others.
+/// The same for names about which the server has refused the last request: thousands that are refused again and again must not delay others.
+/// Names whose last request has no reply stay with the others: after an outage, all leases must be renewed as fast as possible.
 const IN_TROUBLE_AT_ONCE: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Condition {
     Usual,
     InTrouble,
+}
+
+impl Condition {
+    /// The condition of a name by the failure of its last request.
+    pub(super) fn after(failure: Option<&Cause>) -> Condition {
+        match failure {
+            None | Some(Cause::Fault(Fault::Unknown(_) | Fault::NotSent(_))) => Condition::Usual,
+            Some(_) => Condition::InTrouble,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -29,5 +44,23 @@ impl Lanes {
             Condition::InTrouble => IN_TROUBLE_AT_ONCE,
         };
         Arc::clone(&self.0.entry((connection, lane)).or_insert_with(|| Arc::new(Semaphore::new(room))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_is_trouble() {
+        let after = |fault| Condition::after(Some(&Cause::Fault(fault)));
+        assert_eq!(Condition::after(None), Condition::Usual);
+        for silent in [Fault::unknown("no reply"), Fault::not_sent("no connection")] {
+            assert_eq!(after(silent), Condition::Usual);
+        }
+        for refused in ["NOPERM", "LOADING", "OOM command not allowed", "ERR"].map(Fault::said) {
+            assert_eq!(after(refused), Condition::InTrouble);
+        }
+        assert_eq!(Condition::after(Some(&Cause::Replicas(0))), Condition::InTrouble);
     }
 }

@@ -596,7 +596,7 @@ impl Inner {
                 if matches!(event, Event::Message(_)) && self.lend(lock, (id, request), now, fed) {
                     return;
                 }
-                let lane = if self.trouble().is_some() { Condition::InTrouble } else { Condition::Usual };
+                let lane = Condition::after(self.trouble());
                 fed.effects.sends.push((id, request, lane));
             }
         }

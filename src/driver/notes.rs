@@ -1,11 +1,8 @@
 //! What statistics, metrics and logs say about a name. A recorder or a subscriber may itself use the lock, so nothing is said under the mutex.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::time::Duration;
 
-use crate::{error::Lost, events::Subject, kind::Kind, lock::Mode, stats::Counters, sync::std};
+use crate::{contained::contained, error::Lost, events::Subject, kind::Kind, lock::Mode, stats::Counters, sync::std};
 
 /// What the gauges have of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,7 +53,7 @@ pub(super) enum Note {
 impl Note {
     /// A panic of a recorder or a subscriber ends here: the tasks of the client keep the locks of others.
     pub(super) fn say(self, kind: &'static Kind, name: &str, all: &Counters) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.say_it(kind, name, all)));
+        contained(|| self.say_it(kind, name, all));
     }
 
     fn say_it(self, kind: &'static Kind, name: &str, all: &Counters) {

@@ -37,7 +37,7 @@ use super::{
     time_limit::TimeLimits,
     url::Address,
 };
-use crate::{error::Source, stats::Counters};
+use crate::{contained::contained, error::Source, stats::Counters};
 
 /// The size of the message buffer of a connection that is not for messages. fred also uses this buffer for its own events while it
 /// connects. With room for only one, its error would be "channel lagged" instead of the reason for which it could not connect.
@@ -190,8 +190,10 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             Duration::ZERO
         };
         sleep(pause.saturating_sub(FIRST_PAUSE)).await;
-        tracing::warn!(target: "leasehold::conn", server = %link.address(), cause = %link.lost_by(),
-            "connection lost; reconnecting");
+        contained(|| {
+            tracing::warn!(target: "leasehold::conn", server = %link.address(), cause = %link.lost_by(),
+                "connection lost; reconnecting");
+        });
         let next = match successor {
             Some(next) => next,
             None => dial.until_open(slot, for_now).await,
@@ -204,7 +206,9 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             before.pop();
         }
         link = next.publish(slot);
-        tracing::warn!(target: "leasehold::conn", server = %link.address(), after = ?lost.elapsed(), "reconnected");
+        contained(|| {
+            tracing::warn!(target: "leasehold::conn", server = %link.address(), after = ?lost.elapsed(), "reconnected");
+        });
         reconnected();
     }
 }

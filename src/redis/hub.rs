@@ -27,6 +27,8 @@ use super::{
 };
 use crate::{
     config::PubSub,
+    contained::contained,
+    error::Source,
     stats::Counters,
     sync::{std, tokio},
 };
@@ -234,8 +236,10 @@ impl Hub {
                 Ok(subscriber) => {
                     let there = subscriber.address().clone();
                     if let Some(since) = failing_since.take() {
-                        tracing::warn!(target: "leasehold::conn", server = %there, after = ?since.elapsed(),
-                            "the connection for messages is open again");
+                        contained(|| {
+                            tracing::warn!(target: "leasehold::conn", server = %there, after = ?since.elapsed(),
+                                "the connection for messages is open again");
+                        });
                     }
                     tokio::select! {
                         again = self.serve(&line, &wanted, subscriber, one_by_one) => one_by_one = again,
@@ -247,12 +251,7 @@ impl Hub {
                     let longest = fault.last_pause(LAST_PAUSE);
                     let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
                     // One warning for each outage: there are about two attempts a second.
-                    if failing_since.is_none() {
-                        tracing::warn!(target: "leasehold::conn", %cause,
-                            "cannot open the connection for messages; the client tries again, and waiters poll until then");
-                    } else {
-                        tracing::debug!(target: "leasehold::conn", %cause, "still cannot open the connection for messages");
-                    }
+                    contained(|| report_failure(failing_since.is_none(), &cause));
                     // A server that replies also replies to waiters that poll.
                     if failing_since.is_none() && !matches!(fault, Fault::NotSent(_) | Fault::Unknown(_)) {
                         self.wake(&line);
@@ -384,8 +383,10 @@ impl Hub {
             return false;
         }
         let [only] = channels else { return true };
-        tracing::warn!(target: "leasehold::conn", channel = %only, ?fault,
-            "the server refuses the subscription; waiters poll instead");
+        contained(|| {
+            tracing::warn!(target: "leasehold::conn", channel = %only, ?fault,
+                "the server refuses the subscription; waiters poll instead");
+        });
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());
             channel.live.store(false, Ordering::Release);
@@ -443,6 +444,15 @@ impl Hub {
 
     fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Channel>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn report_failure(is_first: bool, cause: &Source) {
+    if is_first {
+        tracing::warn!(target: "leasehold::conn", %cause,
+            "cannot open the connection for messages; the client tries again, and waiters poll until then");
+    } else {
+        tracing::debug!(target: "leasehold::conn", %cause, "still cannot open the connection for messages");
     }
 }
 

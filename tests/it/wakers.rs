@@ -2,17 +2,19 @@
 
 use std::{
     future::Future,
+    io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Wake, Waker},
 };
 
 use leasehold::{Client, Guard, Lock, Lost, Owner};
 use tokio::runtime::Handle;
+use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::support::{Server, client, ms, plain, poll_once, until, within};
+use crate::support::{Server, before, behind, client, ms, plain, poll_once, until, within};
 
 /// Uses the lock at each wake-up.
 struct UsesTheLock {
@@ -174,4 +176,38 @@ async fn of_one_that_shuts_down_may_drop_a_guard() {
     within("the end", ms(10_000), client.close()).await.0.expect("closed");
     until("the guard to be dropped", ms(5_000), || waker.is_done.load(Ordering::SeqCst)).await;
     within("the end of the other call", ms(10_000), ending).await.0.expect("closed");
+}
+
+// ---- a subscriber, which is code of the program, too ----
+
+static WRITES: AtomicU64 = AtomicU64::new(0);
+
+/// As `eprintln!` panics when nobody reads it any more.
+struct Broken;
+
+impl io::Write for Broken {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        WRITES.fetch_add(1, Ordering::SeqCst);
+        panic!("nobody reads the log")
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_subscriber_that_panics_ends_no_connection() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.own_thread(false)).await; // on this thread, where the subscriber is
+    let held = client.lock("x").lock().await.expect("free");
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(|| Broken).finish();
+    let broken = subscriber.set_default();
+    proxy.cut_all();
+    until("a warning", ms(5_000), || WRITES.load(Ordering::SeqCst) > 0).await;
+    let (free, _) = within("another connection", ms(5_000), client.lock("y").lock()).await;
+    drop(broken);
+    free.expect("the server is well").unlock().await.expect("ours");
+    held.unlock().await.expect("ours to the end");
 }

@@ -30,6 +30,7 @@ use super::{
     standalone::Fixed,
 };
 use crate::{
+    contained::contained,
     error::Source,
     redis::{
         answer::Answer,
@@ -233,7 +234,7 @@ impl Cluster {
     fn moved(&self, slot: u16, to: &Arc<Member>) {
         let is_known = self.map().owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, to));
         if !is_known {
-            tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved");
+            contained(|| tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved"));
             self.change(|map| {
                 // A reading of the map may have ended this member since it was looked up.
                 let is_member = map.member(&to.address).is_some_and(|member| Arc::ptr_eq(member, to));
@@ -333,7 +334,9 @@ impl Cluster {
         }
         let learned = self.learn_anew().await;
         if let Err(fault) = &learned {
-            tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster returned the slots");
+            contained(
+                || tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster returned the slots"),
+            );
             *self.last() = Some(fault.clone());
             self.failed.notify_waiters();
         }
@@ -408,8 +411,10 @@ impl Cluster {
             Ok(map.replace(layout, |member| unknown.contains(&member.address)))
         });
         for member in gone? {
-            tracing::info!(target: "leasehold::conn", address = %member.address,
-                "this server has no slots anymore; the client disconnects from it");
+            contained(|| {
+                tracing::info!(target: "leasehold::conn", address = %member.address,
+                    "this server has no slots anymore; the client disconnects from it");
+            });
             member.end();
         }
         self.note_shards(None);
@@ -451,8 +456,10 @@ impl Cluster {
 
     fn refuse(&self, address: &Address) -> Fault {
         if self.strangers().insert(address.clone()) {
-            tracing::warn!(target: "leasehold::conn", %address,
-                "the server at this address belongs to another cluster; it is not used");
+            contained(|| {
+                tracing::warn!(target: "leasehold::conn", %address,
+                    "the server at this address belongs to another cluster; it is not used");
+            });
         }
         let reason = "belongs to another cluster: it names none of the nodes that this client knows";
         Fault::NotReady(source(&format!("the server at {address} {reason}")))

@@ -1,0 +1,8 @@
+//! Code of the program that runs inside of the client: subscribers, recorders, wakers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A panic of such code ends here: the tasks of the client go on, for the locks of others. The program's panic hook has reported it.
+pub(crate) fn contained(code: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(code));
+}
