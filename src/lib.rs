@@ -197,6 +197,7 @@ macro_rules! links {
             "[quorum]: crate::guide::quorum\n",
             "[quorum-chaos]: crate::guide::reliability#a-quorum\n",
             "[reliability]: crate::guide::reliability\n",
+            "[sizing]: crate::guide::operations#sizing\n",
             "[runtime-ended]: crate::guide::faq#the-runtime-that-this-client-was-connected-on-has-ended\n",
             "[unclear]: crate::guide::faq#after-an-unclear-end\n\n",
         )
