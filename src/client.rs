@@ -14,6 +14,7 @@ use crate::tls::Tls;
 use crate::{
     clock::Moment,
     config::{Config, Confirmed, Lease, Name, PubSub},
+    contained::conn_event,
     credentials::{Credentials, CredentialsProvider},
     engine::Engine,
     error::{Error, Result},
@@ -630,9 +631,9 @@ const OUTAGE_TIMEOUT: Duration = Duration::from_secs(30);
 fn moved(setting: &'static str, wanted: Duration, default: Duration, bounds: RangeInclusive<Duration>) -> Duration {
     let used = wanted.clamp(*bounds.start(), *bounds.end());
     if used != wanted && wanted == default {
-        tracing::debug!(target: "leasehold::conn", setting, ?wanted, ?used, "default out of range, the nearest allowed value is used");
+        conn_event!(debug, setting, ?wanted, ?used, "default out of range, the nearest allowed value is used");
     } else if used != wanted {
-        tracing::warn!(target: "leasehold::conn", setting, ?wanted, ?used, "setting out of range, the nearest allowed value is used");
+        conn_event!(warn, setting, ?wanted, ?used, "setting out of range, the nearest allowed value is used");
     }
     used
 }

@@ -6,3 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) fn contained(code: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(code));
 }
+
+/// An event about a connection: `conn_event!(warn, server = %address, "connection lost")`. The task that reports it goes on if the program's
+/// subscriber panics.
+macro_rules! conn_event {
+    ($level:ident, $($fields:tt)+) => {
+        $crate::contained::contained(|| tracing::$level!(target: "leasehold::conn", $($fields)+))
+    };
+}
+pub(crate) use conn_event;

@@ -14,6 +14,7 @@ use crate::redis::MemoryServer;
 use crate::{
     ask::{Asked, Pauses},
     config::Config,
+    contained::conn_event,
     driver::Driver,
     error::{Error, Result},
     failed::{self, silent},
@@ -113,7 +114,7 @@ impl Engine {
                 let connecting = format!("{CONNECTING} to {}", url.place());
                 return Err(Error::silent(&connecting, "", since.elapsed(), last));
             }
-            tracing::info!(target: "leasehold::conn", ?last, "cannot connect yet; the client tries again");
+            conn_event!(info, ?last, "cannot connect yet; the client tries again");
             sleep(pauses.next().min(left())).await;
             limit = left().max(ONE_ATTEMPT);
         }

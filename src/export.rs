@@ -92,28 +92,30 @@ impl Exporter {
     }
 
     pub(crate) fn count(&self, lock: Subject<'_>, event: LockEvent) {
-        match self.names {
+        contained(|| match self.names {
             LockNames::Hidden => self.of(lock.kind).counter(event).increment(1),
             LockNames::Shown => count_by_name(lock, event),
-        }
+        });
     }
 
     /// Gauges never have names. A recorder may forget a metric that was not used for a while, and then a gauge would go below zero.
     pub(crate) fn gauge(&self, lock: Subject<'_>, gauge: LockGauge, change: f64) {
-        let handles = self.of(lock.kind);
-        let handle = match gauge {
-            LockGauge::Holds => &handles.holds,
-            LockGauge::Waiting => &handles.waiting,
-        };
-        handle.increment(change);
+        contained(|| {
+            let handles = self.of(lock.kind);
+            let handle = match gauge {
+                LockGauge::Holds => &handles.holds,
+                LockGauge::Waiting => &handles.waiting,
+            };
+            handle.increment(change);
+        });
     }
 
     pub(crate) fn time(&self, lock: Subject<'_>, time: LockTime, length: Duration) {
-        match (&self.names, time) {
+        contained(|| match (&self.names, time) {
             (LockNames::Hidden, LockTime::Wait) => self.of(lock.kind).wait.record(length),
             (LockNames::Hidden, LockTime::Hold) => self.of(lock.kind).hold.record(length),
             (LockNames::Shown, time) => time.register(labels(lock.kind, Some(lock.name))).record(length),
-        }
+        });
     }
 
     /// The handles of a kind are made when the client first uses that kind: most programs use one or two.

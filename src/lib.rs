@@ -179,7 +179,7 @@ pub use tls::Tls;
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;
 
-/// Where the links of the pages lead here. In `docs/` each page ends with its own, which lead to files: the first definition counts.
+/// The targets of the pages' links in rustdoc. Each page in `docs/` ends with targets that are files. These come first, so rustdoc uses these.
 macro_rules! links {
     () => {
         concat!(

@@ -15,7 +15,7 @@ use rustls::{
 };
 
 use crate::{
-    contained::contained,
+    contained::conn_event,
     error::{Error, Result},
 };
 
@@ -148,10 +148,7 @@ impl TlsContext {
             }
             (Err(why), Some(before)) => {
                 let why = why.into_words();
-                contained(|| {
-                    tracing::warn!(target: "leasehold::conn", why,
-                        "the TLS files are not valid; new connections use their last valid contents");
-                });
+                conn_event!(warn, why, "the TLS files are not valid; new connections use their last valid contents");
                 Ok(Arc::clone(before))
             }
             (Err(why), None) => Err(why),

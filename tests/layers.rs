@@ -153,6 +153,18 @@ fn only_the_connection_names_fred() {
     }
 }
 
+/// Each event comes from a task that must go on if the program's subscriber panics.
+#[test]
+fn connections_report_by_one_macro() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (reports, silent): (Vec<_>, Vec<_>) =
+        sources(&root.join("redis")).into_iter().partition(|file| code_of(file).contains("conn_event!("));
+    assert!(!reports.is_empty());
+    for file in reports.iter().chain(&silent) {
+        assert!(!code_of(file).contains("tracing::"), "{} does not use conn_event", file.display());
+    }
+}
+
 /// Leases and periods are counted by the server and by clocks that nobody sets, so wrong wall clocks change nothing.
 #[test]
 fn no_code_reads_the_wall_clock() {

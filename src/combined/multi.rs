@@ -255,12 +255,20 @@ impl MultiGuard {
     ///
     /// Once polled it cannot be undone: dropping the future leaves the rest to the background.
     pub async fn unlock(mut self) -> Result<()> {
+        self.cancel_if_lost();
         let guards = mem::take(&mut self.guards);
         let answers = join_all(guards.into_iter().map(Guard::unlock)).await;
         let errors: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
         let lost = errors.iter().position(Error::is_lost);
         lost.inspect(|_| self.token.cancel());
         errors.into_iter().nth(lost.unwrap_or_default()).map_or(Ok(()), Err)
+    }
+
+    /// The task that watches ends with this guard, perhaps before it has seen the loss.
+    fn cancel_if_lost(&self) {
+        if self.is_lost() {
+            self.token.cancel();
+        }
     }
 
     /// As [`lost`](MultiGuard::lost), without the guard.
@@ -328,9 +336,7 @@ impl MultiGuard {
 
 impl Drop for MultiGuard {
     fn drop(&mut self) {
-        if self.is_lost() {
-            self.token.cancel(); // the task that watches ends with it, perhaps before it has seen this loss
-        }
+        self.cancel_if_lost();
     }
 }
 

@@ -183,8 +183,9 @@ impl QuorumLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind. Await the future or drop it: while you keep it unpolled, other callers of this process
-    /// wait for it. They vote without their turn when the servers have replied to no vote about this lock for
-    /// [`outage_timeout`](crate::Builder::outage_timeout): several callers one after the other, and calls of `try_lock` count as well.
+    /// wait for it. If no majority has replied to any vote about this lock for
+    /// [`outage_timeout`](crate::Builder::outage_timeout), they vote without waiting any longer. The reply of a majority to any caller, also to
+    /// a call of `try_lock`, restarts that time.
     pub async fn lock(&self) -> Result<QuorumGuard> {
         let acquired = self.acquire(WaitLimit::Forever).await?;
         Ok(acquired.expect("a wait without limit ends with the lock or an error"))

@@ -14,8 +14,8 @@ use crate::{
 
 /// Each request under way needs a few KiB; one that waits needs a tenth of that.
 const AT_ONCE: usize = 1024;
-/// The same for names about which the server has refused the last request: thousands that are refused again and again must not delay others.
-/// Names whose last request has no reply stay with the others: after an outage, all leases must be renewed as fast as possible.
+/// The same for names whose last request failed by a reply, for example a refusal: thousands that are refused again and again must not delay
+/// others. A name whose last request had no reply stays with the others: after an outage, all leases must be renewed as fast as possible.
 const IN_TROUBLE_AT_ONCE: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_is_trouble() {
+    fn a_request_without_a_reply_is_no_trouble() {
         let after = |fault| Condition::after(Some(&Cause::Fault(fault)));
         assert_eq!(Condition::after(None), Condition::Usual);
         for silent in [Fault::unknown("no reply"), Fault::not_sent("no connection")] {

@@ -90,8 +90,8 @@ impl PlainSemaphore {
         self.number(&answer).map(Option::unwrap_or_default)
     }
 
-    /// Acquires all permits that are free, and returns their number. **Await it to the end.** If the future is dropped, or ends with an
-    /// error, the permits may be taken and nobody knows their number: only [`add_permits`](PlainSemaphore::add_permits) brings them back.
+    /// Acquires all permits that are free, and returns their number. **Await it to the end.** If you drop the future, or it ends with an
+    /// error, the permits may be gone, and the client cannot tell how many. Restore them with [`add_permits`](PlainSemaphore::add_permits).
     pub async fn drain(&self) -> Result<u64> {
         let answer = self.0.change_by("drain", (&PLAIN, &plain_semaphore::CHANGE), 0, "all").await?;
         Ok(self.number(&answer)?.and_then(|free| u64::try_from(free).ok()).unwrap_or_default())

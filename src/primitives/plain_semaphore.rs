@@ -79,8 +79,8 @@ impl Client {
 /// # Cancel safety
 ///
 /// If you drop the future of a call that acquires permits, it leaves nothing behind: no permits, and no place in the queue. A
-/// [`release`](PlainSemaphore::release) that has begun goes on in the background. Another change was made once or not at all; after
-/// [`drain`](PlainSemaphore::drain) nobody knows how many permits that took. Do not keep a future that acquires permits without polling it: see [`Lock::lock`](crate::Lock::lock).
+/// [`release`](PlainSemaphore::release) that has begun goes on in the background. Another change was made once or not at all; if
+/// that was [`drain`](PlainSemaphore::drain), the permits may be gone, and the client cannot tell how many. Do not keep a future that acquires permits without polling it: see [`Lock::lock`](crate::Lock::lock).
 #[derive(Clone)]
 #[must_use = "this only names a semaphore: call `.acquire(n).await?` or another method on it"]
 pub struct PlainSemaphore(pub(super) Handle);

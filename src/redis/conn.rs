@@ -37,7 +37,7 @@ use super::{
     time_limit::TimeLimits,
     url::Address,
 };
-use crate::{contained::contained, error::Source, stats::Counters};
+use crate::{contained::conn_event, error::Source, stats::Counters};
 
 /// The size of the message buffer of a connection that is not for messages. fred also uses this buffer for its own events while it
 /// connects. With room for only one, its error would be "channel lagged" instead of the reason for which it could not connect.
@@ -190,10 +190,8 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             Duration::ZERO
         };
         sleep(pause.saturating_sub(FIRST_PAUSE)).await;
-        contained(|| {
-            tracing::warn!(target: "leasehold::conn", server = %link.address(), cause = %link.lost_by(),
+        conn_event!(warn, server = %link.address(), cause = %link.lost_by(),
                 "connection lost; reconnecting");
-        });
         let next = match successor {
             Some(next) => next,
             None => dial.until_open(slot, for_now).await,
@@ -206,9 +204,7 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             before.pop();
         }
         link = next.publish(slot);
-        contained(|| {
-            tracing::warn!(target: "leasehold::conn", server = %link.address(), after = ?lost.elapsed(), "reconnected");
-        });
+        conn_event!(warn, server = %link.address(), after = ?lost.elapsed(), "reconnected");
         reconnected();
     }
 }
@@ -248,8 +244,9 @@ struct NewLink {
 }
 
 impl NewLink {
-    /// Callers may use the link. Who learns of another master first notes that, and then closes the links that are published. So this
-    /// publishes first, and then looks: one of the two sees the other. It also looks before, because a caller may use the link at once.
+    /// Callers may use the link. The task that listens to the sentinels first notes a new master, and then closes the links that are
+    /// published. This publishes the link first, and then looks for a new master. So one of the two closes a link to the old one. It also looks
+    /// before, because a caller may use the link at once.
     fn publish(self, slot: &Slot) -> Arc<Link> {
         let link = Arc::new(self.link);
         give_up_after_switch(&link, self.switches.as_ref());

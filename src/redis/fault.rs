@@ -75,8 +75,8 @@ const NOT_READY: [&str; 11] = [
 
 /// The error for a script that reads a key that it does not name, while the slot of that key is being moved.
 const IS_MOVING: &str = "access a non local key in a cluster node";
-/// What a script is told that writes while its cluster is down, if `cluster-allow-reads-when-down` permits what only reads: the server
-/// takes scripts for that.
+/// The server's error for a script that writes while the cluster is down. With `cluster-allow-reads-when-down` the server starts the script,
+/// as if it only read.
 const IS_DOWN: &str = "while the cluster is down";
 /// The longest pause after a refused login. It is longer than other pauses: each attempt costs the server a login, and the reason lasts.
 pub(super) const LAST_PAUSE_OUTSIDE: Duration = Duration::from_secs(5);

@@ -27,8 +27,7 @@ use super::{
 };
 use crate::{
     config::PubSub,
-    contained::contained,
-    error::Source,
+    contained::conn_event,
     stats::Counters,
     sync::{std, tokio},
 };
@@ -236,10 +235,8 @@ impl Hub {
                 Ok(subscriber) => {
                     let there = subscriber.address().clone();
                     if let Some(since) = failing_since.take() {
-                        contained(|| {
-                            tracing::warn!(target: "leasehold::conn", server = %there, after = ?since.elapsed(),
+                        conn_event!(warn, server = %there, after = ?since.elapsed(),
                                 "the connection for messages is open again");
-                        });
                     }
                     tokio::select! {
                         again = self.serve(&line, &wanted, subscriber, one_by_one) => one_by_one = again,
@@ -251,7 +248,12 @@ impl Hub {
                     let longest = fault.last_pause(LAST_PAUSE);
                     let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
                     // One warning for each outage: there are about two attempts a second.
-                    contained(|| report_failure(failing_since.is_none(), &cause));
+                    if failing_since.is_none() {
+                        conn_event!(warn, %cause,
+                            "cannot open the connection for messages; the client tries again, and waiters poll until then");
+                    } else {
+                        conn_event!(debug, %cause, "still cannot open the connection for messages");
+                    }
                     // A server that replies also replies to waiters that poll.
                     if failing_since.is_none() && !matches!(fault, Fault::NotSent(_) | Fault::Unknown(_)) {
                         self.wake(&line);
@@ -383,10 +385,8 @@ impl Hub {
             return false;
         }
         let [only] = channels else { return true };
-        contained(|| {
-            tracing::warn!(target: "leasehold::conn", channel = %only, ?fault,
+        conn_event!(warn, channel = %only, ?fault,
                 "the server refuses the subscription; waiters poll instead");
-        });
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());
             channel.live.store(false, Ordering::Release);
@@ -444,15 +444,6 @@ impl Hub {
 
     fn table(&self) -> MutexGuard<'_, HashMap<Arc<str>, Channel>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn report_failure(is_first: bool, cause: &Source) {
-    if is_first {
-        tracing::warn!(target: "leasehold::conn", %cause,
-            "cannot open the connection for messages; the client tries again, and waiters poll until then");
-    } else {
-        tracing::debug!(target: "leasehold::conn", %cause, "still cannot open the connection for messages");
     }
 }
 

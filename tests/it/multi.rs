@@ -1,9 +1,10 @@
 //! Several locks at once: all or none, in whatever order they are named.
 
-use leasehold::{Client, Error, Lost, MultiLock, Owner};
+use leasehold::{Client, Error, Lost, MultiGuard, MultiLock, Owner};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Server, before, behind, client, ms, plain,
+    Server, before, behind, client, ms, plain, poll_and_drop,
     proxy::{Fault, Schedule, Way, Which},
     until, within,
 };
@@ -125,13 +126,19 @@ async fn dropped_at_any_moment_it_leaves_nothing() {
     .await;
 }
 
-#[tokio::test]
-async fn a_loss_of_one_is_the_loss_of_all() {
-    let server = Server::start();
-    let client = client(&server, |builder| builder.watchdog(ms(600))).await;
+/// A guard of three locks, one of which was just deleted, and its token.
+async fn losing_one(server: &Server) -> (MultiGuard, CancellationToken) {
+    let client = client(server, |builder| builder.watchdog(ms(600))).await;
     let guard = all(&client).lock().await.expect("free");
     let token = guard.lost_token();
     let _: u32 = server.ask(&["DEL", "b"]);
+    (guard, token)
+}
+
+#[tokio::test]
+async fn a_loss_of_one_is_the_loss_of_all() {
+    let server = Server::start();
+    let (guard, token) = losing_one(&server).await;
     assert_eq!(within("the loss", ms(3_000), guard.lost()).await.0, Lost::Removed);
     within("the token", ms(3_000), token.cancelled()).await;
     assert!(guard.is_lost() && guard.remaining().is_zero());
@@ -142,16 +149,23 @@ async fn a_loss_of_one_is_the_loss_of_all() {
     free(&server).await;
 }
 
-/// Who learns of the loss first may drop the guard before the task that watches for the token has run.
+/// A caller may see the loss, and drop the guard, before the task that watches for the token runs.
 #[tokio::test]
 async fn the_token_is_cancelled_although_the_guard_was_dropped_at_the_loss() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.watchdog(ms(600))).await;
-    let guard = all(&client).lock().await.expect("free");
-    let token = guard.lost_token();
-    let _: u32 = server.ask(&["DEL", "b"]);
+    let (guard, token) = losing_one(&server).await;
     let (stopped, _) = within("the loss", ms(3_000), guard.protect(std::future::pending::<()>())).await;
     assert!(stopped.expect_err("lost").is_lost());
+    within("the token", ms(3_000), token.cancelled()).await;
+    free(&server).await;
+}
+
+#[tokio::test]
+async fn the_token_is_cancelled_although_an_unlock_was_dropped_after_the_loss() {
+    let server = Server::start();
+    let (guard, token) = losing_one(&server).await;
+    within("the loss", ms(3_000), guard.lost()).await;
+    poll_and_drop(1, guard.unlock()).await;
     within("the token", ms(3_000), token.cancelled()).await;
     free(&server).await;
 }

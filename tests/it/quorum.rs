@@ -11,6 +11,7 @@ use std::{
 
 use leasehold::{Builder, Client, Error, Lost, Owner, Quorum, QuorumGuard, QuorumLock};
 use tokio::{runtime, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Server, before, behind, chain, client, ms, plain, poll_until,
@@ -143,9 +144,8 @@ async fn a_server_that_lost_it_is_seeded_again_by_the_next_renewal() {
     three.free().await;
 }
 
-#[tokio::test]
-async fn lost_on_a_majority_it_stays_lost() {
-    let three = Three::start();
+/// A guard that two of three servers have just lost, and its token.
+async fn losing_two(three: &Three) -> (QuorumGuard, CancellationToken) {
     let quorum = three.with_lease(900).await;
     let guard = lock(&quorum).lock().await.expect("free");
     until("all to have it", ms(3_000), || guard.nodes() == 3).await;
@@ -153,6 +153,13 @@ async fn lost_on_a_majority_it_stays_lost() {
     for server in &three.servers[..2] {
         let _: u32 = server.ask(&["DEL", "x"]);
     }
+    (guard, token)
+}
+
+#[tokio::test]
+async fn lost_on_a_majority_it_stays_lost() {
+    let three = Three::start();
+    let (guard, token) = losing_two(&three).await;
     assert_eq!(within("the loss", ms(3_000), guard.lost()).await.0, Lost::Removed);
     within("the token", ms(3_000), token.cancelled()).await;
     tokio::time::sleep(ms(600)).await; // two renewals
@@ -161,17 +168,11 @@ async fn lost_on_a_majority_it_stays_lost() {
     three.free().await;
 }
 
-/// Who learns of the loss first may drop the guard before the task that watches for the token has run.
+/// A caller may see the loss, and drop the guard, before the task that watches for the token runs.
 #[tokio::test]
 async fn the_token_is_cancelled_although_the_guard_was_dropped_at_the_loss() {
     let three = Three::start();
-    let quorum = three.with_lease(900).await;
-    let guard = lock(&quorum).lock().await.expect("free");
-    until("all to have it", ms(3_000), || guard.nodes() == 3).await;
-    let token = guard.lost_token();
-    for server in &three.servers[..2] {
-        let _: u32 = server.ask(&["DEL", "x"]);
-    }
+    let (guard, token) = losing_two(&three).await;
     let (stopped, _) = within("the loss", ms(3_000), guard.protect(std::future::pending::<()>())).await;
     assert!(stopped.expect_err("lost").is_lost());
     within("the token", ms(3_000), token.cancelled()).await;

@@ -2,6 +2,7 @@
 
 #![cfg(all(feature = "metrics", feature = "test-util"))]
 
+mod broken;
 mod page;
 mod recorder;
 #[allow(dead_code)]

@@ -1034,7 +1034,7 @@ fn a_grant_in_doubt_does_not_pass_on_in_memory() {
     assert!(matches!(client.request(), Request::HandOver { .. }));
 }
 
-/// The first of two tries was for a call with the longer lease, which has left. The server may have acquired the lock for that time.
+/// The first of two tries was for a call with the longer lease, which has left. The server may have granted the lock for that lease.
 #[test]
 fn a_grant_in_doubt_is_released_for_as_long_as_the_longest_lease_of_its_tries() {
     let mut client = Client::new(Kind::Plain);

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use crate::{
     config::Confirmed,
-    contained::contained,
+    contained::conn_event,
     error::Source,
     redis::{
         answer::Answer,
@@ -373,10 +373,7 @@ impl Link {
         self.counters.round_trip.note(self.liveness.clock() - sent);
         let mut answers = answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
-            contained(|| {
-                tracing::error!(target: "leasehold::conn",
-                    "a reply belongs to another request; the client replaces the connection");
-            });
+            conn_event!(error, "a reply belongs to another request; the client replaces the connection");
             self.give_up("a reply belonged to another request");
             Fault::unknown("the reply belongs to another request").at(&self.address)
         })?;
@@ -433,10 +430,7 @@ impl Link {
             Ok(_) => {}
             Err(fault @ Fault::Unknown(_)) => return Err(fault),
             Err(fault) => {
-                contained(|| {
-                    tracing::debug!(target: "leasehold::conn", ?fault,
-                        "the server refused the client name; this connection has none");
-                });
+                conn_event!(debug, ?fault, "the server refused the client name; this connection has none");
             }
         }
         Ok(())
@@ -584,10 +578,11 @@ impl Link {
         match self.custom::<Value>("CLIENT", &["KILL", "ID", id, "ADDR", addr]).await {
             Err(Fault::Unknown(_)) => false,
             Err(fault) => {
-                contained(|| {
-                    tracing::debug!(target: "leasehold::conn", ?fault,
-                        "the server refused to close the previous connection; its last requests may still run");
-                });
+                conn_event!(
+                    debug,
+                    ?fault,
+                    "the server refused to close the previous connection; its last requests may still run"
+                );
                 true
             }
             Ok(_) => true,

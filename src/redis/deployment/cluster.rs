@@ -30,7 +30,7 @@ use super::{
     standalone::Fixed,
 };
 use crate::{
-    contained::contained,
+    contained::conn_event,
     error::Source,
     redis::{
         answer::Answer,
@@ -234,7 +234,7 @@ impl Cluster {
     fn moved(&self, slot: u16, to: &Arc<Member>) {
         let is_known = self.map().owner(slot).is_some_and(|owner| Arc::ptr_eq(owner, to));
         if !is_known {
-            contained(|| tracing::debug!(target: "leasehold::conn", slot, to = %to.address, "a slot has moved"));
+            conn_event!(debug, slot, to = %to.address, "a slot has moved");
             self.change(|map| {
                 // A reading of the map may have ended this member since it was looked up.
                 let is_member = map.member(&to.address).is_some_and(|member| Arc::ptr_eq(member, to));
@@ -334,9 +334,7 @@ impl Cluster {
         }
         let learned = self.learn_anew().await;
         if let Err(fault) = &learned {
-            contained(
-                || tracing::debug!(target: "leasehold::conn", ?fault, "no server of the cluster returned the slots"),
-            );
+            conn_event!(debug, ?fault, "no server of the cluster returned the slots");
             *self.last() = Some(fault.clone());
             self.failed.notify_waiters();
         }
@@ -411,10 +409,8 @@ impl Cluster {
             Ok(map.replace(layout, |member| unknown.contains(&member.address)))
         });
         for member in gone? {
-            contained(|| {
-                tracing::info!(target: "leasehold::conn", address = %member.address,
+            conn_event!(info, address = %member.address,
                     "this server has no slots anymore; the client disconnects from it");
-            });
             member.end();
         }
         self.note_shards(None);
@@ -456,10 +452,8 @@ impl Cluster {
 
     fn refuse(&self, address: &Address) -> Fault {
         if self.strangers().insert(address.clone()) {
-            contained(|| {
-                tracing::warn!(target: "leasehold::conn", %address,
+            conn_event!(warn, %address,
                     "the server at this address belongs to another cluster; it is not used");
-            });
         }
         let reason = "belongs to another cluster: it names none of the nodes that this client knows";
         Fault::NotReady(source(&format!("the server at {address} {reason}")))
