@@ -6,6 +6,7 @@
 mod alone;
 mod contended;
 mod family;
+mod far;
 mod multi;
 mod processes;
 #[cfg(feature = "metrics")]
@@ -39,6 +40,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("multi", |server, report| Box::pin(multi::several(server, report))),
     ("readers", |server, report| Box::pin(family::readers(server, report))),
     ("fair", |server, report| Box::pin(family::fair(server, report))),
+    ("far", |server, report| Box::pin(far::far(server, report))),
     ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),
     ("deadlines", |server, report| Box::pin(trouble::deadlines(server, report))),
     // The last: from then on, each client has a recorder.

@@ -47,10 +47,14 @@ impl Report {
 
 /// The median round trip of a script that does nothing, through the same client, in microseconds.
 pub(crate) async fn raw_round_trip(client: &Client) -> Outcome<f64> {
+    median_round_trip(client, 2_000).await
+}
+
+pub(crate) async fn median_round_trip(client: &Client, count: usize) -> Outcome<f64> {
     let nothing = client.raw_script("return 1").await?;
     tokio::spawn(async move {
         let mut times = Histogram::new(3)?;
-        for _ in 0..2_000 {
+        for _ in 0..count {
             let started = Instant::now();
             nothing.call(vec!["raw".to_owned()], Vec::new()).await?;
             times.record(nanos(started))?;

@@ -147,6 +147,12 @@ impl Conn {
         self.link.borrow().as_ref().ok().filter(|link| !link.down.is_cancelled()).cloned()
     }
 
+    /// The shortest round trip of the present link so far. Zero if there is no link, or no reply yet.
+    pub(super) fn shortest_round_trip(&self) -> Duration {
+        let link = self.link.borrow();
+        link.as_ref().ok().and_then(|link| link.shortest_round_trip()).unwrap_or_default()
+    }
+
     /// True if a caller waits for a link that cannot be opened, or if the present link has given no reply for this long.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         match &*self.link.borrow() {

@@ -39,11 +39,14 @@ use super::{
 const ALONE: usize = 16;
 /// The gathered requests are worth a call if their number, times this, reaches the number of requests under way.
 const PART_OF_UNDER_WAY: usize = 2;
-/// The number of gathered calls that can be under way: enough that the rule above is the limit, not this. All these values were measured
+/// The number of parts under way that keeps a near server busy. Further parts wait, and make larger calls. All these values were measured
 /// with 1 to 2,048 tasks, see docs/benchmarks.md.
-const SENDERS: usize = 8;
-/// The number of parts under way that keeps the server busy. Further parts wait, and make larger calls.
 const ENOUGH: usize = 3 * PARTS;
+/// A server is near if a round trip takes no longer than this. The farther it is, the more parts are under way to keep it busy, and the less
+/// is gained by larger calls.
+const NEAR: Duration = Duration::from_millis(1);
+/// The number of gathered calls that can be under way: for a near server enough that the rules above are the limit, not this.
+const SENDERS: usize = 64;
 /// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
 
@@ -234,7 +237,8 @@ impl Dispatcher {
     async fn send_gathered(self: Arc<Dispatcher>) {
         loop {
             match self.take() {
-                Some((_under_way, script, batch)) => self.send_all(script, batch).await,
+                // Idle senders are small: only a call needs a large future.
+                Some((_under_way, script, batch)) => Box::pin(self.send_all(script, batch)).await,
                 None => self.work.notified().await,
             }
         }
@@ -243,16 +247,23 @@ impl Dispatcher {
     /// The requests of the next call, all of one script. The scripts take turns.
     fn take(&self) -> Option<(UnderWay<'_>, &'static Script, Vec<PendingRequest>)> {
         let mut backlog = self.backlog();
-        let (script, batch) = backlog.take()?;
+        let distance = self.distance(&backlog);
+        let (script, batch) = backlog.take(distance)?;
         self.look_at(&backlog); // for another sender
         Some((UnderWay { dispatcher: self, alone: 0, together: batch.len() }, script, batch))
     }
 
     /// Wakes a sender if there are requests to send.
     fn look_at(&self, backlog: &Backlog) {
-        if backlog.is_due() {
-            self.work.notify_one();
+        if backlog.is_due(self.distance(backlog)) {
+            self.work.notify_last(); // the sender that was busy last
         }
+    }
+
+    /// How far the server is: at least 1, which is near. Only gathered requests need it.
+    fn distance(&self, backlog: &Backlog) -> usize {
+        let shortest = if backlog.held == 0 { Duration::ZERO } else { self.conn.shortest_round_trip() };
+        usize::try_from(shortest.as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX).clamp(1, SENDERS)
     }
 
     /// Sends one call, or one for each slot. All are written at once.
@@ -352,8 +363,9 @@ impl Backlog {
     }
 
     /// True if the gathered requests are worth a call. If no sender is certain to check again, any number is.
-    fn is_due(&self) -> bool {
-        let is_worth_it = self.held * PART_OF_UNDER_WAY >= self.alone + self.together && self.together < ENOUGH;
+    fn is_due(&self, distance: usize) -> bool {
+        let is_worth_it =
+            self.held * PART_OF_UNDER_WAY * distance >= self.alone + self.together && self.together < ENOUGH * distance;
         self.held > 0 && (self.together == 0 || is_worth_it)
     }
 
@@ -366,8 +378,8 @@ impl Backlog {
         &mut self.by_script[at].waiting
     }
 
-    fn take(&mut self) -> Option<(&'static Script, Vec<PendingRequest>)> {
-        if !self.is_due() {
+    fn take(&mut self, distance: usize) -> Option<(&'static Script, Vec<PendingRequest>)> {
+        if !self.is_due(distance) {
             return None;
         }
         let next = self.by_script.iter().position(|pending| !pending.waiting.is_empty())?;
@@ -440,5 +452,22 @@ async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeS
     let count = confirmed_within(link, wanted, waited, settings).await;
     for one in group {
         let _ = one.answer.send(count.clone()); // a caller that has left releases the lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_farther_the_server_the_more_is_under_way() {
+        let busy = |held, together| Backlog { held, together, ..Backlog::default() };
+        assert!(busy(1, 0).is_due(1), "nothing else is under way");
+        assert!(busy(PARTS, PARTS).is_due(1));
+        assert!(!busy(1, PARTS).is_due(1), "it waits for others");
+        assert!(busy(1, PARTS).is_due(SENDERS), "waiting would cost more");
+        assert!(!busy(ENOUGH, ENOUGH).is_due(1), "a near server is busy");
+        assert!(busy(ENOUGH, ENOUGH).is_due(2));
+        assert!(!busy(2 * ENOUGH, 2 * ENOUGH).is_due(2));
     }
 }

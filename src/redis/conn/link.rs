@@ -73,6 +73,8 @@ pub(crate) struct Link {
     nonce: AtomicU64,
     /// The id and the address of this connection on the server, if the server says so.
     pub(super) peer: OnceLock<Peer>,
+    /// The shortest time from a request to its reply so far, in microseconds: the time of the network, without that of a busy server.
+    shortest: AtomicU64,
     counters: Arc<Counters>,
 }
 
@@ -230,6 +232,7 @@ impl Link {
             pulse: Arc::default(),
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: OnceLock::new(),
+            shortest: AtomicU64::new(u64::MAX),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -370,7 +373,7 @@ impl Link {
             (Err(fault), [only]) => return Err(Box::pin(self.explained(fault, script, only)).await),
             (reply, _) => reply?,
         };
-        self.counters.round_trip.note(self.liveness.clock() - sent);
+        self.note_round_trip(self.liveness.clock() - sent);
         let mut answers = answers(reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
             conn_event!(error, "a reply belongs to another request; the client replaces the connection");
@@ -386,6 +389,19 @@ impl Link {
             }
         }
         Ok(answers)
+    }
+
+    fn note_round_trip(&self, micros: u64) {
+        self.counters.round_trip.note(micros);
+        if micros < self.shortest.load(Ordering::Relaxed) {
+            self.shortest.fetch_min(micros, Ordering::Relaxed);
+        }
+    }
+
+    /// The shortest round trip so far. `None` before the first reply to a script.
+    pub(crate) fn shortest_round_trip(&self) -> Option<Duration> {
+        let micros = self.shortest.load(Ordering::Relaxed);
+        (micros < u64::MAX).then(|| Duration::from_micros(micros))
     }
 
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends
