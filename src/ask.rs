@@ -35,12 +35,25 @@ pub(crate) struct Asked<'a> {
     pub(crate) until: Moment,
 }
 
+/// Whether an earlier attempt of a request had no reply, so that it may have been executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    None,
+    OfEarlier,
+}
+
 impl Asked<'_> {
     /// The reply. A large future: callers whose futures users keep box it together with their own work.
-    pub(crate) async fn ask(self, redis: &Redis, mut give_up: Instant) -> Result<Answer> {
+    pub(crate) async fn ask(self, redis: &Redis, give_up: Instant) -> Result<Answer> {
+        self.ask_with_doubt(redis, give_up).await.map(|(answer, _)| answer)
+    }
+
+    /// The reply, and whether an earlier attempt may have been executed, too.
+    pub(crate) async fn ask_with_doubt(self, redis: &Redis, mut give_up: Instant) -> Result<(Answer, Doubt)> {
         TaskRuntime::around(self.what)?;
         let (script, part) = &self.request;
         let (since, mut pauses, mut was_polled, mut last) = (Instant::now(), Pauses::default(), true, None);
+        let mut doubt = Doubt::None;
         loop {
             if self.until.left().is_zero() {
                 return Err(silent(self.what, self.name, since.elapsed(), redis.trouble(part.key(), last)));
@@ -49,14 +62,19 @@ impl Asked<'_> {
             let Ok(tried) = timeout_at(give_up, redis.request(script, part.clone())).await else {
                 if was_polled && give_up.elapsed() > UNPOLLED {
                     was_polled = false; // not a failure of the server
+                    doubt = Doubt::OfEarlier;
                     give_up = Instant::now() + redis.command_timeout().min(ONCE_MORE);
                     continue;
                 }
                 return Err(silent(self.what, self.name, since.elapsed(), redis.trouble(part.key(), last)));
             };
             let pause = match tried {
-                Ok(answer) => return Ok(answer),
-                Err(Fault::Unknown(source) | Fault::NotSent(source)) => {
+                Ok(answer) => return Ok((answer, doubt)),
+                Err(Fault::Unknown(source)) => {
+                    (last, doubt) = (Some(source), Doubt::OfEarlier);
+                    FIRST_PAUSE
+                }
+                Err(Fault::NotSent(source)) => {
                     last = Some(source);
                     FIRST_PAUSE
                 }

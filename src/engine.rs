@@ -12,7 +12,7 @@ use uuid::Uuid;
 #[cfg(feature = "test-util")]
 use crate::redis::MemoryServer;
 use crate::{
-    ask::{Asked, Pauses},
+    ask::{Asked, Doubt, Pauses},
     config::Config,
     contained::conn_event,
     driver::Driver,
@@ -199,7 +199,13 @@ impl Engine {
         self.tell_at_last(asked, give_up).await
     }
 
-    /// The same, also while the client closes.
+    /// The same, and whether an earlier attempt may have been executed.
+    pub(crate) async fn tell_with_doubt(&self, asked: Asked<'_>, give_up: Instant) -> Result<(Answer, Doubt)> {
+        self.driver.refuse_if_closed(asked.what, asked.name)?;
+        Box::pin(asked.ask_with_doubt(&self.redis, give_up)).await
+    }
+
+    /// The same as [`tell`](Engine::tell), also while the client closes.
     pub(crate) async fn tell_at_last(&self, asked: Asked<'_>, give_up: Instant) -> Result<Answer> {
         Box::pin(asked.ask(&self.redis, give_up)).await
     }

@@ -261,6 +261,12 @@ impl Error {
         Error::Unavailable { name: if_any(name), tried, source: None }
     }
 
+    /// The lock is lost, but an earlier attempt of the same request had no reply.
+    pub(crate) fn may_have_run(what: &str, name: &str) -> Error {
+        let tried = format!("{} had no reply, so it may be done; the lock is lost since", about(what, name));
+        Error::Unavailable { name: if_any(name), tried, source: None }
+    }
+
     /// The tasks that talk to the server have ended.
     pub(crate) fn abandoned(what: &str, name: &str) -> Error {
         let tried = format!(

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
-    ask::Asked,
+    ask::{Asked, Doubt},
     clock::Moment,
     config::Lease,
     driver::HeldLock,
@@ -273,12 +273,15 @@ impl Guard {
             return Err(self.held.lost_by(reason));
         }
         let asked = Asked { what, name: self.name(), request, until: Moment::FAR };
-        let answer = self.engine.tell(asked, self.engine.outage_ends()).await?;
-        match answer.code {
-            Code::Kept => Ok(()),
-            Code::Gone => {
-                self.held.confirm(None).await?; // notifies the holder
-                Err(self.held.lost_by(Lost::Removed))
+        let (answer, doubt) = self.engine.tell_with_doubt(asked, self.engine.outage_ends()).await?;
+        match (answer.code, doubt) {
+            (Code::Kept, _) => Ok(()),
+            (Code::Gone, doubt) => {
+                let confirmed = self.held.confirm(None).await; // notifies the holder
+                match doubt {
+                    Doubt::OfEarlier => Err(Error::may_have_run(what, self.name())),
+                    Doubt::None => confirmed.and_then(|()| Err(self.held.lost_by(Lost::Removed))),
+                }
             }
             _ => Err(unexpected(&answer)),
         }

@@ -44,7 +44,7 @@ pub(crate) async fn far(server: &Server, report: &mut Report) -> Outcome<()> {
         );
         client.close().await?;
     }
-    for (locks, watchdog, outage) in [(20_000, 6, 0), (20_000, 6, 1_000), (6_000, 3, 500)] {
+    for (locks, watchdog, outage) in [(20_000, 6, 0), (20_000, 6, 1_000), (20_000, 6, 2_500), (6_000, 3, 500)] {
         let (watchdog, outage) = (Duration::from_secs(watchdog), Duration::from_millis(outage));
         let client = at(far).watchdog(watchdog).connect().await?;
         let guards = hold(&client, locks).await?;

@@ -18,6 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    contained::contained,
     error::{Error, Lost, Result},
     owner::Owner,
 };
@@ -60,10 +61,11 @@ fn refused<T>(reason: &str) -> Result<T> {
     Err(Error::config("runtime", reason))
 }
 
-/// Waits for a release, but for no longer than `limit`. Where this thread cannot wait, the release goes on in the background.
+/// Waits for a release, but for no longer than `limit`. Where this thread cannot wait, the release goes on in the background. Also if tokio
+/// panics because this thread ends, which [`Place`] does not always see: a panic in the destructor of a thread-local value ends the process.
 pub(super) fn released(limit: Duration, release: impl Future<Output = Result<()>> + Send) {
     // A failed release is logged, and goes on in the background too.
-    let wait = || _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) });
+    let wait = || contained(|| _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) }));
     match Place::to_wait() {
         Ok(Place::Ending) => on_another_thread(wait),
         Ok(Place::Plain | Place::Worker) | Err(_) => wait(),

@@ -108,6 +108,12 @@ impl Leader {
                     tracing::warn!(target: "leasehold::lock", name = self.lock.name(), %error, "the campaign goes on");
                     tokio::time::sleep(PAUSE).await;
                 }
+                // A result from before the end: the client has closed since.
+                Err(Error::Unavailable { .. } | Error::Replicas { .. } | Error::Lost { .. })
+                    if !self.client.engine().driver.is_abandoned() =>
+                {
+                    return Err(Error::Closed);
+                }
                 elected => return elected,
             }
         }

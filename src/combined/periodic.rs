@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{error::Result, primitives::Lock};
+use crate::{ask::Pauses, error::Result, primitives::Lock, sync::tokio};
 
 /// What [`Lock::run_once_per`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,14 +64,17 @@ impl Lock {
     ) -> Result<Once<T>> {
         // A caller that re-enters would run the work beside itself.
         let lock = self.clone().non_reentrant().min_hold(period);
+        let mut pauses = Pauses::default();
         loop {
             if let Some(guard) = lock.try_lock().await? {
                 return guard.protect(work()).await.map(Once::Ran);
             }
-            // Free again between the two requests: this caller is the next.
             if let Some(holder) = lock.inspect().await? {
                 return Ok(Once::AlreadyRan { next_in: holder.remaining.map_or(period, |left| left.min(period)) });
             }
+            // Free again between the two requests. Or this client believes that it holds the lock, and has lost it.
+            lock.said_to_be_free()?;
+            tokio::time::sleep(pauses.next()).await;
         }
     }
 }

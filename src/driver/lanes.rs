@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::calls::Cause;
 use crate::{
-    redis::Fault,
+    redis::{Fault, MOST_UNDER_WAY},
     sync::{dashmap, std, tokio},
 };
 
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 1024;
 /// others. A name whose last request had no reply stays with the others: after an outage, all leases must be renewed as fast as possible.
 const IN_TROUBLE_AT_ONCE: usize = 128;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
     Usual,
     InTrouble,
@@ -34,16 +34,45 @@ impl Condition {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Lane {
+    Usual,
+    InTrouble,
+    /// They are always gathered, so each needs little, and the connection limits those under way by its round trip. This must not be the limit:
+    /// leases end if many renewals wait.
+    Renewals,
+}
+
+impl Lane {
+    fn room(self) -> usize {
+        match self {
+            Lane::Usual => AT_ONCE,
+            Lane::InTrouble => IN_TROUBLE_AT_ONCE,
+            Lane::Renewals => MOST_UNDER_WAY,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Lanes(DashMap<(usize, Condition), Arc<Semaphore>>);
+pub(super) struct Lanes(DashMap<(usize, Lane), Arc<Semaphore>>);
 
 impl Lanes {
-    pub(super) fn of(&self, connection: usize, lane: Condition) -> Arc<Semaphore> {
-        let room = match lane {
-            Condition::Usual => AT_ONCE,
-            Condition::InTrouble => IN_TROUBLE_AT_ONCE,
-        };
-        Arc::clone(&self.0.entry((connection, lane)).or_insert_with(|| Arc::new(Semaphore::new(room))))
+    pub(super) fn of(&self, connection: usize, condition: Condition) -> Arc<Semaphore> {
+        match condition {
+            Condition::Usual => self.lane(connection, Lane::Usual),
+            Condition::InTrouble => self.lane(connection, Lane::InTrouble),
+        }
+    }
+
+    pub(super) fn of_renewals(&self, connection: usize, condition: Condition) -> Arc<Semaphore> {
+        match condition {
+            Condition::Usual => self.lane(connection, Lane::Renewals),
+            Condition::InTrouble => self.lane(connection, Lane::InTrouble),
+        }
+    }
+
+    fn lane(&self, connection: usize, lane: Lane) -> Arc<Semaphore> {
+        Arc::clone(&self.0.entry((connection, lane)).or_insert_with(|| Arc::new(Semaphore::new(lane.room()))))
     }
 }
 

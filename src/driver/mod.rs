@@ -129,6 +129,13 @@ impl Driver {
         }
     }
 
+    /// The server has said that the lock is free. If this client holds it, another request must confirm that.
+    pub(crate) fn free_on_server(&self, name: &Name, kind: &'static Kind) {
+        if let Some(lock) = self.known(name, kind) {
+            lock.tell(Event::Reconnected); // not `Forced`: what rests may have begun after that reply
+        }
+    }
+
     /// Each held lock: its name, its id, since when it is held, its hold count, and the time until which it is certain.
     pub(crate) fn held(&self) -> Vec<(Name, Box<str>, Moment, u32, Moment)> {
         let of = |lock: Arc<NamedLock>| {

@@ -1,7 +1,7 @@
 //! Sends the renewals that are due at one moment. Thousands of held locks need a few tasks for that, not thousands: a task for each renewal
 //! costs as much as the renewal.
 
-use std::{pin::pin, sync::Arc};
+use std::{iter, pin::pin, sync::Arc};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
@@ -36,14 +36,19 @@ impl DueRenewals {
     }
 
     pub(super) fn send(self, driver: &Arc<Driver>) {
-        for ((connection, condition), mut renewals) in self.0 {
-            while !renewals.is_empty() {
-                let batch = renewals.split_off(renewals.len().saturating_sub(TOGETHER));
-                let (driver, lane) = (Arc::clone(driver), driver.lanes.of(connection, condition));
+        for ((connection, condition), renewals) in self.0 {
+            for batch in batches(renewals) {
+                let (driver, lane) = (Arc::clone(driver), driver.lanes.of_renewals(connection, condition));
                 driver.clone().spawn(async move { send(&driver, lane, batch).await });
             }
         }
     }
+}
+
+/// In their order, because those that are due first go first.
+fn batches<T>(renewals: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+    let mut left = renewals.into_iter();
+    iter::from_fn(move || Some(left.by_ref().take(TOGETHER).collect::<Vec<_>>()).filter(|batch| !batch.is_empty()))
 }
 
 async fn send(driver: &Driver, lane: Arc<Semaphore>, batch: Vec<SentRequest>) {
@@ -65,5 +70,18 @@ async fn send(driver: &Driver, lane: Arc<Semaphore>, batch: Vec<SentRequest>) {
             sent.end(Some(reply));
         }
     }
+    drop(replies); // those that wait in the connection's backlog are not sent anymore
     left.into_iter().flatten().for_each(|sent| sent.end(None));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_first_is_sent_first() {
+        let sent: Vec<Vec<usize>> = batches((0..TOGETHER * 2 + 1).collect()).collect();
+        assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [TOGETHER, TOGETHER, 1]);
+        assert!(sent.concat().is_sorted());
+    }
 }

@@ -315,6 +315,12 @@ impl Handle {
         Ok(Some(holder))
     }
 
+    /// The server has said that the lock is free.
+    pub(super) fn said_to_be_free(&self, kind: &'static Kind) -> Result<()> {
+        self.engine.driver.free_on_server(&valid(&self.name)?, kind);
+        Ok(())
+    }
+
     /// The server has named this holder.
     pub(super) fn named(&self, kind: &'static Kind, holder: &str) -> Result<()> {
         self.engine.driver.named_by_server(&valid(&self.name)?, kind, holder);

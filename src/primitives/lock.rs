@@ -134,6 +134,11 @@ impl Lock {
         self.0.renewal()
     }
 
+    /// The server has said that the lock is free.
+    pub(crate) fn said_to_be_free(&self) -> Result<()> {
+        self.0.said_to_be_free(&LOCK)
+    }
+
     pub(crate) fn has_min_hold(&self) -> bool {
         self.0.has_min_hold()
     }

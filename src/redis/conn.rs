@@ -70,6 +70,7 @@ pub(super) struct Conn {
     limits: TimeLimits,
     /// The address, for messages.
     place: String,
+    closed: CancellationToken,
 }
 
 /// Called whenever a lost connection has been replaced: the server may have lost its data.
@@ -98,6 +99,7 @@ impl Conn {
         if first.is_some() {
             was_wanted.cancel();
         }
+        let until = closed.clone();
         tokio::spawn(async move {
             let kept = async {
                 let first = match first {
@@ -106,12 +108,12 @@ impl Conn {
                 };
                 supervise(dial, first, &slot, reconnected).await;
             };
-            closed.run_until_cancelled(kept).await;
+            until.run_until_cancelled(kept).await;
             if let Ok(link) = slot.send_replace(Err(Fault::Closed)) {
                 link.give_up("the client is closed");
             }
         });
-        Conn { link, wanted, was_wanted, command_timeout, limits: TimeLimits::here(), place }
+        Conn { link, wanted, was_wanted, command_timeout, limits: TimeLimits::here(), place, closed }
     }
 
     /// The present link. Waits if there is none, unless the server refuses this user.
@@ -132,7 +134,9 @@ impl Conn {
         let found = async { slot.wait_for(usable).await.map(|now| now.clone()) };
         match self.limits.within(self.command_timeout, found).await {
             Some(Ok(found)) => found,
-            Some(Err(_gone)) => Err(Fault::Abandoned), // the task that replaces links has ended, but the client was not closed
+            // The task that replaces links was dropped with its runtime.
+            Some(Err(_gone)) if self.closed.is_cancelled() => Err(Fault::Closed),
+            Some(Err(_gone)) => Err(Fault::Abandoned),
             None => Err(self.none_yet()),
         }
     }

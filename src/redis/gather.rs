@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     future::{Future, poll_fn},
+    mem,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
@@ -21,6 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    contained::contained,
     error::Source,
     sync::{std, tokio},
 };
@@ -45,8 +47,13 @@ const ENOUGH: usize = 3 * PARTS;
 /// A server is near if a round trip takes no longer than this. The farther it is, the more parts are under way to keep it busy, and the less
 /// is gained by larger calls.
 const NEAR: Duration = Duration::from_millis(1);
-/// The number of gathered calls that can be under way: for a near server enough that the rules above are the limit, not this.
-const SENDERS: usize = 64;
+/// The number of gathered calls that can be under way: for a near server enough that the rules above are the limit, not this. Idle senders
+/// would only slow down the exploration.
+const SENDERS: usize = if cfg!(leasehold_explore) { 4 } else { 64 };
+/// In a cluster each slot needs a call, so a part can need the 5 KiB of a call. The limit grows no farther than this there.
+const FARTHEST_OF_ONE_SLOT: usize = 3;
+/// The number of gathered parts that can be under way on a connection to one server that is far away.
+pub(crate) const MOST_UNDER_WAY: usize = SENDERS * PARTS;
 /// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
 
@@ -59,6 +66,8 @@ pub(super) struct Dispatcher {
     /// Notified when requests wait.
     work: Notify,
     confirmations: mpsc::UnboundedSender<Confirmation>,
+    /// Cancelled when the client, or this member of the cluster, has ended.
+    closed: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +78,8 @@ struct Backlog {
     together: usize,
     /// Gathered requests.
     held: usize,
+    /// A sender was told that requests are due, and has not looked yet.
+    is_told: bool,
     /// The number of gathered requests after the last removal of those without a caller.
     swept: usize,
     /// The reason for which no more requests are sent.
@@ -86,15 +97,45 @@ struct PendingBatch {
 #[derive(Debug)]
 struct PendingRequest {
     part: Part,
-    answer: oneshot::Sender<Result<Answer, Fault>>,
+    answer: ReplyTo<Answer>,
 }
 
-/// Closes a dispatcher when its runtime ends, unless it was closed before.
+/// A caller that waits for a reply. Its waker is the program's code: what it does must not end the task that has the reply.
+#[derive(Debug)]
+struct ReplyTo<T>(Option<oneshot::Sender<Result<T, Fault>>>);
+
+impl<T> ReplyTo<T> {
+    fn new() -> (ReplyTo<T>, oneshot::Receiver<Result<T, Fault>>) {
+        let (sender, receiver) = oneshot::channel();
+        (ReplyTo(Some(sender)), receiver)
+    }
+
+    fn has_left(&self) -> bool {
+        self.0.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// A caller that has left releases the lock.
+    fn send(mut self, answer: Result<T, Fault>) {
+        let sender = self.0.take();
+        contained(|| _ = sender.map(|sender| sender.send(answer)));
+    }
+}
+
+impl<T> Drop for ReplyTo<T> {
+    fn drop(&mut self) {
+        if let Some(sender) = self.0.take() {
+            contained(|| drop(sender));
+        }
+    }
+}
+
+/// Closes a dispatcher when the client ends. If this is dropped before, its runtime has ended: even then the client may have been closed,
+/// and this task was not polled anymore.
 struct CloseOnDrop(Arc<Dispatcher>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.close(Fault::Abandoned);
+        self.0.close(if self.0.closed.is_cancelled() { Fault::Closed } else { Fault::Abandoned });
     }
 }
 
@@ -109,7 +150,7 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let mut backlog = self.dispatcher.backlog();
         (backlog.alone, backlog.together) = (backlog.alone - self.alone, backlog.together - self.together);
-        self.dispatcher.look_at(&backlog);
+        self.dispatcher.look_at(&mut backlog);
     }
 }
 
@@ -118,16 +159,13 @@ impl Dispatcher {
         let company = settings.company;
         let (confirmations, asked) = mpsc::unbounded_channel();
         let (backlog, work) = (Mutex::default(), Notify::new());
-        let dispatcher = Arc::new(Dispatcher { conn, company, backlog, work, confirmations });
+        let dispatcher = Arc::new(Dispatcher { conn, company, backlog, work, confirmations, closed: closed.clone() });
         for _ in 0..SENDERS {
             tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&dispatcher).send_gathered()));
         }
         tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, settings)));
-        let (last, closed) = (CloseOnDrop(Arc::clone(&dispatcher)), closed.clone());
-        tokio::spawn(async move {
-            closed.cancelled().await;
-            last.0.close(Fault::Closed);
-        });
+        let last = CloseOnDrop(Arc::clone(&dispatcher));
+        tokio::spawn(async move { last.0.closed.cancelled().await });
         dispatcher
     }
 
@@ -160,7 +198,7 @@ impl Dispatcher {
 
     /// The number of replicas that have all earlier writes of that link.
     async fn confirmed(&self, link: Arc<Link>, wanted: u8, begun: Instant) -> Result<u8, Fault> {
-        let (answer, receiver) = oneshot::channel();
+        let (answer, receiver) = ReplyTo::new();
         let _ = self.confirmations.send(Confirmation { link, wanted, begun, answer });
         self.answered(receiver).await
     }
@@ -217,7 +255,7 @@ impl Dispatcher {
         script: &'static Script,
         part: &Part,
     ) -> oneshot::Receiver<Result<Answer, Fault>> {
-        let (answer, receiver) = oneshot::channel();
+        let (answer, receiver) = ReplyTo::new();
         if backlog.closed.is_some() {
             return receiver; // its sender is gone
         }
@@ -247,15 +285,17 @@ impl Dispatcher {
     /// The requests of the next call, all of one script. The scripts take turns.
     fn take(&self) -> Option<(UnderWay<'_>, &'static Script, Vec<PendingRequest>)> {
         let mut backlog = self.backlog();
+        backlog.is_told = false;
         let distance = self.distance(&backlog);
         let (script, batch) = backlog.take(distance)?;
-        self.look_at(&backlog); // for another sender
+        self.look_at(&mut backlog); // for another sender
         Some((UnderWay { dispatcher: self, alone: 0, together: batch.len() }, script, batch))
     }
 
     /// Wakes a sender if there are requests to send.
-    fn look_at(&self, backlog: &Backlog) {
-        if backlog.is_due(self.distance(backlog)) {
+    fn look_at(&self, backlog: &mut Backlog) {
+        if !backlog.is_told && backlog.is_due(self.distance(backlog)) {
+            backlog.is_told = true;
             self.work.notify_last(); // the sender that was busy last
         }
     }
@@ -263,7 +303,11 @@ impl Dispatcher {
     /// How far the server is: at least 1, which is near. Only gathered requests need it.
     fn distance(&self, backlog: &Backlog) -> usize {
         let shortest = if backlog.held == 0 { Duration::ZERO } else { self.conn.shortest_round_trip() };
-        usize::try_from(shortest.as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX).clamp(1, SENDERS)
+        let farthest = match self.company {
+            Company::Any => SENDERS,
+            Company::OfOneSlot => FARTHEST_OF_ONE_SLOT,
+        };
+        usize::try_from(shortest.as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX).clamp(1, farthest)
     }
 
     /// Sends one call, or one for each slot. All are written at once.
@@ -296,7 +340,7 @@ impl Dispatcher {
             answers => answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect()),
         };
         for (waiting, answer) in batch.into_iter().zip(answers) {
-            let _ = waiting.answer.send(answer); // a caller that has left releases the lock
+            waiting.answer.send(answer);
         }
     }
 
@@ -311,7 +355,7 @@ impl Dispatcher {
         batch: &mut Vec<PendingRequest>,
     ) -> Result<Option<Answers>, Fault> {
         let mut call = pin!(async {
-            batch.retain(|waiting| !waiting.answer.is_closed());
+            batch.retain(|waiting| !waiting.answer.has_left());
             let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
             if parts.is_empty() { Ok(Some(Vec::new())) } else { link.try_run(script, &parts).await }
         });
@@ -325,18 +369,22 @@ impl Dispatcher {
     fn close(&self, why: Fault) {
         let mut backlog = self.backlog();
         backlog.closed.get_or_insert(why);
-        (backlog.by_script, backlog.held) = (VecDeque::new(), 0);
+        let (waiting, _) = (mem::take(&mut backlog.by_script), mem::take(&mut backlog.held));
+        drop(backlog); // it must not be locked while their wakers run
+        drop(waiting);
     }
 
     async fn answered<T>(&self, answer: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
-        let lost = |_| {
-            Err(self
-                .backlog()
-                .closed
-                .clone()
-                .unwrap_or_else(|| Fault::unknown("the task of this connection has ended")))
-        };
-        answer.await.unwrap_or_else(lost)
+        answer.await.unwrap_or_else(|_| Err(self.end()))
+    }
+
+    /// Why a request has no reply.
+    fn end(&self) -> Fault {
+        match &self.backlog().closed {
+            Some(why) => why.clone(),
+            None if self.closed.is_cancelled() => Fault::Closed, // by a sender that noticed it first
+            None => Fault::unknown("the task of this connection has ended"),
+        }
     }
 
     fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
@@ -356,7 +404,7 @@ impl Backlog {
             return;
         }
         for pending in &mut self.by_script {
-            pending.waiting.retain(|waiting| !waiting.answer.is_closed());
+            pending.waiting.retain(|waiting| !waiting.answer.has_left());
         }
         self.held = self.by_script.iter().map(|pending| pending.waiting.len()).sum();
         self.swept = self.held;
@@ -413,7 +461,7 @@ struct Confirmation {
     wanted: u8,
     /// The time at which the caller's request began. It may have waited behind another WAIT.
     begun: Instant,
-    answer: oneshot::Sender<Result<u8, Fault>>,
+    answer: ReplyTo<u8>,
 }
 
 /// Sends one WAIT after the other, each for all requests before it, as in the group commit of a database. So no caller waits for more than
@@ -451,7 +499,7 @@ async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeS
     let waited = group.iter().map(|one| one.begun.elapsed()).max().unwrap_or_default();
     let count = confirmed_within(link, wanted, waited, settings).await;
     for one in group {
-        let _ = one.answer.send(count.clone()); // a caller that has left releases the lock
+        one.answer.send(count.clone());
     }
 }
 

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use answer::{Answer, Code};
 pub(crate) use conn::spread;
 pub(crate) use fault::{Fault, Persistence, server_in, source};
+pub(crate) use gather::MOST_UNDER_WAY;
 pub(crate) use hub::Subscription;
 pub(crate) use keys::{ChannelName, LOCK_CHANNEL, prefixed};
 pub(crate) use listener::Listener;

@@ -50,12 +50,22 @@ async fn returns_in_time_with_the_server_frozen() {
 
 #[tokio::test]
 async fn ends_everything_that_waits_for_an_answer() {
+    closing_ends_calls(1).await;
+}
+
+/// The client's own thread ends before it has polled all tasks of its connections once more. That is no abandoned client.
+#[tokio::test]
+async fn ends_everything_that_waits_on_many_connections() {
+    closing_ends_calls(32).await;
+}
+
+async fn closing_ends_calls(connections: usize) {
     let server = Server::start();
-    let client = client(&server, |builder| builder).await;
+    let client = client(&server, |builder| builder.connections(connections)).await;
     server.freeze();
     let calls: Vec<_> = (0..60)
         .map(|n| {
-            let lock = client.lock(&format!("asked-{n}"));
+            let lock = client.lock("asked"); // all on one connection, so that some are gathered
             tokio::spawn(async move {
                 tokio::time::sleep(ms(n)).await;
                 lock.inspect().await

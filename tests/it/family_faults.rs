@@ -30,6 +30,7 @@ fn files(kind: Kind, script: &str) -> Vec<String> {
         (Kind::Fair, "acquire") => own("fair", &["lock/holder", "fair/queue"]),
         (Kind::Fair, "release") => own("fair", &["lock/rest", "fair/queue"]),
         (Kind::Fair, _) => vec![format!("lock/{script}")],
+        (Kind::Fenced, "write") => own("fenced", &[]),
         (Kind::Plain, "hand_over") => own("lock", &["lock/move"]),
         (Kind::Plain | Kind::Fenced, "release") => own("lock", &["lock/rest"]),
         (Kind::Plain | Kind::Fenced, _) => own("lock", &["lock/holder"]),

@@ -84,6 +84,24 @@ async fn writes_only_while_it_is_held() {
     assert!(guard.is_lost());
 }
 
+/// The server writes, and its reply is late. The retry finds that the lock is gone.
+#[tokio::test]
+async fn a_write_without_a_reply_is_not_said_to_be_none() {
+    let server = Server::start();
+    let (write, proxy) = (script(&server, Kind::Fenced, "write"), before(&server));
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
+    let guard = client.fenced_lock("x").lock().await.expect("free");
+    proxy.rule(Rule::new(write, Fault::Delay(Way::Back, ms(1_000))));
+    let writes = async { guard.write_if_held("report", "done").await };
+    let deletes = async {
+        until("the write", ms(5_000), || server.exists("report")).await;
+        let _: u32 = server.ask(&["DEL", "x"]);
+    };
+    let (written, ()) = tokio::join!(writes, deletes);
+    assert!(written.as_ref().is_err_and(Error::is_unavailable), "{written:?}");
+    assert!(guard.is_lost());
+}
+
 #[tokio::test]
 async fn a_token_that_is_no_number_grants_nothing() {
     let server = Server::start();

@@ -11,7 +11,7 @@ use std::{
 use leasehold::{Error, Once};
 use tokio::sync::mpsc;
 
-use crate::support::{Server, client, ms, plain, within};
+use crate::support::{Server, client, ms, plain, until, within};
 
 #[tokio::test]
 async fn the_next_candidate_leads_when_the_leader_is_done() {
@@ -138,4 +138,25 @@ async fn one_task_does_not_run_the_job_twice_in_a_period() {
     let (one, two) = tokio::join!(job.run_once_per(ms(5_000), work), job.run_once_per(ms(5_000), work));
     let ran = [one, two].map(|done| matches!(done.expect("answered"), Once::Ran(())));
     assert!(ran[0] != ran[1], "{ran:?}");
+}
+
+/// The client believes that one of its tasks holds the lock. Its key is gone.
+#[tokio::test]
+async fn a_job_whose_lock_was_deleted_runs_again_soon() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let job = client.mutex("job");
+    let first = tokio::spawn({
+        let job = job.clone();
+        async move { job.run_once_per(ms(60_000), async || tokio::time::sleep(ms(60_000)).await).await }
+    });
+    until("the job to run", ms(5_000), || server.exists("job")).await;
+    until("the job to be held", ms(5_000), || client.stats().now.holds == 1).await;
+    let _: u32 = server.ask(&["DEL", "job"]);
+    let before = server.calls("evalsha");
+    let (again, _) = within("the next run", ms(2_000), job.run_once_per(ms(60_000), async || 7)).await;
+    assert_eq!(again.expect("answered"), Once::Ran(7));
+    let calls = server.calls("evalsha") - before;
+    assert!(calls < 30, "{calls}");
+    assert!(matches!(first.await.expect("no panic"), Err(Error::Lost { .. })));
 }

@@ -14,7 +14,9 @@ use leasehold::{Client, Guard, Lock, Lost, Owner};
 use tokio::runtime::Handle;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::support::{Server, before, behind, client, ms, plain, poll_once, until, within};
+use crate::support::{
+    Server, before, behind, client, master, ms, plain, poll_once, poll_until, replica_of, until, within,
+};
 
 /// Uses the lock at each wake-up.
 struct UsesTheLock {
@@ -150,6 +152,58 @@ async fn that_panic_cost_others_of_a_batch_nothing() {
     let renewed = client.stats().total.renewals;
     until("three renewals of each", ms(20_000), || client.stats().total.renewals >= renewed + 3 * 40).await;
     assert!(kept.iter().all(|guard| !guard.is_lost()));
+}
+
+/// The replies to two gathered requests wake such wakers, in one call. The other requests of this connection get their replies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_at_a_reply_end_no_task_of_the_connection() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lock = |n: usize| client.lock(&format!("x{n}")).owner(&Owner::new());
+    server.freeze();
+    let before = client.stats().total.calls;
+    let alone: Vec<_> = (0..16)
+        .map(|n| {
+            tokio::spawn({
+                let lock = lock(n);
+                async move { lock.lock().await }
+            })
+        })
+        .collect();
+    until("sixteen requests", ms(5_000), || client.stats().total.calls >= before + 16).await;
+    let gathered = [lock(16), lock(17)];
+    let panics = gathered.each_ref().map(|lock| poll(lock.lock(), &Waker::from(Arc::new(Panics))));
+    server.thaw();
+    for one in alone {
+        let guard = within("its reply", ms(5_000), one).await.0.expect("no panic").expect("free");
+        within("the release", ms(5_000), guard.unlock()).await.0.expect("ours");
+    }
+    drop(panics);
+    let renewed = tokio::spawn({
+        let lock = lock(18);
+        async move { lock.lock().await }
+    });
+    drop(within("another lock", ms(5_000), renewed).await.0.expect("no panic").expect("free"));
+    until("all to be free", ms(5_000), || server.ask::<u64>(&["DBSIZE"]) == 0).await;
+}
+
+/// The same for the reply to WAIT, of which there is one at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_when_replicas_confirm_end_no_task_of_the_connection() {
+    let server = master();
+    let replica = replica_of(&server).await;
+    let client = client(&server, |builder| builder.replicas(1)).await;
+    client.lock("warm").lock().await.expect("free").unlock().await.expect("ours");
+    replica.freeze();
+    let first = client.lock("x");
+    let mut waits = Box::pin(first.lock());
+    poll_until("the grant", waits.as_mut(), || server.exists("x")).await;
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    replica.thaw();
+    let (second, _) = within("another lock", ms(10_000), client.lock("y").lock()).await;
+    second.expect("its replica confirms").unlock().await.expect("ours");
+    drop(waits);
 }
 
 /// Keeps a guard until it is woken.

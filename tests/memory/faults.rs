@@ -120,6 +120,19 @@ async fn a_ping_waits_for_a_frozen_server() {
 }
 
 /// As a real server does that has none.
+/// The campaign's request has failed, and nobody has looked at that before the client closes.
+#[tokio::test(start_paused = true)]
+async fn a_campaign_that_nobody_polls_until_the_client_is_closed() {
+    let (server, client, _) = two();
+    server.freeze();
+    let mut leads = Box::pin(client.leader("job").run(async |_: &Guard| ()));
+    assert!(poll_once(leads.as_mut()).is_pending());
+    sleep(HOUR).await;
+    assert!(client.close().await.is_ok());
+    let led = timeout(SECOND, leads).await.expect("it ends");
+    assert!(matches!(led, Err(Error::Closed)), "{led:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn replicas_never_confirm() {
     let server = MemoryServer::new();
