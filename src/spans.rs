@@ -6,6 +6,7 @@
 use tracing::{Span, field::Empty};
 
 use crate::{
+    contained::contained,
     error::{Error, Lost},
     events::Subject,
 };
@@ -121,8 +122,19 @@ impl HoldSpan {
     pub(crate) fn note_loss(&self, loss: impl FnOnce() -> Option<Lost>) {
         let Some(span) = &self.0 else { return };
         if let Some(reason) = loss() {
-            span.record("lock.lost", reason.label());
-            fail(span, "lost");
+            contained(|| {
+                span.record("lock.lost", reason.label());
+                fail(span, "lost");
+            });
+        }
+    }
+}
+
+/// A guard may be dropped while its task panics. A second panic, of the subscriber, would end the process.
+impl Drop for HoldSpan {
+    fn drop(&mut self) {
+        if let Some(span) = self.0.take() {
+            contained(|| drop(span));
         }
     }
 }

@@ -153,8 +153,7 @@ impl Conn {
 
     /// The shortest round trip of the present link so far. Zero if there is no link, or no reply yet.
     pub(super) fn shortest_round_trip(&self) -> Duration {
-        let link = self.link.borrow();
-        link.as_ref().ok().and_then(|link| link.shortest_round_trip()).unwrap_or_default()
+        self.link.borrow().as_ref().map_or(Duration::ZERO, |link| link.shortest_round_trip())
     }
 
     /// True if a caller waits for a link that cannot be opened, or if the present link has given no reply for this long.

@@ -12,6 +12,7 @@ use std::{
 
 use leasehold::{Client, Guard, Lock, Lost, Owner};
 use tokio::runtime::Handle;
+use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::support::{
@@ -233,6 +234,68 @@ async fn of_one_that_shuts_down_may_drop_a_guard() {
 }
 
 // ---- a subscriber, which is code of the program, too ----
+
+/// A subscriber that panics whenever a span changes or ends, from some moment on.
+#[derive(Default)]
+struct PanicsInSpans {
+    spans: AtomicU64,
+    is_on: Arc<AtomicBool>,
+}
+
+impl PanicsInSpans {
+    fn check(&self) {
+        if self.is_on.load(Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }
+}
+
+impl tracing::Subscriber for PanicsInSpans {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(self.spans.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {
+        self.check();
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+
+    fn try_close(&self, _: Id) -> bool {
+        self.check();
+        true
+    }
+}
+
+/// Two panics while a list of guards is dropped would end the process.
+#[tokio::test]
+async fn a_subscriber_that_panics_costs_no_dropped_guard() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let subscriber = PanicsInSpans::default();
+    let is_on = Arc::clone(&subscriber.is_on);
+    let broken = subscriber.set_default();
+    let guards = [client.lock("x").lock().await.expect("free"), client.lock("y").lock().await.expect("free")];
+    let _: u32 = server.ask(&["DEL", "x", "y"]);
+    for guard in &guards {
+        guard.check().await.expect_err("it is gone");
+    }
+    is_on.store(true, Ordering::SeqCst);
+    drop(guards);
+    is_on.store(false, Ordering::SeqCst);
+    drop(broken);
+    assert_eq!(client.stats().now.holds, 0);
+}
 
 static WRITES: AtomicU64 = AtomicU64::new(0);
 

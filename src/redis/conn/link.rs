@@ -56,6 +56,8 @@ const DOUBT: u32 = 10;
 /// translators forget a connection that is not used.
 const KEEP_WARM: u32 = 3;
 const KEEP_WARM_AT_MOST: Duration = Duration::from_secs(10);
+/// A round trip is long if it takes more than this part of the command timeout.
+const LONG: u32 = 4;
 
 /// One connection. It is never repaired.
 pub(crate) struct Link {
@@ -398,10 +400,12 @@ impl Link {
         }
     }
 
-    /// The shortest round trip so far. `None` before the first reply to a script.
-    pub(crate) fn shortest_round_trip(&self) -> Option<Duration> {
-        let micros = self.shortest.load(Ordering::Relaxed);
-        (micros < u64::MAX).then(|| Duration::from_micros(micros))
+    /// The shortest round trip so far. Zero before the first reply to a script. Also zero while replies take much longer, and so long that
+    /// some may come too late: then more requests under way would only wait in the network.
+    pub(crate) fn shortest_round_trip(&self) -> Duration {
+        let shortest = Duration::from_micros(self.shortest.load(Ordering::Relaxed));
+        let long = (self.command_timeout / LONG).max(shortest.saturating_mul(2));
+        if shortest > self.command_timeout || self.counters.round_trip.get() > long { Duration::ZERO } else { shortest }
     }
 
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends
