@@ -88,8 +88,10 @@ pub enum Error {
     ///   it. It is unknown whether another owner acquired it before the end of the work. Treat the work as in
     ///   [`Outcome::Unconfirmed`](crate::Outcome::Unconfirmed).
     ///
-    /// There are three other causes, which the message names:
+    /// There are four other causes, which the message names:
     ///
+    /// * A write of [`FencedGuard::write_if_held`](crate::FencedGuard::write_if_held) had no reply, and when it was sent again, the lock was
+    ///   gone. The key may be written. The lock is lost: do not try again with this guard.
     /// * The call's time was over while a release by the same client had no reply yet. The lock may be free, or held by another owner.
     /// * The runtime that the client was connected on has ended. Then the client does nothing in the background anymore, and the locks
     ///   that it holds expire. Connect a new client.
@@ -263,7 +265,8 @@ impl Error {
 
     /// The lock is lost, but an earlier attempt of the same request had no reply.
     pub(crate) fn may_have_run(what: &str, name: &str) -> Error {
-        let tried = format!("{} had no reply, so it may be done; the lock is lost since", about(what, name));
+        let tried =
+            format!("{} had no reply at first, so it may be done, and later the lock was gone", about(what, name));
         Error::Unavailable { name: if_any(name), tried, source: None }
     }
 

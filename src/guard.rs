@@ -278,9 +278,10 @@ impl Guard {
             (Code::Kept, _) => Ok(()),
             (Code::Gone, doubt) => {
                 let confirmed = self.held.confirm(None).await; // notifies the holder
-                match doubt {
-                    Doubt::OfEarlier => Err(Error::may_have_run(what, self.name())),
-                    Doubt::None => confirmed.and_then(|()| Err(self.held.lost_by(Lost::Removed))),
+                match (doubt, confirmed) {
+                    (Doubt::OfEarlier, Ok(()) | Err(Error::Lost { .. })) => Err(Error::may_have_run(what, self.name())),
+                    (_, Err(error)) => Err(error),
+                    (Doubt::None, Ok(())) => Err(self.held.lost_by(Lost::Removed)),
                 }
             }
             _ => Err(unexpected(&answer)),

@@ -65,11 +65,11 @@ fn refused<T>(reason: &str) -> Result<T> {
 /// panics because this thread ends, which [`Place`] does not always see: a panic in the destructor of a thread-local value ends the process.
 pub(super) fn released(limit: Duration, release: impl Future<Output = Result<()>> + Send) {
     // A failed release is logged, and goes on in the background too.
-    let wait = || contained(|| _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) }));
-    match Place::to_wait() {
+    let wait = || _ = wait(async { timeout(limit, release).await.unwrap_or(Ok(())) });
+    contained(|| match Place::to_wait() {
         Ok(Place::Ending) => on_another_thread(wait),
         Ok(Place::Plain | Place::Worker) | Err(_) => wait(),
-    }
+    });
 }
 
 /// Runs `work` with the timers and tasks of the background thread. For a guard: its thread was started to acquire it.

@@ -313,7 +313,11 @@ impl NamedLock {
     }
 
     async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, condition: Condition) {
-        let (limit, lane) = (self.driver.request_limit(), self.lane(condition));
+        let limit = self.driver.request_limit();
+        let lane = match request {
+            Request::Renew { .. } => self.driver.lanes.of_renewals(self.connection(), condition), // many, after a reconnection
+            _ => self.lane(condition),
+        };
         let sent = SentRequest::new(self, id, request);
         let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
             return sent.has_no_room();

@@ -22,7 +22,6 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    contained::contained,
     error::Source,
     sync::{std, tokio},
 };
@@ -33,6 +32,7 @@ use super::{
     fault::Fault,
     keys::slot_of,
     node_settings::{Company, NodeSettings},
+    reply_to::ReplyTo,
     script::{Part, Script},
 };
 
@@ -97,36 +97,7 @@ struct PendingBatch {
 #[derive(Debug)]
 struct PendingRequest {
     part: Part,
-    answer: ReplyTo<Answer>,
-}
-
-/// A caller that waits for a reply. Its waker is the program's code: what it does must not end the task that has the reply.
-#[derive(Debug)]
-struct ReplyTo<T>(Option<oneshot::Sender<Result<T, Fault>>>);
-
-impl<T> ReplyTo<T> {
-    fn new() -> (ReplyTo<T>, oneshot::Receiver<Result<T, Fault>>) {
-        let (sender, receiver) = oneshot::channel();
-        (ReplyTo(Some(sender)), receiver)
-    }
-
-    fn has_left(&self) -> bool {
-        self.0.as_ref().is_none_or(oneshot::Sender::is_closed)
-    }
-
-    /// A caller that has left releases the lock.
-    fn send(mut self, answer: Result<T, Fault>) {
-        let sender = self.0.take();
-        contained(|| _ = sender.map(|sender| sender.send(answer)));
-    }
-}
-
-impl<T> Drop for ReplyTo<T> {
-    fn drop(&mut self) {
-        if let Some(sender) = self.0.take() {
-            contained(|| drop(sender));
-        }
-    }
+    answer: ReplyTo<Result<Answer, Fault>>,
 }
 
 /// Closes a dispatcher when the client ends. If this is dropped before, its runtime has ended: even then the client may have been closed,
@@ -461,7 +432,7 @@ struct Confirmation {
     wanted: u8,
     /// The time at which the caller's request began. It may have waited behind another WAIT.
     begun: Instant,
-    answer: ReplyTo<u8>,
+    answer: ReplyTo<Result<u8, Fault>>,
 }
 
 /// Sends one WAIT after the other, each for all requests before it, as in the group commit of a database. So no caller waits for more than

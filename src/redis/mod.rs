@@ -17,6 +17,7 @@ mod node;
 mod node_settings;
 #[cfg(feature = "bench")]
 mod raw;
+mod reply_to;
 mod script;
 #[cfg(not(leasehold_explore))]
 mod time_limit;

@@ -89,9 +89,9 @@ async fn writes_only_while_it_is_held() {
 async fn a_write_without_a_reply_is_not_said_to_be_none() {
     let server = Server::start();
     let (write, proxy) = (script(&server, Kind::Fenced, "write"), before(&server));
-    let client = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(1_000))).await;
     let guard = client.fenced_lock("x").lock().await.expect("free");
-    proxy.rule(Rule::new(write, Fault::Delay(Way::Back, ms(1_000))));
+    proxy.rule(Rule::new(write, Fault::Delay(Way::Back, ms(3_000))));
     let writes = async { guard.write_if_held("report", "done").await };
     let deletes = async {
         until("the write", ms(5_000), || server.exists("report")).await;

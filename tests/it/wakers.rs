@@ -188,12 +188,31 @@ async fn that_panic_at_a_reply_end_no_task_of_the_connection() {
     until("all to be free", ms(5_000), || server.ask::<u64>(&["DBSIZE"]) == 0).await;
 }
 
+/// It waits for a connection. The task that opens it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_at_a_new_connection_end_no_connection() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.command_timeout(ms(500))).await;
+    let held = client.lock("x").lock().await.expect("free");
+    proxy.refuse();
+    proxy.cut_all();
+    client.ping().await.expect_err("there is no connection");
+    let lock = client.lock("y");
+    let panics = poll(lock.inspect(), &Waker::from(Arc::new(Panics)));
+    proxy.accept();
+    let (other, _) = within("another lock", ms(5_000), client.lock("z").lock()).await;
+    other.expect("the server is well").unlock().await.expect("ours");
+    drop(panics);
+    held.unlock().await.expect("ours to the end");
+}
+
 /// The same for the reply to WAIT, of which there is one at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_panic_when_replicas_confirm_end_no_task_of_the_connection() {
     let server = master();
     let replica = replica_of(&server).await;
-    let client = client(&server, |builder| builder.replicas(1)).await;
+    let client = client(&server, |builder| builder.replicas(1).command_timeout(ms(9_000))).await;
     client.lock("warm").lock().await.expect("free").unlock().await.expect("ours");
     replica.freeze();
     let first = client.lock("x");

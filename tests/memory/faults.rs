@@ -119,7 +119,6 @@ async fn a_ping_waits_for_a_frozen_server() {
     assert!(started.elapsed() < ms(50));
 }
 
-/// As a real server does that has none.
 /// The campaign's request has failed, and nobody has looked at that before the client closes.
 #[tokio::test(start_paused = true)]
 async fn a_campaign_that_nobody_polls_until_the_client_is_closed() {
@@ -133,6 +132,7 @@ async fn a_campaign_that_nobody_polls_until_the_client_is_closed() {
     assert!(matches!(led, Err(Error::Closed)), "{led:?}");
 }
 
+/// As a real server does that has none.
 #[tokio::test(start_paused = true)]
 async fn replicas_never_confirm() {
     let server = MemoryServer::new();

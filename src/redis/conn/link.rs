@@ -38,7 +38,7 @@ use crate::{
         script::{Part, Script},
         url::Address,
     },
-    stats::Counters,
+    stats::{Counters, move_mean},
 };
 
 /// Why a link to a replica is closed.
@@ -77,6 +77,8 @@ pub(crate) struct Link {
     pub(super) peer: OnceLock<Peer>,
     /// The shortest time from a request to its reply so far, in microseconds: the time of the network, without that of a busy server.
     shortest: AtomicU64,
+    /// The mean of the last round trips, in microseconds.
+    recent: AtomicU64,
     counters: Arc<Counters>,
 }
 
@@ -235,6 +237,7 @@ impl Link {
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: OnceLock::new(),
             shortest: AtomicU64::new(u64::MAX),
+            recent: AtomicU64::new(0),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -395,6 +398,7 @@ impl Link {
 
     fn note_round_trip(&self, micros: u64) {
         self.counters.round_trip.note(micros);
+        move_mean(&self.recent, micros);
         if micros < self.shortest.load(Ordering::Relaxed) {
             self.shortest.fetch_min(micros, Ordering::Relaxed);
         }
@@ -405,7 +409,11 @@ impl Link {
     pub(crate) fn shortest_round_trip(&self) -> Duration {
         let shortest = Duration::from_micros(self.shortest.load(Ordering::Relaxed));
         let long = (self.command_timeout / LONG).max(shortest.saturating_mul(2));
-        if shortest > self.command_timeout || self.counters.round_trip.get() > long { Duration::ZERO } else { shortest }
+        if shortest > self.command_timeout || Duration::from_micros(self.recent.load(Ordering::Relaxed)) > long {
+            Duration::ZERO
+        } else {
+            shortest
+        }
     }
 
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::redis::{
@@ -16,6 +13,7 @@ use crate::redis::{
     gather::confirmed_within,
     node::Node,
     node_settings::NodeSettings,
+    reply_to::ReplyTo,
     script::{Part, Script},
     url::Address,
 };
@@ -40,7 +38,7 @@ struct Announced {
     part: Part,
     way: Way,
     begun: Instant,
-    answer: oneshot::Sender<Result<(Answer, u8), Fault>>,
+    answer: ReplyTo<Result<(Answer, u8), Fault>>,
 }
 
 impl Member {
@@ -68,7 +66,7 @@ impl Member {
         part: &Part,
         way: Way,
     ) -> Result<(Answer, u8), Fault> {
-        let (answer, receiver) = oneshot::channel();
+        let (answer, receiver) = ReplyTo::new();
         let request = Announced { script, part: part.clone(), way, begun: Instant::now(), answer };
         let queue = if matches!(way, Way::Replicated(_)) { &self.replicated } else { &self.announced };
         let _ = queue.send(request);
@@ -109,10 +107,10 @@ async fn announce(
         // A caller that leaves sends a release, and that comes after this.
         let sent = tokio::select! {
             biased;
-            () = answer.closed() => continue,
+            () = answer.left() => continue,
             sent = send(&conn, script, &part, way, begun, settings) => sent,
         };
-        let _ = answer.send(sent);
+        answer.send(sent);
     }
 }
 
