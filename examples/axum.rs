@@ -1,7 +1,7 @@
 //! A web service on many machines that bills each invoice once. `POST /bill/{invoice}` starts a job and returns 202. While a job for
 //! the same invoice runs on any machine, it returns 409.
 //!
-//! `scripts/with-redis cargo run --example axum` starts it, sends two requests over one connection, and shuts it down.
+//! `scripts/with-redis cargo run --example axum` starts it, sends two requests to each of two routes over one connection, and shuts it down.
 //!
 //! It uses [`Client::mutex`], not [`Client::lock`]. The server runs all requests of one HTTP/1 connection in one task, and the owner
 //! of a `lock` is the task. So the second request of a keep-alive connection would *re-enter* the lock that the job of the first

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 /// Clocks differ. A machine whose clock is late must still find the lock held, however short the job was. This must be true even if the
 /// machine that ran the job has died since.
 const AT_LEAST: Duration = Duration::from_millis(500);
-/// A job that takes longer than this hangs. leasehold then stops the job and no longer renews the lock, so its lease expires.
+/// A job that takes longer than this hangs. leasehold then stops the job and releases the lock. If the job blocks its thread, the lease expires.
 const AT_MOST: Duration = Duration::from_secs(60 * 60);
 
 /// True if the job ran here.

@@ -9,7 +9,7 @@ use leasehold::{Client, Error};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The time that jobs get to finish after SIGTERM. Keep it below the time after which your process manager sends SIGKILL.
+/// The time that jobs get to finish after SIGTERM. Keep it at least three seconds below the time after which your process manager sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(20);
 
 #[tokio::main]

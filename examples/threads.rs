@@ -22,10 +22,10 @@ pub(crate) fn run(client: Client) -> Result<()> {
     client.close()
 }
 
-/// A thread is an owner, as a task is. The lock is released before the thread continues.
+/// Each call of `mutex` is an owner of its own. The lock is released before the thread continues.
 fn job(client: &Client, number: u32) -> Result<()> {
     let guard = client.mutex("printer").lock()?;
     println!("thread {number} prints alone");
-    thread::sleep(Duration::from_millis(50)); // the lock is renewed in the background
+    thread::sleep(Duration::from_millis(50));
     guard.unlock()
 }

@@ -30,7 +30,7 @@ use crate::{
 /// [`shutdown`](Client::shutdown), which first waits until the guards are released. Without either, the background tasks end with `main`:
 /// a guard that was dropped just before may leave its lock on the server until the lease expires, 30 s by default.
 ///
-/// When the last clone and the last guard are dropped, the client finishes its releases in the background and closes its connections.
+/// When its last clone, lock value and guard are dropped, the client finishes its releases in the background and closes its connections.
 ///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
@@ -107,7 +107,8 @@ impl Client {
         Builder::default()
     }
 
-    /// The id of this client: the first part of the id of each of its holds in Redis, see [`Guard::id`](crate::Guard::id).
+    /// The id of this client: the first part of the id of each of its holds in Redis, see [`Guard::id`](crate::Guard::id). The ids of permits begin with its first 12 hex digits,
+    /// without hyphens.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.engine.id
@@ -144,7 +145,7 @@ impl Client {
     ///    has lost its lock also counts until it is dropped, because its work may still be stopping. So does the work of
     ///    [`PlainSemaphore::with`](crate::PlainSemaphore::with).
     /// 3. `shutdown` closes the client. Guards that are still alive are lost ([`Lost::Closed`](crate::Lost::Closed)), and their
-    ///    locks are released.
+    ///    locks are released. That takes up to two seconds more.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -497,7 +498,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// As [`Client::connect`].
+    /// As [`Client::connect`]; also [`Error::InvalidConfig`] if another setting is not valid, or if a TLS file cannot be used.
     ///
     /// # Cancel safety
     ///

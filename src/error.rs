@@ -57,7 +57,7 @@ pub enum Error {
     #[error("the setting {setting} cannot be used: {reason}")]
     #[non_exhaustive]
     InvalidConfig {
-        /// The name of the method that sets it, or `runtime`.
+        /// The name of the method that sets it, or `runtime`, `REDIS_URL`, `permits`, `locks` or `clients`.
         setting: &'static str,
         /// The rule that the setting breaks. Never contains a password.
         reason: String,

@@ -134,8 +134,8 @@ impl Guard {
     /// Releases this acquisition. `Ok` means that this owner held the lock until the release, as the server confirmed.
     ///
     /// If one owner acquired the lock several times, the lock is free after the release of its last guard, in any order. If another task of
-    /// this client waits, it gets the lock at once, without a request to the server. `unlock` then asks the server whether it still had the
-    /// lock, and returns when the reply confirms it. Several `unlock` calls share such a request.
+    /// this client waits, the client may pass the lock on to it at once, without a request to the server. `unlock` then asks the server
+    /// whether it still had the lock, and returns when the reply confirms it. Several `unlock` calls share such a request.
     ///
     /// # Errors
     ///
@@ -143,8 +143,10 @@ impl Guard {
     ///   [`max_hold`](crate::Lock::max_hold) that was over. If the server still has the lock, the client releases it in the background.
     /// * [`Error::Closed`]: the client was closed after this call began and before the confirmation. (If it was closed before:
     ///   [`Error::Lost`].)
-    /// * [`Error::Unavailable`]: the server did not reply, or refused, for
+    /// * [`Error::Unavailable`]: the server did not reply, or refused for now, for
     ///   [`outage_timeout`](crate::Builder::outage_timeout). The client continues the release in the background.
+    /// * [`Error::Denied`], [`Error::Conflict`] and others as [`Error`] says, at once: the server refused the release. The client tries a
+    ///   denied release again in the background.
     /// * [`Error::Unavailable`] with "could not be confirmed": you called `unlock` in time, but no request reached the server before the
     ///   lease expired, and then it no longer had the lock. Normally this means only that the lease expired after your call. But if the
     ///   server lost the lock earlier, or it was forced open, another owner may have acquired it before your call; the client cannot tell.
@@ -241,8 +243,9 @@ impl Guard {
     /// # Errors
     ///
     /// * [`Error::Lost`]: this owner no longer holds the lock.
-    /// * [`Error::Unavailable`]: the server did not reply. [`remaining`](Guard::remaining) still says for how long the lock is
-    ///   certainly held.
+    /// * [`Error::Unavailable`]: the server did not reply for [`outage_timeout`](crate::Builder::outage_timeout).
+    ///   [`remaining`](Guard::remaining) still says for how long the lock is certainly held.
+    /// * [`Error::Denied`] and others as [`Error`] says, at once: the server refused the check.
     ///
     /// # Cancel safety
     ///
@@ -258,6 +261,7 @@ impl Guard {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`] if `lease` is shorter than 1 ms or longer than one year; else as [`check`](Guard::check).
+    /// After [`Error::Unavailable`], the client may still extend the lease later.
     ///
     /// # Cancel safety
     ///

@@ -1,6 +1,6 @@
 //! Distributed locks on Redis and Valkey. They are compatible with Redisson, so JVM services on the same server share them. They are
 //! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them.
-//! In case that message is lost, each client that waits for another one also sends a request about the name every five seconds (for a
+//! In case that message is lost, each client that waits for another one also sends a request about the name at least every five seconds (for a
 //! [`FairLock`] each waiter does).
 //!
 //! ```
@@ -107,7 +107,7 @@
 //!
 //! # Runtimes
 //!
-//! Calls need a tokio runtime with time enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
+//! Calls need a tokio runtime with time enabled; a multi-threaded one also needs I/O enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
 //! they run on a thread of their own, see [`Builder::own_thread`].
 //!
 //! For unit tests there is a server in memory (feature `test-util`): `MemoryServer`.

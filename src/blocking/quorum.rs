@@ -101,7 +101,7 @@ impl QuorumLock {
         Ok(wait(self.0.try_lock())?.map(QuorumGuard::new))
     }
 
-    /// Waits for at most `limit`; `None` if another owner held the lock all that time.
+    /// Waits for at most `limit`; `None` if another owner held the lock, or if callers kept splitting the servers among them.
     ///
     /// # Errors
     ///

@@ -109,7 +109,8 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](MultiLock::lock). If a server does not reply, the call gives up soon after `limit`.
+    /// As [`lock`](MultiLock::lock). If a server does not reply, the call gives up soon after `limit`, or after
+    /// `outage_timeout` if that is sooner.
     ///
     /// # Cancel safety
     ///

@@ -52,7 +52,8 @@ impl Lock {
     /// # Errors
     ///
     /// As [`try_lock`](Lock::try_lock) and [`Guard::protect`](crate::Guard::protect); [`Error::InvalidConfig`](crate::Error::InvalidConfig)
-    /// if `period` is not between 1 ms and one year, or longer than a [`lease`](Lock::lease) of this lock.
+    /// if `period` is not between 1 ms and one year, or longer than a [`lease`](Lock::lease) of this lock. If the
+    /// server refuses the lock and then does not reply, the call gives up after [`outage_timeout`](crate::Builder::outage_timeout).
     ///
     /// # Cancel safety
     ///

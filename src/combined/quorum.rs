@@ -141,7 +141,7 @@ enum Vote {
 }
 
 impl QuorumLock {
-    /// Sets a fixed lease, as [`Lock::lease`]. If a server comes back without its data, the client does not request the lock there again.
+    /// Sets a fixed lease, as [`Lock::lease`]. It cannot be extended. If a server comes back without its data, the client does not request the lock there again.
     pub fn lease(self, d: Duration) -> QuorumLock {
         QuorumLock { renewed: false, ..self.each(|lock| lock.lease(d)) }
     }
@@ -205,11 +205,11 @@ impl QuorumLock {
         self.acquire(WaitLimit::Once).await
     }
 
-    /// Waits for at most `limit`; `None` if another owner held the lock all that time.
+    /// Waits for at most `limit`; `None` if another owner held the lock, or if callers kept splitting the servers among them.
     ///
     /// # Errors
     ///
-    /// As [`lock`](QuorumLock::lock), but the call gives up when the limit ends.
+    /// As [`lock`](QuorumLock::lock). If no majority replies, the call gives up when the limit ends, or after `outage_timeout` if that is sooner.
     ///
     /// # Cancel safety
     ///

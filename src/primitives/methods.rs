@@ -6,7 +6,8 @@ macro_rules! settings {
         impl $lock {
             /// Sets a fixed lease. The client does not renew it: the lock expires after `d`, unless you release it before that or
             /// [extend](crate::Guard::extend) it. If the process dies, the lock stays held for the rest of `d`. The client only checks,
-            /// every third of `d` and at least every 9 s, that the server still has the lock. To limit long work, prefer
+            /// every third of `d`, and at least every third of
+            /// [`watchdog`](crate::Builder::watchdog), that the server still has the lock. To limit long work, prefer
             /// [`max_hold`](Self::max_hold): then the lock of a process that died is free within 30 s.
             ///
             /// `d` must be between 1 ms and one year. With any other value, the call that acquires the lock returns an error. A lease
@@ -153,7 +154,7 @@ macro_rules! exclusive {
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))
             }
 
-            /// Makes one attempt; `None` if another owner holds the lock. If this client is just releasing the lock, the call waits for that
+            /// Makes one attempt; `None` if another owner holds the lock, or if this is a fair lock and others wait for it. If this client is just releasing the lock, the call waits for that
             /// first, for at most half of [`command_timeout`](crate::Builder::command_timeout).
             ///
             /// ```
@@ -178,7 +179,8 @@ macro_rules! exclusive {
                 self.take("try_lock", crate::request::WaitLimit::Once).await
             }
 
-            /// Waits until the lock is acquired, but for no longer than `limit`; `None` if another owner held it all that time. When
+            /// Waits until the lock is acquired, but for no longer than `limit`; `None` if another owner held it all that time, or if
+            /// this is a fair lock and its turn did not come. When
             /// `limit` is over, the call makes a last attempt, so that it does not miss a lock that was released a moment before. So
             /// it may return a little later than `limit`, by about a round trip.
             ///

@@ -9,7 +9,7 @@ use crate::{
     guard::{Guard, Outcome},
 };
 
-/// Permits that are held, until [`release`](Permits::release) or drop: see [`Guard`], which has the same methods and errors. You may move
+/// Permits that are held, until [`release`](Permits::release) or drop: see [`Guard`]: it has the methods and errors of one, except `extend`, `try_protect`, `holds` and `owner`. You may move
 /// them to another task, and drop them anywhere.
 ///
 /// ```

@@ -83,7 +83,8 @@ acquiring!(Semaphore -> Permits, Option<Permits>; "`None`", "others", |permits| 
 
 #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl Semaphore {
-    /// Sets a fixed lease for permits that are acquired with this value. The client does not renew it. See [`Lock::lease`](crate::Lock::lease).
+    /// Sets a fixed lease for permits that are acquired with this value. The client does not renew it, and it cannot be extended. See
+    /// [`Lock::lease`](crate::Lock::lease).
     #[must_use = "the setting is in the value that this returns"]
     pub fn lease(self, d: Duration) -> Self {
         Semaphore(self.0.lease(d))

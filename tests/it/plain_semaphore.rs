@@ -342,13 +342,13 @@ async fn without_kill(server: &Server, proxy: &Proxy) -> Client {
     let but_kill = if version() >= (7, 0) { &["-client|kill"] } else { few };
     server.set_user("u", &[&["on", ">p", "~*", "&*", "+@all"], but_kill].concat());
     let url = proxy.url().replace("redis://", "redis://u:p@");
-    behind(proxy, |builder| builder.url(url).command_timeout(ms(200))).await
+    behind(proxy, |builder| builder.url(url).command_timeout(ms(500))).await
 }
 
 /// A request that was held back arrives, and runs.
 async fn runs_late(server: &Server, proxy: &Proxy) {
     let before = server.calls("evalsha");
-    until("it to run late", SOON, || proxy.tally().delayed == 1 && server.calls("evalsha") > before).await;
+    until("it to run late", ms(10_000), || proxy.tally().delayed == 1 && server.calls("evalsha") > before).await;
 }
 
 /// The caller has left, and the release of its request came first: it takes nothing when it runs.
@@ -358,7 +358,7 @@ async fn an_acquire_that_runs_after_its_release_takes_nothing() {
     let (proxy, other) = (before(&server), plain(&server).await);
     let _x = semaphore(&other, 3).await;
     let client = without_kill(&server, &proxy).await;
-    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(2_000))));
+    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(6_000))));
     let x = client.plain_semaphore("x");
     let mut calling = Box::pin(async move { x.acquire(2).await });
     assert!(poll_once(calling.as_mut()).is_pending());
@@ -378,12 +378,12 @@ async fn a_first_try_that_is_late_takes_nothing_after_its_retry_was_refused() {
     let (proxy, other) = (before(&server), plain(&server).await);
     let theirs = semaphore(&other, 3).await;
     let client = without_kill(&server, &proxy).await;
-    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(2_000))));
+    proxy.rule(Rule::new(script(&server, "acquire"), Fault::Delay(Way::There, ms(6_000))));
     let x = client.plain_semaphore("x");
-    let trying = tokio::spawn(async move { x.try_acquire_for(2, ms(900)).await });
+    let trying = tokio::spawn(async move { x.try_acquire_for(2, ms(2_500)).await });
     tokio::time::sleep(ms(50)).await;
     theirs.acquire(3).await.expect("free");
-    assert!(!within("its limit", SOON, trying).await.0.expect("no panic").expect("answered"));
+    assert!(!within("its limit", ms(5_000), trying).await.0.expect("no panic").expect("answered"));
     theirs.release(3).await.expect("answered");
     runs_late(&server, &proxy).await;
     clean(&server, &client, 3).await;
