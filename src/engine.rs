@@ -137,6 +137,12 @@ impl Engine {
         (Arc::new(Engine { id, config, counters, driver, redis }), last_task)
     }
 
+    /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Waits until then for the map of the cluster.
+    pub(crate) async fn publish_when_known(&self, give_up: Instant) -> &'static str {
+        while !self.driver.is_closed() && Instant::now() < give_up && !self.redis.knows_channels().await {}
+        self.publish()
+    }
+
     /// The command that publishes a release; empty if releases are not published.
     pub(crate) fn publish(&self) -> &'static str {
         self.redis.publish()

@@ -140,16 +140,17 @@ impl TlsContext {
             return Ok(Arc::clone(config));
         }
         loaded.seen = seen;
-        match (files.and_then(|files| files.settings(&self.settings)), &loaded.config) {
+        match (files.and_then(|files| files.settings(&self.settings)), loaded.config.clone()) {
             (Ok(config), _) => {
                 let config = Arc::new(config);
                 loaded.config = Some(Arc::clone(&config));
                 Ok(config)
             }
             (Err(why), Some(before)) => {
+                loaded.seen = None; // the system's authorities may be readable the next time
                 let why = why.into_words();
                 conn_event!(warn, why, "the TLS files are not valid; new connections use their last valid contents");
-                Ok(Arc::clone(before))
+                Ok(before)
             }
             (Err(why), None) => Err(why),
         }

@@ -15,6 +15,7 @@ use tokio::{
 
 use super::tally::is_majority;
 use crate::{
+    contained::contained,
     error::Result,
     primitives::Lock,
     redis::{Listener, Subscription, spread},
@@ -104,7 +105,7 @@ impl Heard {
 impl Listener for ServerListener {
     fn message(&self) {
         self.heard.announced[self.server].store(true, Ordering::SeqCst);
-        self.heard.notify.notify_one();
+        contained(|| self.heard.notify.notify_one());
     }
 
     fn subscribed(&self) {

@@ -205,7 +205,7 @@ impl<L> Shared<L> {
         self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.life.load(Ordering::SeqCst) >= CLOSED
     }
 

@@ -358,7 +358,8 @@ impl Handle {
 
     /// Releases the lock of these holds, if their lease still expires at the time that the lookup found.
     pub(super) async fn force(&self, kind: &'static Kind, ids: &str, ends: &str, give_up: Instant) -> Result<Code> {
-        let (name, script, publish) = (valid(&self.name)?, &kind.force_unlock, self.engine.publish());
+        let (name, script) = (valid(&self.name)?, &kind.force_unlock);
+        let publish = self.engine.publish_when_known(give_up).await;
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
@@ -395,6 +396,7 @@ impl Handle {
         count: i64,
         how: &'static str,
     ) -> Result<Answer> {
+        self.engine.publish_when_known(self.engine.outage_ends()).await;
         self.make(&mut self.plan(what, (kind, script), count, how)?).await
     }
 

@@ -78,6 +78,8 @@ struct Backlog {
     together: usize,
     /// Gathered requests.
     held: usize,
+    /// How far the limits have grown on the present link: with each reply by one, see [`Dispatcher::note_call`].
+    reach: usize,
     /// A sender was told that requests are due, and has not looked yet.
     is_told: bool,
     /// The number of gathered requests after the last removal of those without a caller.
@@ -278,7 +280,16 @@ impl Dispatcher {
             Company::Any => SENDERS,
             Company::OfOneSlot => FARTHEST_OF_ONE_SLOT,
         };
-        usize::try_from(shortest.as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX).clamp(1, farthest)
+        let distance = usize::try_from(shortest.as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX);
+        distance.min(backlog.reach).clamp(1, farthest)
+    }
+
+    /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then more
+    /// requests under way would only come too late. They begin anew when replies take long, or when there is none.
+    fn note_call(&self, has_reply: bool) {
+        let is_well = has_reply && !self.conn.shortest_round_trip().is_zero();
+        let mut backlog = self.backlog();
+        backlog.reach = if is_well { (backlog.reach + 1).min(SENDERS) } else { 1 };
     }
 
     /// Sends one call, or one for each slot. All are written at once.
@@ -303,6 +314,7 @@ impl Dispatcher {
             },
             Err(fault) => Err(fault),
         };
+        self.note_call(answers.is_ok());
         let answers = match answers {
             // The server does not say which key it refused, and it may permit the others.
             Err(fault) if fault.is_for_some_keys() && batch.len() > 1 => {

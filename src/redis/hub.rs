@@ -22,7 +22,7 @@ use super::{
     conn::{PubSubEvent, Subscriber, spread},
     deployment::{Deployment, Line},
     fault::{Fault, source},
-    listener::Listener,
+    listener::{Listener, each},
     url::Address,
 };
 use crate::{
@@ -299,7 +299,7 @@ impl Hub {
                 event = subscriber.next() => match event {
                     PubSubEvent::Message(channel) => {
                         self.counters.wakeups.up();
-                        self.listeners(&channel).iter().for_each(|listener| listener.message());
+                        each(&self.listeners(&channel), |listener| listener.message());
                     }
                     PubSubEvent::TooMuch => self.wake_all(),
                     PubSubEvent::Silence => return one_by_one,
@@ -348,7 +348,7 @@ impl Hub {
         subscriber.subscribe(channels).await?;
         for name in channels {
             let listeners = self.is_subscribed(line, name);
-            listeners.iter().for_each(|listener| listener.subscribed());
+            each(&listeners, |listener| listener.subscribed());
         }
         Ok(())
     }
@@ -391,7 +391,7 @@ impl Hub {
             channel.refused = Some(Instant::now());
             channel.live.store(false, Ordering::Release);
         }
-        self.listeners(only).iter().for_each(|listener| listener.subscribed());
+        each(&self.listeners(only), |listener| listener.subscribed());
         false
     }
 
@@ -430,12 +430,12 @@ impl Hub {
     fn wake(&self, line: &Line) {
         let of_line = |channel: &&Channel| channel.line == *line;
         let listeners: Vec<_> = self.table().values().filter(of_line).flat_map(Channel::listeners).collect();
-        listeners.iter().for_each(|listener| listener.subscribed());
+        each(&listeners, |listener| listener.subscribed());
     }
 
     fn wake_all(&self) {
         let listeners: Vec<_> = self.table().values().flat_map(Channel::listeners).collect();
-        listeners.iter().for_each(|listener| listener.message());
+        each(&listeners, |listener| listener.message());
     }
 
     fn lines(&self) -> MutexGuard<'_, BTreeMap<Line, Arc<Notify>>> {

@@ -1,5 +1,14 @@
 //! The receiver of the messages of a channel.
 
+use std::sync::Arc;
+
+use crate::{contained::contained, sync::std};
+
+/// Calls each of them. One that panics, because it wakes a caller whose waker does, must not end the task of the hub.
+pub(super) fn each(listeners: &[Arc<dyn Listener>], call: impl Fn(&dyn Listener)) {
+    listeners.iter().for_each(|listener| contained(|| call(&**listener)));
+}
+
 /// Receives messages. The hub's task calls it, so it must be quick and must not block.
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
     /// A message was published.

@@ -224,6 +224,15 @@ impl Redis {
         self.command_timeout
     }
 
+    /// Waits until [`publish`](Redis::publish) is certain, for at most the command timeout. False if it is not.
+    pub(crate) async fn knows_channels(&self) -> bool {
+        match &self.servers {
+            Backend::Deployed(deployment, _) => deployment.knows_channels().await,
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(_) => true,
+        }
+    }
+
     /// The command that scripts publish with; empty if they do not publish.
     pub(crate) fn publish(&self) -> &'static str {
         let pubsub = match &self.servers {

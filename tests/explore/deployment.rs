@@ -95,6 +95,10 @@ impl Deployment {
         *self.changes.borrow() > changes
     }
 
+    pub(super) async fn knows_channels(&self) -> bool {
+        true
+    }
+
     pub(super) fn pubsub(&self) -> PubSub {
         PubSub::Classic
     }

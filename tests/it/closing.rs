@@ -1,8 +1,8 @@
 //! `close()` gives back everything.
 
-use leasehold::{Error, Lost};
+use leasehold::{Client, Error, Lost};
 
-use crate::support::{Server, client, ms, plain, until, within};
+use crate::support::{Server, client, ms, plain, server::free_port, until, within};
 
 #[tokio::test]
 async fn gives_back_all_that_is_held() {
@@ -81,4 +81,19 @@ async fn closing_ends_calls(connections: usize) {
         let ended = ended.expect("no panic");
         assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
     }
+}
+
+/// No server of the cluster replies, so no server of the slot is known.
+#[tokio::test]
+async fn ends_calls_that_wait_for_the_map_of_a_cluster() {
+    let url = format!("redis-cluster://127.0.0.1:{}", free_port());
+    let client = Client::builder().url(url).connect_lazy().expect("good settings");
+    let lock = client.lock("x");
+    let waiting = tokio::spawn(async move { lock.inspect().await });
+    until("it to be under way", ms(1_000), || !waiting.is_finished()).await;
+    tokio::time::sleep(ms(50)).await;
+    let _ = client.close().await;
+    let (ended, _) = within("it to end", ms(1_000), waiting).await;
+    let ended = ended.expect("no panic");
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
 }

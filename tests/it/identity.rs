@@ -419,3 +419,34 @@ async fn a_link_that_was_about_to_be_used_at_a_switch_is_not_kept() {
     until("the client to look", ms(3_000), || looks() > looked).await;
     holds_at(&client, &new).await;
 }
+
+// ---- pings ----
+
+/// A server leaves the cluster while it is pinged. The client is as open as before.
+#[tokio::test]
+async fn a_ping_to_a_server_that_leaves_says_nothing_of_the_client() {
+    let halves = Halves::start();
+    let client = halves.connect().await;
+    client.lock(HIGH).lock().await.expect("free").unlock().await.expect("ours");
+    halves.high.becomes(|_| Said::Nothing);
+    let pings = tokio::spawn({
+        let client = client.clone();
+        async move { client.ping().await }
+    });
+    let (low, layout) = (halves.low.port(), slots(&[(0, LAST, halves.low.port(), "low-1")]));
+    halves.low.becomes(first_moved(low, naming(layout)));
+    client.lock(LOW).lock().await.expect("free").unlock().await.expect("ours");
+    let (pinged, _) = within("the ping", ms(8_000), pings).await;
+    let pinged = pinged.expect("no panic");
+    assert!(!matches!(pinged, Err(Error::Closed)), "{pinged:?}");
+}
+
+/// It reads the map first, and then asks all masters, as every later one.
+#[tokio::test]
+async fn the_first_ping_of_a_lazy_client_asks_all_masters() {
+    let halves = Halves::start();
+    let lazy = halves.builder().connect_lazy().expect("good settings");
+    halves.high.becomes(|_| Said::Nothing);
+    let (pinged, _) = within("the ping", ms(8_000), lazy.ping()).await;
+    pinged.expect_err("one master does not reply");
+}

@@ -773,3 +773,15 @@ async fn a_latch_outlives_its_master() {
     }
     pass(waiting, ms(10_000)).await;
 }
+
+/// The first request of a client, before it knows which channels the cluster has.
+#[tokio::test]
+async fn the_first_count_down_of_a_lazy_client_wakes_those_that_wait() {
+    let cluster = Cluster::of_masters().await;
+    let one = Client::connect(&cluster.url()).await.expect("it answers");
+    one.latch("x").try_set_count(1).await.expect("answered");
+    let waiting = waiters(&one, 1).await;
+    let other = Client::builder().url(cluster.url()).connect_lazy().expect("good settings");
+    other.latch("x").count_down().await.expect("answered");
+    pass(waiting, ms(2_000)).await; // without a message up to five seconds later
+}

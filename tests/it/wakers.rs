@@ -16,7 +16,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::support::{
-    Server, before, behind, client, master, ms, plain, poll_once, poll_until, replica_of, until, within,
+    Server, before, behind, client, master, ms, plain, poll_once, poll_until, proxy::Mode, replica_of, until, within,
 };
 
 /// Uses the lock at each wake-up.
@@ -186,6 +186,24 @@ async fn that_panic_at_a_reply_end_no_task_of_the_connection() {
     });
     drop(within("another lock", ms(5_000), renewed).await.0.expect("no panic").expect("free"));
     until("all to be free", ms(5_000), || server.ask::<u64>(&["DBSIZE"]) == 0).await;
+}
+
+/// Their connection is lost. fred drops its two requests at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_panic_when_a_connection_is_lost_end_nothing() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let held = client.lock("x").lock().await.expect("free");
+    proxy.set(Mode::Swallow);
+    let locks = [client.lock("y"), client.lock("z")];
+    let panics = locks.each_ref().map(|lock| poll(lock.inspect(), &Waker::from(Arc::new(Panics))));
+    proxy.set(Mode::Pass);
+    proxy.cut_all();
+    let (other, _) = within("another lock", ms(5_000), client.lock("z").lock()).await;
+    other.expect("the server is well").unlock().await.expect("ours");
+    drop(panics);
+    held.unlock().await.expect("ours to the end");
 }
 
 /// It waits for a connection. The task that opens it goes on.

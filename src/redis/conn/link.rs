@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use crate::{
     config::Confirmed,
-    contained::conn_event,
+    contained::{conn_event, with_contained_waker},
     error::Source,
     redis::{
         answer::Answer,
@@ -292,7 +292,12 @@ impl Link {
         self.answered(command).await.map_err(|fault| fault.at(&self.address))
     }
 
-    async fn answered<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
+    async fn answered<T>(&self, command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
+        // Many tasks wake this, and fred may drop many commands at once.
+        with_contained_waker(self.answered_or_late(command)).await
+    }
+
+    async fn answered_or_late<T>(&self, mut command: BoxFuture<'_, FredResult<T>>) -> Result<T, Fault> {
         let request = self.liveness.sent();
         loop {
             let pulse = self.pulse.notified(); // after this no pulse is missed

@@ -186,6 +186,9 @@ impl Cluster {
 
     /// The error if no server of a slot is known.
     fn why_nobody(&self) -> Fault {
+        if self.closed.is_cancelled() {
+            return Fault::Closed;
+        }
         let last = if self.is_empty() { self.last().clone() } else { None };
         last.unwrap_or_else(|| Fault::said("CLUSTERDOWN no server has this slot"))
     }
@@ -223,9 +226,10 @@ impl Cluster {
         Some(None)
     }
 
-    /// Completes an address. A server that does not know its own host names only the port.
+    /// Completes an address. A server that does not know a host names only the port, or `?` and the port.
     fn complete(&self, to: &str, from: &Member) -> Option<Address> {
-        match (to.strip_prefix(':'), &from.address) {
+        let port = to.strip_prefix(':').or_else(|| to.strip_prefix("?:"));
+        match (port, &from.address) {
             (Some(port), Address::Tcp(host, _)) => Some(Address::Tcp(Arc::clone(host), port.parse().ok()?)),
             _ => Address::parse(to, 0),
         }
@@ -269,6 +273,7 @@ impl Cluster {
                 tokio::select! {
                     changed = changes.changed() => changed.ok()?,
                     () = failed => {}
+                    () = self.closed.cancelled() => return None,
                 }
             }
         };
@@ -479,9 +484,20 @@ impl Cluster {
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         let members: Vec<_> = self.map().members().cloned().collect();
         if members.is_empty() {
-            return self.owner(0).await.map(drop);
+            self.owner(0).await?;
+            return Box::pin(self.ping()).await;
         }
-        try_join_all(members.iter().map(|member| member.node.ping())).await.map(drop)
+        let ping = async |member: Arc<Member>| match member.node.ping().await {
+            Err(Fault::Closed) if self.has_left(&member) => Ok(()), // it counts no more
+            replied => replied,
+        };
+        try_join_all(members.into_iter().map(ping)).await.map(drop)
+    }
+
+    /// Waits for the first map, for at most the command timeout. True if the client knows now which channels the servers have, or if they
+    /// refuse the login.
+    pub(super) async fn knows_channels(&self) -> bool {
+        !self.is_empty() || self.until(|map| map.is_known().then_some(())).await.is_some() || self.is_denied()
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
@@ -492,7 +508,7 @@ impl Cluster {
         self.map().changed_since(slot_of(key), changes)
     }
 
-    /// True if the client uses sharded channels. Until this is known, no request can be sent.
+    /// True if the client uses sharded channels. Until this is known, no request can be sent; but one that is built before has the other kind.
     pub(super) fn is_sharded(&self) -> bool {
         self.sharded.load(Ordering::Acquire)
     }

@@ -164,6 +164,14 @@ impl Deployment {
         }
     }
 
+    /// Waits until the client knows which channels the servers have, for at most the command timeout. False if it does not know.
+    pub(super) async fn knows_channels(&self) -> bool {
+        match self {
+            Deployment::Cluster(cluster, PubSub::Auto) => cluster.knows_channels().await,
+            Deployment::One(_) | Deployment::Cluster(..) => true,
+        }
+    }
+
     /// The channels for messages about releases: sharded ones, classic ones, or none.
     pub(super) fn pubsub(&self) -> PubSub {
         match self {
