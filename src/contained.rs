@@ -25,10 +25,14 @@ impl Wake for Contained {
 /// For work that a task of the client wakes while it does something else that must be done: a panic of the program's waker does not end that
 /// task.
 pub(crate) async fn with_contained_waker<T>(work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
+    let (mut work, mut last) = (pin!(work), None);
     poll_fn(|cx| {
-        let waker = Waker::from(Arc::new(Contained(cx.waker().clone())));
-        work.as_mut().poll(&mut Context::from_waker(&waker))
+        drop(last.take_if(|(of, _): &mut (Waker, Waker)| !of.will_wake(cx.waker())));
+        let (_, waker) = last.get_or_insert_with(|| {
+            let of = cx.waker().clone();
+            (of.clone(), Waker::from(Arc::new(Contained(of))))
+        });
+        work.as_mut().poll(&mut Context::from_waker(waker))
     })
     .await
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -137,9 +137,15 @@ impl Engine {
         (Arc::new(Engine { id, config, counters, driver, redis }), last_task)
     }
 
-    /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Waits until then for the map of the cluster.
+    /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Then it waits for the map of the cluster, for
+    /// no longer than that.
     pub(crate) async fn publish_when_known(&self, give_up: Instant) -> &'static str {
-        while !self.driver.is_closed() && Instant::now() < give_up && !self.redis.knows_channels().await {}
+        let mut pauses = Pauses::default();
+        let goes_on = || Instant::now() < give_up && !self.driver.is_closed() && !self.driver.is_abandoned();
+        let knows = async || timeout_at(give_up, self.redis.knows_channels()).await.unwrap_or(false);
+        while goes_on() && TaskRuntime::around("").is_ok() && !knows().await {
+            sleep(pauses.next()).await; // it does not wait if the runtime of the client has just ended
+        }
         self.publish()
     }
 

@@ -45,7 +45,7 @@ const COUNTERS: [(&str, &str); 14] = [
     (LOST, "Holds lost before their release, or found gone at their release"),
     (FAILED, "Calls for a lock and waits for a latch that ended with an error"),
     (RENEWALS, "Renewals and checks of held locks that the server confirmed"),
-    (REFUSED, "Attempts that found the lock held by another owner, or the latch not open"),
+    (REFUSED, "Requests that found the lock held by another owner, or the latch not open"),
     ("leasehold_wakeups_total", "Wake-ups by a message about a release or a latch"),
     ("leasehold_calls_total", "Script calls sent; one call can carry many requests"),
     ("leasehold_requests_total", "Requests sent in those calls"),

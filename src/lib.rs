@@ -107,7 +107,7 @@
 //!
 //! # Runtimes
 //!
-//! Calls need a tokio runtime with time enabled; a multi-threaded one also needs I/O enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
+//! Calls need a tokio runtime with time enabled; if the client's own tasks run there, also with I/O enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
 //! they run on a thread of their own, see [`Builder::own_thread`].
 //!
 //! For unit tests there is a server in memory (feature `test-util`): `MemoryServer`.

@@ -85,7 +85,7 @@ pub struct Totals {
     pub failed: u64,
     /// Requests of the watchdog that the server confirmed: renewals, and for holds with a fixed lease, checks that the lock is still there.
     pub renewals: u64,
-    /// Attempts that found the lock held by another owner, or the latch not open.
+    /// Requests that found the lock held by another owner, or the latch not open.
     pub refused: u64,
     /// Wake-ups by a message about a release, or about a latch.
     pub wakeups: u64,

@@ -147,7 +147,9 @@ impl TlsContext {
                 Ok(config)
             }
             (Err(why), Some(before)) => {
-                loaded.seen = None; // the system's authorities may be readable the next time
+                if matches!(why, Unusable::ForNow(_)) {
+                    loaded.seen = None; // the system's authorities may be readable the next time
+                }
                 let why = why.into_words();
                 conn_event!(warn, why, "the TLS files are not valid; new connections use their last valid contents");
                 Ok(before)

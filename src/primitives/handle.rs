@@ -396,7 +396,6 @@ impl Handle {
         count: i64,
         how: &'static str,
     ) -> Result<Answer> {
-        self.engine.publish_when_known(self.engine.outage_ends()).await;
         self.make(&mut self.plan(what, (kind, script), count, how)?).await
     }
 
@@ -408,18 +407,15 @@ impl Handle {
         count: i64,
         how: &'static str,
     ) -> Result<Change> {
-        let (name, id) = (valid(&self.name)?, Uuid::new_v4().simple().to_string());
-        let lasts = self.engine.config.receipt().lasts.as_millis();
-        let lasts = u64::try_from(lasts).expect("a few years at most");
-        let part = kind.words(script, name.key(), (&id, lasts, count), self.engine.publish()).arg(how).done();
-        Ok(Change { what, kind: kind.rules.label, script: &script.script, part, until: None })
+        valid(&self.name)?;
+        Ok(Change { what, kind, script, id: Uuid::new_v4(), count, how, until: None })
     }
 
     /// Sends a change. It may have been sent before.
     pub(super) async fn make(&self, change: &mut Change) -> Result<Answer> {
-        let name = valid(&self.name)?;
-        let (span, asked) = self.change_asked(change, &name);
-        told((span, change.kind), self.engine.tell(asked, self.engine.outage_ends())).await
+        let (name, give_up) = (valid(&self.name)?, self.engine.outage_ends());
+        let (span, asked) = self.change_asked(change, &name, self.engine.publish_when_known(give_up).await);
+        told((span, change.kind.rules.label), self.engine.tell(asked, give_up)).await
     }
 
     /// The same in the background, also while the client closes: its end waits for that.
@@ -435,15 +431,18 @@ impl Handle {
 
     /// The same as [`make`](Handle::make), also while the client closes.
     pub(super) async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
-        let name = valid(&self.name)?;
-        let (span, asked) = self.change_asked(change, &name);
-        told((span, change.kind), self.engine.tell_at_last(asked, self.engine.outage_ends())).await
+        let (name, give_up) = (valid(&self.name)?, self.engine.outage_ends());
+        let (span, asked) = self.change_asked(change, &name, self.engine.publish_when_known(give_up).await);
+        told((span, change.kind.rules.label), self.engine.tell_at_last(asked, give_up)).await
     }
 
-    fn change_asked<'a>(&'a self, change: &mut Change, name: &'a Name) -> (Span, Asked<'a>) {
-        let until = || Moment::now() + self.engine.config.receipt().repeatable;
-        let until = *change.until.get_or_insert_with(until);
-        self.asked((change.what, change.kind), name, (change.script, change.part.clone()), until)
+    fn change_asked<'a>(&'a self, change: &mut Change, name: &'a Name, publish: &str) -> (Span, Asked<'a>) {
+        let receipt = self.engine.config.receipt();
+        let until = *change.until.get_or_insert_with(|| Moment::now() + receipt.repeatable);
+        let lasts = u64::try_from(receipt.lasts.as_millis()).expect("a few years at most");
+        let Change { what, kind, script, id, count, how, .. } = *change;
+        let part = kind.words(script, name.key(), (id.simple(), lasts, count), publish).arg(how).done();
+        self.asked((what, kind.rules.label), name, (&script.script, part), until)
     }
 
     async fn ask(
@@ -487,9 +486,12 @@ impl Handle {
 #[derive(Debug)]
 pub(super) struct Change {
     what: &'static str,
-    kind: KindLabel,
-    script: &'static Script,
-    part: Part,
+    kind: &'static Kind,
+    script: &'static KindScript,
+    /// The number of the request.
+    id: Uuid,
+    count: i64,
+    how: &'static str,
     /// It is not sent again after that. `None`: it was not sent yet.
     until: Option<Moment>,
 }

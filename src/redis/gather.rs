@@ -78,7 +78,7 @@ struct Backlog {
     together: usize,
     /// Gathered requests.
     held: usize,
-    /// How far the limits have grown on the present link: with each reply by one, see [`Dispatcher::note_call`].
+    /// How far the limits have grown: with each reply by one, see [`Dispatcher::note_call`].
     reach: usize,
     /// A sender was told that requests are due, and has not looked yet.
     is_told: bool,
@@ -314,7 +314,7 @@ impl Dispatcher {
             },
             Err(fault) => Err(fault),
         };
-        self.note_call(answers.is_ok());
+        self.note_call(!matches!(answers, Err(Fault::Unknown(_) | Fault::NotSent(_))));
         let answers = match answers {
             // The server does not say which key it refused, and it may permit the others.
             Err(fault) if fault.is_for_some_keys() && batch.len() > 1 => {

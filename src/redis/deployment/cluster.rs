@@ -228,10 +228,10 @@ impl Cluster {
 
     /// Completes an address. A server that does not know a host names only the port, or `?` and the port.
     fn complete(&self, to: &str, from: &Member) -> Option<Address> {
-        let port = to.strip_prefix(':').or_else(|| to.strip_prefix("?:"));
+        let port = to.strip_prefix(':').or_else(|| to.strip_prefix("?:")).and_then(|port| port.parse().ok());
         match (port, &from.address) {
-            (Some(port), Address::Tcp(host, _)) => Some(Address::Tcp(Arc::clone(host), port.parse().ok()?)),
-            _ => Address::parse(to, 0),
+            (Some(port), Address::Tcp(host, _)) => Some(Address::Tcp(Arc::clone(host), port)),
+            _ => Address::parse(to, 0), // also of an IPv6 address that begins with two colons
         }
     }
 
@@ -370,6 +370,7 @@ impl Cluster {
         let asked: FuturesUnordered<_> = seeds.iter().map(|seed| self.ask_seed(seed)).collect();
         let Agreed { reading, strangers } = agree(seeds.len(), asked).await?;
         strangers.iter().for_each(|stranger| _ = self.refuse(stranger));
+        self.sharded.store(reading.has_shards, Ordering::Release); // before callers can see the map
         self.learned(reading, Basis::Majority)
     }
 
@@ -484,7 +485,7 @@ impl Cluster {
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         let members: Vec<_> = self.map().members().cloned().collect();
         if members.is_empty() {
-            self.owner(0).await?;
+            self.until(|map| map.is_known().then_some(())).await.ok_or_else(|| self.why_nobody())?;
             return Box::pin(self.ping()).await;
         }
         let ping = async |member: Arc<Member>| match member.node.ping().await {
