@@ -327,19 +327,14 @@ impl RoundTrip {
 
     /// Moves the mean. No request was measured.
     pub(crate) fn estimate(&self, micros: u64) {
-        move_mean(&self.mean, micros);
+        let mean = self.mean.load(Ordering::Relaxed);
+        let next = if mean == 0 { micros } else { (mean * 7 + micros) / 8 };
+        self.mean.store(next, Ordering::Relaxed); // a value lost between two threads is no loss
     }
 
     pub(crate) fn get(&self) -> Duration {
         Duration::from_micros(self.mean.load(Ordering::Relaxed))
     }
-}
-
-/// A moving mean of the last eight values or so. Zero before the first one.
-pub(crate) fn move_mean(mean: &AtomicU64, micros: u64) {
-    let before = mean.load(Ordering::Relaxed);
-    let next = if before == 0 { micros } else { (before * 7 + micros) / 8 };
-    mean.store(next, Ordering::Relaxed); // a value lost between two threads is no loss
 }
 
 /// The longest time told apart from longer ones, in microseconds: a day.

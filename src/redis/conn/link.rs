@@ -38,7 +38,7 @@ use crate::{
         script::{Part, Script},
         url::Address,
     },
-    stats::{Counters, move_mean},
+    stats::Counters,
 };
 
 /// Why a link to a replica is closed.
@@ -77,8 +77,8 @@ pub(crate) struct Link {
     pub(super) peer: OnceLock<Peer>,
     /// The shortest time from a request to its reply so far, in microseconds: the time of the network, without that of a busy server.
     shortest: AtomicU64,
-    /// The mean of the last round trips, in microseconds.
-    recent: AtomicU64,
+    /// The last one. Not a mean, because requests that are too many must be noticed before they come too late.
+    last: AtomicU64,
     counters: Arc<Counters>,
 }
 
@@ -237,7 +237,7 @@ impl Link {
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: OnceLock::new(),
             shortest: AtomicU64::new(u64::MAX),
-            recent: AtomicU64::new(0),
+            last: AtomicU64::new(0),
             counters: Arc::clone(counters),
         };
         let connected = async {
@@ -403,18 +403,18 @@ impl Link {
 
     fn note_round_trip(&self, micros: u64) {
         self.counters.round_trip.note(micros);
-        move_mean(&self.recent, micros);
+        self.last.store(micros, Ordering::Relaxed);
         if micros < self.shortest.load(Ordering::Relaxed) {
             self.shortest.fetch_min(micros, Ordering::Relaxed);
         }
     }
 
-    /// The shortest round trip so far. Zero before the first reply to a script. Also zero while replies take much longer, and so long that
+    /// The shortest round trip so far. Zero before the first reply to a script. Also zero if the last reply took much longer, and so long that
     /// some may come too late: then more requests under way would only wait in the network.
     pub(crate) fn shortest_round_trip(&self) -> Duration {
         let shortest = Duration::from_micros(self.shortest.load(Ordering::Relaxed));
         let long = (self.command_timeout / LONG).max(shortest.saturating_mul(2));
-        if shortest > self.command_timeout || Duration::from_micros(self.recent.load(Ordering::Relaxed)) > long {
+        if shortest > self.command_timeout || Duration::from_micros(self.last.load(Ordering::Relaxed)) > long {
             Duration::ZERO
         } else {
             shortest
