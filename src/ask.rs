@@ -43,13 +43,9 @@ pub(crate) enum Doubt {
 }
 
 impl Asked<'_> {
-    /// The reply. A large future: callers whose futures users keep box it together with their own work.
-    pub(crate) async fn ask(self, redis: &Redis, give_up: Instant) -> Result<Answer> {
-        self.ask_with_doubt(redis, give_up).await.map(|(answer, _)| answer)
-    }
-
-    /// The reply, and whether an earlier attempt may have been executed, too.
-    pub(crate) async fn ask_with_doubt(self, redis: &Redis, mut give_up: Instant) -> Result<(Answer, Doubt)> {
+    /// The reply, and whether an earlier attempt may have been executed, too. A large future: callers whose futures users keep box it
+    /// together with their own work.
+    pub(crate) async fn ask(self, redis: &Redis, mut give_up: Instant) -> Result<(Answer, Doubt)> {
         TaskRuntime::around(self.what)?;
         let (script, part) = &self.request;
         let (since, mut pauses, mut was_polled, mut last) = (Instant::now(), Pauses::default(), true, None);

@@ -107,8 +107,8 @@ impl Client {
         Builder::default()
     }
 
-    /// The id of this client: the first part of the id of each of its holds in Redis, see [`Guard::id`](crate::Guard::id). The ids of permits begin with its first 12 hex digits,
-    /// without hyphens.
+    /// The id of this client: the first part of the id of each of its holds in Redis, see [`Guard::id`](crate::Guard::id). The ids of permits
+    /// begin with its first 12 hex digits, without hyphens.
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.engine.id

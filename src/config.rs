@@ -109,10 +109,10 @@ pub enum PubSub {
     Classic,
     /// `SPUBLISH` and `SSUBSCRIBE`. Each message stays in the shard of the lock.
     Sharded,
-    /// No messages. The first waiter of each client polls the server, with pauses that grow up to 0.2 s. Each waiter of a fair lock polls, every 0.2 s. Redisson
-    /// calls this a spin lock.
-    /// The tasks of one client may hold the lock up to [`handovers`](crate::Builder::handovers) times in a row. Then the client leaves it
-    /// free for a quarter of the time that these turns took together, but for at most 50 ms, so that other clients can find it free.
+    /// No messages. The first waiter of each client polls the server, with pauses that grow up to 0.2 s. Each waiter of a fair lock polls,
+    /// every 0.2 s. Redisson calls this a spin lock. The tasks of one client may hold the lock up to [`handovers`](crate::Builder::handovers)
+    /// times in a row. Then the client leaves it free for a quarter of the time that these turns took together, but for at most 50 ms, so
+    /// that other clients can find it free.
     Off,
 }
 

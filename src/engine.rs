@@ -137,8 +137,8 @@ impl Engine {
         (Arc::new(Engine { id, config, counters, driver, redis }), last_task)
     }
 
-    /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Then it waits for the map of the cluster, for
-    /// no longer than that.
+    /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Then it waits for the map of the cluster,
+    /// for no longer than that.
     pub(crate) async fn publish_when_known(&self, give_up: Instant) -> &'static str {
         let mut pauses = Pauses::default();
         let goes_on = || Instant::now() < give_up && !self.driver.is_closed() && !self.driver.is_abandoned();
@@ -214,12 +214,12 @@ impl Engine {
     /// The same, and whether an earlier attempt may have been executed.
     pub(crate) async fn tell_with_doubt(&self, asked: Asked<'_>, give_up: Instant) -> Result<(Answer, Doubt)> {
         self.driver.refuse_if_closed(asked.what, asked.name)?;
-        Box::pin(asked.ask_with_doubt(&self.redis, give_up)).await
+        Box::pin(asked.ask(&self.redis, give_up)).await
     }
 
     /// The same as [`tell`](Engine::tell), also while the client closes.
     pub(crate) async fn tell_at_last(&self, asked: Asked<'_>, give_up: Instant) -> Result<Answer> {
-        Box::pin(asked.ask(&self.redis, give_up)).await
+        Box::pin(asked.ask(&self.redis, give_up)).await.map(|(answer, _)| answer)
     }
 
     /// Checks now that the server replies on every connection.

@@ -278,9 +278,9 @@ impl Guard {
         }
         let asked = Asked { what, name: self.name(), request, until: Moment::FAR };
         let (answer, doubt) = self.engine.tell_with_doubt(asked, self.engine.outage_ends()).await?;
-        match (answer.code, doubt) {
-            (Code::Kept, _) => Ok(()),
-            (Code::Gone, doubt) => {
+        match answer.code {
+            Code::Kept => Ok(()),
+            Code::Gone => {
                 let confirmed = self.held.confirm(None).await; // notifies the holder
                 match (doubt, confirmed) {
                     (Doubt::OfEarlier, Ok(()) | Err(Error::Lost { .. })) => Err(Error::may_have_run(what, self.name())),

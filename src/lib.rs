@@ -1,7 +1,7 @@
 //! Distributed locks on Redis and Valkey. They are compatible with Redisson, so JVM services on the same server share them. They are
 //! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them.
-//! In case that message is lost, each client that waits for another one also sends a request about the name at least every five seconds (for a
-//! [`FairLock`] each waiter does).
+//! In case that message is lost, each client that waits for another one also sends a request about the name at least every five seconds
+//! (for a [`FairLock`] each waiter does).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -107,8 +107,8 @@
 //!
 //! # Runtimes
 //!
-//! Calls need a tokio runtime with time enabled; if the client's own tasks run there, also with I/O enabled. On a multi-threaded runtime the client's own tasks run there; on a current-thread runtime
-//! they run on a thread of their own, see [`Builder::own_thread`].
+//! Calls need a tokio runtime with time enabled; if the client's own tasks run there, also with I/O enabled. On a multi-threaded runtime the
+//! client's own tasks run there; on a current-thread runtime they run on a thread of their own, see [`Builder::own_thread`].
 //!
 //! For unit tests there is a server in memory (feature `test-util`): `MemoryServer`.
 //!
@@ -179,7 +179,8 @@ pub use tls::Tls;
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;
 
-/// The targets of the pages' links in rustdoc. Each page in `docs/` ends with targets that are files. These come first, so rustdoc uses these.
+/// The targets of the pages' links in rustdoc. Each page in `docs/` ends with targets that are files. These come first, so rustdoc uses
+/// these.
 macro_rules! links {
     () => {
         concat!(

@@ -151,14 +151,11 @@ pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()
         };
         let lock_pair = {
             let client = client.clone();
-            move |name: String| {
-                let client = client.clone();
-                async move { Ok(client.lock(&name).lock().await?.unlock().await?) }
-            }
+            move |name: String| lock_pair(client.clone(), name)
         };
         for _ in 0..WINDOWS {
-            raw.push(pairs_a_second(tasks, bare_pair.clone()).await?);
-            lock.push(pairs_a_second(tasks, lock_pair.clone()).await?);
+            raw.push(pairs_a_second(WINDOW, tasks, bare_pair.clone()).await?);
+            lock.push(pairs_a_second(WINDOW, tasks, lock_pair.clone()).await?);
         }
         let ratio = median(raw.iter().zip(&lock).map(|(raw, lock)| lock / raw).collect());
         let (raw, lock) = (median(raw), median(lock));
@@ -178,17 +175,12 @@ pub(crate) async fn distinct(server: &Server, report: &mut Report) -> Outcome<()
 pub(crate) async fn clustered(server: &Server, report: &mut Report) -> Outcome<()> {
     let cluster = Cluster::of_masters().await;
     let (one, three) = (Client::connect(&server.url()).await?, Client::connect(&cluster.url()).await?);
-    let pair_of = |client: Client| {
-        move |name: String| {
-            let client = client.clone();
-            async move { Ok(client.lock(&name).lock().await?.unlock().await?) }
-        }
-    };
+    let pair_of = |client: Client| move |name: String| lock_pair(client.clone(), name);
     for tasks in [1, 16, 256, 2_048] {
         let (mut alone, mut shared) = (Vec::new(), Vec::new());
         for _ in 0..WINDOWS {
-            alone.push(pairs_a_second(tasks, pair_of(one.clone())).await?);
-            shared.push(pairs_a_second(tasks, pair_of(three.clone())).await?);
+            alone.push(pairs_a_second(WINDOW, tasks, pair_of(one.clone())).await?);
+            shared.push(pairs_a_second(WINDOW, tasks, pair_of(three.clone())).await?);
         }
         let cost = median(alone.iter().zip(&shared).map(|(alone, shared)| alone / shared).collect());
         let measured =
@@ -234,7 +226,16 @@ async fn mixed(client: &Client, bare: &Arc<Bare>, tasks: usize) -> Outcome<(f64,
     Ok((mean(raw), mean(locked)))
 }
 
-async fn pairs_a_second<F>(tasks: usize, pair: impl Fn(String) -> F + Clone + Send + 'static) -> Outcome<f64>
+pub(crate) async fn lock_pair(client: Client, name: String) -> Outcome<()> {
+    Ok(client.lock(&name).lock().await?.unlock().await?)
+}
+
+/// How many pairs such tasks make in a second, each with a name of its own.
+pub(crate) async fn pairs_a_second<F>(
+    window: Duration,
+    tasks: usize,
+    pair: impl Fn(String) -> F + Clone + Send + 'static,
+) -> Outcome<f64>
 where
     F: Future<Output = Outcome<()>> + Send + 'static,
 {
@@ -244,7 +245,7 @@ where
             let pair = pair.clone();
             tokio::spawn(async move {
                 let mut pairs = 0_u32;
-                while started.elapsed() < WINDOW {
+                while started.elapsed() < window {
                     pair(format!("distinct-{task}")).await?;
                     pairs += 1;
                 }

@@ -1,11 +1,6 @@
 //! Locks on a server that is far away: each way through the network takes 25 ms, and much can be on the way at once.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use leasehold::{Client, Guard};
 use tokio::{
@@ -20,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    alone::{lock_pair, pairs_a_second},
     report::{Outcome, Report, median_round_trip},
     support::Server,
 };
@@ -33,7 +29,8 @@ pub(crate) async fn far(server: &Server, report: &mut Report) -> Outcome<()> {
     for tasks in [16, 256, 2_048] {
         let client = at(far).watchdog(Duration::from_secs(30)).connect().await?;
         let raw = median_round_trip(&client, 20).await?;
-        let pairs = pairs_a_second(&client, tasks).await?;
+        let locking = client.clone();
+        let pairs = pairs_a_second(WINDOW, tasks, move |name| lock_pair(locking.clone(), name)).await?;
         let share = pairs / (tasks as f64 / (2.0 * raw / 1e6));
         let measured = format!("{pairs:.0} per second, {share:.2} of what the network permits");
         report.row(
@@ -75,26 +72,6 @@ pub(crate) async fn far(server: &Server, report: &mut Report) -> Outcome<()> {
 
 fn at(far: SocketAddr) -> leasehold::Builder {
     Client::builder().url(format!("redis://{far}"))
-}
-
-async fn pairs_a_second(client: &Client, tasks: usize) -> Outcome<f64> {
-    let (started, mut all) = (Instant::now(), JoinSet::new());
-    for task in 0..tasks {
-        let lock = client.lock(&format!("far-{task}"));
-        all.spawn(async move {
-            let mut pairs = 0_u32;
-            while started.elapsed() < WINDOW {
-                lock.lock().await?.unlock().await?;
-                pairs += 1;
-            }
-            Outcome::Ok(pairs)
-        });
-    }
-    let mut pairs = 0;
-    while let Some(done) = all.join_next().await {
-        pairs += done??;
-    }
-    Ok(f64::from(pairs) / started.elapsed().as_secs_f64())
 }
 
 async fn hold(client: &Client, locks: usize) -> Outcome<Vec<Guard>> {

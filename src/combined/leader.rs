@@ -102,17 +102,13 @@ impl Leader {
     async fn elected(&self) -> Result<Guard> {
         loop {
             match self.lock.lock().await {
-                Err(error @ (Error::Unavailable { .. } | Error::Replicas { .. } | Error::Lost { .. }))
-                    if !self.client.is_closed() =>
-                {
+                Err(error @ (Error::Unavailable { .. } | Error::Replicas { .. } | Error::Lost { .. })) => {
+                    if self.client.is_closed() {
+                        // A result from before the end, unless the runtime of the client has ended.
+                        return Err(if self.client.engine().driver.is_abandoned() { error } else { Error::Closed });
+                    }
                     tracing::warn!(target: "leasehold::lock", name = self.lock.name(), %error, "the campaign goes on");
                     tokio::time::sleep(PAUSE).await;
-                }
-                // A result from before the end: the client has closed since.
-                Err(Error::Unavailable { .. } | Error::Replicas { .. } | Error::Lost { .. })
-                    if !self.client.engine().driver.is_abandoned() =>
-                {
-                    return Err(Error::Closed);
                 }
                 elected => return elected,
             }

@@ -141,7 +141,8 @@ enum Vote {
 }
 
 impl QuorumLock {
-    /// Sets a fixed lease, as [`Lock::lease`]. It cannot be extended. If a server comes back without its data, the client does not request the lock there again.
+    /// Sets a fixed lease, as [`Lock::lease`]. It cannot be extended. If a server comes back without its data, the client does not request
+    /// the lock there again.
     pub fn lease(self, d: Duration) -> QuorumLock {
         QuorumLock { renewed: false, ..self.each(|lock| lock.lease(d)) }
     }
@@ -209,7 +210,8 @@ impl QuorumLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](QuorumLock::lock). If no majority replies, the call gives up when the limit ends, or after `outage_timeout` if that is sooner.
+    /// As [`lock`](QuorumLock::lock). If no majority replies, the call gives up when the limit ends, or after `outage_timeout` if that is
+    /// sooner.
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,6 @@ use tokio::{
 
 use super::tally::is_majority;
 use crate::{
-    contained::contained,
     error::Result,
     primitives::Lock,
     redis::{Listener, Subscription, spread},
@@ -105,7 +104,7 @@ impl Heard {
 impl Listener for ServerListener {
     fn message(&self) {
         self.heard.announced[self.server].store(true, Ordering::SeqCst);
-        contained(|| self.heard.notify.notify_one());
+        self.heard.notify.notify_one();
     }
 
     fn subscribed(&self) {

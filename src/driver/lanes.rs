@@ -38,8 +38,8 @@ impl Condition {
 enum Lane {
     Usual,
     InTrouble,
-    /// They are always gathered, so each needs little, and the connection limits those under way by its round trip. This must not be the limit:
-    /// leases end if many renewals wait.
+    /// Renewals are always gathered, so each needs little. The connection limits those under way by its round trip. The room of this lane
+    /// must not be a lower limit: leases expire while renewals wait.
     Renewals,
 }
 
@@ -58,20 +58,18 @@ pub(super) struct Lanes(DashMap<(usize, Lane), Arc<Semaphore>>);
 
 impl Lanes {
     pub(super) fn of(&self, connection: usize, condition: Condition) -> Arc<Semaphore> {
-        match condition {
-            Condition::Usual => self.lane(connection, Lane::Usual),
-            Condition::InTrouble => self.lane(connection, Lane::InTrouble),
-        }
+        self.lane(connection, condition, Lane::Usual)
     }
 
     pub(super) fn of_renewals(&self, connection: usize, condition: Condition) -> Arc<Semaphore> {
-        match condition {
-            Condition::Usual => self.lane(connection, Lane::Renewals),
-            Condition::InTrouble => self.lane(connection, Lane::InTrouble),
-        }
+        self.lane(connection, condition, Lane::Renewals)
     }
 
-    fn lane(&self, connection: usize, lane: Lane) -> Arc<Semaphore> {
+    fn lane(&self, connection: usize, condition: Condition, usual: Lane) -> Arc<Semaphore> {
+        let lane = match condition {
+            Condition::Usual => usual,
+            Condition::InTrouble => Lane::InTrouble,
+        };
         Arc::clone(&self.0.entry((connection, lane)).or_insert_with(|| Arc::new(Semaphore::new(lane.room()))))
     }
 }

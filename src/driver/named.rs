@@ -9,7 +9,6 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -316,7 +315,7 @@ impl NamedLock {
         let limit = self.driver.request_limit();
         let lane = match request {
             Request::Renew { .. } => self.driver.lanes.of_renewals(self.connection(), condition), // many, after a reconnection
-            _ => self.lane(condition),
+            _ => self.driver.lanes.of(self.connection(), condition),
         };
         let sent = SentRequest::new(self, id, request);
         let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
@@ -324,11 +323,6 @@ impl NamedLock {
         };
         let replied = tokio::time::timeout(limit, Box::pin(sent.send())).await.ok();
         sent.end(replied);
-    }
-
-    /// The lane for a request about this name.
-    pub(super) fn lane(&self, condition: Condition) -> Arc<Semaphore> {
-        self.driver.lanes.of(self.connection(), condition)
     }
 
     pub(super) fn connection(&self) -> usize {

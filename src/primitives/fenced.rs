@@ -184,8 +184,8 @@ impl FencedGuard {
     ///
     /// [`Error::Lost`] if the lock is lost: nothing was written. [`Error::Unavailable`] if the server does not reply: the key may
     /// be written now or later, for as long as the lock is held. That late write could replace a newer value, so release the lock before
-    /// anything else writes that key. Also `Unavailable` if the first request had no reply, and the next one found that the lock is lost:
-    /// the key may be written, but not anymore. After any other error the key may be written, too.
+    /// anything else writes that key. Also `Unavailable` if the first request had no reply, and the next one found that the lock is lost.
+    /// Then the key may be written, but no late write follows. After any other error the key may be written, too.
     ///
     /// # Cancel safety
     ///

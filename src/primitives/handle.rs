@@ -358,8 +358,8 @@ impl Handle {
 
     /// Releases the lock of these holds, if their lease still expires at the time that the lookup found.
     pub(super) async fn force(&self, kind: &'static Kind, ids: &str, ends: &str, give_up: Instant) -> Result<Code> {
-        let (name, script) = (valid(&self.name)?, &kind.force_unlock);
-        let publish = self.engine.publish_when_known(give_up).await;
+        // The lookup was sent, so the channels of a cluster are known.
+        let (name, script, publish) = (valid(&self.name)?, &kind.force_unlock, self.engine.publish());
         let part =
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller

@@ -97,7 +97,8 @@ macro_rules! exclusive {
             /// also stays for `d` if a shorter [`max_hold`](Self::max_hold) ends the hold. If the process dies or cannot reach the
             /// server, if the guard is kept after `max_hold`, or if a [`lease`](Self::lease) of the same length expires, `d` counts
             /// from the moment at which the server granted the lock. If one owner acquires the lock several times, it stays until the
-            /// latest of these times has passed. If the call that acquires it is dropped before it returns, or before its work begins, the lock does not stay.
+            /// latest of these times has passed. If the call that acquires it is dropped before it returns, or before its work begins, the
+            /// lock does not stay.
             ///
             /// `d` must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease). With any other value, the
             /// call that acquires the lock returns an error. Defaults to nothing.
@@ -154,8 +155,9 @@ macro_rules! exclusive {
                 $wrap(taken.expect("a wait without limit ends with a lock or an error"))
             }
 
-            /// Makes one attempt; `None` if another owner holds the lock, or if this is a fair lock and others wait for it. If this client is just releasing the lock, the call waits for that
-            /// first, for at most half of [`command_timeout`](crate::Builder::command_timeout).
+            /// Makes one attempt; `None` if another owner holds the lock, or if this is a fair lock and others wait for it. If this client is
+            /// just releasing the lock, the call waits for that first, for at most half of
+            /// [`command_timeout`](crate::Builder::command_timeout).
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -9,8 +9,8 @@ use crate::{
     guard::{Guard, Outcome},
 };
 
-/// Permits that are held, until [`release`](Permits::release) or drop: see [`Guard`]: it has the methods and errors of one, except `extend`, `try_protect`, `holds` and `owner`. You may move
-/// them to another task, and drop them anywhere.
+/// Permits that are held, until [`release`](Permits::release) or drop. They have the methods and errors of a [`Guard`], except `extend`,
+/// `try_protect`, `holds` and `owner`. You may move them to another task, and drop them anywhere.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

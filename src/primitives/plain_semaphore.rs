@@ -56,9 +56,9 @@ impl Client {
     }
 }
 
-/// A plain semaphore by name. **If a process dies, the permits that it has are lost forever**, until [`add_permits`](PlainSemaphore::add_permits)
-/// replaces them: in Redis it is a number and nothing else, as Redisson's `RSemaphore`. Use it to share a semaphore with such JVMs. Without
-/// them, [`Semaphore`](crate::Semaphore) is the better one: its permits have a lease.
+/// A plain semaphore by name. **If a process dies, the permits that it has are lost forever**, until
+/// [`add_permits`](PlainSemaphore::add_permits) replaces them: in Redis it is a number and nothing else, as Redisson's `RSemaphore`. Use it
+/// to share a semaphore with such JVMs. Without them, [`Semaphore`](crate::Semaphore) is the better one: its permits have a lease.
 ///
 /// * **Nobody owns a permit.** [`acquire`](PlainSemaphore::acquire) subtracts from the number, and [`release`](PlainSemaphore::release)
 ///   adds to it, in any task and any process. There is no guard: release each permit once. [`with`](PlainSemaphore::with) does that.
@@ -71,16 +71,17 @@ impl Client {
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a number. [`Unavailable`](crate::Error::Unavailable) if the server does not
-/// reply for [`outage_timeout`](crate::Builder::outage_timeout). After any error, a change was made once or not at all. If a call to acquire permits
-/// got them without a reply, the client returns them in the background; it cannot if the server stays unreachable for longer than a receipt
-/// lasts, and then they are lost. [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or acquires more than 10,000.
-/// Others as [`Error`](crate::Error) says.
+/// reply for [`outage_timeout`](crate::Builder::outage_timeout). After any error, a change was made once or not at all. If a call to acquire
+/// permits got them without a reply, the client returns them in the background; it cannot if the server stays unreachable for longer than a
+/// receipt lasts, and then they are lost. [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or acquires more than
+/// 10,000. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety
 ///
 /// If you drop the future of a call that acquires permits, it leaves nothing behind: no permits, and no place in the queue. A
 /// [`release`](PlainSemaphore::release) that has begun goes on in the background. Another change was made once or not at all; if
-/// that was [`drain`](PlainSemaphore::drain), the permits may be gone, and the client cannot tell how many. Do not keep a future that acquires permits without polling it: see [`Lock::lock`](crate::Lock::lock).
+/// that was [`drain`](PlainSemaphore::drain), the permits may be gone, and the client cannot tell how many. Do not keep a future that
+/// acquires permits without polling it: see [`Lock::lock`](crate::Lock::lock).
 #[derive(Clone)]
 #[must_use = "this only names a semaphore: call `.acquire(n).await?` or another method on it"]
 pub struct PlainSemaphore(pub(super) Handle);

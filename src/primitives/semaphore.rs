@@ -61,13 +61,15 @@ impl Client {
 ///   a waiter that was refused at several releases leaves a mark on the server. Then released permits are left to it. JVMs ignore the mark.
 /// * **Nobody re-enters.** Each call acquires further permits. A task that holds all permits and calls again waits for itself.
 /// * **Use a name for one kind only.** A latch, or Redisson's `RSemaphore`, of the same name is a number, too: the server cannot tell.
-///   Nor use both `a` and `{a}`: Redisson keeps the permits of both in one set, and permits whose lease has expired come back to the wrong one.
+///   Nor use both `a` and `{a}`: Redisson keeps the permits of both in one set, and permits whose lease has expired come back to the wrong
+/// one.
 /// * **A call for more permits than there are** waits, and so do all calls behind it in this client, until more are added.
 ///
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a semaphore. [`Unavailable`](crate::Error::Unavailable) if the server does not
-/// reply for [`outage_timeout`](crate::Builder::outage_timeout): no permit was acquired then. After any error, a change was made once or not at all.
+/// reply for [`outage_timeout`](crate::Builder::outage_timeout): no permit was acquired then. After any error, a change was made once or not
+/// at all.
 /// [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or more than 10,000. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety

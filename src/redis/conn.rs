@@ -151,9 +151,9 @@ impl Conn {
         self.link.borrow().as_ref().ok().filter(|link| !link.down.is_cancelled()).cloned()
     }
 
-    /// The shortest round trip of the present link so far. Zero if there is no link, or no reply yet.
-    pub(super) fn shortest_round_trip(&self) -> Duration {
-        self.link.borrow().as_ref().map_or(Duration::ZERO, |link| link.shortest_round_trip())
+    /// As [`Link::shortest_round_trip`], of the present link. `None` if there is no link.
+    pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
+        self.link.borrow().as_ref().ok()?.shortest_round_trip()
     }
 
     /// True if a caller waits for a link that cannot be opened, or if the present link has given no reply for this long.
@@ -254,8 +254,8 @@ struct NewLink {
 
 impl NewLink {
     /// Callers may use the link. The task that listens to the sentinels first notes a new master, and then closes the links that are
-    /// published. This publishes the link first, and then looks for a new master. So one of the two closes a link to the old one. It also looks
-    /// before, because a caller may use the link at once.
+    /// published. This publishes the link first, and then looks for a new master. So one of the two closes a link to the old one. It also
+    /// looks before, because a caller may use the link at once.
     fn publish(self, slot: &Slot) -> Arc<Link> {
         let link = Arc::new(self.link);
         give_up_after_switch(&link, self.switches.as_ref());

@@ -44,8 +44,8 @@ const PART_OF_UNDER_WAY: usize = 2;
 /// The number of parts under way that keeps a near server busy. Further parts wait, and make larger calls. All these values were measured
 /// with 1 to 2,048 tasks, see docs/benchmarks.md.
 const ENOUGH: usize = 3 * PARTS;
-/// A server is near if a round trip takes no longer than this. The farther it is, the more parts are under way to keep it busy, and the less
-/// is gained by larger calls.
+/// The two limits above grow with the round trip, in whole units of this. The farther the server is, the more parts are under way to keep it
+/// busy, and the less is gained by larger calls.
 const NEAR: Duration = Duration::from_millis(1);
 /// The number of gathered calls that can be under way: for a near server enough that the rules above are the limit, not this. Idle senders
 /// would only slow down the exploration.
@@ -273,21 +273,16 @@ impl Dispatcher {
         }
     }
 
-    /// How far the server is: at least 1, which is near. Only gathered requests need it.
+    /// How far the server is. Only gathered requests need it.
     fn distance(&self, backlog: &Backlog) -> usize {
-        let shortest = if backlog.held == 0 { Duration::ZERO } else { self.conn.shortest_round_trip() };
-        let farthest = match self.company {
-            Company::Any => SENDERS,
-            Company::OfOneSlot => FARTHEST_OF_ONE_SLOT,
-        };
-        let distance = usize::try_from(shortest.as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX);
-        distance.min(backlog.reach).clamp(1, farthest)
+        let shortest = if backlog.held == 0 { None } else { self.conn.shortest_round_trip() };
+        distance(shortest, backlog.reach, self.company)
     }
 
-    /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then more
-    /// requests under way would only come too late. They begin anew when replies take long, or when there is none.
+    /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then
+    /// more requests under way would only come too late. They begin anew when replies take long, or when there is none.
     fn note_call(&self, has_reply: bool) {
-        let is_well = has_reply && !self.conn.shortest_round_trip().is_zero();
+        let is_well = has_reply && self.conn.shortest_round_trip().is_some();
         let mut backlog = self.backlog();
         backlog.reach = if is_well { (backlog.reach + 1).min(SENDERS) } else { 1 };
     }
@@ -424,6 +419,16 @@ impl Backlog {
     }
 }
 
+/// At least 1, which is near: the factor of the limits.
+fn distance(shortest: Option<Duration>, reach: usize, company: Company) -> usize {
+    let farthest = match company {
+        Company::Any => SENDERS,
+        Company::OfOneSlot => FARTHEST_OF_ONE_SLOT,
+    };
+    let distance = usize::try_from(shortest.unwrap_or_default().as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX);
+    distance.min(reach).clamp(1, farthest)
+}
+
 fn by_slot(batch: Vec<PendingRequest>) -> impl Iterator<Item = Vec<PendingRequest>> {
     let mut slots = BTreeMap::<u16, Vec<PendingRequest>>::new();
     for waiting in batch {
@@ -489,6 +494,17 @@ async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeS
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limits_grow_with_the_round_trip_and_step_by_step() {
+        let far = |millis, reach, company| distance(Some(Duration::from_millis(millis)), reach, company);
+        assert_eq!(distance(None, SENDERS, Company::Any), 1, "nothing is known, or replies take long");
+        assert_eq!(far(0, SENDERS, Company::Any), 1);
+        assert_eq!([0, 1, 5].map(|reach| far(50, reach, Company::Any)), [1, 1, 5], "so many replies came so far");
+        assert_eq!(far(50, SENDERS, Company::Any), 50);
+        assert_eq!(far(300, SENDERS, Company::Any), SENDERS);
+        assert_eq!(far(50, SENDERS, Company::OfOneSlot), FARTHEST_OF_ONE_SLOT);
+    }
 
     #[test]
     fn the_farther_the_server_the_more_is_under_way() {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::{contained::contained, sync::std};
 
-/// Calls each of them. One that panics, because it wakes a caller whose waker does, must not end the task of the hub.
+/// Calls each of them. A listener panics if it wakes a caller whose waker panics. That must not end the task that calls it, nor keep the
+/// message from the others.
 pub(super) fn each(listeners: &[Arc<dyn Listener>], call: impl Fn(&dyn Listener)) {
     listeners.iter().for_each(|listener| contained(|| call(&**listener)));
 }

@@ -21,7 +21,8 @@ impl TimeLimits {
     }
 
     /// `None` if `work` is not done in this time. The time begins when `work` has been polled once, so work that need not wait costs
-    /// no timer. The tasks that replace connections and read the map of a cluster wake such work. If the runtime of the client's tasks has ended, the time is over at once.
+    /// no timer. The tasks that replace connections and read the map of a cluster wake such work. If the runtime of the client's tasks has
+    /// ended, the time is over at once.
     pub(super) async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let timer = async move { sleep(limit).await }; // it belongs to the runtime that first polls this
         let over = async { AbortOnDropHandle::new(self.0.spawn(timer)).await };

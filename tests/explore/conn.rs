@@ -143,8 +143,9 @@ impl Conn {
 
     pub(super) async fn needed(&self) {}
 
-    pub(super) fn shortest_round_trip(&self) -> Duration {
-        Duration::from_millis(3) * u32::from(self.slot.links.load(Ordering::Relaxed).is_multiple_of(2))
+    pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
+        let is_far = self.slot.links.load(Ordering::Relaxed).is_multiple_of(2);
+        Some(if is_far { Duration::from_millis(3) } else { Duration::ZERO })
     }
 
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {

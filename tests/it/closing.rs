@@ -1,8 +1,10 @@
 //! `close()` gives back everything.
 
+use std::pin::pin;
+
 use leasehold::{Client, Error, Lost};
 
-use crate::support::{Server, client, ms, plain, server::free_port, until, within};
+use crate::support::{Server, client, ms, plain, poll_once, server::free_port, until, within};
 
 #[tokio::test]
 async fn gives_back_all_that_is_held() {
@@ -89,11 +91,9 @@ async fn ends_calls_that_wait_for_the_map_of_a_cluster() {
     let url = format!("redis-cluster://127.0.0.1:{}", free_port());
     let client = Client::builder().url(url).connect_lazy().expect("good settings");
     let lock = client.lock("x");
-    let waiting = tokio::spawn(async move { lock.inspect().await });
-    until("it to be under way", ms(1_000), || !waiting.is_finished()).await;
-    tokio::time::sleep(ms(50)).await;
-    let _ = client.close().await;
+    let mut waiting = pin!(lock.inspect());
+    assert!(poll_once(waiting.as_mut()).is_pending());
+    client.clone().close().await.expect("nothing was held");
     let (ended, _) = within("it to end", ms(1_000), waiting).await;
-    let ended = ended.expect("no panic");
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
 }

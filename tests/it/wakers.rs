@@ -87,10 +87,15 @@ async fn of_a_holder_may_use_the_lock() {
     drop(waiting);
 }
 
-struct Panics;
+/// A waker that panics.
+#[derive(Default)]
+struct Panics {
+    was_woken: AtomicBool,
+}
 
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
+        self.was_woken.store(true, Ordering::SeqCst);
         std::panic::resume_unwind(Box::new("on purpose"));
     }
 }
@@ -103,7 +108,7 @@ async fn that_panic_delay_no_other() {
     let lock = || client.lock("x").owner(&Owner::new());
     let guard = lock().lock().await.expect("free");
     let first = lock();
-    let panics = poll(first.lock(), &Waker::from(Arc::new(Panics)));
+    let panics = poll(first.lock(), &Waker::from(Arc::<Panics>::default()));
     let second = tokio::spawn({
         let lock = lock();
         async move { lock.lock().await }
@@ -124,9 +129,9 @@ async fn that_panic_hide_no_loss() {
     let lock = client.lock("x").owner(&Owner::new());
     let (one, other) = (lock.lock().await.expect("free"), lock.lock().await.expect("its own"));
     assert_eq!(one.id(), other.id());
-    let panics = poll(one.lost(), &Waker::from(Arc::new(Panics)));
+    let panics = poll(one.lost(), &Waker::from(Arc::<Panics>::default()));
     let other = tokio::spawn(async move { other.lost().await });
-    let watched = poll(one.lost(), &Waker::from(Arc::new(Panics)));
+    let watched = poll(one.lost(), &Waker::from(Arc::<Panics>::default()));
     let _: u32 = server.ask(&["DEL", "x"]);
     one.check().await.expect_err("it is gone");
     drop((panics, watched)); // tokio aborts if a waker panics in one of its timers
@@ -144,7 +149,7 @@ async fn that_panic_cost_others_of_a_batch_nothing() {
         guards.push(client.lock(&format!("x{at}")).lock().await.expect("free"));
     }
     let (gone, kept) = guards.split_at(20);
-    let panics: Vec<_> = gone.iter().map(|guard| poll(guard.lost(), &Waker::from(Arc::new(Panics)))).collect();
+    let panics: Vec<_> = gone.iter().map(|guard| poll(guard.lost(), &Waker::from(Arc::<Panics>::default()))).collect();
     for guard in gone {
         let _: u32 = server.ask(&["DEL", guard.name()]);
     }
@@ -155,7 +160,26 @@ async fn that_panic_cost_others_of_a_batch_nothing() {
     assert!(kept.iter().all(|guard| !guard.is_lost()));
 }
 
-/// The replies to two gathered requests wake such wakers, in one call. The other requests of this connection get their replies.
+impl Panics {
+    fn waker() -> (Arc<Panics>, Waker) {
+        let panics = Arc::<Panics>::default();
+        (Arc::clone(&panics), Waker::from(panics))
+    }
+
+    /// Until it has panicked: else a test would show nothing.
+    async fn happens(&self) {
+        until("the waker to panic", ms(5_000), || self.was_woken.load(Ordering::SeqCst)).await;
+    }
+}
+
+/// The connection of that client delivers replies, and what was held before is held to the end.
+async fn is_well(client: &Client, held: Guard) {
+    let (other, _) = within("another lock", ms(5_000), client.lock("z").lock()).await;
+    other.expect("the server is well").unlock().await.expect("ours");
+    held.unlock().await.expect("ours to the end");
+}
+
+/// Two gathered requests have such wakers. The other requests of this connection get their replies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_panic_at_a_reply_end_no_task_of_the_connection() {
     let server = Server::start();
@@ -173,13 +197,17 @@ async fn that_panic_at_a_reply_end_no_task_of_the_connection() {
         .collect();
     until("sixteen requests", ms(5_000), || client.stats().total.calls >= before + 16).await;
     let gathered = [lock(16), lock(17)];
-    let panics = gathered.each_ref().map(|lock| poll(lock.lock(), &Waker::from(Arc::new(Panics))));
+    let wakers = [Panics::waker(), Panics::waker()];
+    let waiting = [0, 1].map(|at: usize| poll(gathered[at].lock(), &wakers[at].1));
     server.thaw();
+    for (panics, _) in &wakers {
+        panics.happens().await;
+    }
+    drop(waiting);
     for one in alone {
         let guard = within("its reply", ms(5_000), one).await.0.expect("no panic").expect("free");
         within("the release", ms(5_000), guard.unlock()).await.0.expect("ours");
     }
-    drop(panics);
     let renewed = tokio::spawn({
         let lock = lock(18);
         async move { lock.lock().await }
@@ -188,7 +216,7 @@ async fn that_panic_at_a_reply_end_no_task_of_the_connection() {
     until("all to be free", ms(5_000), || server.ask::<u64>(&["DBSIZE"]) == 0).await;
 }
 
-/// Their connection is lost. fred drops its two requests at once.
+/// Two requests wait for replies, and their connection is lost. fred drops both at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_panic_when_a_connection_is_lost_end_nothing() {
     let server = Server::start();
@@ -197,16 +225,18 @@ async fn that_panic_when_a_connection_is_lost_end_nothing() {
     let held = client.lock("x").lock().await.expect("free");
     proxy.set(Mode::Swallow);
     let locks = [client.lock("y"), client.lock("z")];
-    let panics = locks.each_ref().map(|lock| poll(lock.inspect(), &Waker::from(Arc::new(Panics))));
+    let wakers = [Panics::waker(), Panics::waker()];
+    let waiting = [0, 1].map(|at: usize| poll(locks[at].inspect(), &wakers[at].1));
     proxy.set(Mode::Pass);
     proxy.cut_all();
-    let (other, _) = within("another lock", ms(5_000), client.lock("z").lock()).await;
-    other.expect("the server is well").unlock().await.expect("ours");
-    drop(panics);
-    held.unlock().await.expect("ours to the end");
+    for (panics, _) in &wakers {
+        panics.happens().await;
+    }
+    drop(waiting);
+    is_well(&client, held).await;
 }
 
-/// It waits for a connection. The task that opens it goes on.
+/// A call waits for a connection. The task that opens connections goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn that_panic_at_a_new_connection_end_no_connection() {
     let server = Server::start();
@@ -216,13 +246,13 @@ async fn that_panic_at_a_new_connection_end_no_connection() {
     proxy.refuse();
     proxy.cut_all();
     client.ping().await.expect_err("there is no connection");
-    let lock = client.lock("y");
-    let panics = poll(lock.inspect(), &Waker::from(Arc::new(Panics)));
+    let (lock, (panics, waker)) = (client.lock("y"), Panics::waker());
+    let waiting = poll(lock.inspect(), &waker);
     proxy.accept();
-    let (other, _) = within("another lock", ms(5_000), client.lock("z").lock()).await;
-    other.expect("the server is well").unlock().await.expect("ours");
-    drop(panics);
-    held.unlock().await.expect("ours to the end");
+    panics.happens().await;
+    drop(waiting);
+    proxy.cut_all(); // the task must open the next connection, too
+    is_well(&client, held).await;
 }
 
 /// The same for the reply to WAIT, of which there is one at a time.
@@ -236,12 +266,13 @@ async fn that_panic_when_replicas_confirm_end_no_task_of_the_connection() {
     let first = client.lock("x");
     let mut waits = Box::pin(first.lock());
     poll_until("the grant", waits.as_mut(), || server.exists("x")).await;
-    let waker = Waker::from(Arc::new(Panics));
+    let (panics, waker) = Panics::waker();
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     replica.thaw();
+    panics.happens().await;
+    drop(waits);
     let (second, _) = within("another lock", ms(10_000), client.lock("y").lock()).await;
     second.expect("its replica confirms").unlock().await.expect("ours");
-    drop(waits);
 }
 
 /// Keeps a guard until it is woken.

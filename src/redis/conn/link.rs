@@ -409,16 +409,13 @@ impl Link {
         }
     }
 
-    /// The shortest round trip so far. Zero before the first reply to a script. Also zero if the last reply took much longer, and so long that
-    /// some may come too late: then more requests under way would only wait in the network.
-    pub(crate) fn shortest_round_trip(&self) -> Duration {
-        let shortest = Duration::from_micros(self.shortest.load(Ordering::Relaxed));
+    /// The shortest round trip so far. `None` before the first reply to a script. Also `None` if the last reply took much longer, and so long
+    /// that some may come too late: then more requests under way would only wait in the network.
+    pub(crate) fn shortest_round_trip(&self) -> Option<Duration> {
+        let [shortest, last] =
+            [&self.shortest, &self.last].map(|time| Duration::from_micros(time.load(Ordering::Relaxed)));
         let long = (self.command_timeout / LONG).max(shortest.saturating_mul(2));
-        if shortest > self.command_timeout || Duration::from_micros(self.last.load(Ordering::Relaxed)) > long {
-            Duration::ZERO
-        } else {
-            shortest
-        }
+        (shortest <= self.command_timeout && last <= long).then_some(shortest)
     }
 
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends

@@ -509,7 +509,8 @@ impl Cluster {
         self.map().changed_since(slot_of(key), changes)
     }
 
-    /// True if the client uses sharded channels. Until this is known, no request can be sent; but one that is built before has the other kind.
+    /// True if the client uses sharded channels. Until this is known, no request can be sent; but one that is built before has the other
+    /// kind.
     pub(super) fn is_sharded(&self) -> bool {
         self.sharded.load(Ordering::Acquire)
     }

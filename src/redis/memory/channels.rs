@@ -10,7 +10,10 @@ use std::{
 
 use tokio::{runtime::Handle, sync::watch};
 
-use crate::{redis::listener::Listener, stats::Counters};
+use crate::{
+    redis::listener::{Listener, each},
+    stats::Counters,
+};
 
 /// One client's connection.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ impl Connected {
     }
 
     fn call(&self, listeners: Vec<Arc<dyn Listener>>, tell: fn(&dyn Listener)) {
-        self.runtime.spawn(async move { listeners.iter().for_each(|listener| tell(&**listener)) });
+        self.runtime.spawn(async move { each(&listeners, tell) });
     }
 }
 
