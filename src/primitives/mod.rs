@@ -28,6 +28,7 @@ pub use fair::FairLock;
 #[cfg(feature = "blocking")]
 pub(crate) use fenced::write_if_held;
 pub use fenced::{FencedGuard, FencedLock};
+#[cfg(not(leasehold_explore))] // only what is combined takes it
 pub(crate) use handle::ActsFor;
 pub use handle::Holder;
 pub use latch::Latch;

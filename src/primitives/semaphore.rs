@@ -62,7 +62,7 @@ impl Client {
 /// * **Nobody re-enters.** Each call acquires further permits. A task that holds all permits and calls again waits for itself.
 /// * **Use a name for one kind only.** A latch, or Redisson's `RSemaphore`, of the same name is a number, too: the server cannot tell.
 ///   Nor use both `a` and `{a}`: Redisson keeps the permits of both in one set, and permits whose lease has expired come back to the wrong
-/// one.
+///   one.
 /// * **A call for more permits than there are** waits, and so do all calls behind it in this client, until more are added.
 ///
 /// # Errors
