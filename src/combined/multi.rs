@@ -260,8 +260,10 @@ impl MultiGuard {
         let guards = mem::take(&mut self.guards);
         let answers = join_all(guards.into_iter().map(Guard::unlock)).await;
         let errors: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+        if !errors.is_empty() {
+            self.token.cancel();
+        }
         let lost = errors.iter().position(Error::is_lost);
-        lost.inspect(|_| self.token.cancel());
         errors.into_iter().nth(lost.unwrap_or_default()).map_or(Ok(()), Err)
     }
 
@@ -298,10 +300,12 @@ impl MultiGuard {
     /// a tokio runtime: a task there watches the locks while this guard lives.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        self.token.when(|| {
+        let token = self.token.when(|| {
             let tokens: Vec<_> = self.guards.iter().map(Guard::lost_token).collect();
             async move { _ = select_all(tokens.iter().map(|token| Box::pin(token.cancelled()))).await }
-        })
+        });
+        self.cancel_if_lost(); // now, and not when that task runs
+        token
     }
 
     /// Whether one of the locks is lost, as far as the client knows. Sends no request.

@@ -10,7 +10,7 @@ use super::{
     any_lost::AnyLost,
     holders::Listed,
     protect::{Holding, protecting},
-    server_guards::{ServerGuard, Servers, Term, Votes, vote_of},
+    server_guards::{Released, ServerGuard, Servers, Term, Votes, vote_of},
     tally::is_unbroken,
 };
 use crate::{
@@ -39,7 +39,8 @@ pub(super) enum Seeding {
 ///
 /// On each server, the client renews the hold in the same way as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not
 /// reply at first, the client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
-/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again.
+/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Once the lock is lost on a majority, the client releases
+/// the rest within a third of a lease. The task that does this runs on the runtime on which the lock was acquired.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard {
@@ -122,7 +123,11 @@ impl QuorumGuard {
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
         let servers = Arc::clone(&self.servers);
-        self.token.when(|| async move { _ = servers.lost().await })
+        let token = self.token.when(|| async move { _ = servers.lost().await });
+        if self.is_lost() {
+            self.token.cancel(); // now, and not when that task runs
+        }
+        token
     }
 
     /// Asks the servers now whether a majority has the lock.
@@ -157,7 +162,8 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if fewer than a majority had the lock to the end; [`Error::Unavailable`] if the servers that answered cannot tell.
+    /// [`Error::Lost`] if fewer than a majority had the lock to the end; [`Error::Unavailable`] if the servers that answered cannot tell, for
+    /// example because the lease has expired on the one that could.
     /// The release goes on in the background where it was not answered.
     ///
     /// # Cancel safety
@@ -166,16 +172,16 @@ impl QuorumGuard {
     /// without polling it, the lock may stay held for as long as you keep it.
     pub async fn unlock(self) -> Result<()> {
         TaskRuntime::around(About::Lock.releasing())?; // it goes on in the background
-        let (guards, late, lost) = self.servers.release();
-        let released = match lost {
-            Some(reason) => Err(Error::lost(&self.servers.name, reason)), // dropped guards are released in the background
-            None => self.give_back(guards, late).await,
+        let released = match self.servers.release() {
+            // Dropped guards are released in the background.
+            Released { lost: Some(reason), .. } => Err(Error::lost(&self.servers.name, reason)),
+            held => self.give_back(held).await,
         };
         released.inspect_err(|_| self.token.cancel())
     }
 
-    async fn give_back(&self, guards: Vec<Option<ServerGuard>>, mut late: Votes) -> Result<()> {
-        let mut count = Answers::of(&guards);
+    async fn give_back(&self, Released { guards, doubts, mut late, .. }: Released) -> Result<()> {
+        let mut count = Answers { expired: doubts, ..Answers::of(&guards) };
         let held = guards.into_iter().enumerate().filter_map(|(server, of)| Some((server, of?)));
         // Nobody else has a guard for longer than a call of this value's methods, and these are over.
         let held = held.filter_map(|(server, of)| Some((server, Arc::into_inner(of.guard)?)));
@@ -203,8 +209,7 @@ impl QuorumGuard {
 impl Drop for QuorumGuard {
     fn drop(&mut self) {
         // Here and not with the keeper, which ends only if its runtime runs.
-        let (.., lost) = self.servers.release();
-        if lost.is_some() {
+        if self.servers.release().lost.is_some() {
             self.token.cancel(); // the task that watches ends with it, perhaps before it has seen this loss
         }
     }
@@ -223,6 +228,8 @@ struct Answers {
     confirmed: Vec<Option<Moment>>,
     /// Servers that no longer have the lock: when they had it last. Another owner may have acquired it there since.
     gone: Vec<Moment>,
+    /// Servers on which the lease has expired: when they had the lock last. They may have lost it before.
+    expired: Vec<Moment>,
     /// Servers that returned an error, or did not reply in their time. They may have had the lock, or lost it.
     silent: Vec<Term>,
     /// The last error of these.
@@ -232,8 +239,8 @@ struct Answers {
 impl Answers {
     fn of(guards: &[Option<ServerGuard>]) -> Answers {
         let pending = guards.iter().map(|of| of.as_ref().map(ServerGuard::term)).collect();
-        let (confirmed, gone, silent) = (Vec::new(), Vec::new(), Vec::new());
-        Answers { servers: guards.len(), pending, confirmed, gone, silent, error: None }
+        let (confirmed, gone, expired, silent) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Answers { servers: guards.len(), pending, confirmed, gone, expired, silent, error: None }
     }
 
     fn add(&mut self, server: usize, answer: Result<()>) {
@@ -241,7 +248,7 @@ impl Answers {
         match answer {
             Ok(()) => self.confirmed.push(term.since),
             Err(Error::Lost { reason: Lost::Removed, .. }) => self.gone.push(term.last_confirmed),
-            Err(Error::Lost { .. }) => {}
+            Err(Error::Lost { .. }) => self.expired.push(term.last_confirmed),
             Err(error) => {
                 self.silent.push(term);
                 self.error = Some(error);
@@ -260,8 +267,8 @@ impl Answers {
 
     /// The same, even if all servers that have not told have lost it.
     fn was_held(&self) -> bool {
-        let gone: Vec<_> = self.gone.iter().copied().chain(self.open().map(|term| term.last_confirmed)).collect();
-        is_unbroken(&self.confirmed, &gone, self.servers)
+        let gone = self.gone.iter().chain(&self.expired).copied().chain(self.open().map(|term| term.last_confirmed));
+        is_unbroken(&self.confirmed, &gone.collect::<Vec<_>>(), self.servers)
     }
 
     /// The same, if all servers that have not told have it.
@@ -270,10 +277,12 @@ impl Answers {
         is_unbroken(&confirmed, &self.gone, self.servers)
     }
 
-    /// The error of a server that did not tell may hide that a majority had the lock.
+    /// The error of a server that did not tell may hide that a majority had the lock, and so may a lease that has expired.
     fn error(self, name: &str) -> Error {
-        let can_be_held = self.can_be_held();
-        self.error.filter(|_| can_be_held).unwrap_or_else(|| Error::lost(name, Lost::Removed))
+        if !self.can_be_held() || (self.error.is_none() && self.expired.is_empty()) {
+            return Error::lost(name, Lost::Removed);
+        }
+        self.error.unwrap_or_else(|| Error::unconfirmed(name))
     }
 }
 

@@ -51,6 +51,17 @@ pub(super) struct ServerGuards {
     lost: Option<Lost>,
     /// The guards have been taken out: none is added any more, and what is lost stays as it is.
     released: bool,
+    /// Servers on which the lease expired, and which may have lost the lock before another got it again: when they had it last.
+    doubts: Vec<Moment>,
+}
+
+/// What is taken out when the lock is released.
+pub(super) struct Released {
+    pub(super) guards: Vec<Option<ServerGuard>>,
+    pub(super) doubts: Vec<Moment>,
+    pub(super) late: Votes,
+    /// Why it was lost before.
+    pub(super) lost: Option<Lost>,
 }
 
 /// The guard of one server.
@@ -77,6 +88,10 @@ impl ServerGuard {
     pub(super) fn term(&self) -> Term {
         Term { since: self.since, last_confirmed: self.guard.last_confirmed() }
     }
+
+    fn look(&self) -> Look {
+        self.guard.loss().map_or(Look::Certain(self.since), |why| Look::Lost(why, self.guard.last_confirmed()))
+    }
 }
 
 impl ServerGuards {
@@ -90,20 +105,67 @@ impl ServerGuards {
 
     /// Why it is lost; decided here, for good.
     fn settle(&mut self) -> Option<Lost> {
-        if self.lost.is_none() && !self.released && !self.is_whole() {
-            let reasons: Vec<_> = self.all().filter_map(|guard| guard.loss()).collect();
-            let is_said = |reason: &Lost| reasons.contains(reason);
-            let reason = [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said);
-            self.lost = Some(reason.unwrap_or(Lost::Removed));
-        }
+        self.look();
         self.lost
+    }
+
+    /// One look at each guard, so that what is decided and what is done about it agree.
+    fn look(&mut self) -> Looks {
+        let looks = Looks(self.guards.iter().map(|of| of.as_ref().map(ServerGuard::look)).collect());
+        if self.lost.is_none() && !self.released && !looks.is_whole() {
+            self.lost = Some(looks.reason());
+        }
+        looks
+    }
+
+    /// Takes out the guards that this look found lost; all of them if the lock is lost, for their clients renew the others.
+    fn take_lost(&mut self, looks: &Looks) -> Vec<Option<ServerGuard>> {
+        let (is_over, looks) = (self.lost.is_some(), &looks.0);
+        let is_lost = |look: &Option<Look>| is_over || matches!(look, Some(Look::Lost(..)));
+        self.guards.iter_mut().zip(looks).map(|(guard, look)| guard.take_if(|_| is_lost(look))).collect()
+    }
+}
+
+/// What one look found of a guard.
+#[derive(Debug, Clone, Copy)]
+enum Look {
+    /// Since then, or from the start.
+    Certain(Option<Moment>),
+    /// For that reason; when the server had it last.
+    Lost(Lost, Moment),
+}
+
+/// By server.
+struct Looks(Vec<Option<Look>>);
+
+impl Looks {
+    fn certain(&self) -> Vec<Option<Moment>> {
+        let certain = |look: &Look| if let Look::Certain(since) = look { Some(*since) } else { None };
+        self.0.iter().flatten().filter_map(certain).collect()
+    }
+
+    fn lost(&self) -> impl Iterator<Item = (Lost, Moment)> {
+        self.0
+            .iter()
+            .flatten()
+            .filter_map(|look| if let Look::Lost(why, had) = look { Some((*why, *had)) } else { None })
     }
 
     /// Whether a majority is certain, and was without a break.
     fn is_whole(&self) -> bool {
-        let gone = self.all().filter(|guard| guard.loss() == Some(Lost::Removed)).map(|guard| guard.last_confirmed());
-        let certain = self.guards.iter().flatten().filter(|of| !of.guard.is_lost()).map(|of| of.since);
-        is_unbroken(&certain.collect::<Vec<_>>(), &gone.collect::<Vec<_>>(), self.guards.len())
+        let gone: Vec<_> = self.lost().filter(|(why, _)| *why == Lost::Removed).map(|(_, had)| had).collect();
+        is_unbroken(&self.certain(), &gone, self.0.len())
+    }
+
+    fn reason(&self) -> Lost {
+        let is_said = |reason: &Lost| self.lost().any(|(why, _)| why == *reason);
+        [Lost::Closed, Lost::MaxHold, Lost::Expired].into_iter().find(is_said).unwrap_or(Lost::Removed)
+    }
+
+    /// Of the servers that are lost: where it matters whether they lost it before their lease expired.
+    fn doubts(&self) -> impl Iterator<Item = Moment> {
+        let certain = self.certain();
+        self.lost().map(|(_, had)| had).filter(move |had| !is_unbroken(&certain, &[*had], self.0.len()))
     }
 }
 
@@ -111,7 +173,7 @@ impl Servers {
     /// Of a majority. Votes that are granted within `one_vote` count from the start.
     pub(super) fn new(name: String, guards: Vec<Option<Guard>>, late: Votes, one_vote: Duration) -> Servers {
         let guards = guards.into_iter().map(|guard| guard.map(ServerGuard::first)).collect();
-        let state = Mutex::new(ServerGuards { guards, lost: None, released: false });
+        let state = Mutex::new(ServerGuards { guards, lost: None, released: false, doubts: Vec::new() });
         let one_vote = Instant::now() + one_vote;
         Servers { name, state, late: Mutex::new(late), one_vote, changed: Notify::new() }
     }
@@ -189,25 +251,31 @@ impl Servers {
     }
 
     /// Takes the guards and the late votes out, and says whether it was lost before. A late vote that is dropped is taken back.
-    pub(super) fn release(&self) -> (Vec<Option<ServerGuard>>, Votes, Option<Lost>) {
+    pub(super) fn release(&self) -> Released {
         let late = mem::take(&mut *self.late());
         let mut state = self.state();
         let lost = state.settle();
         state.released = true;
-        (mem::take(&mut state.guards), late, lost)
+        Released { guards: mem::take(&mut state.guards), doubts: mem::take(&mut state.doubts), late, lost }
     }
 
     /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
-    /// before it can acquire the lock there again.
+    /// before it can acquire the lock there again. Drops all of them once it is lost, so that others can acquire it.
     pub(super) fn missing(&self) -> Vec<usize> {
         let mut state = self.state();
-        if state.settle().is_some() || state.released {
+        let looks = state.look();
+        if state.released {
             return Vec::new();
         }
-        let lost: Vec<_> = state.guards.iter_mut().map(|guard| guard.take_if(|of| of.guard.is_lost())).collect();
-        let missing = (0..state.guards.len()).filter(|server| state.guards[*server].is_none()).collect();
+        let is_over = state.lost.is_some();
+        let lost = state.take_lost(&looks);
+        state.doubts.extend(looks.doubts());
+        let missing = (0..state.guards.len()).filter(|server| !is_over && state.guards[*server].is_none()).collect();
         drop(state);
-        drop(lost);
+        drop(lost); // outside of the mutex: it sends releases
+        if is_over {
+            self.changed.notify_waiters();
+        }
         missing
     }
 }

@@ -149,6 +149,16 @@ async fn a_loss_of_one_is_the_loss_of_all() {
     free(&server).await;
 }
 
+#[tokio::test]
+async fn a_token_that_is_asked_for_after_the_loss_is_cancelled_at_once() {
+    let server = Server::start();
+    let (guard, _) = losing_one(&server).await;
+    within("the loss", ms(3_000), guard.lost()).await;
+    assert!(guard.lost_token().is_cancelled());
+    drop(guard);
+    free(&server).await;
+}
+
 /// A caller may see the loss, and drop the guard, before the task that watches for the token runs.
 #[tokio::test]
 async fn the_token_is_cancelled_although_the_guard_was_dropped_at_the_loss() {

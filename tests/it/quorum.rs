@@ -179,6 +179,31 @@ async fn the_token_is_cancelled_although_the_guard_was_dropped_at_the_loss() {
     three.free().await;
 }
 
+/// Else a holder that does not look would keep everybody out.
+#[tokio::test]
+async fn what_is_lost_is_released_although_its_guard_is_kept() {
+    let three = Three::start();
+    let (guard, _) = losing_two(&three).await;
+    within("the loss", ms(3_000), guard.lost()).await;
+    three.free().await;
+    assert!(guard.is_lost() && guard.nodes() == 0);
+    assert!(guard.unlock().await.expect_err("lost").is_lost());
+}
+
+#[tokio::test]
+async fn a_token_that_is_asked_for_after_the_loss_is_cancelled_at_once() {
+    let three = Three::start();
+    let guard = lock(&three.with_lease(900).await).lock().await.expect("free");
+    until("all to have it", ms(3_000), || guard.nodes() == 3).await;
+    for server in &three.servers[..2] {
+        let _: u32 = server.ask(&["DEL", "x"]);
+    }
+    within("the loss", ms(3_000), guard.lost()).await;
+    assert!(guard.lost_token().is_cancelled());
+    drop(guard);
+    three.free().await;
+}
+
 #[tokio::test]
 async fn an_owner_re_enters() {
     let three = Three::start();
@@ -569,10 +594,25 @@ async fn an_unlock_finds_a_loss_that_a_server_asked_again_would_hide() {
 /// As above, but the second server never replies: it may have lost the lock before the first one had it again, as here.
 #[tokio::test]
 async fn a_silent_server_that_may_hide_a_loss_does_not_confirm_it() {
+    hidden_loss(6_000, async |_| {}).await;
+}
+
+/// That the lease has expired meanwhile shows nothing, nor that its guard is gone.
+#[tokio::test]
+async fn nor_does_one_whose_lease_has_expired() {
+    hidden_loss(3_000, async |guard| until("the lease to expire", ms(5_000), || guard.nodes() == 2).await).await;
+    hidden_loss(3_000, async |guard| {
+        until("the lease to expire", ms(5_000), || guard.nodes() == 2).await;
+        tokio::time::sleep(ms(1_200)).await; // a renewal
+    })
+    .await;
+}
+
+async fn hidden_loss(watchdog: u64, then: impl AsyncFnOnce(&QuorumGuard)) {
     let three = Three::start();
     let [first, second, _] = &three.servers;
     let proxy = before(second);
-    let settings = |builder: Builder| builder.watchdog(ms(6_000)).outage_timeout(ms(1_000));
+    let settings = |builder: Builder| builder.watchdog(ms(watchdog)).outage_timeout(ms(1_000));
     let quorum = Quorum::new(clients_of(&three, 1, &proxy, settings).await).expect("three servers");
     let guard = lock(&quorum).lock().await.expect("free");
     until("all to have it", ms(1_500), || guard.nodes() == 3).await;
@@ -584,6 +624,7 @@ async fn a_silent_server_that_may_hide_a_loss_does_not_confirm_it() {
     poll_until("the first loss to be noticed", check.as_mut(), || guard.nodes() == 2 || first.exists("x")).await;
     drop(check);
     until("the first to have it again", ms(3_000), || guard.nodes() == 3).await;
+    then(&guard).await;
     let (answer, _) = within("the answer", ms(3_000), guard.unlock()).await;
     proxy.set(Mode::Pass);
     let error = answer.expect_err("nobody can tell");
