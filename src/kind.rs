@@ -99,18 +99,21 @@ pub(crate) enum Numbering {
     /// Of fair locks whose names have a brace: `a` and `{a}` are two locks that share one queue and its channels.
     FairWithBrace,
     ReadWrite,
+    /// The same for read-write locks: these two share the keys that say when a reader's lease ends.
+    ReadWriteWithBrace,
 }
 
 /// The numbers of one numbering are this far apart.
 pub(crate) const NUMBERINGS: u64 = Numbering::LAST as u64 + 1;
 
 impl Numbering {
-    const LAST: Numbering = Numbering::ReadWrite;
+    const LAST: Numbering = Numbering::ReadWriteWithBrace;
 
     /// The number of the `n`-th hold of this key.
     pub(crate) fn number(self, key: &str, n: u64) -> u64 {
         let numbering = match self {
             Numbering::Fair if key.contains('{') => Numbering::FairWithBrace,
+            Numbering::ReadWrite if key.contains('{') => Numbering::ReadWriteWithBrace,
             numbering => numbering,
         };
         n * NUMBERINGS + numbering as u64

@@ -108,7 +108,8 @@ impl Client {
 ///
 /// Use a name for one kind of lock only. If a [`Lock`](crate::Lock) of the same name is held, the calls here return
 /// [`Error::Conflict`], and the reverse is true as well. But a JVM's read-write lock ignores a plain lock of the same name: it does not
-/// exclude the holder.
+/// exclude the holder. Do not use the names `a` and `{a}` together: they share the mark of waiters, so a waiter for one of them keeps others
+/// out of the other, and the keys that say when the leases of readers end, which JVMs then mix up.
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.read().await?` or `.write().await?` on it"]
 pub struct RwLock(Handle);
