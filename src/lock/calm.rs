@@ -22,7 +22,8 @@ struct Index {
     guards: BTreeMap<Ticket, u64>,
     requests: BTreeMap<RequestId, u64>,
     held: usize,
-    at_first_try: usize,
+    /// The releases at their first try, by the time since which the client gives up the hold.
+    first_tries: BTreeSet<(Moment, u64)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,7 +42,8 @@ impl Calm {
         index.due.extend(due.map(|due| (due, key)));
         index.requests.extend(request.map(|request| (request, key)));
         index.guards.extend(guards(&one).map(|guard| (guard, key)));
-        index.count(&one, 1);
+        index.first_tries.extend(one.first_try().map(|since| (since, key)));
+        index.held += usize::from(held(&one).is_some());
         index.all.insert(key, Entry { one, due, request });
     }
 
@@ -92,7 +94,12 @@ impl Calm {
 
     /// The number of releases, and of those at their first try.
     pub(crate) fn releasing(&self) -> (usize, usize) {
-        self.0.as_ref().map_or((0, 0), |index| (index.all.len() - index.held, index.at_first_try))
+        self.0.as_ref().map_or((0, 0), |index| (index.all.len() - index.held, index.first_tries.len()))
+    }
+
+    /// The time since which the oldest release at its first try gives up its hold.
+    pub(crate) fn first_try(&self) -> Option<Moment> {
+        self.0.as_ref()?.first_tries.first().map(|(since, _)| *since)
     }
 }
 
@@ -102,13 +109,9 @@ impl Index {
         due.inspect(|due| _ = self.due.remove(&(*due, key)));
         request.inspect(|request| _ = self.requests.remove(request));
         guards(&one).for_each(|guard| _ = self.guards.remove(&guard));
-        self.count(&one, -1);
+        one.first_try().inspect(|since| _ = self.first_tries.remove(&(*since, key)));
+        self.held -= usize::from(held(&one).is_some());
         Some(one)
-    }
-
-    fn count(&mut self, one: &OnServer, by: isize) {
-        self.held = self.held.saturating_add_signed(if held(one).is_some() { by } else { 0 });
-        self.at_first_try = self.at_first_try.saturating_add_signed(if one.is_at_first_try() { by } else { 0 });
     }
 }
 

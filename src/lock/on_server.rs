@@ -130,7 +130,12 @@ impl OnServer {
 
     /// Its release got no reply yet, and did not fail.
     pub(crate) fn is_at_first_try(&self) -> bool {
-        matches!(self, OnServer::Releasing(release) if release.is_at_first_try())
+        self.first_try().is_some()
+    }
+
+    /// The same: the time since which it gives up the hold.
+    pub(crate) fn first_try(&self) -> Option<Moment> {
+        if let OnServer::Releasing(release) = self { release.first_try() } else { None }
     }
 
     /// True if this request is about this id, and under way.

@@ -19,6 +19,8 @@ const PLACE: Duration = Duration::from_secs(30);
 pub(crate) struct PendingRelease {
     id: HoldId,
     mode: Mode,
+    /// This client gives the id up since then.
+    since: Moment,
     /// The server must run these requests before the release.
     before: [Option<RequestId>; 2],
     /// It was certain until then.
@@ -50,6 +52,7 @@ impl PendingRelease {
         PendingRelease {
             id: server.id,
             mode: server.mode(),
+            since: now,
             before: server.before_release(server.not_before > now),
             until: server.until,
             bound: server.bound,
@@ -74,6 +77,7 @@ impl PendingRelease {
         PendingRelease {
             id,
             mode,
+            since: cx.now,
             before,
             until: Moment::ZERO,
             bound,
@@ -162,6 +166,11 @@ impl PendingRelease {
     /// No reply yet, and no failure.
     pub(crate) fn is_at_first_try(&self) -> bool {
         self.request.silent_since().is_none()
+    }
+
+    /// The time since which it gives up the id, if there is no reply yet, and no failure.
+    pub(crate) fn first_try(&self) -> Option<Moment> {
+        self.is_at_first_try().then_some(self.since)
     }
 
     /// The server replied. `found`: it had the id.
@@ -276,6 +285,7 @@ impl HandOver {
         let in_doubt = self.request.is_in_doubt();
         let release = |id, waiters| PendingRelease {
             id,
+            since: cx.now,
             mode: Mode::Exclusive,
             before: [None; 2],
             until: self.until,

@@ -332,10 +332,12 @@ impl LockState {
 
     // ---- requests ----
 
-    /// The releases of this client must not look like holds of others, unless they take more than one try.
-    fn waits_for_release(&self) -> bool {
-        let (_, calm) = self.calm.releasing();
-        calm > 0 || self.on_server.iter().any(OnServer::is_at_first_try)
+    /// The releases of this client must not look like holds of others, unless they take more than one try. A client may release permits
+    /// all the time. So a request for permits waits only for the releases that had begun when there was a reason for it.
+    fn waits_for_release(&self, idle: &Idle, next: &Waiter) -> bool {
+        let first_tries = self.on_server.iter().filter_map(OnServer::first_try).chain(self.calm.first_try());
+        let wanted_since = idle.look_at.max(next.joined);
+        first_tries.min().is_some_and(|since| next.terms.permits == 0 || since <= wanted_since)
     }
 
     /// The pause before the next request of a waiter, if this id keeps it out, whose release the server has not run yet.
@@ -361,7 +363,8 @@ impl LockState {
             Wanted::Places(_) => return None,
         };
         let (_, next) = self.next_waiter()?;
-        let is_pointless = self.waits_for_release() || self.is_kept_out(next) || self.admitting(next, now).is_some();
+        let is_pointless =
+            self.waits_for_release(idle, next) || self.is_kept_out(next) || self.admitting(next, now).is_some();
         (!is_pointless).then(|| self.looks_at(idle, &next.terms))
     }
 

@@ -853,6 +853,26 @@ fn permits_pass_on_after_a_release_of_another_client() {
     }
 }
 
+/// A client that releases permits all the time can acquire others.
+#[test]
+fn releases_that_begin_later_do_not_hold_a_call_off() {
+    let mut world = World { clients: vec![Client::new(0, true)], ..World::new(0, Knows::Leases) };
+    for ticket in 1..=3 {
+        call(&mut world, ticket, 1);
+        world.settle();
+    }
+    unlock(&mut world, 1);
+    call(&mut world, 4, 2);
+    world.pass(ms(1));
+    unlock(&mut world, 2);
+    assert_eq!(world.clients[0].there.len(), 2, "both releases, and the call waits for the first");
+    world.run_next(0);
+    world.reply_next(0);
+    assert_eq!(world.clients[0].there.len(), 2, "the second release, and the request");
+    world.settle();
+    assert!(world.clients[0].guards.contains_key(&4));
+}
+
 /// Its lease would be that of the others, and nothing would end it in time if this process died.
 #[test]
 fn permits_do_not_pass_on_to_a_waiter_with_a_lease_of_its_own() {
