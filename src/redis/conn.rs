@@ -5,12 +5,12 @@
 //! for every wait. If anything about it is doubtful, it is closed, and [`Conn`] opens the next one. Requests are safe to send twice, so
 //! nothing is lost with a link.
 
+mod addresses;
 mod link;
 mod subscriber;
 mod target;
 
 use std::{
-    future::Future,
     hash::{BuildHasher, RandomState},
     sync::Arc,
     time::Duration,
@@ -19,14 +19,15 @@ use std::{
 use futures_util::{
     StreamExt,
     future::{BoxFuture, ready},
-    stream::{BoxStream, FuturesUnordered},
+    stream::BoxStream,
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
+use addresses::at_any_address;
 pub(super) use link::{Answers, Layout, Link};
 use link::{Peer, closed, not_yet};
 pub(super) use subscriber::{PubSubEvent, Subscriber};
@@ -49,9 +50,6 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// a short one, so that the client works even on a bad network.
 const YOUNG: Duration = Duration::from_secs(1);
 const LAST_PAUSE_AFTER_YOUNG: Duration = Duration::from_millis(100);
-
-/// If a host name has several addresses, the next one is tried when one has not replied for this part of the command timeout.
-const HEAD_STARTS: u32 = 8;
 
 /// Why a link to a server is closed that is not the master of the sentinels.
 pub(super) const NOT_THE_MASTER: &str = "the sentinels name another master";
@@ -321,11 +319,8 @@ impl Dialer {
         Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet()))))
     }
 
-    /// Tries all addresses of a host name, because one of them may never reply.
     async fn open_to(&self, target: Result<Target, Fault>, buffer: usize) -> Result<Link, Fault> {
-        let places = target?.each_address(self.command_timeout).await?;
-        let open = |place| Box::pin(self.open_at(place, buffer));
-        first_of(places, self.command_timeout / HEAD_STARTS, open).await
+        at_any_address(target?, self.command_timeout, |place| Box::pin(self.open_at(place, buffer))).await
     }
 
     async fn open_at(&self, target: Target, buffer: usize) -> Result<Link, Fault> {
@@ -413,27 +408,6 @@ impl Dialer {
     }
 }
 
-/// The first address that opens. The next one is tried as soon as one has failed, or has had its head start. If a server refuses the login,
-/// no other address is tried.
-async fn first_of<P, T, F>(places: Vec<P>, head_start: Duration, open: impl Fn(P) -> F) -> Result<T, Fault>
-where
-    F: Future<Output = Result<T, Fault>>,
-{
-    let mut places = places.into_iter();
-    let (mut trying, mut last) = (FuturesUnordered::new(), None);
-    loop {
-        trying.extend(places.next().map(&open));
-        let wait = if places.len() == 0 { Duration::MAX } else { head_start };
-        match timeout(wait, trying.next()).await {
-            Ok(Some(Ok(opened))) => return Ok(opened),
-            Ok(Some(Err(fault @ Fault::Denied(_)))) => return Err(fault),
-            Ok(Some(Err(fault))) => last = Some(fault),
-            Ok(None) => return Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet())))),
-            Err(_slow) => {}
-        }
-    }
-}
-
 /// A random time from 0.5 to 1.5 times `pause`, so that many clients do not retry at the same moment.
 pub(crate) fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) as f64 / u64::MAX as f64;
@@ -442,31 +416,17 @@ pub(crate) fn spread(pause: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use super::*;
 
-    /// The behavior of each address: never replies, fails, or replies.
-    async fn at(place: &'static str) -> Result<&'static str, Fault> {
-        match place {
-            "swallows" => pending().await,
-            "fails" => Err(Fault::not_sent("refused")),
-            "denies" => Err(Fault::said("NOAUTH")),
-            place => Ok(place),
-        }
-    }
-
-    #[tokio::test]
-    async fn one_address_that_swallows_everything_does_not_use_up_the_time() {
-        let first = async |places: &[&'static str], head_start| {
-            let found = first_of(places.to_vec(), head_start, at);
-            timeout(Duration::from_secs(5), found).await.expect("in time")
-        };
-        let (soon, late) = (Duration::from_millis(20), Duration::from_secs(60));
-        assert_eq!(first(&["swallows", "swallows", "fails", "well"], soon).await.expect("the last"), "well");
-        assert_eq!(first(&["fails", "well"], late).await.expect("at once"), "well");
-        assert!(matches!(first(&["denies", "well"], late).await, Err(Fault::Denied(_))));
-        assert!(matches!(first(&["fails", "fails"], late).await, Err(Fault::NotSent(_))));
-        assert!(first(&[], late).await.is_err());
+    #[test]
+    fn pauses_differ() {
+        let second = Duration::from_secs(1);
+        let drawn: Vec<_> = (0..1_000).map(|_| spread(second)).collect();
+        assert!(drawn.iter().all(|pause| (second / 2..=second * 3 / 2).contains(pause)));
+        let (least, most) = (drawn.iter().min(), drawn.iter().max());
+        assert!(
+            least < Some(&Duration::from_millis(600)) && most > Some(&Duration::from_millis(1_400)),
+            "{least:?} {most:?}"
+        );
     }
 }

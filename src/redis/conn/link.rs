@@ -27,7 +27,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Target;
+use super::{addresses::at_any_address, target::Target};
 use crate::{
     config::Confirmed,
     contained::{conn_event, with_contained_waker},
@@ -216,6 +216,17 @@ impl Drop for Link {
 }
 
 impl Link {
+    /// Opens the first address of this server that works.
+    pub(crate) async fn open_at_any_address(
+        target: Target,
+        command_timeout: Duration,
+        buffer: usize,
+        counters: &Arc<Counters>,
+    ) -> Result<Link, Fault> {
+        let open = |place| Box::pin(async move { Link::open(&place, command_timeout, buffer, counters).await });
+        at_any_address(target, command_timeout, open).await
+    }
+
     pub(crate) async fn open(
         target: &Target,
         command_timeout: Duration,

@@ -382,7 +382,7 @@ impl Cluster {
 
     async fn open(&self, address: &Address) -> Result<Link, Fault> {
         let target = self.access.to(address.clone()).await?;
-        Link::open(&target, self.settings.command_timeout, NOTHING_HEARD, &self.counters).await
+        Link::open_at_any_address(target, self.settings.command_timeout, NOTHING_HEARD, &self.counters).await
     }
 
     async fn learn_from_opened(&self, link: Result<Link, Fault>) -> Result<(), Fault> {

@@ -96,7 +96,7 @@ impl Locator for OneSentinel {
 impl Sentinels {
     async fn ask(&self, sentinel: &Address) -> Result<Address, Fault> {
         let target = self.access.to_sentinel(sentinel, &self.credentials);
-        let link = Link::open(&target, self.command_timeout, NOTHING_HEARD, &self.counters).await?;
+        let link = Link::open_at_any_address(target, self.command_timeout, NOTHING_HEARD, &self.counters).await?;
         link.master_of(&self.service).await
     }
 
