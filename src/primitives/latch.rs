@@ -59,8 +59,9 @@ impl Client {
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a latch. A count of 2^53 or more is a conflict, too: scripts do not have such numbers
-/// exactly. [`Unavailable`](crate::Error::Unavailable) if the server does not reply for [`outage_timeout`](crate::Builder::outage_timeout).
-/// After any error, a change was made once or not at all. Others as [`Error`](crate::Error) says.
+/// exactly. [`Unavailable`](crate::Error::Unavailable) if the server does not reply for [`outage_timeout`](crate::Builder::outage_timeout),
+/// in calls with a limit sooner, as [`Lock::try_lock_for`](crate::Lock::try_lock_for) says. After any error, a change was made once or not at
+/// all. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety
 ///

@@ -71,7 +71,8 @@ impl Client {
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a number. [`Unavailable`](crate::Error::Unavailable) if the server does not
-/// reply for [`outage_timeout`](crate::Builder::outage_timeout). After any error, a change was made once or not at all. If a call to acquire
+/// reply for [`outage_timeout`](crate::Builder::outage_timeout), in calls with a limit sooner, as
+/// [`Lock::try_lock_for`](crate::Lock::try_lock_for) says. After any error, a change was made once or not at all. If a call to acquire
 /// permits got them without a reply, the client returns them in the background; it cannot if the server stays unreachable for longer than a
 /// receipt lasts, and then they are lost. [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or acquires more than
 /// 10,000. Others as [`Error`](crate::Error) says.

@@ -68,8 +68,9 @@ impl Client {
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a semaphore. [`Unavailable`](crate::Error::Unavailable) if the server does not
-/// reply for [`outage_timeout`](crate::Builder::outage_timeout): no permit was acquired then. After any error, a change was made once or not
-/// at all.
+/// reply for [`outage_timeout`](crate::Builder::outage_timeout), in calls with a limit sooner, as
+/// [`Lock::try_lock_for`](crate::Lock::try_lock_for) says: no permit was acquired then. After any error, a change was made once or not at
+/// all.
 /// [`InvalidConfig`](crate::Error::InvalidConfig) if a call wants no permits, or more than 10,000. Others as [`Error`](crate::Error) says.
 ///
 /// # Cancel safety

@@ -141,7 +141,7 @@ async fn a_frozen_server() {
 async fn values_that_cannot_be() {
     let server = Server::start();
     let client = plain(&server).await;
-    for name in ["", "a{b", "{}x", &"n".repeat(1025)] {
+    for name in ["", "a{b", "a}b", "}", "{}x", &"n".repeat(1025)] {
         assert!(matches!(client.lock(name).lock().await, Err(Error::InvalidName { .. })), "{name:?}");
         assert!(matches!(client.lock(name).inspect().await, Err(Error::InvalidName { .. })), "{name:?}");
     }
@@ -159,6 +159,17 @@ async fn values_that_cannot_be() {
     ] {
         assert!(matches!(builder.connect().await, Err(Error::InvalidConfig { .. })));
     }
+}
+
+/// Of a test that pauses the clock although it uses a server.
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let client = Client::builder().url(url).outage_timeout(ms(300)).connect_lazy().expect("good settings");
+    let error = client.lock("x").lock().await.expect_err("nobody replies");
+    assert!(error.is_unavailable() && error.to_string().contains("tokio's clock, which is paused"), "{error}");
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ impl Scene for Realm {
         ("master restarted at once", 2, restart_master),
         ("master frozen until another takes over", 3, freeze_master),
         ("master frozen for a moment", 2, freeze_for_a_moment),
-        ("master of five thousand releases frozen", 3, freeze_the_heap),
+        ("master of thousands of releases frozen", 3, freeze_the_heap),
         ("master killed, another cluster at its address", 3, kill_and_replace),
         ("ordered failover", 4, fail_over),
         ("slot migrated", 8, migrate),
