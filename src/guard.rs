@@ -199,8 +199,8 @@ impl Guard {
     }
 
     /// A token for other tasks. The client cancels it when [`lost`](Guard::lost) would resolve. A release does not cancel it, unless
-    /// [`unlock`](Guard::unlock) returns an error, or a release in the background finds that the lock was lost. Each call returns a new
-    /// token: if you cancel it, no other token is cancelled.
+    /// it fails: the lock was lost, or the server did not confirm the release. Each call returns a new token: if you cancel it, no other
+    /// token is cancelled.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -39,8 +39,8 @@ pub(super) enum Seeding {
 ///
 /// On each server, the client renews the hold in the same way as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not
 /// reply at first, the client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
-/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Once the lock is lost on a majority, the client releases
-/// the rest within a third of a lease. The task that does this runs on the runtime on which the lock was acquired.
+/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Without one, the client releases the rest once the lock is
+/// lost on a majority, within two thirds of a lease. The task that does this runs on the runtime on which the lock was acquired.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard {
@@ -157,7 +157,7 @@ impl QuorumGuard {
     }
 
     /// Releases the lock on all servers. The answer comes as soon as a majority has confirmed it. If the client got the lock on one of
-    /// these servers again only a moment ago, `unlock` also waits for the replies of the other servers, which show whether a majority had
+    /// these servers again meanwhile, `unlock` also waits for the replies of the other servers if only these can show that a majority had
     /// the lock before that.
     ///
     /// # Errors

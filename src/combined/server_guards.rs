@@ -118,11 +118,10 @@ impl ServerGuards {
         looks
     }
 
-    /// Takes out the guards that this look found lost; all of them if the lock is lost, for their clients renew the others.
-    fn take_lost(&mut self, looks: &Looks) -> Vec<Option<ServerGuard>> {
-        let (is_over, looks) = (self.lost.is_some(), &looks.0);
-        let is_lost = |look: &Option<Look>| is_over || matches!(look, Some(Look::Lost(..)));
-        self.guards.iter_mut().zip(looks).map(|(guard, look)| guard.take_if(|_| is_lost(look))).collect()
+    /// Takes out the guards of which that look found this.
+    fn take(&mut self, looks: &Looks, is_it: impl Fn(Look) -> bool) -> Vec<Option<ServerGuard>> {
+        let is_it = |look: &Option<Look>| look.is_some_and(&is_it);
+        self.guards.iter_mut().zip(&looks.0).map(|(guard, look)| guard.take_if(|_| is_it(look))).collect()
     }
 }
 
@@ -133,6 +132,12 @@ enum Look {
     Certain(Option<Moment>),
     /// For that reason; when the server had it last.
     Lost(Lost, Moment),
+}
+
+impl Look {
+    fn is_certain(self) -> bool {
+        matches!(self, Look::Certain(_))
+    }
 }
 
 /// By server.
@@ -260,22 +265,24 @@ impl Servers {
     }
 
     /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
-    /// before it can acquire the lock there again. Drops all of them once it is lost, so that others can acquire it.
+    /// before it can acquire the lock there again. If it was lost already at the look before, drops the others, which would be renewed: the
+    /// holder has had the time between to stop.
     pub(super) fn missing(&self) -> Vec<usize> {
         let mut state = self.state();
+        let was_lost = state.lost.is_some();
         let looks = state.look();
-        if state.released {
-            return Vec::new();
-        }
-        let is_over = state.lost.is_some();
-        let lost = state.take_lost(&looks);
-        state.doubts.extend(looks.doubts());
-        let missing = (0..state.guards.len()).filter(|server| !is_over && state.guards[*server].is_none()).collect();
+        let is_lost = state.lost.is_some();
+        let (dropped, missing) = if state.released || is_lost && !was_lost {
+            (Vec::new(), Vec::new())
+        } else if is_lost {
+            (state.take(&looks, Look::is_certain), Vec::new())
+        } else {
+            state.doubts.extend(looks.doubts());
+            let lost = state.take(&looks, |look| !look.is_certain());
+            (lost, (0..state.guards.len()).filter(|server| state.guards[*server].is_none()).collect())
+        };
         drop(state);
-        drop(lost); // outside of the mutex: it sends releases
-        if is_over {
-            self.changed.notify_waiters();
-        }
+        drop(dropped); // outside of the mutex: it sends releases
         missing
     }
 }

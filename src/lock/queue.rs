@@ -240,6 +240,11 @@ impl WaitQueue {
         !self.for_reply.is_empty()
     }
 
+    /// The first of them called then.
+    pub(crate) fn needs_reply_since(&self) -> Option<Moment> {
+        self.for_reply.first().map(|((_, ticket), ())| self.waiter(ticket).joined)
+    }
+
     /// The lock is held against this mode, by a request before which the waiters up to `last` had joined. Those that wait for the next reply
     /// only get `Busy`. A reader may enter beside readers, but not before an earlier writer. `except` may enter beside its own hold.
     pub(crate) fn refuse(&mut self, last: Ticket, mode: Mode, except: Option<Owner>, cx: &mut Cx<'_>) {

@@ -336,7 +336,7 @@ impl LockState {
     /// all the time. So a request for permits waits only for the releases that had begun when there was a reason for it.
     fn waits_for_release(&self, idle: &Idle, next: &Waiter) -> bool {
         let first_tries = self.on_server.iter().filter_map(OnServer::first_try).chain(self.calm.first_try());
-        let wanted_since = idle.look_at.max(next.joined);
+        let wanted_since = idle.look_at.max(next.joined).max(self.queue.needs_reply_since().unwrap_or(Moment::ZERO));
         first_tries.min().is_some_and(|since| next.terms.permits == 0 || since <= wanted_since)
     }
 

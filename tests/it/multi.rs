@@ -152,7 +152,8 @@ async fn a_loss_of_one_is_the_loss_of_all() {
 #[tokio::test]
 async fn a_token_that_is_asked_for_after_the_loss_is_cancelled_at_once() {
     let server = Server::start();
-    let (guard, _) = losing_one(&server).await;
+    let guard = all(&client(&server, |builder| builder.watchdog(ms(600))).await).lock().await.expect("free");
+    let _: u32 = server.ask(&["DEL", "b"]);
     within("the loss", ms(3_000), guard.lost()).await;
     assert!(guard.lost_token().is_cancelled());
     drop(guard);
