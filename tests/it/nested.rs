@@ -232,14 +232,14 @@ async fn an_inner_lease_moves_the_end_of_a_shorter_outer_one() {
 #[tokio::test]
 async fn the_watchdog_keeps_a_fixed_outer_hold_while_an_inner_guard_asks_for_it() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.watchdog(ms(300))).await;
-    let outer = client.lock("x").lease(ms(300)).lock().await.expect("free");
+    let client = client(&server, |builder| builder.watchdog(ms(1_000))).await;
+    let outer = client.lock("x").lease(ms(1_000)).lock().await.expect("free");
     let inner = client.lock("x").lock().await.expect("re-entered");
     let renewals = client.stats().total.renewals;
-    until("three renewals", ms(3_000), || client.stats().total.renewals >= renewals + 3).await;
+    until("three renewals", ms(9_000), || client.stats().total.renewals >= renewals + 3).await;
     outer.check().await.expect("kept far beyond its own lease");
     inner.unlock().await.expect("ours");
-    let (lost, _) = within("the end of what is left", ms(1_000), outer.lost()).await;
+    let (lost, _) = within("the end of what is left", ms(2_000), outer.lost()).await;
     assert_eq!(lost, Lost::Expired);
 }
 

@@ -178,9 +178,9 @@ async fn shutting_down_waits_for_the_guards_and_grants_nothing_new() {
 #[tokio::test]
 async fn a_lock_is_renewed_while_shutting_down() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.watchdog(ms(300))).await;
+    let client = client(&server, |builder| builder.watchdog(ms(1_000))).await;
     let guard = client.lock("x").lock().await.expect("free");
-    let work = guard.protect(tokio::time::sleep(ms(1_000))); // three leases
+    let work = guard.protect(tokio::time::sleep(ms(3_000))); // three leases
     let (closed, worked) = tokio::join!(client.shutdown(ms(20_000)), work);
     closed.expect("all was given back");
     worked.expect("ours to the end");
