@@ -1,5 +1,8 @@
-//! A web service on many machines that bills each invoice once. `POST /bill/{invoice}` starts a job and returns 202. While a job for
-//! the same invoice runs on any machine, it returns 409.
+//! A web service on many machines. `POST /bill/{invoice}` starts a job and returns 202. While a job for the same invoice runs on any machine,
+//! it returns 409. So two jobs never bill one invoice at the same time. When the first job has ended, another can begin: a real job first
+//! checks whether the invoice is paid.
+//!
+//! The job runs in a task of its own. If the client disconnects, axum drops the future of the handler, and work in it would stop half-way.
 //!
 //! `scripts/with-redis cargo run --example axum` starts it, sends two requests to each of two routes over one connection, and shuts it down.
 //!
@@ -41,15 +44,24 @@ async fn bill_reentrant(State(app): State<App>, Path(invoice): Path<u32>) -> Sta
     begin(taken, app.paid)
 }
 
-/// The guard moves into the task of the job. The lock is released when the job completes, fails or panics.
+/// The guard moves into the task of the job. The lock is released when the job completes, fails or panics. If the lock is lost, `protect`
+/// drops the job and returns the error.
 fn begin(taken: leasehold::Result<Option<Guard>>, paid: CancellationToken) -> StatusCode {
     match taken {
         Ok(Some(guard)) => {
-            tokio::spawn(guard.protect(async move { paid.cancelled().await }));
+            tokio::spawn(async move {
+                if let Err(error) = guard.protect(async move { paid.cancelled().await }).await {
+                    eprintln!("the job was stopped: {error}");
+                }
+            });
             StatusCode::ACCEPTED
         }
         Ok(None) => StatusCode::CONFLICT,
-        Err(_) => StatusCode::SERVICE_UNAVAILABLE, // unknown: not the same as held by another owner
+        // Unknown: not the same as held by another owner. The log shows what to mend, for example a missing permission.
+        Err(error) => {
+            eprintln!("no lock: {error}");
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     }
 }
 

@@ -8,16 +8,18 @@ use leasehold::Client;
 use tokio::time::sleep;
 
 /// Clocks differ. A machine whose clock is late must still find the lock held, however short the job was. This must be true even if the
-/// machine that ran the job has died since.
+/// machine that ran the job has died since. This is short so that the example is; real clocks and process starts differ by more, so take
+/// minutes.
 const AT_LEAST: Duration = Duration::from_millis(500);
 /// A job that takes longer than this hangs. leasehold then stops the job and releases the lock. If the job blocks its thread, the lease expires.
 const AT_MOST: Duration = Duration::from_secs(60 * 60);
 
-/// True if the job ran here.
+/// True if the job ran here. If the server is unreachable, this is an error, not `None`: then start it again later, for otherwise no machine
+/// may run the job.
 async fn nightly(client: &Client, machine: &str) -> leasehold::Result<bool> {
     let lock = client.mutex("nightly-report").min_hold(AT_LEAST).max_hold(AT_MOST);
     let Some(guard) = lock.try_lock().await? else {
-        println!("{machine}: skipped, another machine ran it");
+        println!("{machine}: skipped, another machine runs it or ran it");
         return Ok(false);
     };
     let job = async {

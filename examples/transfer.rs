@@ -25,7 +25,8 @@ async fn transfer(
     let (was_from, was_to) = (balance(from), balance(to));
     tokio::task::yield_now().await; // the database is slow
     accounts.lock().expect("no panic").extend([(from, was_from - amount), (to, was_to + amount)]);
-    guard.unlock().await // an error names the lock that was lost
+    // An error names the lock that was lost. The money has moved, so do not transfer it again.
+    guard.unlock().await
 }
 
 #[tokio::main]
