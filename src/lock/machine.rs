@@ -327,8 +327,7 @@ impl LockState {
             *attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = attempt {
-            // The server keeps the longer lease of an earlier try, for a call that has left since.
-            let lease = if asking.request.is_in_doubt() { lease.max(asking.lease) } else { lease };
+            // This lease is no shorter than that of an earlier try, see `Terms::accepts_lease`.
             (asking.lease, asking.how, asking.woken, asking.last) = (lease, how, false, last);
             asking.only = asking.only.or_else(|| matches!(how, How::Beside(_)).then_some(owner));
             let request = Request::Acquire { id: asking.id, mode, lease, count: 1, how };

@@ -194,9 +194,10 @@ impl Terms {
     }
 
     /// True if a lease that was requested for another call may stay with this one. If the process died, the lock would stay held for a
-    /// longer one.
+    /// longer one. A fixed lease is not even as long as the watchdog's if that is longer.
     pub(crate) fn accepts_lease(&self, lease: Duration, config: &Config) -> bool {
-        lease <= self.requested_lease(config).max(config.watchdog)
+        let least = if self.lease.is_some() { Duration::ZERO } else { config.watchdog };
+        lease <= self.requested_lease(config).max(least)
     }
 
     /// `max_hold` ends a hold then that was requested at `sent`.

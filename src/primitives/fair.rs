@@ -23,7 +23,7 @@ static FAIR: Kind = Kind {
     renew: script!(of_lease: "lock/renew.lua"),
     hand_over: None,
     inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
-    force_unlock: script!("lock/forced.lua", "fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),
+    force_unlock: script!("lock/forced.lua", "lock/ends.lua", "fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),
     beside: None,
     barred_by: None,
     rules: Rules {

@@ -156,8 +156,7 @@ macro_rules! exclusive {
             }
 
             /// Makes one attempt; `None` if another owner holds the lock, or if this is a fair lock and others wait for it. If this client is
-            /// just releasing the lock, the call waits for that first, for at most half of
-            /// [`command_timeout`](crate::Builder::command_timeout).
+            /// just releasing the lock, the call waits for that first.
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -355,8 +355,9 @@ impl RwLock {
     /// them. The holders are not asked first, see [`Lock::force_unlock`](crate::Lock::force_unlock).
     ///
     /// The call first looks up the holders, then releases their holds and no others: an owner that acquires the lock after the lookup
-    /// keeps it. There is one exception: a reader that acquires the lock after the lookup may share a hold with an earlier reader of its
-    /// client. It loses the lock together with that reader.
+    /// keeps it. There are two exceptions. A reader that acquires the lock after the lookup may share a hold with an earlier reader of its
+    /// client: it loses the lock together with that reader. And a thread of a JVM that releases the lock after the lookup and acquires it again
+    /// has the same id as before, so it loses its new hold.
     ///
     /// # Errors
     ///

@@ -476,7 +476,7 @@ mod fair {
     const CHANNEL: &str = "redisson_lock__channel:{x}";
     const ACQUIRE: &str = source!("lock/holder.lua", "fair/queue.lua", "fair/acquire.lua");
     const RELEASE: &str = source!("lock/rest.lua", "fair/queue.lua", "fair/release.lua");
-    const FORCE_UNLOCK: &str = source!("lock/forced.lua", "fair/queue.lua", "fair/force_unlock.lua");
+    const FORCE_UNLOCK: &str = source!("lock/forced.lua", "lock/ends.lua", "fair/queue.lua", "fair/force_unlock.lua");
     const WAITERS: &str = source!("fair/waiters.lua");
 
     impl Bench {

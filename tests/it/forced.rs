@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, ms, plain, poll_until,
     proxy::{Fault, Proxy, Rule, Way},
-    script, until, within,
+    script, script_of, until, within,
 };
 
 /// A holder, one who waits, and one who will force the lock open through a proxy.
@@ -111,6 +111,46 @@ async fn the_next_in_a_row_is_not_the_one_who_was_seen() {
     let (forced, _) = within("an answer", ms(4_000), forced).await;
     assert!(!forced.expect("no panic").expect("answered"), "the holder that was seen has released it");
     untouched(&server, &next).await;
+}
+
+const JVM: &str = "6b1c7d3e-0000-4000-8000-000000000001:52";
+
+/// A thread of a JVM acquires the lock, for so long. It has the same id each time.
+fn jvm_acquires(server: &Server, lease: &str) {
+    let _: u32 = server.ask(&["DEL", "x"]);
+    let _: u32 = server.ask(&["HSET", "x", JVM, "1"]);
+    let _: u32 = server.ask(&["PEXPIRE", "x", lease]);
+}
+
+/// Forces a plain and a fair lock of a JVM open, with this fault. When `is_time`, that thread acquires the lock again. It must keep it.
+async fn acquired_again(fault: Fault, is_time: impl Fn(&Proxy) -> bool, says: bool) {
+    let fair = ["lock/forced", "lock/ends", "fair/queue", "fair/force_unlock"].map(str::to_owned);
+    for is_fair in [false, true] {
+        let server = Server::start();
+        let which = if is_fair { script_of(&server, fair.clone()) } else { script(&server, "force_unlock") };
+        let proxy = before(&server);
+        let client = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
+        jvm_acquires(&server, "30000");
+        proxy.rule(Rule::new(which, fault));
+        let forced = tokio::spawn(async move {
+            if is_fair { client.fair_lock("x").force_unlock().await } else { client.lock("x").force_unlock().await }
+        });
+        until("the fault", ms(2_000), || is_time(&proxy)).await;
+        jvm_acquires(&server, "50000");
+        let (forced, _) = within("an answer", ms(4_000), forced).await;
+        assert_eq!(forced.expect("no panic").expect("answered"), says, "fair: {is_fair}");
+        assert_eq!(server.lock("x"), [(JVM.to_owned(), 1)]);
+    }
+}
+
+#[tokio::test]
+async fn a_jvm_that_acquires_again_before_the_request_arrives_keeps_it() {
+    acquired_again(Fault::Delay(Way::There, ms(250)), |proxy| proxy.tally().delayed == 1, false).await;
+}
+
+#[tokio::test]
+async fn a_jvm_that_acquires_again_before_the_second_request_arrives_keeps_it() {
+    acquired_again(Fault::Swallow(Way::Back), |proxy| proxy.tally().swallowed == 1, true).await;
 }
 
 /// Only the second request arrives, when the holder has released by itself.

@@ -161,6 +161,20 @@ fn nothing_without_a_lease_stays() {
     }
 }
 
+/// Its caller hears only the error, and so releases nothing.
+#[test]
+fn a_refused_call_leaves_no_hold_and_no_waiter_beside_others() {
+    let server = Server::start();
+    for name in ["read beside another", "a place in line"] {
+        let scene = scenes().into_iter().find(|scene| scene.name == name).expect("it is there");
+        let answer = run(&mut without("PEXPIRE", &server, &scene), &scene);
+        assert!(answer.starts_with("error "), "{name}: {answer}");
+        assert!(!server.ask::<bool>(&["HEXISTS", "x", ME]), "{name}");
+        assert!(!server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]).contains(&ME.to_owned()), "{name}");
+        assert!(server.ask::<Option<f64>>(&["ZSCORE", PLACES, ME]).is_none(), "{name}");
+    }
+}
+
 #[test]
 fn a_fair_lock_that_cannot_be_granted_keeps_the_place() {
     let server = Server::start();

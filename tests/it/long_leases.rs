@@ -284,6 +284,31 @@ async fn a_fixed_lease_is_the_one_of_its_caller() {
     }
 }
 
+/// The same with a lease that is shorter than the watchdog's.
+#[tokio::test]
+async fn nor_is_a_short_one_that_of_another_call() {
+    for way in [Kind::Plain, Kind::Fenced, Kind::Write] {
+        let server = Server::start();
+        let (acquire, proxy) = (family_faults::script(&server, way, "acquire"), before(&server));
+        let client = behind(&proxy, |builder| builder).await;
+        proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
+        let asks = |how: How| {
+            let client = client.clone();
+            tokio::spawn(async move { way.take(&client, "x", how).await })
+        };
+        let first = asks(How::for_other());
+        until("its request", SOON, || proxy.tally().delayed == 1).await;
+        let second = asks(How { lease: Some(ms(2_000)), ..How::for_other() });
+        until("both to wait", SOON, || client.stats().now.waiting == 2).await;
+        first.abort();
+        let held = within("its turn", SOON, second).await.0.expect("no panic").expect("answered").expect("free");
+        assert!(server.pttl("x") <= 2_000, "{way:?}: {}", server.pttl("x"));
+        held.unlock().await.expect("ours to the end");
+        idle(&client).await;
+        assert!(!server.exists("x"), "{way:?}");
+    }
+}
+
 /// The connection is closed while a nested read asks for a longer lease than the outer one.
 #[tokio::test]
 async fn of_a_nested_read_a_lost_reply_takes_nothing() {

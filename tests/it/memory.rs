@@ -38,6 +38,24 @@ async fn a_writer_that_reads_as_well_releases() {
     assert!(!server.exists("x"));
 }
 
+/// One of two readers that share a hold needs a longer lease. That the server cannot note this must not cost the other one its lease.
+#[tokio::test]
+async fn readers_that_share_are_renewed_although_one_extends_its_lease() {
+    let server = Server::start();
+    let client = crate::support::client(&server, |builder| builder.watchdog(ms(3_000))).await;
+    let lock = client.rw_lock("x").non_reentrant();
+    let (one, other) = (lock.read().await.expect("free"), lock.read().await.expect("beside it"));
+    assert_eq!(one.id(), other.id(), "they share");
+    memory(&server, "1");
+    within("the longer lease", SOON, one.extend(ms(60_000))).await.0.expect("ours");
+    assert!(server.pttl("x") > 50_000);
+    within("the release", SOON, one.unlock()).await.0.expect("ours to the end");
+    tokio::time::sleep(ms(3_500)).await; // a whole lease
+    other.check().await.expect("ours");
+    within("the release", SOON, other.unlock()).await.0.expect("ours to the end");
+    assert!(!server.exists("x"));
+}
+
 /// A JVM stands next in the queue: it is called, and its place in the queue gets a nearer end.
 async fn before_a_jvm(server: &Server) {
     let jvm = "6b1c7d3e-0000-4000-8000-000000000001:7";

@@ -101,7 +101,12 @@ pub(crate) fn script(server: &Server, name: &str) -> Which {
         "inspect" => &["holder", "ends"],
         _ => &["holder"],
     };
-    let files = before.iter().chain([&name]).map(|file| format!("primitives/lock/{file}"));
+    script_of(server, before.iter().chain([&name]).map(|file| format!("lock/{file}")))
+}
+
+/// The script of these files of the primitives.
+pub(crate) fn script_of(server: &Server, files: impl IntoIterator<Item = String>) -> Which {
+    let files = files.into_iter().map(|file| format!("primitives/{file}"));
     let paths = ["redis/frame".to_owned()].into_iter().chain(files).map(|file| format!("src/{file}.lua"));
     let read = |path| fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR")));
     let source: String = paths.map(|path: String| read(path).expect("a script of the lock")).collect();

@@ -12,10 +12,11 @@ local function may(...)
   return not redis.acl_check_cmd or redis.acl_check_cmd(...)
 end
 
--- The reply if there is no such hold. Without permission for the extra key it is `gone`.
-local function gone_or_done(lock, call)
+-- True if an earlier request of this call has forced the lock open. Each script asks this first: since then, its holder may have acquired it
+-- again under the same id. Without permission for the extra key this is false.
+local function was_done(lock, call)
   local key = forced(lock)
-  return call and may('GET', key) and redis.pcall('GET', key) == call and 'released' or 'gone'
+  return call and may('GET', key) and redis.pcall('GET', key) == call
 end
 
 -- Notes the call, for as long as it may send further requests. Runs last, because the server may refuse it for lack of memory or

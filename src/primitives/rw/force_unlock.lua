@@ -1,10 +1,13 @@
 -- Releases the named holds, readers and writer, on behalf of their holders, and wakes all waiters. Safe to run twice or late: it
--- changes no later holds.
+-- changes no later holds, except that of a thread of a JVM, which has the same id again.
 -- KEYS   lock
 -- ARGV   nonce, the hold ids, one per line, (unused) x 2, publish command, channel, (unused), number of the call
 -- Reply  released | gone: there is no such hold
 return serve(function(k, a)
   local lock, meant, gone, others, writer = KEYS[k + 1], {}, {}, 0, writer_of(KEYS[k + 1])
+  if was_done(lock, ARGV[a + 8]) then
+    return 'released'
+  end
   for id in string.gmatch(ARGV[a + 2], '[^\n]+') do
     meant[id], meant[rest_of(id)] = true, true -- it may have been released since it was looked up
   end
@@ -18,7 +21,7 @@ return serve(function(k, a)
     end
   end
   if #gone == 0 then
-    return gone_or_done(lock, ARGV[a + 8])
+    return 'gone'
   end
   publish(ARGV[a + 5], ARGV[a + 6], '1')
   for _, hold in ipairs(gone) do

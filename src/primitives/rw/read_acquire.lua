@@ -49,9 +49,12 @@ return serve(function(k, a)
   end
   local lasting, why = pcall(lasts, lock, longer)
   if not lasting then
-    -- Not permitted: a lock that never expires would stay forever if its client died now.
+    -- Not permitted: a lock that never expires would stay forever if its client died now. Its caller hears only the error, so nobody
+    -- would release a new hold beside others.
     if mode == 'free' then
       redis.call('DEL', lock)
+    elseif not is_held then
+      redis.call('HDEL', lock, id)
     end
     error(why, 0)
   end

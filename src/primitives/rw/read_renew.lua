@@ -37,6 +37,7 @@ return serve(function(k, a)
     local longer = tonumber(lease) > tonumber(needed) and lease or needed
     if claim ~= '' then
       reads = math.max(left, tonumber(longer))
+      redis.call('PEXPIRE', lives, reads) -- the server never refuses it for lack of memory, and after it not the next one
       redis.call('SET', lives, claim, 'PX', reads)
     elseif tonumber(longer) > math.max(left, 0) then
       reads = tonumber(longer)

@@ -57,7 +57,7 @@ impl Rules for Fair {
         sources! { script;
             "acquire": "lock/holder", "fair/queue", "fair/acquire";
             "release": "lock/rest", "fair/queue", "fair/release";
-            "force_unlock": "lock/forced", "fair/queue", "fair/force_unlock";
+            "force_unlock": "lock/forced", "lock/ends", "fair/queue", "fair/force_unlock";
             "waiters": "fair/waiters";
         }
     }
