@@ -39,8 +39,9 @@ pub(super) enum Seeding {
 ///
 /// On each server, the client renews the hold in the same way as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not
 /// reply at first, the client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
-/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Without one, the client releases the rest once the lock is
-/// lost on a majority, within two thirds of a lease. The task that does this runs on the runtime on which the lock was acquired.
+/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Without one, and before a
+/// [`max_hold`](crate::QuorumLock::max_hold) is over, the client releases the rest once the lock is lost on a majority, within two thirds of
+/// a lease. The task that does this runs on the runtime on which the lock was acquired.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard {

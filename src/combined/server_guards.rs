@@ -36,7 +36,7 @@ pub(super) struct Servers {
     late: Mutex<Votes>,
     /// Until then, late votes count from the start.
     one_vote: Instant,
-    /// Notified when a guard was added, or the lock is lost.
+    /// Notified when a guard was added.
     changed: Notify,
 }
 
@@ -49,6 +49,8 @@ pub(super) struct Servers {
 pub(super) struct ServerGuards {
     pub(super) guards: Vec<Option<ServerGuard>>,
     lost: Option<Lost>,
+    /// The task that looks after the guards has seen that it is lost.
+    is_loss_seen: bool,
     /// The guards have been taken out: none is added any more, and what is lost stays as it is.
     released: bool,
     /// Servers on which the lease expired, and which may have lost the lock before another got it again: when they had it last.
@@ -178,7 +180,8 @@ impl Servers {
     /// Of a majority. Votes that are granted within `one_vote` count from the start.
     pub(super) fn new(name: String, guards: Vec<Option<Guard>>, late: Votes, one_vote: Duration) -> Servers {
         let guards = guards.into_iter().map(|guard| guard.map(ServerGuard::first)).collect();
-        let state = Mutex::new(ServerGuards { guards, lost: None, released: false, doubts: Vec::new() });
+        let state =
+            Mutex::new(ServerGuards { guards, lost: None, is_loss_seen: false, released: false, doubts: Vec::new() });
         let one_vote = Instant::now() + one_vote;
         Servers { name, state, late: Mutex::new(late), one_vote, changed: Notify::new() }
     }
@@ -265,13 +268,13 @@ impl Servers {
     }
 
     /// The servers that do not have it, as far as is known; none once it is lost. Drops the lost guards, for their owner must release them
-    /// before it can acquire the lock there again. If it was lost already at the look before, drops the others, which would be renewed: the
+    /// before it can acquire the lock there again. If it was lost already at the call before, drops the others, which would be renewed: the
     /// holder has had the time between to stop.
     pub(super) fn missing(&self) -> Vec<usize> {
         let mut state = self.state();
-        let was_lost = state.lost.is_some();
         let looks = state.look();
         let is_lost = state.lost.is_some();
+        let was_lost = mem::replace(&mut state.is_loss_seen, is_lost);
         let (dropped, missing) = if state.released || is_lost && !was_lost {
             (Vec::new(), Vec::new())
         } else if is_lost {

@@ -88,7 +88,7 @@ impl Page {
     }
 
     fn rights(&self) -> Vec<Right> {
-        let tables = self.0.split("| right | where | for | without it |\n|---|---|---|---|\n").skip(1);
+        let tables = self.0.split("| permission | where | for | without it |\n|---|---|---|---|\n").skip(1);
         tables.flat_map(|table| table.lines().take_while(|line| line.starts_with('|'))).map(Right::read).collect()
     }
 

@@ -161,18 +161,6 @@ async fn values_that_cannot_be() {
     }
 }
 
-/// Of a test that pauses the clock although it uses a server.
-#[cfg(feature = "test-util")]
-#[tokio::test(start_paused = true)]
-async fn a_paused_clock_is_named() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("redis://{}", listener.local_addr().expect("bound"));
-    let client = Client::builder().url(url).outage_timeout(ms(300)).connect_lazy().expect("good settings");
-    tokio::time::advance(ms(1_000)).await; // a pause alone shows only after some real time
-    let error = client.lock("x").lock().await.expect_err("nobody replies");
-    assert!(error.is_unavailable() && error.to_string().contains("tokio's clock, which is paused"), "{error}");
-}
-
 #[tokio::test]
 async fn other_answers_keep_the_servers_words() {
     let server = Server::start();

@@ -129,7 +129,7 @@ async fn acquired_again(fault: Fault, is_time: impl Fn(&Proxy) -> bool, says: bo
         let server = Server::start();
         let which = if is_fair { script_of(&server, fair.clone()) } else { script(&server, "force_unlock") };
         let proxy = before(&server);
-        let client = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
+        let client = behind(&proxy, |builder| builder.command_timeout(ms(1_000))).await;
         jvm_acquires(&server, "30000");
         proxy.rule(Rule::new(which, fault));
         let forced = tokio::spawn(async move {
@@ -145,7 +145,7 @@ async fn acquired_again(fault: Fault, is_time: impl Fn(&Proxy) -> bool, says: bo
 
 #[tokio::test]
 async fn a_jvm_that_acquires_again_before_the_request_arrives_keeps_it() {
-    acquired_again(Fault::Delay(Way::There, ms(250)), |proxy| proxy.tally().delayed == 1, false).await;
+    acquired_again(Fault::Delay(Way::There, ms(900)), |proxy| proxy.tally().delayed == 1, false).await;
 }
 
 #[tokio::test]

@@ -741,7 +741,8 @@ impl World {
         let has_shared = |other: &Call| other.owner == call.owner && other.mode() == Mode::Shared;
         let one = &self.clients[client];
         let is_alone = call.mode() == Mode::Exclusive && !call.is_nested && !one.calls.values().any(has_shared);
-        let most = call.terms.requested_lease(&one.config).max(one.config.watchdog).as_nanos() as u64;
+        let least = if call.terms.lease.is_some() { Duration::ZERO } else { one.config.watchdog };
+        let most = call.terms.requested_lease(&one.config).max(least).as_nanos() as u64;
         // A hold with a longer lease passes on when no more is left, as the client counts: from the request, and with what clocks differ.
         let most = most + COMMAND.as_nanos() as u64 + 10 * MS;
         let left = field.and_then(|field| self.server.left(&field)).unwrap_or(0);

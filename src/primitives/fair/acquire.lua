@@ -111,16 +111,18 @@ return serve(function(k, a)
   end
   -- The keys do not expire soon, because a JVM that joins later does not extend this time. Only the first waiter of a new list looks
   -- at both keys.
-  local soon = stay + DAY - JVM
-  if redis.call('PTTL', places) < soon or joins and place == 0 and redis.call('PTTL', queue) < soon then
-    local lasting, why = pcall(expire_after, queue, places, stay + DAY)
-    if not lasting then -- not permitted: the caller hears only the error, so a new place must not stay
-      if joins then
-        redis.call('ZREM', places, id)
-        redis.call('LREM', queue, -1, id)
-      end
-      error(why, 0)
+  local lasting, why = pcall(function()
+    local soon = stay + DAY - JVM
+    if redis.call('PTTL', places) < soon or joins and place == 0 and redis.call('PTTL', queue) < soon then
+      expire_after(queue, places, stay + DAY)
     end
+  end)
+  if not lasting then -- not permitted: the caller hears only the error, so a new place must not stay
+    if joins then
+      redis.call('ZREM', places, id)
+      redis.call('LREM', queue, -1, id)
+    end
+    error(why, 0)
   end
   return string.format('queued %.0f %d ', left, place + 1) .. theirs
 end)

@@ -9,6 +9,10 @@ local function ends(lock)
   if known and permitted then
     return redis.call('PEXPIRETIME', lock)
   end
+  local left = redis.call('PTTL', lock)
+  if left < 0 then
+    return left -- it never expires, or does not exist
+  end
   local time = (not redis.acl_check_cmd or redis.acl_check_cmd('TIME')) and redis.pcall('TIME') or {}
-  return time[1] and time[1] * 1000 + math.floor(time[2] / 1000) + redis.call('PTTL', lock)
+  return time[1] and time[1] * 1000 + math.floor(time[2] / 1000) + left
 end
