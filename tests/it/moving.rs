@@ -67,6 +67,27 @@ async fn a_lock_is_confirmed_by_a_replica() {
     guard.unlock().await.expect("ours to the end");
 }
 
+/// The old master has the lock, and must not lose it when its field changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_released_early_stays_held() {
+    for is_fenced in [false, true] {
+        let cluster = Cluster::of_masters().await;
+        let (one, two) = (connect(&cluster).await, connect(&cluster).await);
+        let (plain, fenced) = (one.lock("x").min_hold(ms(20_000)), one.fenced_lock("x").min_hold(ms(20_000)));
+        let guard =
+            if is_fenced { Ok(fenced.lock().await.expect("free")) } else { Err(plain.lock().await.expect("free")) };
+        let migration = begin(&cluster, "x");
+        match guard {
+            Ok(fenced) => fenced.unlock().await,
+            Err(plain) => plain.unlock().await,
+        }
+        .expect("ours to the end");
+        assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
+        end(&cluster, migration);
+        assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "nor when the slot has moved");
+    }
+}
+
 fn lives(name: &str, id: &str) -> String {
     format!("{{{name}}}:{id}:rwlock_timeout:1")
 }
