@@ -8,8 +8,8 @@ use leasehold::Client;
 use tokio::time::sleep;
 
 /// Clocks differ. A machine whose clock is late must still find the lock held, however short the job was. This must be true even if the
-/// machine that ran the job has died since. This is short so that the example is; real clocks and process starts differ by more, so take
-/// minutes.
+/// machine that ran the job has died since. This value is short because this is an example. Use minutes:
+/// the clocks of machines, and the times at which processes start, differ by more than this.
 const AT_LEAST: Duration = Duration::from_millis(500);
 /// A job that takes longer than this hangs. leasehold then stops the job and releases the lock. If the job blocks its thread, the lease expires.
 const AT_MOST: Duration = Duration::from_secs(60 * 60);

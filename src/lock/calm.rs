@@ -22,7 +22,7 @@ struct Index {
     guards: BTreeMap<Ticket, u64>,
     requests: BTreeMap<RequestId, u64>,
     held: usize,
-    /// The releases at their first try, by the time since which the client gives up the hold.
+    /// The releases at their first try, by the time at which they began.
     first_tries: BTreeSet<(Moment, u64)>,
 }
 
@@ -97,7 +97,7 @@ impl Calm {
         self.0.as_ref().map_or((0, 0), |index| (index.all.len() - index.held, index.first_tries.len()))
     }
 
-    /// The time since which the oldest release at its first try gives up its hold.
+    /// The time at which the oldest release at its first try began.
     pub(crate) fn first_try(&self) -> Option<Moment> {
         self.0.as_ref()?.first_tries.first().map(|(since, _)| *since)
     }

@@ -133,7 +133,7 @@ impl OnServer {
         self.first_try().is_some()
     }
 
-    /// The same: the time since which it gives up the hold.
+    /// The same: the time at which the release began.
     pub(crate) fn first_try(&self) -> Option<Moment> {
         if let OnServer::Releasing(release) = self { release.first_try() } else { None }
     }

@@ -240,7 +240,7 @@ impl WaitQueue {
         !self.for_reply.is_empty()
     }
 
-    /// The first of them called then.
+    /// The time at which the first of these waiters called.
     pub(crate) fn needs_reply_since(&self) -> Option<Moment> {
         self.for_reply.first().map(|((_, ticket), ())| self.waiter(ticket).joined)
     }

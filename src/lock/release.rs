@@ -19,7 +19,7 @@ const PLACE: Duration = Duration::from_secs(30);
 pub(crate) struct PendingRelease {
     id: HoldId,
     mode: Mode,
-    /// This client gives the id up since then.
+    /// The time at which this client began to give the id up.
     since: Moment,
     /// The server must run these requests before the release.
     before: [Option<RequestId>; 2],
@@ -168,7 +168,7 @@ impl PendingRelease {
         self.request.silent_since().is_none()
     }
 
-    /// The time since which it gives up the id, if there is no reply yet, and no failure.
+    /// The time at which it began, if there is no reply yet, and no failure.
     pub(crate) fn first_try(&self) -> Option<Moment> {
         self.is_at_first_try().then_some(self.since)
     }

@@ -6,7 +6,9 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server, before, behind, ms, plain, poll_until,
     proxy::{Fault, Proxy, Rule, Way},
-    script, script_of, until, within,
+    script, script_of,
+    server::version,
+    until, within,
 };
 
 /// A holder, one who waits, and one who will force the lock open through a proxy.
@@ -151,6 +153,22 @@ async fn a_jvm_that_acquires_again_before_the_request_arrives_keeps_it() {
 #[tokio::test]
 async fn a_jvm_that_acquires_again_before_the_second_request_arrives_keeps_it() {
     acquired_again(Fault::Swallow(Way::Back), |proxy| proxy.tally().swallowed == 1, true).await;
+}
+
+/// Its lease does not change while the request is under way, whatever the clock says. Such a lock can only be forced open.
+#[tokio::test]
+async fn a_lock_that_never_expires_is_forced_open_without_the_time_of_its_end() {
+    let server = Server::start();
+    if version() >= (7, 0) {
+        let _: String = server.ask(&["ACL", "SETUSER", "default", "-pexpiretime"]);
+    }
+    let (which, proxy) = (script(&server, "force_unlock"), before(&server));
+    let client = behind(&proxy, |builder| builder).await;
+    let _: u32 = server.ask(&["HSET", "x", JVM, "1"]);
+    proxy.rule(Rule::new(which, Fault::Delay(Way::There, ms(50))));
+    assert!(client.lock("x").force_unlock().await.expect("answered"));
+    assert_eq!(proxy.tally().delayed, 1);
+    assert!(!server.exists("x"));
 }
 
 /// Only the second request arrives, when the holder has released by itself.

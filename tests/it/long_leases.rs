@@ -7,11 +7,11 @@ use leasehold::{Client, Guard, Owner, ReadGuard};
 use tokio::task::JoinHandle;
 
 use crate::{
-    family::{How, Way as Kind, idle},
+    family::{Held, How, Way as Kind, idle},
     family_faults,
     support::{
         Server, before, behind, client, ms, plain, poll_until,
-        proxy::{Fault, Rule, Way, Which},
+        proxy::{Fault, Proxy, Rule, Way, Which},
         script, until, within,
     },
 };
@@ -258,29 +258,38 @@ async fn a_writing_that_was_lost_in_an_outage_ends_beside_its_owners_reading() {
     idle(&one).await;
 }
 
+/// A call with this lease waits behind one without, which is cancelled while its request is under way.
+async fn behind_a_cancelled_call(way: Kind, lease: Duration) -> (Server, Proxy, Client, Held) {
+    let server = Server::start();
+    let (acquire, proxy) = (family_faults::script(&server, way, "acquire"), before(&server));
+    let client = behind(&proxy, |builder| builder).await;
+    proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
+    let asks = |how: How| {
+        let client = client.clone();
+        tokio::spawn(async move { way.take(&client, "x", how).await })
+    };
+    let first = asks(How::for_other());
+    until("its request", SOON, || proxy.tally().delayed == 1).await;
+    let second = asks(How { lease: Some(lease), ..How::for_other() });
+    until("both to wait", SOON, || client.stats().now.waiting == 2).await;
+    first.abort();
+    let held = within("its turn", SOON, second).await.0.expect("no panic").expect("answered").expect("free");
+    (server, proxy, client, held)
+}
+
+async fn released(server: &Server, client: &Client, held: Held) {
+    held.unlock().await.expect("ours to the end");
+    idle(client).await;
+    assert!(!server.exists("x"));
+}
+
 /// A call acquires the lock by the request of another call, which needed less. Nothing renews a fixed lease.
 #[tokio::test]
 async fn a_fixed_lease_is_the_one_of_its_caller() {
-    const LEASE: Duration = ms(50_000);
     for way in [Kind::Plain, Kind::Fenced, Kind::Read, Kind::Write] {
-        let server = Server::start();
-        let (acquire, proxy) = (family_faults::script(&server, way, "acquire"), before(&server));
-        let client = behind(&proxy, |builder| builder).await;
-        proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
-        let asks = |how: How| {
-            let client = client.clone();
-            tokio::spawn(async move { way.take(&client, "x", how).await })
-        };
-        let first = asks(How::for_other());
-        until("its request", SOON, || proxy.tally().delayed == 1).await;
-        let second = asks(How { lease: Some(LEASE), ..How::for_other() });
-        until("both to wait", SOON, || client.stats().now.waiting == 2).await;
-        first.abort();
-        let held = within("its turn", SOON, second).await.0.expect("no panic").expect("answered").expect("free");
+        let (server, _proxy, client, held) = behind_a_cancelled_call(way, ms(50_000)).await;
         until("the lease that it asked for", ms(2_000), || server.pttl("x") > 49_000).await;
-        held.unlock().await.expect("ours to the end");
-        idle(&client).await;
-        assert!(!server.exists("x"), "{way:?}");
+        released(&server, &client, held).await;
     }
 }
 
@@ -288,24 +297,9 @@ async fn a_fixed_lease_is_the_one_of_its_caller() {
 #[tokio::test]
 async fn nor_is_a_short_one_that_of_another_call() {
     for way in [Kind::Plain, Kind::Fenced, Kind::Write] {
-        let server = Server::start();
-        let (acquire, proxy) = (family_faults::script(&server, way, "acquire"), before(&server));
-        let client = behind(&proxy, |builder| builder).await;
-        proxy.rule(Rule::new(acquire, Fault::Delay(Way::There, ms(300))));
-        let asks = |how: How| {
-            let client = client.clone();
-            tokio::spawn(async move { way.take(&client, "x", how).await })
-        };
-        let first = asks(How::for_other());
-        until("its request", SOON, || proxy.tally().delayed == 1).await;
-        let second = asks(How { lease: Some(ms(2_000)), ..How::for_other() });
-        until("both to wait", SOON, || client.stats().now.waiting == 2).await;
-        first.abort();
-        let held = within("its turn", SOON, second).await.0.expect("no panic").expect("answered").expect("free");
+        let (server, _proxy, client, held) = behind_a_cancelled_call(way, ms(2_000)).await;
         assert!(server.pttl("x") <= 2_000, "{way:?}: {}", server.pttl("x"));
-        held.unlock().await.expect("ours to the end");
-        idle(&client).await;
-        assert!(!server.exists("x"), "{way:?}");
+        released(&server, &client, held).await;
     }
 }
 
