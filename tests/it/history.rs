@@ -234,6 +234,20 @@ fn a_release_that_could_not_be_confirmed() {
 }
 
 #[test]
+fn a_release_from_several_servers_may_be_in_doubt_after_trouble() {
+    let with_calm = |calm: (u64, u64)| {
+        let mut released = unconfirmed((3 * SECOND, 4 * SECOND), 4 * SECOND - 1);
+        released.clients.get_mut("one").expect("a client").push("5 9 - voter one".parse().expect("an event"));
+        released.calm = vec![calm];
+        kinds(&released)
+    };
+    assert_eq!(with_calm((0, 3 * SECOND)), [], "a lease expired on a server");
+    assert_eq!(with_calm((SECOND, 5 * SECOND)), []);
+    assert_eq!(with_calm((0, 5 * SECOND)), [Kind::Failure], "there was no trouble");
+    assert_eq!(with_calm((SECOND / 4, 5 * SECOND)), [Kind::Failure], "no lease can have expired in so short a time");
+}
+
+#[test]
 fn what_one_task_gives_back_another_of_its_owner_may_still_have() {
     let two = "20 0 a granted one:1 100\n30 1 a granted one:1 100\n40 0 a releasing one:1";
     assert_eq!(kinds(&history(two, "50 0 a granted other:1 160")), [Kind::Overlap]);
@@ -1112,6 +1126,9 @@ fn without_a_majority_each_call_ends() {
     assert_eq!(waits(6 * SECOND, ""), [], "the outage that it rides out, and a margin");
     assert_eq!(waits(6 * SECOND + 1, ""), [Kind::Late]);
     assert_eq!(waits(6 * SECOND + 1, &format!("{} 9 - paused {SECOND}\n", SECOND + 1)), [], "it stood still");
+    let own = format!("2 1 a asked\n3 1 a granted one.1 {SECOND}\n4 1 a sure one.1 {}\n", 2 * SECOND);
+    assert_eq!(waits(7 * SECOND, &own), [], "its client had the lock until then");
+    assert_eq!(waits(7 * SECOND + 1, &own), [Kind::Late]);
 }
 
 #[test]

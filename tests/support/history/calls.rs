@@ -1,8 +1,11 @@
 //! Calls that ended too late, or too soon, or with an untrue result; grants that were lost from the start.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
-use super::{Event, History, Kind, Violation, What, nanos, seconds, violation};
+use super::{Event, History, Hold, Kind, Violation, What, nanos, seconds, violation};
 
 /// How much later than its own deadline a call may end on a busy machine.
 pub(super) const MARGIN: Duration = Duration::from_secs(2);
@@ -32,7 +35,7 @@ pub(super) struct Call<'a> {
 }
 
 impl History {
-    pub(super) fn calls(&self) -> Vec<Violation> {
+    pub(super) fn calls(&self, holds: &BTreeMap<String, Vec<Hold>>) -> Vec<Violation> {
         let mut found = Vec::new();
         for (client, events) in &self.clients {
             let pauses = pauses(events);
@@ -41,7 +44,7 @@ impl History {
                 found.extend(late(client, call, &pauses));
                 found.extend(self.hasty(client, call));
                 found.extend(self.endless(client, call));
-                found.extend(self.in_silence(client, call, &pauses));
+                found.extend(self.in_silence(client, call, holds.get(call.name).map_or(&[], Vec::as_slice), &pauses));
             }
             found.extend(self.untrue(client, &calls));
         }

@@ -210,24 +210,24 @@ impl History {
     /// The violations, and the losses that are excused because failovers, or a server without its data, caused them.
     pub(crate) fn judge(&self) -> (Vec<Violation>, Losses) {
         let (mut found, mut losses) = (Vec::new(), Losses::default());
-        let members = self.members();
-        for (name, holds) in self.holds() {
-            found.extend(self.exclusion(&name, &holds, &members, &mut losses));
-            found.extend(self.without_a_majority(&name, &holds));
-            found.extend(self.left_behind(&name, &holds, &members));
-            found.extend(self.beliefs(&name, &holds));
-            found.extend(self.beliefs_after_failovers(&name, &holds));
-            found.extend(self.idle(&name, &holds));
-            found.extend(self.other_permits(&name));
-            found.extend(self.tokens(&name, &holds));
-            found.extend(self.tokens_seen(&name, &holds));
-            found.extend(self.passed(&name, &holds));
-            found.extend(self.woken(&name, &holds));
-            found.extend(self.untrue_releases(&name, &holds));
-            found.extend(self.hasty_ends(&name, &holds));
-            found.extend(self.starved(&name, &holds));
+        let (members, by_name) = (self.members(), self.holds());
+        for (name, holds) in &by_name {
+            found.extend(self.exclusion(name, holds, &members, &mut losses));
+            found.extend(self.without_a_majority(name, holds));
+            found.extend(self.left_behind(name, holds, &members));
+            found.extend(self.beliefs(name, holds));
+            found.extend(self.beliefs_after_failovers(name, holds));
+            found.extend(self.idle(name, holds));
+            found.extend(self.other_permits(name));
+            found.extend(self.tokens(name, holds));
+            found.extend(self.tokens_seen(name, holds));
+            found.extend(self.passed(name, holds));
+            found.extend(self.woken(name, holds));
+            found.extend(self.untrue_releases(name, holds));
+            found.extend(self.hasty_ends(name, holds));
+            found.extend(self.starved(name, holds));
         }
-        found.extend(self.calls());
+        found.extend(self.calls(&by_name));
         found.extend(self.stillborn());
         found.extend(self.leftovers(&mut losses));
         found.extend(self.left_in_the_end(&members));

@@ -41,12 +41,14 @@ impl History {
     }
 
     /// Releases that "could not be confirmed before the lease expired", though the lease had not expired, or though it lasted for long
-    /// enough in calm times.
+    /// enough in calm times. A quorum may be in doubt when a server had trouble for most of a lease: if the hold expired there, and was
+    /// granted later on others, then only that server could tell whether a majority had it all the time.
     pub(super) fn unconfirmed_releases(&self) -> Vec<Violation> {
         let of_client = |(client, events): (&String, &Vec<Event>)| {
             let pauses = pauses(events);
-            let found = events.iter().filter_map(|event| self.unconfirmed(client, event, &pauses));
-            found.collect::<Vec<_>>()
+            let is_in_doubt = |event: &Event| self.may_be_in_doubt(events, event, &pauses);
+            let told = events.iter().filter_map(|event| Some((event, self.unconfirmed(client, event, &pauses)?)));
+            told.filter(|(event, _)| !is_in_doubt(event)).map(|(_, violation)| violation).collect::<Vec<_>>()
         };
         self.clients.iter().flat_map(of_client).collect()
     }
@@ -64,6 +66,18 @@ impl History {
         let details =
             format!("{client} got the error that the release of {id} could not be confirmed at {}, {why}", event.at);
         Some(violation(Kind::Failure, &event.name, details))
+    }
+
+    /// Whether the hold is of several servers, and there was trouble while it was held.
+    fn may_be_in_doubt(&self, events: &[Event], released: &Event, pauses: &[(u64, u64)]) -> bool {
+        let is_of_several = || events.iter().any(|event| matches!(event.what, What::Voter { .. }));
+        let is_grant = |event: &&Event| match (&event.what, &released.what) {
+            (What::Granted { id, .. }, What::Unconfirmed { id: of, .. }) => id == of,
+            _ => false,
+        };
+        let trouble = |granted: &Event| released.at - granted.at - self.calm_within(granted.at, released.at, pauses);
+        let granted = || events.iter().find(is_grant);
+        is_of_several() && granted().is_some_and(|granted| trouble(granted) >= self.lease(&released.name) / 2)
     }
 
     /// For how long it was calm between two moments and the client was not paused.

@@ -98,8 +98,15 @@ impl History {
         found
     }
 
-    /// A call that said that another owner holds the lock, or rode out the silence for too long.
-    pub(super) fn in_silence(&self, client: &str, call: &Call<'_>, pauses: &[Span]) -> Option<Violation> {
+    /// A call that said that another owner holds the lock, or rode out the silence for too long. While its own client is certain to hold
+    /// the lock for another caller, the call has an answer, and the silence begins later.
+    pub(super) fn in_silence(
+        &self,
+        client: &str,
+        call: &Call<'_>,
+        holds: &[Hold],
+        pauses: &[Span],
+    ) -> Option<Violation> {
         let silent = || self.silent.iter().filter(|silent| silent.is_for(client));
         let is_within = |silent: &Silent| silent.since <= call.begun && call.ended <= silent.until;
         let (what, begun) = (call.what, call.begun);
@@ -109,7 +116,10 @@ impl History {
         }
         let most = nanos(self.outage + MARGIN);
         let is_late = |silent: &&Silent| {
-            let (from, to) = (call.begun.max(silent.since), call.ended.min(silent.until));
+            let to = call.ended.min(silent.until);
+            let had =
+                holds.iter().filter(|hold| hold.client == client && hold.granted < to).map(|hold| hold.end.min(to));
+            let from = call.begun.max(silent.since).max(had.max().unwrap_or_default());
             to.saturating_sub(from) > most && to - from - overlap(pauses, from, to) > most
         };
         let late = silent().find(|silent| call.limit == 0 && is_late(silent))?;
