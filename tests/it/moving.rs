@@ -2,7 +2,7 @@
 
 use std::{task::Poll, time::Duration};
 
-use leasehold::{Client, Owner, RwState};
+use leasehold::{Client, FencedGuard, Guard, Owner, RwState};
 
 use crate::support::{
     deployment::cluster::{Cluster, Migration},
@@ -70,22 +70,22 @@ async fn a_lock_is_confirmed_by_a_replica() {
 /// The old master has the lock, and must not lose it when its field changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_released_early_stays_held() {
-    for is_fenced in [false, true] {
-        let cluster = Cluster::of_masters().await;
-        let (one, two) = (connect(&cluster).await, connect(&cluster).await);
-        let (plain, fenced) = (one.lock("x").min_hold(ms(20_000)), one.fenced_lock("x").min_hold(ms(20_000)));
-        let guard =
-            if is_fenced { Ok(fenced.lock().await.expect("free")) } else { Err(plain.lock().await.expect("free")) };
-        let migration = begin(&cluster, "x");
-        match guard {
-            Ok(fenced) => fenced.unlock().await,
-            Err(plain) => plain.unlock().await,
-        }
-        .expect("ours to the end");
-        assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
-        end(&cluster, migration);
-        assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "nor when the slot has moved");
-    }
+    stays_held(async |client| client.lock("x").min_hold(ms(20_000)).lock().await, Guard::unlock).await;
+    stays_held(async |client| client.fenced_lock("x").min_hold(ms(20_000)).lock().await, FencedGuard::unlock).await;
+}
+
+async fn stays_held<G>(
+    acquire: impl AsyncFnOnce(&Client) -> leasehold::Result<G>,
+    unlock: impl AsyncFnOnce(G) -> leasehold::Result<()>,
+) {
+    let cluster = Cluster::of_masters().await;
+    let (one, two) = (connect(&cluster).await, connect(&cluster).await);
+    let guard = acquire(&one).await.expect("free");
+    let migration = begin(&cluster, "x");
+    unlock(guard).await.expect("ours to the end");
+    assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
+    end(&cluster, migration);
+    assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "nor when the slot has moved");
 }
 
 fn lives(name: &str, id: &str) -> String {

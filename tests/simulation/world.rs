@@ -340,7 +340,9 @@ pub(crate) struct World {
     trouble: u64,
     /// What a dead connection sent may run after what the next one sends.
     overtaking: bool,
-    /// Acquired by a request of a dead connection that ran so late. Its lease may be that of a call before.
+    /// The connection of the last request for each id that the server has run.
+    last_epochs: BTreeMap<FieldId, u32>,
+    /// Acquired by a request that ran after one of a later connection for the same id. Its lease may be that of a call before.
     acquired_late: BTreeSet<FieldId>,
     /// Requests of one client may come in any order.
     unordered: bool,
@@ -407,6 +409,7 @@ impl World {
             faulty,
             trouble,
             overtaking,
+            last_epochs: BTreeMap::new(),
             acquired_late: BTreeSet::new(),
             last_fault: 0,
             free_since: None,
@@ -870,10 +873,8 @@ impl World {
         }
         let (listeners, before) = (self.listeners(client), self.server.queue());
         let (reply, published) = self.server.run(self.server_time(), client as u8, request, listeners);
-        if let (Request::Acquire { id: hold, mode, .. }, Reply::Granted(_)) = (&request, &reply)
-            && self.clients[client].epoch != epoch
-        {
-            self.acquired_late.insert(FieldId::new(client as u8, *hold, *mode));
+        if let Request::Acquire { id: hold, mode, .. } = request {
+            self.note_late(FieldId::new(client as u8, hold, mode), epoch, matches!(reply, Reply::Granted(_)));
         }
         self.say(|| format!("server: {client} {request:?} -> {reply:?}  {:?}", self.server));
         self.count(|| {
@@ -898,6 +899,15 @@ impl World {
             self.after(back - self.t, Step::Back { client, epoch, id, event: Event::Replied(id, reply) });
         }
         Ok(())
+    }
+
+    /// Such a request ran.
+    fn note_late(&mut self, field: FieldId, epoch: u32, is_granted: bool) {
+        let last = self.last_epochs.entry(field).or_insert(epoch);
+        if epoch < *last && is_granted {
+            self.acquired_late.insert(field);
+        }
+        *last = epoch.max(*last);
     }
 
     /// The subscribers other than this client, and all waiters that listen.

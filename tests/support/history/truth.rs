@@ -46,15 +46,20 @@ impl History {
     pub(super) fn unconfirmed_releases(&self) -> Vec<Violation> {
         let of_client = |(client, events): (&String, &Vec<Event>)| {
             let pauses = pauses(events);
-            let is_in_doubt = |event: &Event| self.may_be_in_doubt(events, event, &pauses);
-            let told = events.iter().filter_map(|event| Some((event, self.unconfirmed(client, event, &pauses)?)));
-            told.filter(|(event, _)| !is_in_doubt(event)).map(|(_, violation)| violation).collect::<Vec<_>>()
+            let found = events.iter().filter_map(|event| self.unconfirmed(client, events, event, &pauses));
+            found.collect::<Vec<_>>()
         };
         self.clients.iter().flat_map(of_client).collect()
     }
 
-    fn unconfirmed(&self, client: &str, event: &Event, pauses: &[(u64, u64)]) -> Option<Violation> {
+    fn unconfirmed(&self, client: &str, events: &[Event], event: &Event, pauses: &[(u64, u64)]) -> Option<Violation> {
         let What::Unconfirmed { id, since, until } = &event.what else { return None };
+        let is_grant = |event: &&Event| matches!(&event.what, What::Granted { id: of, .. } if of == id);
+        let granted = || events.iter().find(is_grant).map(|grant| grant.at);
+        let is_of_several = events.iter().any(|event| matches!(event.what, What::Voter { .. }));
+        if is_of_several && granted().is_some_and(|granted| self.may_be_in_doubt(granted, event, pauses)) {
+            return None;
+        }
         let calm = self.calm_within(*since, *until, pauses);
         let why = if event.at < *until {
             format!("{} before the end of the lease", seconds(until - event.at))
@@ -68,16 +73,10 @@ impl History {
         Some(violation(Kind::Failure, &event.name, details))
     }
 
-    /// Whether the hold is of several servers, and there was trouble while it was held.
-    fn may_be_in_doubt(&self, events: &[Event], released: &Event, pauses: &[(u64, u64)]) -> bool {
-        let is_of_several = || events.iter().any(|event| matches!(event.what, What::Voter { .. }));
-        let is_grant = |event: &&Event| match (&event.what, &released.what) {
-            (What::Granted { id, .. }, What::Unconfirmed { id: of, .. }) => id == of,
-            _ => false,
-        };
-        let trouble = |granted: &Event| released.at - granted.at - self.calm_within(granted.at, released.at, pauses);
-        let granted = || events.iter().find(is_grant);
-        is_of_several() && granted().is_some_and(|granted| trouble(granted) >= self.lease(&released.name) / 2)
+    /// Whether there was trouble for long enough since the grant for a lease to expire on one of the servers.
+    fn may_be_in_doubt(&self, granted: u64, released: &Event, pauses: &[(u64, u64)]) -> bool {
+        let trouble = released.at - granted - self.calm_within(granted, released.at, pauses);
+        trouble >= self.lease(&released.name) / 2
     }
 
     /// For how long it was calm between two moments and the client was not paused.
