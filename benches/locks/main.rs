@@ -8,6 +8,7 @@ mod contended;
 mod family;
 mod far;
 mod multi;
+mod permits;
 mod processes;
 #[cfg(feature = "metrics")]
 mod recorder;
@@ -40,6 +41,8 @@ const SECTIONS: &[(&str, Section)] = &[
     ("multi", |server, report| Box::pin(multi::several(server, report))),
     ("readers", |server, report| Box::pin(family::readers(server, report))),
     ("fair", |server, report| Box::pin(family::fair(server, report))),
+    ("permits", |server, report| Box::pin(permits::permits(server, report))),
+    ("early", |server, report| Box::pin(permits::early(server, report))),
     ("far", |server, report| Box::pin(far::far(server, report))),
     ("cut-off", |server, report| Box::pin(trouble::cut_off(server, report))),
     ("deadlines", |server, report| Box::pin(trouble::deadlines(server, report))),

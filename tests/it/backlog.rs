@@ -72,10 +72,10 @@ async fn cluster_client(cluster: &Cluster) -> Client {
     Client::connect(&cluster.url()).await.expect("the cluster answers")
 }
 
-/// How many calls of scripts the server has refused before they ran. Redis counts them since 6.2; before, how many requests it was sent.
+/// How many calls of scripts the server has refused before they ran. Redis counts them since 6.2; before, how many it was sent.
 fn refused(server: &Server, client: &Client) -> u64 {
     if version() < (6, 2) {
-        return client.stats().total.requests;
+        return client.stats().total.calls;
     }
     let info: String = server.ask(&["INFO", "commandstats"]);
     let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();

@@ -305,9 +305,15 @@ async fn slow_requests_do_not_add_up_after_a_wait_limit() {
         let chances = vec![(1.0, Fault::Delay(Way::There, ms(60)))];
         proxy.schedule(Schedule { seed: 1, which: Which::Command("EVALSHA"), chances });
     }
-    let (answer, took) = within("an answer", ms(10_000), locks.try_lock_for(ms(50))).await;
-    assert!(took < ms(800), "{took:?}: each request had a time of its own");
-    drop(answer.expect("answered").expect("free"));
+    // After the limit a request has 100 ms for its reply. A busy machine can need more than the 40 ms that are left of them.
+    for _ in 0..5 {
+        let (answer, took) = within("an answer", ms(10_000), locks.try_lock_for(ms(50))).await;
+        assert!(took < ms(800), "{took:?}: each request had a time of its own");
+        if matches!(answer, Ok(Some(_))) {
+            return;
+        }
+    }
+    panic!("never acquired");
 }
 
 #[tokio::test]

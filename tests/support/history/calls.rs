@@ -139,7 +139,7 @@ fn late(client: &str, call: &Call<'_>, pauses: &[(u64, u64)]) -> Option<Violatio
 
 fn calls_of(events: &[Event]) -> Vec<Call<'_>> {
     let (mut calls, mut begun) = (Vec::new(), HashMap::new());
-    let last = events.last().map_or(0, |event| event.at);
+    let last = last(events);
     for event in events {
         match &event.what {
             What::Begun { call, limit } => {
@@ -156,6 +156,11 @@ fn calls_of(events: &[Event]) -> Vec<Call<'_>> {
     }
     calls.extend(begun.into_values());
     calls
+}
+
+/// When the last event of a client was noted. That is not always the last line: a task takes the time before it writes.
+pub(super) fn last(events: &[Event]) -> u64 {
+    events.iter().map(|event| event.at).max().unwrap_or(0)
 }
 
 /// When a client was paused.

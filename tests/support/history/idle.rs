@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     History, Hold, Kind, Losses, Room, Violation, What,
-    calls::{overlap, pauses},
+    calls::{last, overlap, pauses},
     nanos, on_server, seconds, violation,
     voters::{Members, client_of},
 };
@@ -146,7 +146,7 @@ impl History {
 
     /// When the last was heard of anything.
     fn end(&self) -> u64 {
-        let events = self.clients.values().filter_map(|events| events.last().map(|event| event.at));
+        let events = self.clients.values().map(|events| last(events));
         events.chain(self.calm.iter().map(|(_, over)| *over)).max().unwrap_or(0)
     }
 
