@@ -33,8 +33,9 @@
 //! **If in doubt, use `mutex`.** A `lock` belongs to the tokio task that acquired it, its *owner*. All futures that run in this task have
 //! the same owner: branches of `join_all`, `FuturesUnordered` and `buffer_unordered`, and the requests of one HTTP/1 connection in axum
 //! or hyper, if a guard outlives its response. They re-enter the lock and do **not** exclude each other. Two `try_lock` in one test both
-//! succeed as well: the whole test has one owner. The same is true of `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a [`Quorum`]. With `non_reentrant()`, each
-//! acquisition has an owner of its own, even with the same lock value; `mutex` is `lock` with that setting. See [`Lock`].
+//! succeed as well: the whole test has one owner. The same is true of `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a
+//! [`Quorum`]. With `non_reentrant()`, each acquisition has an owner of its own, even with the same lock value; `mutex` is `lock` with
+//! that setting. See [`Lock`].
 //!
 //! </div>
 //!

@@ -22,13 +22,13 @@ pub enum Once<T> {
 
 impl Lock {
     /// Runs `work`, unless a call for this name, in this or any other process, started it less than `period` ago or still
-    /// runs it. So a fleet runs a job
-    /// once per period, whatever the clocks of its machines say: the server counts the time.
+    /// runs it. So a fleet runs a job once per period, whatever the clocks of its machines say: the server counts the time.
     ///
     /// The lock stays held until `period` has passed since the start ([`min_hold`](Lock::min_hold)), or until `work` is done, whichever is
     /// later. If the process dies in the middle of the work, or just before it, the lock stays held until `period` has passed since the
     /// server granted it, or until the lease expires (by default 30 s after the last renewal), whichever is later. If the server loses the
-    /// lock, the job can run twice in a period.
+    /// lock, the job can run twice in a period. If the release after the work reaches the server late, for example because the server is
+    /// paused, the period is longer by that delay.
     ///
     /// Use a name for this alone, and the same period everywhere. Every call is an owner of its own, also with
     /// [`Client::lock`](crate::Client::lock).

@@ -93,12 +93,12 @@ macro_rules! exclusive {
             /// a short job that every machine starts at the same time of day: a machine whose clock is a little slow then still finds
             /// the lock held, and does not run the job a second time.
             ///
-            /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It
-            /// also stays for `d` if a shorter [`max_hold`](Self::max_hold) ends the hold. If the process dies or cannot reach the
-            /// server, if the guard is kept after `max_hold`, or if a [`lease`](Self::lease) of the same length expires, `d` counts
-            /// from the moment at which the server granted the lock. If one owner acquires the lock several times, it stays until the
-            /// latest of these times has passed. If the call that acquires it is dropped before it returns, or before its work begins, the
-            /// lock does not stay.
+            /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. If the
+            /// release reaches the server late, the lock stays for longer by that delay. It also stays for `d` if a shorter
+            /// [`max_hold`](Self::max_hold) ends the hold. If the process dies or cannot reach the server, if the guard is kept after
+            /// `max_hold`, or if a [`lease`](Self::lease) of the same length expires, `d` counts from the moment at which the server
+            /// granted the lock. If one owner acquires the lock several times, it stays until the latest of these times has passed. If
+            /// the call that acquires it is dropped before it returns, or before its work begins, the lock does not stay.
             ///
             /// `d` must be between 1 ms and one year, and no longer than a fixed [`lease`](Self::lease). With any other value, the
             /// call that acquires the lock returns an error. Defaults to nothing.

@@ -275,11 +275,11 @@ impl RwLock {
     /// Keeps the lock held for at least `d` after the call that acquired it returned, for reading or for writing, even if you release it
     /// sooner.
     ///
-    /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. It also stays for
-    /// `d` if a shorter [`max_hold`](Self::max_hold) has passed. If the process dies or cannot reach the server, if the
-    /// guard is kept after `max_hold`, or if a [`lease`](Self::lease) of the same length expires, `d` counts from the moment at which the
-    /// server granted the lock. If the call that acquires it is dropped before it returns, or before its work begins, the lock does not
-    /// stay. In this time
+    /// A lock released early stays on the server for the rest of `d` and then expires; `unlock` does not wait for that. If the release
+    /// reaches the server late, the lock stays for longer by that delay. It also stays for `d` if a shorter [`max_hold`](Self::max_hold)
+    /// has passed. If the process dies or cannot reach the server, if the guard is kept after `max_hold`, or if a
+    /// [`lease`](Self::lease) of the same length expires, `d` counts from the moment at which the server granted the lock. If the call
+    /// that acquires it is dropped before it returns, or before its work begins, the lock does not stay. In this time
     ///
     /// * a read lock keeps out writers, and lets readers in;
     /// * a write lock keeps out all others, and new calls of its own owner. If this owner also holds the read lock, it keeps that.

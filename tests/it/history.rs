@@ -242,9 +242,43 @@ fn a_release_from_several_servers_may_be_in_doubt_after_trouble() {
         kinds(&released)
     };
     assert_eq!(with_calm((0, 3 * SECOND)), [], "a lease expired on a server");
-    assert_eq!(with_calm((SECOND, 5 * SECOND)), []);
+    assert_eq!(with_calm((2 * SECOND, 5 * SECOND)), []);
+    assert_eq!(with_calm((SECOND, 5 * SECOND)), [Kind::Failure], "it was renewed since");
     assert_eq!(with_calm((0, 5 * SECOND)), [Kind::Failure], "there was no trouble");
     assert_eq!(with_calm((SECOND / 4, 5 * SECOND)), [Kind::Failure], "no lease can have expired in so short a time");
+}
+
+#[test]
+fn a_release_that_was_confirmed_although_another_owner_had_the_lock() {
+    let one = "10 0 a asked\n20 0 a granted one:1 100\n500 0 a releasing one:1\n510 0 a released one:1\n510 0 a confirmed one:1";
+    let with = |other: &str| history(one, other);
+    let mut taken = with("160 0 a granted other:1 300");
+    assert_eq!(kinds(&taken), [Kind::Untrue]);
+    assert_eq!(kinds(&with("505 0 a granted other:1 600")), [], "it had been released");
+    assert_eq!(kinds(&with("160 0 a granted other:1 150")), [], "the other one never had it");
+    taken.failovers = vec![failover("a", 120, 130)];
+    assert_eq!(kinds(&taken), [], "by another master");
+    taken.failovers.clear();
+    taken.emptied = vec![Emptied { since: 110, down: 120 }];
+    assert_eq!(kinds(&taken), [], "by a majority with the server that was emptied");
+    taken.emptied.clear();
+    taken.rooms.insert("a".into(), Room { all: 9, most: 1 });
+    assert_eq!(kinds(&taken), [], "there are permits for both");
+}
+
+#[test]
+fn a_release_that_was_confirmed_without_a_majority() {
+    let released = "20 0 a granted one.1 900\n500 0 a releasing one.1\n510 0 a released one.1";
+    let with = |client: Option<&str>, since: u64, until: u64| {
+        let mut history = history(released, "");
+        history.silent = vec![Silent { client: client.map(str::to_owned), since, until }];
+        kinds(&history)
+    };
+    assert_eq!(with(None, 400, 600), [Kind::Untrue]);
+    assert_eq!(with(Some("one"), 400, 600), [Kind::Untrue]);
+    assert_eq!(with(Some("other"), 400, 600), []);
+    assert_eq!(with(None, 501, 600), [], "the request may have arrived before");
+    assert_eq!(with(None, 400, 509), [], "the reply may have come afterwards");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
     support::{
         Server, Stopwatch, before, begin, behind, client, ms, plain,
         proxy::{Fault, Mode, Rule, Way},
-        script, until, within,
+        script, until, with_rights, within,
     },
 };
 
@@ -578,4 +578,19 @@ async fn a_fair_lock_that_nobody_saw_does_not_rest() {
 #[tokio::test]
 async fn a_read_lock_that_nobody_saw_does_not_rest() {
     unseen_it_does_not_rest!(rw_lock: read, try_write);
+}
+
+/// Nobody sees two fields, however much the user may not do.
+#[tokio::test]
+async fn a_lock_of_a_user_without_hdel_stays_as_long() {
+    let server = Server::start();
+    let one = with_rights(&server, &["~*", "&*", "+@all", "-hdel", "-del"]).await;
+    let other = plain(&server).await;
+    let guard = one.lock("x").min_hold(LEAST).lock().await.expect("free");
+    let granted = Stopwatch::start();
+    guard.unlock().await.expect("ours to the end");
+    assert!(other.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
+    let next = within("its turn", SOON, other.lock("x").lock()).await.0.expect("in the end");
+    assert!(granted.elapsed() >= LEAST - ms(5), "{}", granted.elapsed());
+    next.unlock().await.expect("ours");
 }

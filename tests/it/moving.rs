@@ -88,6 +88,47 @@ async fn stays_held<G>(
     assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "nor when the slot has moved");
 }
 
+/// Without permission for HDEL there is no way to exchange the fields.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_released_early_stays_held_without_permission_for_hdel() {
+    let cluster = Cluster::of_masters().await;
+    cluster.nodes().iter().for_each(|node| node.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-hdel"]));
+    let one = Client::connect(&cluster.url().replace("://", "://u:p@")).await.expect("let in");
+    let two = connect(&cluster).await;
+    let guard = one.lock("x").min_hold(ms(20_000)).lock().await.expect("free");
+    let migration = begin(&cluster, "x");
+    guard.unlock().await.expect("ours to the end");
+    assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
+    end(&cluster, migration);
+}
+
+/// A reader that rests has a key of its own, which the old master does not create. Until the slot has moved, its hold keeps its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_is_released_early_waits_for_the_slot() {
+    let cluster = Cluster::of_masters().await;
+    let (one, two) = (connect(&cluster).await, connect(&cluster).await);
+    let guard = one.rw_lock("x").min_hold(ms(60_000)).read().await.expect("free");
+    let migration = begin(&cluster, "x");
+    let mut leaving = tokio::spawn(guard.unlock());
+    let early = tokio::time::timeout(ms(300), &mut leaving).await; // has it asked by then
+    assert!(early.is_err(), "it waits until the slot has moved: {early:?}");
+    end(&cluster, migration);
+    within("the release", SOON, leaving).await.0.expect("no panic").expect("ours to the end");
+    assert!(two.rw_lock("x").try_write().await.expect("answered").is_none(), "min_hold is not over");
+}
+
+/// Then it needs no other key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_whose_min_hold_ends_meanwhile_is_released() {
+    let cluster = Cluster::of_masters().await;
+    let (one, two) = (connect(&cluster).await, connect(&cluster).await);
+    let guard = one.rw_lock("x").min_hold(ms(1_000)).read().await.expect("free");
+    let migration = begin(&cluster, "x");
+    within("the release", SOON, guard.unlock()).await.0.expect("ours to the end");
+    end(&cluster, migration);
+    assert!(two.rw_lock("x").try_write().await.expect("answered").is_some(), "min_hold is over");
+}
+
 fn lives(name: &str, id: &str) -> String {
     format!("{{{name}}}:{id}:rwlock_timeout:1")
 }

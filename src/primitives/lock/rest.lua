@@ -6,15 +6,13 @@ local function rest_of(id)
   return id .. ':rest'
 end
 
--- The order matters. The server never refuses PEXPIRE for lack of memory, and after it not the other commands either. The key must not be
--- gone in between: while a cluster moves the slot, the old master would not make it again. Without permission for HDEL it is made again
--- all the same. If one of the others is not permitted, the hold is still there, and it expires.
+-- PEXPIRE first: the server never refuses it for lack of memory, and after it not the other commands either. The key must not be gone in
+-- between: while a cluster moves the slot, the old master would not make it again. The first HDEL removes nothing and shows whether this
+-- user may call it. If not, there is no way to exchange the fields, so the hold itself stays for that time.
 local function rests(lock, id, rest)
   redis.call('PEXPIRE', lock, rest)
-  redis.call('HINCRBY', lock, rest_of(id), '1')
-  if redis.pcall('HDEL', lock, id) ~= 1 then
-    redis.call('DEL', lock)
+  if type(redis.pcall('HDEL', lock, rest_of(id))) == 'number' then
     redis.call('HINCRBY', lock, rest_of(id), '1')
-    redis.call('PEXPIRE', lock, rest)
+    redis.call('HDEL', lock, id)
   end
 end

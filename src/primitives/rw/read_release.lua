@@ -26,6 +26,9 @@ return serve(function(k, a)
     return 'released 0'
   end
   local rest, last = over and 0 or tonumber(ARGV[a + 3]), nil
+  if rest > 0 then
+    can_rest(lock, id)
+  end
   local mode, writer = mode_now(lock)
   if mode == 'read' or writer and is_rest(writer) then
     local longest, is_read = longest_reader(lock, id)

@@ -75,6 +75,12 @@ local function lives_of(tag, id, level)
   return tag .. ':' .. id .. ':rwlock_timeout:' .. level
 end
 
+-- Fails if a cluster moves the slot and this server cannot create the expiry key of a hold that rests. Runs before anything is changed: the
+-- hold keeps its lease until the slot has moved.
+local function can_rest(lock, id)
+  redis.call('EXISTS', lives_of(tagged(lock), rest_of(id), '1'))
+end
+
 -- The time left on the lease of a reader; 0 or less if it has expired.
 local function left_of(tag, id, count)
   local longest = redis.call('PTTL', lives_of(tag, id, '1'))

@@ -224,6 +224,7 @@ impl History {
             found.extend(self.passed(name, holds));
             found.extend(self.woken(name, holds));
             found.extend(self.untrue_releases(name, holds));
+            found.extend(self.taken_over(name, holds));
             found.extend(self.hasty_ends(name, holds));
             found.extend(self.starved(name, holds));
         }
@@ -234,6 +235,7 @@ impl History {
         found.extend(self.left_for_ever());
         found.extend(self.told());
         found.extend(self.unconfirmed_releases());
+        found.extend(self.released_in_silence());
         (found, losses)
     }
 

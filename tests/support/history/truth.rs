@@ -13,6 +13,8 @@ use super::{
 
 /// In calm times, a release gets its reply within this, also on a busy machine.
 const REPLY: Duration = Duration::from_secs(1);
+/// So many leases before a release, trouble is no reason for a doubt: the hold was renewed since.
+const LONG_BEFORE: u64 = 2;
 
 impl History {
     /// `unlock` returned Ok, though the lock was gone when the request was sent, and no reply was lost. Only for holds of one level:
@@ -29,6 +31,30 @@ impl History {
         holds.iter().filter(lost).map(say).collect()
     }
 
+    /// `unlock` returned Ok, though another owner had acquired the lock since the grant, and nothing accounts for both.
+    pub(super) fn taken_over(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
+        if self.rooms.contains_key(name) {
+            return Vec::new();
+        }
+        let replaced: Vec<_> = self.replaced(name).collect();
+        let is_excused = |since, until| {
+            let is_emptied = self.emptied.iter().any(|emptied| since <= emptied.down && emptied.since <= until);
+            is_emptied || overlaps(&replaced, since, until)
+        };
+        let say = |hold: &Hold| {
+            let released =
+                hold.confirmed.filter(|released| hold.wiped.is_none() && !is_excused(hold.granted, *released))?;
+            // They are in order of their grants.
+            let later = &holds[holds.partition_point(|other| other.granted <= hold.granted)..];
+            let meanwhile = later.iter().take_while(|other| other.granted < released);
+            let is_another = |other: &&Hold| other.id != hold.id && other.wiped.is_none() && other.was_certain();
+            let other = meanwhile.filter(is_another).find(|other| !hold.lets_in(other) && !other.lets_in(hold))?;
+            let details = format!("{hold} was released at {released}, after {other}, and its unlock returned Ok");
+            Some(violation(Kind::Untrue, name, details))
+        };
+        holds.iter().filter_map(say).collect()
+    }
+
     /// Holds that were reported as expired before their end. Of a shared hold a new master may have only a shorter lease.
     pub(super) fn hasty_ends(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
         let replaced: Vec<_> = self.replaced(name).collect();
@@ -42,7 +68,7 @@ impl History {
 
     /// Releases that "could not be confirmed before the lease expired", though the lease had not expired, or though it lasted for long
     /// enough in calm times. A quorum may be in doubt when a server had trouble for most of a lease: if the hold expired there, and was
-    /// granted later on others, then only that server could tell whether a majority had it all the time.
+    /// granted later on others, then only that server could tell whether a majority had it all the time. A renewal ends such a doubt.
     pub(super) fn unconfirmed_releases(&self) -> Vec<Violation> {
         let of_client = |(client, events): (&String, &Vec<Event>)| {
             let pauses = pauses(events);
@@ -57,7 +83,8 @@ impl History {
         let is_grant = |event: &&Event| matches!(&event.what, What::Granted { id: of, .. } if of == id);
         let granted = || events.iter().find(is_grant).map(|grant| grant.at);
         let is_of_several = events.iter().any(|event| matches!(event.what, What::Voter { .. }));
-        if is_of_several && granted().is_some_and(|granted| self.may_be_in_doubt(granted, event, pauses)) {
+        let began = since.saturating_sub(LONG_BEFORE * self.lease(&event.name));
+        if is_of_several && granted().is_some_and(|granted| self.may_be_in_doubt(granted.max(began), event, pauses)) {
             return None;
         }
         let calm = self.calm_within(*since, *until, pauses);
@@ -73,9 +100,9 @@ impl History {
         Some(violation(Kind::Failure, &event.name, details))
     }
 
-    /// Whether there was trouble for long enough since the grant for a lease to expire on one of the servers.
-    fn may_be_in_doubt(&self, granted: u64, released: &Event, pauses: &[(u64, u64)]) -> bool {
-        let trouble = released.at - granted - self.calm_within(granted, released.at, pauses);
+    /// Whether there was trouble for long enough since that moment for a lease to expire on one of the servers.
+    fn may_be_in_doubt(&self, since: u64, released: &Event, pauses: &[(u64, u64)]) -> bool {
+        let trouble = released.at - since - self.calm_within(since, released.at, pauses);
         trouble >= self.lease(&released.name) / 2
     }
 

@@ -98,6 +98,30 @@ impl History {
         found
     }
 
+    /// `unlock` returned Ok, though no majority could reply from before it began until it had returned.
+    pub(super) fn released_in_silence(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        for (client, events) in &self.clients {
+            let mut began = HashMap::new();
+            for event in events {
+                match &event.what {
+                    What::Releasing { id } => _ = began.insert((&event.name, id), event.at),
+                    What::Released { id } => {
+                        let Some(since) = began.remove(&(&event.name, id)) else { continue };
+                        let has_no_majority = |silent: &Silent| silent.since <= since && event.at <= silent.until;
+                        if self.silent.iter().any(|silent| silent.is_for(client) && has_no_majority(silent)) {
+                            let details =
+                                format!("{client}: unlock of {id}, begun at {since}, returned Ok without a majority");
+                            found.push(violation(Kind::Untrue, &event.name, details));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        found
+    }
+
     /// A call that said that another owner holds the lock, or rode out the silence for too long. While its own client is certain to hold
     /// the lock for another caller, the call has an answer, and the silence begins later.
     pub(super) fn in_silence(
