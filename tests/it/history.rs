@@ -255,6 +255,8 @@ fn a_release_that_was_confirmed_although_another_owner_had_the_lock() {
     let mut taken = with("160 0 a granted other:1 300");
     assert_eq!(kinds(&taken), [Kind::Untrue]);
     assert_eq!(kinds(&with("505 0 a granted other:1 600")), [], "it had been released");
+    let inner = one.replacen("granted one:1 100", "granted one:1 100\n30 1 a granted one:1 100", 1);
+    assert_eq!(kinds(&history(&inner, "160 0 a granted other:1 300")), [], "only its inner level was released");
     assert_eq!(kinds(&with("160 0 a granted other:1 150")), [], "the other one never had it");
     taken.failovers = vec![failover("a", 120, 130)];
     assert_eq!(kinds(&taken), [], "by another master");

@@ -204,7 +204,8 @@ async fn one_who_leaves_after_being_passed_over_leaves_no_subscription() {
     poll_until("it to have asked", kept.as_mut(), || client.stats().total.calls > before).await;
     // Whoever comes next is alone in line once the first was passed over, and takes the line with it.
     let next = client.lock("x").owner(&Owner::new());
-    next.try_lock_for(PASSED_OVER).await.expect("the server answers");
+    let ended = next.try_lock_for(PASSED_OVER).await; // on a busy machine the last reply may be too late for it
+    assert!(!matches!(ended, Ok(Some(_))), "it is held");
     let _ = tokio::time::timeout(ms(300), kept.as_mut()).await;
     drop(kept);
     until("nobody to listen", ms(5_000), || client.stats().now.subscriptions == 0).await;

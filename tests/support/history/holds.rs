@@ -96,7 +96,8 @@ pub(super) fn holds_of(client: &str, events: &[Event], killed: Option<u64>) -> V
             }
             What::Confirmed { id } => {
                 let ended = holds.iter_mut().rev().find(|(name, hold)| *name == event.name && hold.holder == *id);
-                ended.into_iter().for_each(|(_, hold)| hold.confirmed = Some(hold.end));
+                // The release of an inner level ends nothing.
+                ended.into_iter().for_each(|(_, hold)| hold.confirmed = Some(hold.end).filter(|end| *end <= event.at));
             }
             What::Token { id, token } => {
                 let at = by_id.get(&(event.name.as_str(), id.as_str())).and_then(|known| known.open);
