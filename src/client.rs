@@ -410,8 +410,9 @@ impl Builder {
     }
 
     /// As [`replicas`](Builder::replicas), but a replica confirms only after it wrote the hold to its disk (`WAITAOF`). Needs Redis 7.2
-    /// or Valkey, and `appendonly yes` on the replicas; an older server refuses with [`Error::Server`]. If you set both, the last one
-    /// counts. Defaults to 0.
+    /// or Valkey, and `appendonly yes` on the replicas; an older server refuses with [`Error::Server`]. With `appendfsync everysec`, the
+    /// default, a replica does that once per second, so each acquisition takes up to a second. With `appendfsync always` it takes as long
+    /// as the disk needs. If you set both `replicas` and this, the last one counts. Defaults to 0.
     pub fn replicas_fsynced(self, n: u8) -> Self {
         Builder { replicas: n, confirmed: Confirmed::Fsynced, ..self }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Once, Owner};
+use leasehold::{Client, Error, Guard, Once, Owner};
 
 use crate::{
     family::{Way as Kind, clean, idle},
@@ -580,17 +580,29 @@ async fn a_read_lock_that_nobody_saw_does_not_rest() {
     unseen_it_does_not_rest!(rw_lock: read, try_write);
 }
 
-/// Nobody sees two fields, however much the user may not do.
+/// A lock has one field, whatever this user may not do.
 #[tokio::test]
-async fn a_lock_of_a_user_without_hdel_stays_as_long() {
+async fn a_lock_of_a_user_without_hdel_stays_until_its_lease_expires() {
     let server = Server::start();
     let one = with_rights(&server, &["~*", "&*", "+@all", "-hdel", "-del"]).await;
     let other = plain(&server).await;
-    let guard = one.lock("x").min_hold(LEAST).lock().await.expect("free");
+    let rw = |name| one.rw_lock(name).min_hold(LEAST).lease(2 * LEAST);
+    let kinds: [Guard; 4] = [
+        one.lock("lock").min_hold(LEAST).lease(2 * LEAST).lock().await.expect("free"),
+        one.fair_lock("fair").min_hold(LEAST).lease(2 * LEAST).lock().await.expect("free"),
+        rw("read").read().await.expect("free").into(),
+        rw("write").write().await.expect("free").into(),
+    ];
     let granted = Stopwatch::start();
-    guard.unlock().await.expect("ours to the end");
-    assert!(other.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
-    let next = within("its turn", SOON, other.lock("x").lock()).await.0.expect("in the end");
-    assert!(granted.elapsed() >= LEAST - ms(5), "{}", granted.elapsed());
+    for guard in kinds {
+        let (name, id) = (guard.name().to_owned(), guard.id().to_owned());
+        let refused = guard.unlock().await.expect_err("not permitted");
+        assert!(matches!(&refused, Error::Denied { reason, .. } if reason.contains("hdel")), "{name}: {refused:?}");
+        let fields: Vec<String> = server.ask(&["HKEYS", &name]);
+        assert_eq!(fields.iter().filter(|field| *field != "mode").collect::<Vec<_>>(), [&id], "{name}");
+    }
+    assert!(other.lock("lock").try_lock().await.expect("answered").is_none());
+    let next = within("its turn", 2 * LEAST + SOON, other.lock("lock").lock()).await.0.expect("in the end");
+    assert!(granted.elapsed() >= LEAST, "{}", granted.elapsed());
     next.unlock().await.expect("ours");
 }

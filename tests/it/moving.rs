@@ -2,7 +2,7 @@
 
 use std::{task::Poll, time::Duration};
 
-use leasehold::{Client, FencedGuard, Guard, Owner, RwState};
+use leasehold::{Client, Error, FencedGuard, Guard, Owner, RwState};
 
 use crate::support::{
     deployment::cluster::{Cluster, Migration},
@@ -90,16 +90,18 @@ async fn stays_held<G>(
 
 /// Without permission for HDEL there is no way to exchange the fields.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_released_early_stays_held_without_permission_for_hdel() {
+async fn a_lock_that_may_not_rest_stays_held() {
     let cluster = Cluster::of_masters().await;
     cluster.nodes().iter().for_each(|node| node.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-hdel"]));
     let one = Client::connect(&cluster.url().replace("://", "://u:p@")).await.expect("let in");
     let two = connect(&cluster).await;
     let guard = one.lock("x").min_hold(ms(20_000)).lock().await.expect("free");
     let migration = begin(&cluster, "x");
-    guard.unlock().await.expect("ours to the end");
+    let refused = guard.unlock().await.expect_err("not permitted");
+    assert!(matches!(refused, Error::Denied { .. }), "{refused:?}");
     assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "min_hold is not over");
     end(&cluster, migration);
+    assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "nor when the slot has moved");
 }
 
 /// A reader that rests has a key of its own, which the old master does not create. Until the slot has moved, its hold keeps its lease.

@@ -119,7 +119,9 @@ async fn a_replica_confirms_what_is_on_its_disk() {
     } else {
         assert!(matches!(refused, Err(Error::Replicas { wanted: 1, got: 0, .. })), "{refused:?}");
         let port = server.port().to_string();
-        let careful = Server::with(&["--replicaof", "127.0.0.1", &port, "--appendonly", "yes"]);
+        // `everysec` takes longer than half of `COMMAND`.
+        let writes = ["--appendonly", "yes", "--appendfsync", "always"];
+        let careful = Server::with(&[&["--replicaof", "127.0.0.1", &port], &writes[..]].concat());
         confirmed(&client).await;
         drop(careful);
     }

@@ -39,6 +39,7 @@ return serve(function(k, a)
     return 'released 0 0'
   end
   if ARGV[a + 3] ~= '0' then
+    can_rest(lock, id)
     local told = told_head()
     rests(lock, id, ARGV[a + 3])
     return 'released ' .. told .. ' 0'

@@ -6,13 +6,15 @@ local function rest_of(id)
   return id .. ':rest'
 end
 
+-- Fails if this user may not call HDEL, before anything is changed: else both fields would stay. Removes nothing.
+local function can_rest(lock, id)
+  redis.call('HDEL', lock, rest_of(id))
+end
+
 -- PEXPIRE first: the server never refuses it for lack of memory, and after it not the other commands either. The key must not be gone in
--- between: while a cluster moves the slot, the old master would not make it again. The first HDEL removes nothing and shows whether this
--- user may call it. If not, there is no way to exchange the fields, so the hold itself stays for that time.
+-- between: while a cluster moves the slot, the old master would not make it again.
 local function rests(lock, id, rest)
   redis.call('PEXPIRE', lock, rest)
-  if type(redis.pcall('HDEL', lock, rest_of(id))) == 'number' then
-    redis.call('HINCRBY', lock, rest_of(id), '1')
-    redis.call('HDEL', lock, id)
-  end
+  redis.call('HINCRBY', lock, rest_of(id), '1')
+  redis.call('HDEL', lock, id)
 end

@@ -75,9 +75,10 @@ local function lives_of(tag, id, level)
   return tag .. ':' .. id .. ':rwlock_timeout:' .. level
 end
 
--- Fails if a cluster moves the slot and this server cannot create the expiry key of a hold that rests. Runs before anything is changed: the
--- hold keeps its lease until the slot has moved.
+-- Fails before anything is changed if this user may not call HDEL, or if a cluster moves the slot and this server cannot create the expiry
+-- key of a hold that rests. Then the hold keeps its lease until the slot has moved.
 local function can_rest(lock, id)
+  redis.call('HDEL', lock, rest_of(id)) -- there is no such field
   redis.call('EXISTS', lives_of(tagged(lock), rest_of(id), '1'))
 end
 
