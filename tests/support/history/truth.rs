@@ -31,7 +31,7 @@ impl History {
         holds.iter().filter(lost).map(say).collect()
     }
 
-    /// `unlock` returned Ok, though another owner had acquired the lock since the grant, and nothing accounts for both.
+    /// `unlock` returned Ok, though another owner had acquired the lock since it had expired. The rules of exclusion are about earlier times.
     pub(super) fn taken_over(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
         if self.rooms.contains_key(name) {
             return Vec::new();
@@ -45,7 +45,7 @@ impl History {
             let released =
                 hold.confirmed.filter(|released| hold.wiped.is_none() && !is_excused(hold.granted, *released))?;
             // They are in order of their grants.
-            let later = &holds[holds.partition_point(|other| other.granted <= hold.granted)..];
+            let later = &holds[holds.partition_point(|other| other.granted < hold.end)..];
             let meanwhile = later.iter().take_while(|other| other.granted < released);
             let is_another = |other: &&Hold| other.id != hold.id && other.wiped.is_none() && other.was_certain();
             let other = meanwhile.filter(is_another).find(|other| !hold.lets_in(other) && !other.lets_in(hold))?;
