@@ -104,6 +104,23 @@ async fn a_lock_that_may_not_rest_stays_held() {
     assert!(two.lock("x").try_lock().await.expect("answered").is_none(), "nor when the slot has moved");
 }
 
+/// Nor can it be handed over then. It is released for all waiters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_may_not_be_handed_over_is_released() {
+    let cluster = Cluster::of_masters().await;
+    cluster.nodes().iter().for_each(|node| node.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-hdel"]));
+    let client = Client::connect(&cluster.url().replace("://", "://u:p@")).await.expect("let in");
+    let lock = client.lock("x").non_reentrant().lease(ms(60_000)); // with a lease of its own it does not pass on in memory
+    let guard = lock.lock().await.expect("free");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to wait", SOON, || client.stats().now.waiting == 1).await;
+    let migration = begin(&cluster, "x");
+    guard.unlock().await.expect("ours to the end");
+    let next = within("its turn", SOON, waiting).await.0.expect("no panic").expect("granted");
+    end(&cluster, migration);
+    next.unlock().await.expect("ours to the end");
+}
+
 /// A reader that rests has a key of its own, which the old master does not create. Until the slot has moved, its hold keeps its lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_is_released_early_waits_for_the_slot() {

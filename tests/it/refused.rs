@@ -137,11 +137,24 @@ async fn no_memory() -> (Server, Client, Guard, JoinHandle<leasehold::Result<Gua
 }
 
 #[tokio::test]
-async fn out_of_memory_a_lock_is_freed_that_cannot_be_handed_over() {
-    let (server, _client, guard, _waiting) = no_memory().await;
+async fn out_of_memory_a_lock_is_handed_over() {
+    let (server, _client, guard, waiting) = no_memory().await;
     let (given_back, _) = within("the release", ms(2_000), guard.unlock()).await;
-    given_back.expect("a plain release needs no memory");
-    assert!(!server.exists("x"), "{:?} with {} ms left", server.lock("x"), server.pttl("x"));
+    given_back.expect("one field for another needs no memory");
+    let next = within("the next to have it", ms(2_000), waiting).await.0.expect("no panic").expect("handed over");
+    assert_eq!(server.lock("x"), [(next.id().to_owned(), 1)]);
+}
+
+/// With two fields it would be no lock.
+#[tokio::test]
+async fn a_lock_that_may_not_be_handed_over_nor_released_keeps_its_field() {
+    let server = Server::start();
+    let client = with_rights(&server, &["~*", "&*", "+@all", "-hdel", "-del"]).await;
+    let guard = client.lock("x").lease(AN_HOUR).lock().await.expect("free");
+    let (id, _waiting) = (guard.id().to_owned(), waiter(&client).await);
+    let refused = guard.unlock().await.expect_err("not permitted");
+    assert!(matches!(refused, Error::Denied { .. }), "{refused:?}");
+    assert_eq!(server.lock("x"), [(id, 1)]);
 }
 
 #[tokio::test]

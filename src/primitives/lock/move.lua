@@ -1,7 +1,8 @@
 -- Runs before each script that hands a lock over: from one hold, at its last acquisition, to another hold of the same client, with a
 -- lease of its own. It does all of that or nothing.
 
--- Returns nil if the lock can be moved; else the reply of the script, which says why not.
+-- Returns nil if the lock can be moved; else the reply of the script, which says why not. Fails if this user may not call HDEL, before
+-- anything is changed.
 local function stays(lock, id, lease, heir)
   if redis.call('HEXISTS', lock, heir) == 1 then
     -- A late second run finds a hold whose lease may have been extended since.
@@ -13,27 +14,20 @@ local function stays(lock, id, lease, heir)
   if not count then
     return 'gone'
   end
-  return count ~= '1' and 'deeper ' .. count or nil
+  if count ~= '1' then
+    return 'deeper ' .. count
+  end
+  redis.call('HDEL', lock, heir) -- there is no such field
 end
 
--- The order matters. If the server refuses the first command (out of memory), the old hold still has the lock. The same is true if
--- one of the other commands is not permitted: then the first one is undone. With two fields the key would not be a lock. And a lock
--- with a `mode` would have two writers, and the new hold would consider it its own.
-local function move(lock, id, lease, heir, mode)
+-- If one of the commands is not permitted, the old hold still has the lock. With two fields the key would not be a lock. The key must not be
+-- gone in between: while a cluster moves the slot, the old master would not make it again.
+local function move(lock, id, lease, heir)
   redis.call('HINCRBY', lock, heir, '1')
   local done = redis.pcall('PEXPIRE', lock, lease)
   if done ~= 1 then
     redis.call('HDEL', lock, heir)
     error(done)
   end
-  done = redis.pcall('HDEL', lock, id)
-  if done ~= 1 then
-    redis.call('DEL', lock)
-    redis.call('HINCRBY', lock, id, '1')
-    if mode then
-      redis.call('HSET', lock, 'mode', mode)
-    end
-    redis.call('PEXPIRE', lock, lease)
-    error(done)
-  end
+  redis.call('HDEL', lock, id)
 end

@@ -27,7 +27,7 @@ return serve(function(k, a)
   end
   local rest, last = over and 0 or tonumber(ARGV[a + 3]), nil
   if rest > 0 then
-    can_rest(lock, id)
+    can_rest(lock, id, true)
   end
   local mode, writer = mode_now(lock)
   if mode == 'read' or writer and is_rest(writer) then

@@ -77,9 +77,11 @@ end
 
 -- Fails before anything is changed if this user may not call HDEL, or if a cluster moves the slot and this server cannot create the expiry
 -- key of a hold that rests. Then the hold keeps its lease until the slot has moved.
-local function can_rest(lock, id)
+local function can_rest(lock, id, has_key)
   redis.call('HDEL', lock, rest_of(id)) -- there is no such field
-  redis.call('EXISTS', lives_of(tagged(lock), rest_of(id), '1'))
+  if has_key then
+    redis.call('EXISTS', lives_of(tagged(lock), rest_of(id), '1'))
+  end
 end
 
 -- The time left on the lease of a reader; 0 or less if it has expired.

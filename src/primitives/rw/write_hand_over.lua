@@ -11,7 +11,7 @@ return serve(function(k, a)
   if not answer and redis.call('HLEN', lock) ~= 2 then
     answer = 'deeper 1'
   elseif not answer then
-    move(lock, id, lease, heir, 'write')
+    move(lock, id, lease, heir)
     -- The new holder may have left a mark while it waited, which would keep others out of the free lock. Not one of KEYS, so that no
     -- hand-over waits for it while a cluster moves the slot. If it cannot be read, it expires.
     local mark = 'leasehold_rwlock_waits:' .. (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}')

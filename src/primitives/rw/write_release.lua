@@ -23,14 +23,15 @@ return serve(function(k, a)
     return 'released 0'
   end
   local longest = longest_reader(lock)
+  local has_reads = redis.call('HLEN', lock) > 2
   if rest ~= '0' then
-    can_rest(lock, id)
+    can_rest(lock, id, has_reads)
   end
   local told = publish(ARGV[a + 5], ARGV[a + 6], '1')
   if rest ~= '0' then
     -- In this order, see below. If another command is refused, the hold is still there, and it expires.
     redis.call('PEXPIRE', lock, math.max(longest, tonumber(rest)))
-    if redis.call('HLEN', lock) > 2 then
+    if has_reads then
       redis.call('SET', lives_of(tagged(lock), rest_of(id), '1'), '1', 'PX', rest)
     end
     redis.call('HSET', lock, rest_of(id), '1')

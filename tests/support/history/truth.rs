@@ -13,8 +13,6 @@ use super::{
 
 /// In calm times, a release gets its reply within this, also on a busy machine.
 const REPLY: Duration = Duration::from_secs(1);
-/// So many leases before a release, trouble is no reason for a doubt: the hold was renewed since.
-const LONG_BEFORE: u64 = 2;
 
 impl History {
     /// `unlock` returned Ok, though the lock was gone when the request was sent, and no reply was lost. Only for holds of one level:
@@ -68,7 +66,7 @@ impl History {
 
     /// Releases that "could not be confirmed before the lease expired", though the lease had not expired, or though it lasted for long
     /// enough in calm times. A quorum may be in doubt when a server had trouble for most of a lease: if the hold expired there, and was
-    /// granted later on others, then only that server could tell whether a majority had it all the time. A renewal ends such a doubt.
+    /// granted later on others, then only that server could tell whether a majority had it all the time. No later renewal ends such a doubt.
     pub(super) fn unconfirmed_releases(&self) -> Vec<Violation> {
         let of_client = |(client, events): (&String, &Vec<Event>)| {
             let pauses = pauses(events);
@@ -83,8 +81,7 @@ impl History {
         let is_grant = |event: &&Event| matches!(&event.what, What::Granted { id: of, .. } if of == id);
         let granted = || events.iter().find(is_grant).map(|grant| grant.at);
         let is_of_several = events.iter().any(|event| matches!(event.what, What::Voter { .. }));
-        let began = since.saturating_sub(LONG_BEFORE * self.lease(&event.name));
-        if is_of_several && granted().is_some_and(|granted| self.may_be_in_doubt(granted.max(began), event, pauses)) {
+        if is_of_several && granted().is_some_and(|granted| self.may_be_in_doubt(granted, event, pauses)) {
             return None;
         }
         let calm = self.calm_within(*since, *until, pauses);
@@ -100,9 +97,9 @@ impl History {
         Some(violation(Kind::Failure, &event.name, details))
     }
 
-    /// Whether there was trouble for long enough since that moment for a lease to expire on one of the servers.
-    fn may_be_in_doubt(&self, since: u64, released: &Event, pauses: &[(u64, u64)]) -> bool {
-        let trouble = released.at - since - self.calm_within(since, released.at, pauses);
+    /// Whether there was trouble for long enough since the grant for a lease to expire on one of the servers.
+    fn may_be_in_doubt(&self, granted: u64, released: &Event, pauses: &[(u64, u64)]) -> bool {
+        let trouble = released.at - granted - self.calm_within(granted, released.at, pauses);
         trouble >= self.lease(&released.name) / 2
     }
 
