@@ -18,6 +18,12 @@ async fn connect(cluster: &Cluster) -> Client {
     Client::connect(&cluster.url()).await.expect("the cluster answers")
 }
 
+/// As a user who may call all commands but HDEL.
+async fn connect_without_hdel(cluster: &Cluster) -> Client {
+    cluster.nodes().iter().for_each(|node| node.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-hdel"]));
+    Client::connect(&cluster.url().replace("://", "://u:p@")).await.expect("let in")
+}
+
 /// The slot of that name is on its way to another master.
 fn begin(cluster: &Cluster, name: &str) -> Migration {
     let slot = cluster.slot_of(name);
@@ -92,9 +98,7 @@ async fn stays_held<G>(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_may_not_rest_stays_held() {
     let cluster = Cluster::of_masters().await;
-    cluster.nodes().iter().for_each(|node| node.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-hdel"]));
-    let one = Client::connect(&cluster.url().replace("://", "://u:p@")).await.expect("let in");
-    let two = connect(&cluster).await;
+    let (one, two) = (connect_without_hdel(&cluster).await, connect(&cluster).await);
     let guard = one.lock("x").min_hold(ms(20_000)).lock().await.expect("free");
     let migration = begin(&cluster, "x");
     let refused = guard.unlock().await.expect_err("not permitted");
@@ -108,8 +112,7 @@ async fn a_lock_that_may_not_rest_stays_held() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_may_not_be_handed_over_is_released() {
     let cluster = Cluster::of_masters().await;
-    cluster.nodes().iter().for_each(|node| node.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-hdel"]));
-    let client = Client::connect(&cluster.url().replace("://", "://u:p@")).await.expect("let in");
+    let client = connect_without_hdel(&cluster).await;
     let lock = client.lock("x").non_reentrant().lease(ms(60_000)); // with a lease of its own it does not pass on in memory
     let guard = lock.lock().await.expect("free");
     let waiting = tokio::spawn(async move { lock.lock().await });

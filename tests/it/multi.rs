@@ -309,8 +309,10 @@ async fn slow_requests_do_not_add_up_after_a_wait_limit() {
     for _ in 0..5 {
         let (answer, took) = within("an answer", ms(10_000), locks.try_lock_for(ms(50))).await;
         assert!(took < ms(800), "{took:?}: each request had a time of its own");
-        if matches!(answer, Ok(Some(_))) {
-            return;
+        match answer {
+            Ok(Some(_)) => return,
+            Ok(None) => {} // the last try's locks are on their way back
+            Err(error) => assert!(error.is_unavailable(), "{error}"),
         }
     }
     panic!("never acquired");

@@ -75,7 +75,7 @@ local function lives_of(tag, id, level)
   return tag .. ':' .. id .. ':rwlock_timeout:' .. level
 end
 
--- Fails before anything is changed if this user may not call HDEL, or if a cluster moves the slot and this server cannot create the expiry
+-- Fails before the hold is changed if this user may not call HDEL, or if a cluster moves the slot and this server cannot create the expiry
 -- key of a hold that rests. Then the hold keeps its lease until the slot has moved.
 local function can_rest(lock, id, has_key)
   redis.call('HDEL', lock, rest_of(id)) -- there is no such field
