@@ -195,7 +195,7 @@ impl Kind {
         &self,
         script: &KindScript,
         key: &str,
-        (id, lease, count): (impl Display, u64, impl Display),
+        (id, lease, count): (impl Display, impl Display, impl Display),
         more: impl Display,
     ) -> Part {
         self.words(script, key, (id, lease, count), more).done()
@@ -205,7 +205,7 @@ impl Kind {
         &self,
         script: &KindScript,
         key: &str,
-        (id, lease, count): (impl Display, u64, impl Display),
+        (id, lease, count): (impl Display, impl Display, impl Display),
         more: impl Display,
     ) -> PartBuilder {
         let keys = script.keys.iter().fold(Part::of(key), |part, extra| match extra {
@@ -224,8 +224,9 @@ impl Kind {
         }
     }
 
-    /// A request that confirms a hold and extends its lease (0: only confirms), or that withdraws a claim (count 1, and the claim).
-    pub(crate) fn renew_part(&self, key: &str, hold: (impl Display, u64, u32), claim: &str) -> Part {
+    /// A request that confirms a hold and extends its lease (0: only confirms; less: makes it just as long), or that withdraws a claim (count
+    /// 1, and the claim).
+    pub(crate) fn renew_part(&self, key: &str, hold: (impl Display, i64, u32), claim: &str) -> Part {
         let words = self.words(&self.renew, key, hold, claim);
         // The script also repairs what is left of the lease. The machine requests that as the lease.
         if self.rules.sure.is_some() { words.arg(0).done() } else { words.done() }

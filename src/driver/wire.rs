@@ -121,14 +121,15 @@ impl Sending<'_> {
                 let terms = (id(hold), millis(rest), count);
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
-            Request::Renew { id: hold, lease, claim, count, .. } => {
-                let (claim, count) = match claim {
+            Request::Renew { id: hold, lease, claim: request_claim, count, .. } => {
+                let (claim, count) = match request_claim {
                     _ if kind.rules.waits.is_for_permits() => (count.to_string(), 0),
-                    Claim::Nothing => (String::new(), 0),
+                    Claim::Nothing | Claim::Exactly => (String::new(), 0),
                     Claim::Needs(number) => (number.to_string(), 0),
                     Claim::Withdraws(number) => (number.to_string(), 1),
                 };
-                let terms = (id(hold), lease.map_or(0, millis), count);
+                let lease = lease.map_or(0, |lease| i64::try_from(millis(lease)).expect("a year at most"));
+                let terms = (id(hold), if request_claim == Claim::Exactly { -lease } else { lease }, count);
                 (&kind.renew.script, kind.renew_part(self.key, terms, &claim))
             }
             Request::HandOver { id: from, to, lease } => {
@@ -268,9 +269,9 @@ fn looked(code: Code) -> Reply {
     }
 }
 
-/// Of a shared hold, the reply has the time that was left, and whether the lock would be granted to another reader.
+/// The time that is left. Of a shared hold also whether the lock would be granted to another reader.
 fn kept(answer: &Answer) -> Reply {
-    let [left, admits] = answer.words().unwrap_or_default();
+    let [left, admits] = answer.words().or_else(|| answer.words().map(|[left]| [left, ""])).unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis);
     if admits == "later" { Reply::StillClaimed { left } } else { Reply::Kept { admits: admits == "yes", left } }
 }

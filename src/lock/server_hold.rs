@@ -53,6 +53,9 @@ pub(crate) struct ServerHold {
     waiting: ConfirmWaiters,
     /// The next confirmation requests at least this lease.
     extension: Option<Nanos>,
+    /// The server keeps it for longer than any request of this client has asked: its clock was set back. If the holder's process died, the lock
+    /// would stay. The next confirmation corrects that.
+    is_set_back: bool,
     /// A request about the count is under way.
     counting: Option<RequestId>,
     /// The client sends no confirmation before that, unless the other tasks have run.
@@ -142,6 +145,7 @@ impl ServerHold {
             confirmation: Confirmation::PlannedFor(Moment::FAR),
             waiting: ConfirmWaiters::default(),
             extension: None,
+            is_set_back: false,
             counting: None,
             gathers_until: Moment::ZERO,
         };
@@ -327,7 +331,8 @@ impl ServerHold {
             return;
         }
         let extension = self.extension.take();
-        let (lease, claim) = self.claimed(lease.max(extension.map(Duration::from)), is_lengthened, cx);
+        let claimed = self.claimed(lease.max(extension.map(Duration::from)), is_lengthened, cx);
+        let (lease, claim) = self.corrected(claimed, cx.now);
         let request = numbers.request();
         self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
@@ -353,6 +358,16 @@ impl ServerHold {
         self.ends = self.ends.min(cx.now + cx.config.certain(lease)); // the server may run it at any time
         self.until = self.until.min(self.ends);
         (Some(lease), Claim::Withdraws(sharing.claims))
+    }
+
+    /// A lease that is longer than requested, because the server's clock was set back, becomes what the holders need.
+    fn corrected(&mut self, (lease, claim): (Option<Duration>, Claim), now: Moment) -> (Option<Duration>, Claim) {
+        let needed = lease.unwrap_or_default().max(self.ends.since(now)).max(self.not_before.since(now));
+        if !self.is_set_back || claim != Claim::Nothing || needed.is_zero() {
+            return (lease, claim);
+        }
+        self.clean = false; // run late, it could shorten a later lease
+        (Some(needed), Claim::Exactly)
     }
 
     /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
@@ -439,6 +454,7 @@ impl ServerHold {
         if let (Claim::Withdraws(number), Some(sharing), true) = (claim, &mut self.sharing, is_withdrawn) {
             sharing.withdrawn = number;
         }
+        self.is_set_back = left.is_some_and(|left| sent + left > self.bound);
         self.note_left(left, sent, cx);
         self.lasts(lease, sent, cx);
         self.found_by = request;

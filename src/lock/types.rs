@@ -453,7 +453,7 @@ impl PastPlaces {
     }
 }
 
-/// What a renewal of a shared hold says about leases that are longer than the watchdog's.
+/// What a renewal says about leases that are longer than the watchdog's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Claim {
     Nothing,
@@ -462,6 +462,8 @@ pub(crate) enum Claim {
     /// The reader that needed the lease with this number has left. The lease becomes the one of this request, unless there was another
     /// claim since.
     Withdraws(u32),
+    /// The lease becomes just this one: it is longer than any that was requested, because the server's clock was set back.
+    Exactly,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -500,7 +502,7 @@ pub(crate) enum Reply {
     Kept {
         /// The lock would be granted to further readers.
         admits: bool,
-        /// The time that was left of the lease of a shared hold, before this renewal.
+        /// The time that was left of the lease: of a shared hold before this renewal, else after it.
         left: Option<Duration>,
     },
     /// As `Kept`, and the claim on a longer lease was not withdrawn.

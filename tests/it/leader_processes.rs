@@ -2,17 +2,14 @@
 
 use std::{
     env,
-    path::{Path, PathBuf},
-    process::Command,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use leasehold::{Client, Guard, Once};
-use tempfile::TempDir;
 
 use crate::{
     fair_processes::record,
-    support::{Server, Stopwatch, client, ms, plain, process::Process, until, within},
+    support::{Server, Stopwatch, client, clock::Clock, ms, plain, process::Process, until, within},
 };
 
 const LEASE: Duration = ms(1_500);
@@ -28,7 +25,7 @@ const PERIOD: Duration = ms(1_000);
 /// The server rounds a lease to milliseconds, and records a grant a little later than it counts from.
 const GRAIN: Duration = ms(20);
 
-/// Read by `shifted_clock.c`; in seconds.
+/// How far its clock is ahead, in seconds.
 const SHIFT: &str = "LEASEHOLD_TEST_CLOCK_SHIFT";
 
 /// Not a test: a child that leads until it is killed.
@@ -58,15 +55,6 @@ async fn a_killed_leader_is_replaced_within_its_lease() {
         println!("{left:?} of the lease were left, and the next one led after {took}");
         assert!(took < left + LATE && took > left.saturating_sub(ms(5)), "{took} instead of {left:?}");
     }
-}
-
-/// A library for `LD_PRELOAD` that makes the wall clock wrong. The compiler is the one that links Rust programs.
-fn shifted_clock(folder: &Path) -> PathBuf {
-    let (source, library) = ("tests/support/shifted_clock.c", folder.join("shifted_clock.so"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
-    assert!(compiler.arg("-ldl").status().expect("cc is there").success(), "{source} does not compile");
-    library
 }
 
 /// The number of this many processes: from 20 minutes behind to 19 ahead.
@@ -119,13 +107,14 @@ fn grants(record: &[String]) -> Vec<f64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forty_processes_with_wrong_clocks_run_a_job_once_in_each_of_twenty_periods() {
-    let (server, folder) = (Server::start(), TempDir::new().expect("a temporary folder"));
-    let library = shifted_clock(folder.path()).display().to_string();
+    let server = Server::start();
+    let clocks: Vec<_> = (0..FLEET).map(|process| Clock::new(shift_of(process))).collect();
     let client = plain(&server).await;
     let first = client.mutex("job").lock().await.expect("free");
     let mut fleet: Vec<_> = (0..FLEET)
         .map(|process| {
-            let more = [("LD_PRELOAD", library.as_str()), (SHIFT, &shift_of(process).to_string())];
+            let (shift, [library, seconds]) = (shift_of(process).to_string(), clocks[process as usize].environment());
+            let more = [(SHIFT, shift.as_str()), (&library.0, &library.1), (&seconds.0, &seconds.1)];
             Process::start_with("leader_processes::runs_the_job", &server.url(), &more)
         })
         .collect();

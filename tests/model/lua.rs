@@ -90,6 +90,9 @@ impl Real {
 
     fn run(&mut self, Request { id, what }: Request) -> Reply {
         let (source, lease, level, more) = match what {
+            What::Correct { lease } => {
+                return self.invoke(id, script!("renew"), (format!("-{}", millis(lease)), 0, ""));
+            }
             What::Acquire { level, lease, again } => {
                 (script!("acquire"), lease, level, if again { "again" } else { "first" })
             }
@@ -100,10 +103,14 @@ impl Real {
             What::ForceUnlock => (script!("force_unlock"), 0, 0, "PUBLISH"),
             What::Inspect => (script!("inspect"), 0, 0, ""),
         };
+        self.invoke(id, source, (millis(lease).to_string(), level, more))
+    }
+
+    fn invoke(&mut self, id: Id, source: &str, (lease, level, more): (String, u8, &str)) -> Reply {
         let script = redis::Script::new(source);
         let mut call = script.prepare_invoke();
         call.key("lock").arg(1).arg("nonce");
-        call.arg(text(id)).arg(millis(lease)).arg(level).arg(more).arg("redisson_lock__channel:{lock}");
+        call.arg(text(id)).arg(lease).arg(level).arg(more).arg("redisson_lock__channel:{lock}");
         let answer: String = call.invoke(&mut self.raw).expect("it runs");
         reply(answer.strip_prefix("nonce ").expect("the nonce first"))
     }
@@ -192,7 +199,7 @@ fn all_requests() -> Vec<Request> {
     let mut all = vec![What::ForceUnlock, What::Inspect, What::Renew { lease: 0 }, What::Release { level: 0 }];
     all.extend(LEVELS.map(|level| What::Release { level }));
     for lease in LEASES {
-        all.extend([What::Renew { lease }, What::ReleaseEarly { rest: lease }]);
+        all.extend([What::Renew { lease }, What::Correct { lease }, What::ReleaseEarly { rest: lease }]);
         all.extend(ids().map(|heir| What::HandOver { heir, lease }));
         for level in LEVELS {
             all.extend([true, false].map(|again| What::Acquire { level, lease, again }));

@@ -2121,3 +2121,30 @@ fn a_refused_hand_over_does_not_extend_the_lease() {
     client.end(is_release, |id| Event::Replied(id, Reply::Gone));
     client.assert_told(1, Outcome::Unconfirmed);
 }
+
+// ---- the clock of the server ----
+
+/// It has the hold for longer than any request has asked. The next renewal makes the lease what the holder needs.
+#[test]
+fn a_lease_that_the_servers_clock_has_made_longer_is_corrected() {
+    let keeps = |left| Reply::Kept { admits: false, left: Some(left) };
+    for (lease, needed) in [(None, ms(30_000)), (Some(ms(3_600_000)), ms(3_600_000))] {
+        let mut client = Client::new(Kind::Plain);
+        client.hold(1, A, KEPT);
+        if lease.is_some() {
+            client.feed(Event::Check { guard: t(1), ticket: t(2), lease });
+            client.reply(keeps(needed));
+        }
+        client.pass(ms(9_000));
+        client.reply(keeps(needed + ms(600_000)));
+        client.pass(ms(9_000));
+        let Request::Renew { lease: Some(exact), claim: Claim::Exactly, .. } = client.request() else {
+            panic!("{:?}", client.requests)
+        };
+        let spent = if lease.is_some() { ms(18_000) + needed / 1000 + ms(1) } else { ms(0) };
+        assert!(exact <= needed && exact >= needed - spent, "{exact:?} of {needed:?}");
+        client.reply(keeps(exact));
+        client.pass(ms(9_000));
+        assert!(matches!(client.request(), Request::Renew { claim: Claim::Nothing, .. }), "{:?}", client.requests);
+    }
+}

@@ -294,6 +294,9 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
             (id, What::ReleaseEarly { rest: nanos(rest) as u64 })
         }
         Request::Release { id, count, .. } => (id, What::Release { level: count as u8 }),
+        Request::Renew { id, lease: Some(lease), claim: Claim::Exactly, .. } => {
+            (id, What::Correct { lease: nanos(lease) as u64 })
+        }
         Request::Renew { id, lease, .. } => (id, What::Renew { lease: lease.map_or(0, nanos) as u64 }),
         Request::HandOver { id, to, lease } => (id, What::HandOver { heir: field(to), lease: nanos(lease) as u64 }),
     };
@@ -305,7 +308,7 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
         rules::Reply::Busy(left, by) => {
             Reply::Busy { left: left.map(Duration::from_nanos), by: Mode::Exclusive, own: by.own(client) }
         }
-        rules::Reply::Kept(_) => Reply::Kept { admits: true, left: None },
+        rules::Reply::Kept(left) => Reply::Kept { admits: true, left: left.map(Duration::from_nanos) },
         rules::Reply::Released => Reply::Released { receivers: if after.published { told } else { 0 } },
         rules::Reply::Handed | rules::Reply::HandedBefore => Reply::Handed(None),
         rules::Reply::Deeper(_) => Reply::Deeper,
@@ -352,16 +355,17 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
         Request::Release { id, mode: Mode::Shared, count, rest } => {
             name.read_release(&field(id, Mode::Shared), nanos(rest), u64::from(count))
         }
-        Request::Renew { id, mode: Mode::Exclusive, lease, .. } => {
-            (name.write_renew(&field(id, Mode::Exclusive), lease.map_or(0, nanos)), 0)
+        Request::Renew { id, mode: Mode::Exclusive, lease, claim, .. } => {
+            (name.write_renew(&field(id, Mode::Exclusive), signed(lease, claim)), 0)
         }
         Request::Renew { id, mode: Mode::Shared, lease, claim, .. } => {
+            let lease = signed(lease, claim);
             let claim = match claim {
-                Claim::Nothing => (false, NO_CLAIM),
+                Claim::Nothing | Claim::Exactly => (false, NO_CLAIM),
                 Claim::Needs(number) => (false, u64::from(number)),
                 Claim::Withdraws(number) => (true, u64::from(number)),
             };
-            (name.read_renew(&field(id, Mode::Shared), lease.map_or(0, nanos), claim, 0), 0)
+            (name.read_renew(&field(id, Mode::Shared), lease, claim, 0), 0)
         }
         Request::HandOver { id, to, lease } => {
             (name.write_hand_over(&exclusive(client, id), nanos(lease), &exclusive(client, to)), 0)
@@ -381,14 +385,24 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
             name.acquire((&exclusive(client, id), past), nanos(lease), u64::from(count), asked(how))
         }
         Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),
-        Request::Renew { id, lease, .. } => {
+        Request::Renew { id, lease, claim, .. } => {
             let own = name.lock.as_mut().filter(|lock| lock.count(&exclusive(client, id)).is_some());
-            let kept = own.map(|lock| lock.lasts(lease.map_or(0, nanos)));
-            return (kept.map_or(Reply::Gone, |()| Reply::Kept { admits: false, left: None }), Vec::new());
+            let kept = own.map(|lock| {
+                let lease = signed(lease, claim);
+                lock.left = if lease < 0 { -lease } else { lock.left.max(lease) };
+                u64::try_from(lock.left).ok().map(Duration::from_nanos)
+            });
+            return (kept.map_or(Reply::Gone, |left| Reply::Kept { admits: false, left }), Vec::new());
         }
         Request::HandOver { .. } => return (Reply::Conflict, Vec::new()), // there is no script for that
     };
     (fair_reply(answer, client), notified)
+}
+
+/// As the scripts get it: below zero if the lease becomes just this one.
+fn signed(lease: Option<Duration>, claim: Claim) -> i64 {
+    let lease = lease.map_or(0, nanos);
+    if claim == Claim::Exactly { -lease } else { lease }
 }
 
 fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
@@ -435,7 +449,8 @@ fn reply(answer: Answer, client: u8, told: u32, has_token: bool) -> Reply {
         Answer::Released | Answer::Forced => Reply::Released { receivers: told },
         Answer::Gone | Answer::Free | Answer::Held(_) => Reply::Gone,
         Answer::Kept(left, admits) => Reply::Kept { admits, left: u64::try_from(left).ok().map(Duration::from_nanos) },
-        Answer::KeptFor(_) | Answer::Written => Reply::Kept { admits: true, left: None },
+        Answer::KeptFor(left) => Reply::Kept { admits: true, left: u64::try_from(left).ok().map(Duration::from_nanos) },
+        Answer::Written => Reply::Kept { admits: true, left: None },
         Answer::Handed | Answer::HandedBefore => Reply::Handed(None),
         Answer::HandedWith(token) | Answer::HandedBeforeWith(token) => Reply::Handed(Some(Token::of(token))),
         Answer::Deeper(_) => Reply::Deeper,

@@ -1,5 +1,7 @@
 //! Private servers and what the tests look at them with.
 
+#[allow(dead_code)]
+pub(crate) mod clock;
 // Used whole by some of the tests, in part by others.
 #[allow(dead_code)]
 pub(crate) mod deployment;

@@ -19,6 +19,8 @@ use redis::{Connection, FromRedisValue, RedisResult};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use super::clock::Clock;
+
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 
@@ -28,6 +30,7 @@ pub(crate) struct Server {
     dir: TempDir,
     args: Vec<String>,
     look: Look,
+    clock: Option<Clock>,
     is_down: bool,
     is_frozen: AtomicBool,
 }
@@ -50,16 +53,34 @@ impl Server {
         Server::made(Look::default(), |port, dir| [usual(port, dir), owned(args)].concat())
     }
 
+    /// With a wall clock that the test sets.
+    pub(crate) fn with_clock(args: &[&str]) -> Server {
+        Server::started(Look::default(), Some(Clock::new(0)), |port, dir| [usual(port, dir), owned(args)].concat())
+    }
+
     /// With a whole command line of its own, for that port and that folder. Its socket is `redis.sock` in there.
     pub(crate) fn made(look: Look, args: impl Fn(u16, &Path) -> Vec<String>) -> Server {
+        Server::started(look, None, args)
+    }
+
+    fn started(look: Look, clock: Option<Clock>, args: impl Fn(u16, &Path) -> Vec<String>) -> Server {
         let dir = TempDir::new().expect("a temporary folder");
         // Between finding a free port and using it somebody else may take it.
         for _ in 0..10 {
             let port = free_port();
             let args = args(port, dir.path());
-            let mut child = spawn(&args);
+            let mut child = spawn(&args, clock.as_ref());
             if answers(&mut child, dir.path()) {
-                return Server { child, port, dir, args, look, is_down: false, is_frozen: AtomicBool::new(false) };
+                return Server {
+                    child,
+                    port,
+                    dir,
+                    args,
+                    look,
+                    clock,
+                    is_down: false,
+                    is_frozen: AtomicBool::new(false),
+                };
             }
             end(&mut child);
         }
@@ -70,9 +91,9 @@ impl Server {
     pub(crate) fn at(port: u16, args: impl Fn(&Path) -> Vec<String>) -> Server {
         let dir = TempDir::new().expect("a temporary folder");
         let (args, look) = (args(dir.path()), Look::default());
-        let mut child = spawn(&args);
+        let mut child = spawn(&args, None);
         assert!(answers(&mut child, dir.path()), "the port {port} is not free any more");
-        Server { child, port, dir, args, look, is_down: false, is_frozen: AtomicBool::new(false) }
+        Server { child, port, dir, args, look, clock: None, is_down: false, is_frozen: AtomicBool::new(false) }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -198,9 +219,14 @@ impl Server {
     }
 
     pub(crate) fn revive(&mut self) {
-        self.child = spawn(&self.args);
+        self.child = spawn(&self.args, self.clock.as_ref());
         assert!(answers(&mut self.child, self.dir.path()), "the server does not come back");
         (self.is_down, self.is_frozen) = (false, AtomicBool::new(false));
+    }
+
+    /// Sets its wall clock ahead by so many seconds, or back. For a server with a clock of its own.
+    pub(crate) fn set_clock(&self, seconds: i64) {
+        self.clock.as_ref().expect("started with a clock").set(seconds);
     }
 
     fn signal(&self, signal: Signal) {
@@ -250,8 +276,10 @@ pub(crate) fn version() -> (u32, u32) {
     })
 }
 
-fn spawn(args: &[String]) -> Child {
-    Command::new(program()).args(args).stdout(Stdio::null()).spawn().expect("the server can be started")
+fn spawn(args: &[String], clock: Option<&Clock>) -> Child {
+    let environment = clock.into_iter().flat_map(Clock::environment);
+    let mut command = Command::new(program());
+    command.args(args).envs(environment).stdout(Stdio::null()).spawn().expect("the server can be started")
 }
 
 fn is_on_path(name: &str) -> bool {

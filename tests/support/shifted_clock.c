@@ -1,15 +1,27 @@
-// A wall clock that is wrong by LEASEHOLD_TEST_CLOCK_SHIFT seconds, for a process that loads this before libc. All other clocks go on
-// as they are.
+// A wall clock that is wrong by the number of seconds in the file that LEASEHOLD_TEST_CLOCK names, for a process that loads this before
+// libc. The file has one 64-bit number, which may change at any time. All other clocks go on as they are.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
 
+static volatile int64_t *seconds;
+
+__attribute__((constructor)) static void map(void) {
+    const char *path = getenv("LEASEHOLD_TEST_CLOCK");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *seconds, PROT_READ, MAP_SHARED, file, 0);
+    if (mapped != MAP_FAILED)
+        seconds = mapped;
+}
+
 static time_t shift(void) {
-    const char *seconds = getenv("LEASEHOLD_TEST_CLOCK_SHIFT");
-    return seconds ? atol(seconds) : 0;
+    return seconds ? *seconds : 0;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {

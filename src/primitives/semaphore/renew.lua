@@ -1,8 +1,8 @@
--- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks. A permit whose time is over does not come
+-- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks, with `-ms` the lease becomes just as long. A permit whose time is over does not come
 -- back. All permits of a hold have one end.
 -- KEYS   semaphore, permits taken
--- ARGV   nonce, hold id, lease ms or 0, (unused), number of its permits
--- Reply  kept | gone: the permits are not there, or their time is over, or there is no semaphore
+-- ARGV   nonce, hold id, lease ms, 0, or -ms, (unused), number of its permits
+-- Reply  kept, ms left | gone: the permits are not there, or their time is over, or there is no semaphore
 return serve(function(k, a)
   local taken, now, lease, lasts = KEYS[k + 2], clock(), tonumber(ARGV[a + 3]), redis.call('PTTL', KEYS[k + 1])
   local _, permit = permits_of(ARGV[a + 2])
@@ -12,10 +12,11 @@ return serve(function(k, a)
   end
   local function extend()
     for n = 0, tonumber(ARGV[a + 5]) - 1 do
-      redis.call('ZADD', taken, 'XX', string.format('%.0f', now + lease), permit(n))
+      redis.call('ZADD', taken, 'XX', string.format('%.0f', ends), permit(n))
     end
   end
-  if lease > 0 and now + lease > ends then
+  if lease < 0 or lease > 0 and now + lease > ends then
+    ends = now + math.abs(lease)
     if not pcall(extend) then
       redis.call('ZREM', taken, NO_PERMIT) -- a server without memory permits it only after a removal
       extend()
@@ -24,5 +25,5 @@ return serve(function(k, a)
       redis.call('PEXPIRE', taken, lasts) -- the time of the semaphore may be longer now
     end
   end
-  return 'kept'
+  return string.format('kept %.0f', ends - now)
 end)

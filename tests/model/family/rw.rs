@@ -162,8 +162,8 @@ impl Rules for ReadWrite {
             _ => rng.u64(1..=3),
         };
         let lease = match script {
-            "read_renew" if level == 0 => rng.i64(0..=8),
-            "write_renew" => rng.i64(0..=8),
+            "read_renew" if level == 0 => rng.i64(-8..=8),
+            "write_renew" => rng.i64(-8..=8),
             _ if script.ends_with("release") => one_of(rng, &[0, 0, 1, 2, 5]),
             _ => rng.i64(1..=8),
         };

@@ -235,16 +235,16 @@ impl ReadWrite {
         (Some(rest.max(longest).max(writes)), u64::from(!is_read))
     }
 
-    /// `own`: what the reader has left by its own count.
+    /// `own`: what the reader has left by its own count. A lease below zero is one that the reader's becomes, whatever it was.
     pub(crate) fn read_renew(&mut self, id: &Id, lease: i64, (settles, claim): (bool, Claim), own: i64) -> Answer {
         if self.count(id).is_none() || !self.lives.contains_key(&life(id)) {
             return Answer::Gone;
         }
         let before = self.lives[&life(id)].0.min(self.held().left);
-        let mode = self.mode_now();
+        let (mode, exactly, lease) = (self.mode_now(), lease < 0, lease.abs());
         let lets_in = !self.mark.as_ref().is_some_and(|(id, _)| writes(id));
         let left = match self.lives.get_mut(&life(id)) {
-            Some(life) if settles && life.1 == claim => {
+            Some(life) if exactly || settles && life.1 == claim => {
                 life.0 = lease;
                 if mode == Mode::Read && self.held().fields.iter().all(|(id, _)| ours(id)) {
                     self.held().left = self.longest_reader(None).0;
@@ -292,7 +292,9 @@ impl ReadWrite {
     /// The script of the plain lock: the lease is that of the hash.
     pub(crate) fn write_renew(&mut self, id: &Id, lease: i64) -> Answer {
         let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) else { return Answer::Gone };
-        if lease > 0 {
+        if lease < 0 && lock.fields.len() == 1 {
+            lock.left = -lease;
+        } else if lease > 0 {
             lock.lasts(lease);
         }
         Answer::KeptFor(lock.left)

@@ -1,0 +1,106 @@
+//! The wall clock of the server is moved by minutes. Redis ends leases by that clock.
+
+use std::{future::Future, time::Duration};
+
+use leasehold::{Client, Guard, Permits};
+
+use crate::support::{Server, before, behind, client, ms, proxy::Proxy, until, within};
+
+const LEASE: Duration = ms(2_000);
+const MINUTES: i64 = 600;
+/// Until a renewal, and until the lease of a dead holder is over.
+const SOON: Duration = ms(6_000);
+
+/// A server, and a process that can be cut off from it for good.
+struct Scene {
+    server: Server,
+    holders: Proxy,
+    holder: Client,
+    waiter: Client,
+}
+
+impl Scene {
+    async fn set() -> Scene {
+        let server = Server::with_clock(&[]);
+        let holders = before(&server);
+        let holder = behind(&holders, |builder| builder.watchdog(LEASE).command_timeout(ms(500))).await;
+        let waiter = client(&server, |builder| builder.watchdog(LEASE)).await;
+        Scene { server, holders, holder, waiter }
+    }
+
+    /// The server's clock is set back while `held` is held. The holder renews it, and dies.
+    async fn set_back<T>(&self, held: T, keys: &[&str]) {
+        self.server.set_clock(-MINUTES);
+        let left = || keys.iter().map(|key| self.server.pttl(key)).max().expect("a key");
+        assert!(left() > 1_000 * (MINUTES - 10), "the clock was not set back: {} ms are left", left());
+        until("a renewal to correct the lease", SOON, || left() <= 2_000).await;
+        self.die(held);
+    }
+
+    fn die<T>(&self, held: T) {
+        self.holders.refuse();
+        self.holders.cut_all();
+        std::mem::forget(held);
+    }
+}
+
+async fn soon<T>(work: impl Future<Output = leasehold::Result<T>>) {
+    drop(within("the lock of a dead holder", SOON, work).await.0.expect("it expires"));
+}
+
+#[tokio::test]
+async fn a_dead_holder_keeps_a_lock_no_longer_than_its_lease() {
+    let scene = Scene::set().await;
+    scene.set_back(scene.holder.lock("x").lock().await.expect("free"), &["x"]).await;
+    soon(scene.waiter.lock("x").lock()).await;
+}
+
+#[tokio::test]
+async fn nor_a_fair_or_a_fenced_lock() {
+    let scene = Scene::set().await;
+    let held = (scene.holder.fair_lock("f").lock().await, scene.holder.fenced_lock("t").lock().await);
+    assert!(held.0.is_ok() && held.1.is_ok(), "{held:?}");
+    scene.set_back(held, &["f", "t"]).await;
+    soon(scene.waiter.fair_lock("f").lock()).await;
+    soon(scene.waiter.fenced_lock("t").lock()).await;
+}
+
+#[tokio::test]
+async fn nor_a_reader_or_a_writer() {
+    let scene = Scene::set().await;
+    let (r, w) = (scene.holder.rw_lock("r"), scene.holder.rw_lock("w"));
+    let held = (r.read().await, w.write().await);
+    assert!(held.0.is_ok() && held.1.is_ok(), "{held:?}");
+    scene.set_back(held, &["r", "w"]).await;
+    soon(scene.waiter.rw_lock("r").write()).await;
+    soon(scene.waiter.rw_lock("w").write()).await;
+}
+
+#[tokio::test]
+async fn nor_permits() {
+    let scene = Scene::set().await;
+    scene.waiter.semaphore("s").set_permits(3).await.expect("reachable");
+    let held = scene.holder.semaphore("s").acquire(3).await.expect("free");
+    scene.server.set_clock(-MINUTES);
+    let renewals = scene.holder.stats().total.renewals;
+    until("three renewals", SOON, || scene.holder.stats().total.renewals >= renewals + 3).await;
+    scene.die(held);
+    soon(scene.waiter.semaphore("s").acquire(3)).await;
+}
+
+/// A longer lease that a caller has asked for is none of the clock's.
+#[tokio::test]
+async fn a_longer_lease_of_the_callers_stays() {
+    let scene = Scene::set().await;
+    let (lock, permits) = held_for_an_hour(&scene.holder).await;
+    scene.server.set_clock(-MINUTES);
+    let hour = 3_600_000;
+    until("a renewal to correct the lease", SOON, || scene.server.pttl("x") <= hour).await;
+    assert!(scene.server.pttl("x") > hour - 60_000 && !lock.is_lost() && !permits.is_lost());
+}
+
+async fn held_for_an_hour(client: &Client) -> (Guard, Permits) {
+    client.semaphore("s").set_permits(1).await.expect("reachable");
+    let (lock, permits) = (client.lock("x").lease(ms(3_600_000)).lock().await, client.semaphore("s").acquire(1).await);
+    (lock.expect("free"), permits.expect("free"))
+}
