@@ -105,10 +105,12 @@ impl PendingRequest {
         self.pause
     }
 
-    /// The try under way failed.
+    /// The try under way failed. If it got no reply for long, that was pause enough.
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
-        self.in_doubt |= failure == Failure::Unknown;
-        self.state = Try::DueAt(now + if failure == Failure::Unknown { FIRST_PAUSE } else { self.pause });
+        let is_late = matches!(self.state, Try::UnderWay(_, sent) if sent + self.pause <= now);
+        let is_unknown = failure == Failure::Unknown;
+        self.in_doubt |= is_unknown;
+        self.state = Try::DueAt(now + if is_unknown && is_late { FIRST_PAUSE } else { self.pause });
         self.pause = (self.pause * 2).min(LAST_PAUSE);
     }
 }

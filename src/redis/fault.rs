@@ -73,6 +73,18 @@ const NOT_READY: [&str; 11] = [
     "ERR max number of clients",
 ];
 
+/// Words of errors that no retry would change. Redis writes the first two, the others are those of services that have not every command.
+const FOR_GOOD: [&str; 7] = [
+    "unknown command",
+    "unknown subcommand",
+    "not supported",
+    "unsupported",
+    "not allowed",
+    "not available",
+    "disabled",
+];
+/// The error for a call whose keys are in several slots of a cluster.
+const ACROSS_SLOTS: &str = "CROSSSLOT";
 /// The error for a script that reads a key that it does not name, while the slot of that key is being moved.
 const IS_MOVING: &str = "access a non local key in a cluster node";
 /// The server's error for a script that writes while the cluster is down. With `cluster-allow-reads-when-down` the server starts the script,
@@ -165,6 +177,16 @@ impl Fault {
             Fault::Denied(Denial { right: Right::Keys(names), source }) if names.is_empty() => {
                 Fault::Denied(Denial { right: Right::Keys(keys), source })
             }
+            other => other,
+        }
+    }
+
+    /// The fault of a whole call of a script. A proxy may write an error of its own after the server has run the call, for example because it
+    /// lost its connection to the server. So an error with other words than those of Redis does not say whether the script has run.
+    pub(super) fn of_whole_call(self) -> Fault {
+        let is_known = |words: &str| words.contains(ACROSS_SLOTS) || FOR_GOOD.iter().any(|known| words.contains(known));
+        match self {
+            Fault::Server(source) if !is_known(&source.to_string()) => Fault::Unknown(source),
             other => other,
         }
     }

@@ -513,3 +513,31 @@ async fn a_nested_read_that_is_refused_says_so() {
     lock.read().await.expect("nested").unlock().await.expect("ours");
     outer.unlock().await.expect("ours to the end");
 }
+
+/// A proxy that lost its server writes an error of its own, with words that Redis has not.
+const OF_A_PROXY: &[u8] = b"-upstream failure\r\n";
+
+fn fails(_reply: &[u8]) -> Option<Vec<u8>> {
+    Some(OF_A_PROXY.to_vec())
+}
+
+/// The server has run the request. So the client asks again, and nothing of it stays.
+#[tokio::test]
+async fn an_error_of_a_proxy_does_not_say_that_nothing_was_done() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder.watchdog(ms(9_000))).await;
+    let fail = |name, times| proxy.rule(Rule::new(script(&server, name), Fault::Rewrite(fails)).times(times));
+    fail("acquire", 1);
+    let guard = client.lock("x").lock().await.expect("granted, though the first reply was an error");
+    assert_eq!(server.lock("x"), [(guard.id().to_owned(), 1)]);
+    fail("release", 1);
+    guard.unlock().await.expect("held to the end");
+    assert!(!server.exists("x"));
+
+    let client = behind(&proxy, |builder| builder.watchdog(ms(9_000)).outage_timeout(ms(500))).await;
+    fail("acquire", u64::MAX);
+    let error = client.lock("x").lock().await.expect_err("an error each time");
+    assert!(error.is_unavailable() && chain(&error).contains("upstream failure"), "{}", chain(&error));
+    until("what the server granted to be released", ms(2_000), || !server.exists("x")).await;
+}

@@ -387,6 +387,7 @@ impl Link {
         self.counters.requests.add(parts.len() as u64);
         let sent = self.liveness.clock();
         let reply = self.bounded(Box::pin(self.client.evalsha(sha.as_str(), keys, args))).await;
+        let reply = reply.map_err(Fault::of_whole_call);
         if reply.as_ref().is_err_and(|fault| fault.is_by_a_replica()) {
             self.give_up(REPLICA);
         }
