@@ -202,6 +202,11 @@ impl Fault {
         matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))
     }
 
+    /// True if the server is a cluster, and the keys of a call are in several slots.
+    pub(super) fn is_across_slots(&self) -> bool {
+        matches!(self, Fault::Server(source) if source.to_string().contains(ACROSS_SLOTS))
+    }
+
     /// Adds the server that the fault is about, unless it is there already.
     pub(super) fn at(self, server: impl fmt::Display) -> Fault {
         let at = |cause: Source| if server_in(&cause).is_some() { cause } else { source_at(&server, cause) };

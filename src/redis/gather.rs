@@ -61,7 +61,6 @@ const PARTS: usize = 128;
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     conn: Conn,
-    company: Company,
     backlog: Mutex<Backlog>,
     /// Notified when requests wait.
     work: Notify,
@@ -72,6 +71,8 @@ pub(super) struct Dispatcher {
 
 #[derive(Debug, Default)]
 struct Backlog {
+    /// What may share a call. A server that refuses calls across slots is a cluster behind one address, whatever the URL says.
+    company: Company,
     /// Requests sent in a call of their own that have no reply yet, or whose callers are not polled.
     alone: usize,
     /// Requests sent in a call with others. Their senders certainly check the backlog again.
@@ -129,10 +130,10 @@ impl Drop for UnderWay<'_> {
 
 impl Dispatcher {
     pub(super) fn start(conn: Conn, settings: NodeSettings, closed: &CancellationToken) -> Arc<Dispatcher> {
-        let company = settings.company;
         let (confirmations, asked) = mpsc::unbounded_channel();
-        let (backlog, work) = (Mutex::default(), Notify::new());
-        let dispatcher = Arc::new(Dispatcher { conn, company, backlog, work, confirmations, closed: closed.clone() });
+        let backlog = Mutex::new(Backlog { company: settings.company, ..Backlog::default() });
+        let work = Notify::new();
+        let dispatcher = Arc::new(Dispatcher { conn, backlog, work, confirmations, closed: closed.clone() });
         for _ in 0..SENDERS {
             tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&dispatcher).send_gathered()));
         }
@@ -276,7 +277,7 @@ impl Dispatcher {
     /// How far the server is. Only gathered requests need it.
     fn distance(&self, backlog: &Backlog) -> usize {
         let shortest = if backlog.held == 0 { None } else { self.conn.shortest_round_trip() };
-        distance(shortest, backlog.reach, self.company)
+        distance(shortest, backlog.reach, backlog.company)
     }
 
     /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then
@@ -289,7 +290,8 @@ impl Dispatcher {
 
     /// Sends one call, or one for each slot. All are written at once.
     async fn send_all(&self, script: &'static Script, batch: Vec<PendingRequest>) {
-        match self.company {
+        let company = self.backlog().company;
+        match company {
             Company::Any => self.send(script, batch).await,
             Company::OfOneSlot => _ = join_all(by_slot(batch).map(|batch| self.send(script, batch))).await,
         }
@@ -311,8 +313,7 @@ impl Dispatcher {
         };
         self.note_call(!matches!(answers, Err(Fault::Unknown(_) | Fault::NotSent(_))));
         let answers = match answers {
-            // The server does not say which key it refused, and it may permit the others.
-            Err(fault) if fault.is_for_some_keys() && batch.len() > 1 => {
+            Err(fault) if batch.len() > 1 && self.may_permit_others(&fault) => {
                 return Box::pin(self.send_one_by_one(script, batch)).await;
             }
             answers => answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect()),
@@ -320,6 +321,15 @@ impl Dispatcher {
         for (waiting, answer) in batch.into_iter().zip(answers) {
             waiting.answer.send(answer);
         }
+    }
+
+    /// True if the server refused a whole call because of some of its keys: it does not say which one. It permits each of them alone if they
+    /// are only in several slots. Then later calls have one slot each.
+    fn may_permit_others(&self, fault: &Fault) -> bool {
+        if fault.is_across_slots() {
+            self.backlog().company = Company::OfOneSlot;
+        }
+        fault.is_across_slots() || fault.is_for_some_keys()
     }
 
     async fn send_one_by_one(&self, script: &'static Script, batch: Vec<PendingRequest>) {

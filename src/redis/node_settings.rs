@@ -14,9 +14,10 @@ pub(super) struct NodeSettings {
 }
 
 /// The requests that may share one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Company {
     /// All of one script.
+    #[default]
     Any,
     /// Those of one script and one slot: a server of a cluster refuses calls across slots. The calls of several slots are written
     /// together.

@@ -57,6 +57,7 @@ mod mutex;
 mod nested;
 mod non_reentrant;
 mod nonsense;
+mod one_address;
 mod outage;
 mod overtaken;
 mod passing;

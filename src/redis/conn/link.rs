@@ -520,22 +520,24 @@ impl Link {
         Some((first, last, Address::Tcp(host, port)))
     }
 
-    /// Checks that the server serves all keys. A server of a cluster redirects some of them. So this tries a few keys from all over the
-    /// slots. It tries the first key alone: if this user may not access it, the others are not permitted either.
-    pub(crate) async fn has_all_keys(&self, prefix: &str) -> Result<(), Fault> {
+    /// Checks that the server serves all keys: a server of a cluster redirects some of them. Returns true if it is a cluster of which one
+    /// address serves all slots, as far as some keys from all over the slots show.
+    pub(crate) async fn is_cluster_with_all_keys(&self, prefix: &str) -> Result<bool, Fault> {
         const TRIED: usize = 16;
         let keys: Vec<_> = (0..TRIED).map(|n| format!("{prefix}leasehold:{n}")).collect();
-        let (first, others) = keys.split_first().expect("there are some");
-        match self.has_key(first).await {
-            Err(Fault::Denied(_)) => return Ok(()),
-            answer => answer?,
+        match self.has_keys(&keys).await {
+            Err(fault) if fault.is_across_slots() => {}
+            answer => return answer.map(|()| false),
         }
-        try_join_all(others.iter().map(|key| self.has_key(key))).await.map(drop)
+        try_join_all(keys.chunks(1).map(|key| self.has_keys(key))).await.map(|_| true)
     }
 
-    async fn has_key(&self, key: &str) -> Result<(), Fault> {
-        match self.custom::<Value>("EXISTS", &[key]).await {
-            Err(fault @ (Fault::Elsewhere(..) | Fault::Denied(_) | Fault::Unknown(_))) => Err(fault),
+    /// Fails if the server does not serve these keys. A user who may not access them learns that later.
+    async fn has_keys(&self, keys: &[String]) -> Result<(), Fault> {
+        let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        match self.custom::<Value>("EXISTS", &keys).await {
+            Err(fault @ (Fault::Elsewhere(..) | Fault::Unknown(_))) => Err(fault),
+            Err(fault) if fault.is_across_slots() => Err(fault),
             _ => Ok(()),
         }
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Way,
     answer::Answer,
-    conn::{Dialer, Locator, Reconnected},
+    conn::{Dialer, Link, Locator, Reconnected},
     fault::Fault,
     node::Node,
     node_settings::{Company, NodeSettings},
@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     config::{Config, PubSub},
+    contained::conn_event,
     error::Source,
     stats::Counters,
 };
@@ -74,7 +75,7 @@ impl Deployment {
                 let (changes, reconnected) = counted();
                 let node = Node::connect(&dial, settings(config, Company::Any), &reconnected, closed).await?;
                 if let (None, Some(link)) = (&sentinels, node.links().next()) {
-                    link.has_all_keys(&config.prefix).await?;
+                    warn_of_cluster(&link, &config.prefix).await?;
                 }
                 Ok(One::start(node, dial, changes, sentinels, config, closed))
             }
@@ -219,7 +220,7 @@ impl Deployment {
 
     /// A connection, for measurements.
     #[cfg(feature = "bench")]
-    pub(super) async fn link(&self) -> Result<Arc<super::conn::Link>, Fault> {
+    pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         match self {
             Deployment::One(one) => one.node.link().await,
             Deployment::Cluster(cluster, _) => cluster.link().await,
@@ -290,6 +291,16 @@ impl Place {
             }
         }
     }
+}
+
+/// One server was meant. A server of a cluster is refused unless it serves all keys.
+async fn warn_of_cluster(link: &Link, prefix: &str) -> Result<(), Fault> {
+    if link.is_cluster_with_all_keys(prefix).await? {
+        conn_event!(warn, server = %link.address(),
+            "the URL names one server, but this is a cluster; the client sends a call for each slot. \
+             If the cluster may get more servers, use redis-cluster://");
+    }
+    Ok(())
 }
 
 fn settings(config: &Config, company: Company) -> NodeSettings {

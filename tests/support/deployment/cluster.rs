@@ -47,6 +47,13 @@ pub(crate) struct Migration {
     pub(crate) to: usize,
 }
 
+fn with_all_slots(server: Server) -> Server {
+    let slots: Vec<_> = (0..SLOTS).map(|slot| slot.to_string()).collect();
+    let slots: Vec<_> = slots.iter().map(String::as_str).collect();
+    let _: String = server.ask(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
+    server
+}
+
 impl Cluster {
     /// Three masters with a replica each.
     pub(crate) async fn start() -> Cluster {
@@ -81,11 +88,15 @@ impl Cluster {
 
     /// A node of another cluster at that port of somebody who is gone: it has all slots, and knows nobody.
     pub(crate) fn stranger_at(port: u16) -> Server {
-        let stranger = Server::at(port, |dir| arguments(port, dir, &[], None));
-        let slots: Vec<_> = (0..SLOTS).map(|slot| slot.to_string()).collect();
-        let slots: Vec<_> = slots.iter().map(String::as_str).collect();
-        let _: String = stranger.ask(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
-        stranger
+        with_all_slots(Server::at(port, |dir| arguments(port, dir, &[], None)))
+    }
+
+    /// One server in cluster mode, which has all slots.
+    pub(crate) async fn of_one() -> Server {
+        let server = with_all_slots(node(&[], None));
+        let is_up = || server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        until("the cluster to be up", PATIENCE, is_up).await;
+        server
     }
 
     /// Names all nodes, replicas too.
