@@ -183,6 +183,7 @@ impl Dispatcher {
             Err(Fault::Unknown(_)) => self.conn.link().await?.ping().await, // the next connection may get its reply in time
             answered => answered,
         }
+        .map(drop)
     }
 
     /// The connection, for measurements.

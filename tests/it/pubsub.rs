@@ -169,3 +169,25 @@ async fn in_a_cluster_each_way_wakes() {
     drop(taken.expect("no panic").expect("free"));
     assert_eq!((published(&cluster, "publish"), published(&cluster, "spublish")), before);
 }
+
+/// The server is near: its refusal arrives before the client has sent anything else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_subscription_is_noticed_each_time() {
+    let server = Server::start();
+    server.set_user("u", &["on", ">p", "~*", "&*", "+@all", "-subscribe"]);
+    let (holder, mut slow) = (plain(&server).await, Vec::new());
+    for round in 0..40 {
+        let guard = holder.lock("x").lock().await.expect("free");
+        let waiter = Client::connect(&server.url_as("u", "p")).await.expect("let in");
+        let waiting = waiting_for(&waiter, "x");
+        until("it to wait", ms(5_000), || waiter.stats().now.waiting == 1).await;
+        sleep(ms(50)).await; // for the refusal
+        let released = Instant::now();
+        guard.unlock().await.expect("held to the end");
+        waiting.await.expect("no panic").expect("granted").unlock().await.expect("held to the end");
+        if released.elapsed() > ms(1_500) {
+            slow.push((round, released.elapsed()));
+        }
+    }
+    assert!(slow.is_empty(), "these waiters did not poll: {slow:?}");
+}

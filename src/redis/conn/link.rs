@@ -82,6 +82,13 @@ pub(crate) struct Link {
     counters: Arc<Counters>,
 }
 
+/// The reply to a PING. It has another form once the connection is subscribed to a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pong {
+    Plain,
+    Subscribed,
+}
+
 /// One reply for each part of a call.
 pub(crate) type Answers = Vec<Result<Answer, Fault>>;
 
@@ -445,8 +452,9 @@ impl Link {
         fault.lacking(keys).of(script, part)
     }
 
-    pub(crate) async fn ping(&self) -> Result<(), Fault> {
-        self.bounded(Box::pin(self.client.ping::<Value>(None))).await.map(drop)
+    pub(crate) async fn ping(&self) -> Result<Pong, Fault> {
+        let reply = self.bounded(Box::pin(self.client.ping::<Value>(None))).await?;
+        Ok(if reply.is_array() { Pong::Subscribed } else { Pong::Plain })
     }
 
     /// One plain call of a script, for measurements: without a nonce, and without reading the reply.

@@ -9,8 +9,11 @@ use fred::{
 use futures_util::future::{BoxFuture, join, join_all};
 use tokio::sync::broadcast;
 
-use super::{Dialer, Link};
-use crate::redis::{fault::Fault, url::Address};
+use super::{Dialer, Link, link::Pong};
+use crate::redis::{
+    fault::{Fault, source},
+    url::Address,
+};
 
 /// The number of messages that are buffered before the subscriber counts as lagging. fred keeps eight such buffers per connection, and
 /// only the subscriber's is ever filled.
@@ -44,12 +47,17 @@ impl Subscriber {
     }
 
     /// Sends one SUBSCRIBE for each channel, and a PING directly after each. fred forgets a SUBSCRIBE once it is written, and reports
-    /// its refusal to the request that is in flight then. Returns when the server has processed all of them. An error does not say
-    /// which channel was refused.
+    /// its refusal to the request that is in flight then; if there is none yet, to nobody. Then the reply to the PING shows whether the
+    /// server refused all channels so far. Returns when the server has processed all of them. An error does not say which channel was
+    /// refused.
     pub(crate) async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Fault> {
         let all = channels.iter().map(|channel| async move {
-            let (subscribed, answered) = join(self.link.bounded(self.subscribe_one(channel)), self.barrier()).await;
-            subscribed.and(answered)
+            let (subscribed, answered) = join(self.link.bounded(self.subscribe_one(channel)), self.link.ping()).await;
+            match subscribed.and(answered)? {
+                Pong::Subscribed => Ok(()),
+                Pong::Plain if self.sharded => Ok(()), // fred waits for the reply to SSUBSCRIBE
+                Pong::Plain => Err(Fault::Server(source("the server refused SUBSCRIBE")).at(self.address())),
+            }
         });
         join_all(all).await.into_iter().collect()
     }
@@ -77,7 +85,7 @@ impl Subscriber {
 
     /// Returns when the server has processed all earlier requests.
     pub(crate) async fn barrier(&self) -> Result<(), Fault> {
-        self.link.ping().await
+        self.link.ping().await.map(drop)
     }
 
     pub(crate) async fn next(&mut self) -> PubSubEvent {
