@@ -11,7 +11,7 @@ use std::{
 };
 
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     time::{Instant, interval, sleep},
 };
 use tokio_util::sync::CancellationToken;
@@ -230,7 +230,7 @@ impl Hub {
                 continue;
             }
             wanted.notify_one(); // still wanted once connected
-            let begun = Instant::now();
+            let (begun, changes) = (Instant::now(), self.deployment.changes());
             pause = match Subscriber::open(&dial, sharded).await {
                 Ok(subscriber) => {
                     let there = subscriber.address().clone();
@@ -240,7 +240,7 @@ impl Hub {
                     }
                     tokio::select! {
                         again = self.serve(&line, &wanted, subscriber, one_by_one) => one_by_one = again,
-                        () = self.leads_elsewhere(&line, &there) => {}
+                        () = self.leads_elsewhere(&line, &there, changes) => {}
                     }
                     if begun.elapsed() < YOUNG { (pause * 2).min(LAST_PAUSE) } else { FIRST_PAUSE }
                 }
@@ -278,11 +278,11 @@ impl Hub {
         !is_needed
     }
 
-    /// Resolves when another server than `there` publishes the messages of a line, even if the connection to `there` still works.
-    async fn leads_elsewhere(&self, line: &Line, there: &Address) {
-        let mut changes = self.deployment.changes();
+    /// Resolves when another server than `there` publishes the messages of a line, even if the connection to `there` still works. Behind one
+    /// address there may be another server each time that the client reconnects. `changes`: as they were before this connection was opened.
+    async fn leads_elsewhere(&self, line: &Line, there: &Address, mut changes: watch::Receiver<u64>) {
         while self.deployment.leads_to(line, there) {
-            if changes.changed().await.is_err() {
+            if changes.changed().await.is_err() || self.deployment.is_behind_one_address() {
                 return;
             }
         }

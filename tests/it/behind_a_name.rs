@@ -129,3 +129,23 @@ async fn who_asks_meanwhile_gets_it_from_the_new_one() {
     assert!(scene.new.exists("wanted"));
     guard.unlock().await.expect("ours");
 }
+
+/// A balancer keeps the connections that it has. Only those for commands are cut.
+#[tokio::test]
+async fn messages_come_from_the_new_master_too() {
+    let scene = Scene::set().await;
+    for server in [&scene.old, &scene.new] {
+        let _: u32 = server.ask(&["HSET", "theirs", "somebody:1", "1"]);
+    }
+    let lock = scene.client.lock("theirs");
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    until("it to listen", ms(5_000), || !scene.old.channels().is_empty()).await;
+    scene.move_name();
+    let _: u32 = scene.old.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    until("it to listen to the new master", ms(5_000), || !scene.new.channels().is_empty()).await;
+    let _: u32 = scene.new.ask(&["DEL", "theirs"]);
+    let _: u32 = scene.new.ask(&["PUBLISH", "redisson_lock__channel:{theirs}", "0"]);
+    let (acquired, took) = within("the lock", ms(5_000), waiting).await;
+    acquired.expect("no panic").expect("free there").unlock().await.expect("ours");
+    assert!(took < ms(2_000), "it polled: {took}");
+}

@@ -54,6 +54,8 @@ pub(super) struct One {
     dial: Dialer,
     changes: watch::Sender<u64>,
     pubsub: PubSub,
+    /// No sentinel names its address.
+    is_fixed: bool,
 }
 
 impl Deployment {
@@ -116,6 +118,11 @@ impl Deployment {
 
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Deployment::Cluster(..))
+    }
+
+    /// True if the URL names one address: a name or a balancer that may lead to another server after a failover.
+    pub(super) fn is_behind_one_address(&self) -> bool {
+        matches!(self, Deployment::One(one) if one.is_fixed)
     }
 
     /// A number for the connection of a key; 0 while its server is not known.
@@ -248,11 +255,11 @@ impl One {
         config: &Config,
         closed: &CancellationToken,
     ) -> Deployment {
-        let node = Arc::new(node);
+        let (node, is_fixed) = (Arc::new(node), sentinels.is_none());
         if let Some(sentinels) = sentinels {
             tokio::spawn(closed.clone().run_until_cancelled_owned(sentinels.watch(Arc::clone(&node))));
         }
-        Deployment::One(One { node, dial, changes, pubsub: config.pubsub })
+        Deployment::One(One { node, dial, changes, pubsub: config.pubsub, is_fixed })
     }
 }
 
