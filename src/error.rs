@@ -258,9 +258,9 @@ impl Error {
     }
 
     /// The lock was gone when the server replied, but its lease had expired by then.
-    pub(crate) fn unconfirmed(name: &str) -> Error {
+    pub(crate) fn unconfirmed(name: &str, source: Option<Source>) -> Error {
         let tried = format!("{} could not be confirmed before the lease expired", about("the release of", name));
-        Error::Unavailable { name: if_any(name), tried, source: None }
+        Error::Unavailable { name: if_any(name), tried, source }
     }
 
     /// The lock is lost, but an earlier attempt of the same request had no reply.

@@ -283,7 +283,7 @@ impl Answers {
         if !self.can_be_held() || (self.error.is_none() && self.expired.is_empty()) {
             return Error::lost(name, Lost::Removed);
         }
-        self.error.unwrap_or_else(|| Error::unconfirmed(name))
+        self.error.unwrap_or_else(|| Error::unconfirmed(name, None))
     }
 }
 

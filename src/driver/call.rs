@@ -157,7 +157,7 @@ pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Mo
         (Outcome::Lost(loss), _) => Error::lost(name, lost(loss)),
         (Outcome::Upgrade, _) => Error::Upgrade { name: name.to_owned() },
         (Outcome::TooFewReplicas, None) => too_few_replicas(lock, result),
-        (Outcome::Unconfirmed, _) => Error::unconfirmed(name),
+        (Outcome::Unconfirmed, fault) => Error::unconfirmed(name, fault.and_then(Fault::source)),
         (Outcome::Closed, _) => lock.driver.closed(what, name),
         (Outcome::Refused | Outcome::TooFewReplicas, Some(fault)) => failed::error(fault, what, waited, name),
         (_, fault) => {

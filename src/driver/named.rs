@@ -668,7 +668,8 @@ impl Inner {
             Event::Replied(_, Reply::Granted(_)) => AcquiredHow::First(self.sent(request)),
             _ => AcquiredHow::First(AcquiredBy::HandedOver),
         };
-        let is_explained = matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::TooFewReplicas);
+        let is_explained =
+            matches!(outcome, Outcome::Refused | Outcome::Unavailable | Outcome::Unconfirmed | Outcome::TooFewReplicas);
         let cause = match () {
             _ if outcome == Outcome::Unavailable && self.state.is_behind_own_release() => {
                 Some(Box::new(Cause::OwnRelease))
