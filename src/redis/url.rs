@@ -118,32 +118,43 @@ impl Url {
         Url::read(url).map_err(|reason| Error::config("url", reason))
     }
 
-    /// The reason in an error contains no part of the URL, because that may be part of a password.
-    fn read(url: &str) -> std::result::Result<Url, &'static str> {
+    /// The reason in an error contains no part of the URL that may be part of a password.
+    fn read(url: &str) -> std::result::Result<Url, String> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
         let (tls, kind) = split_scheme(scheme).ok_or(UNKNOWN_SCHEME)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if let Some((login, _)) = rest.rsplit_once('@') {
+        if query.contains('@') && !Query::is_well_begun(query) {
+            return Err(QUESTION_MARK.to_owned());
+        }
+        let (login, rest) = split_login(rest, kind);
+        if let Some(login) = login {
             once(login, kind)?;
         }
-        // A password may contain an @ that is not encoded.
-        let (login, rest) = match rest.rsplit_once('@') {
-            Some((user, rest)) => (credentials(user)?, rest),
-            None => (Credentials::default(), rest),
-        };
+        let login = login.map(credentials).transpose()?.unwrap_or_default();
         let mut query = Query::parse(query)?;
         let (shape, database) = match kind {
             "+unix" => (unix(rest)?, query.take("db").map(|db| database(&db)).transpose()?),
             "-sentinel" => sentinel(rest, &mut query)?,
-            "-cluster" => (cluster(rest)?, None),
+            "-cluster" => cluster(rest)?,
             _ => standalone(rest)?,
         };
-        query
-            .is_empty()
-            .then_some(Url { shape, credentials: login, database, tls })
-            .ok_or("it has an unknown parameter")
+        match query.unknown() {
+            None => Ok(Url { shape, credentials: login, database, tls }),
+            Some(name) => Err(format!("it has the unknown parameter {name:?}")),
+        }
     }
 }
+
+/// A password may contain an @ that is not encoded, but no slash. So may the path of a socket.
+fn split_login<'a>(rest: &'a str, kind: &str) -> (Option<&'a str>, &'a str) {
+    let end = if kind == "+unix" { rest.find('/').unwrap_or(rest.len()) } else { rest.len() };
+    match rest[..end].rfind('@') {
+        Some(at) => (Some(&rest[..at]), &rest[at + 1..]),
+        None => (None, rest),
+    }
+}
+
+const QUESTION_MARK: &str = "it has an @ after a ?; write a ? in a password as %3F";
 
 /// The login stands once, before the first host. A comma that is not encoded more likely separates hosts, each with a login of its
 /// own, than belongs to a password.
@@ -200,11 +211,10 @@ fn sentinel(rest: &str, query: &mut Query) -> std::result::Result<(Shape, Option
 
 const NO_SERVICE: &str = "the name of the service is missing, as in redis-sentinel://host,host/mymaster";
 
-fn cluster(rest: &str) -> std::result::Result<Shape, &'static str> {
-    match rest.split_once('/').unwrap_or((rest, "")) {
-        (hosts, "" | "0") => Ok(Shape::Cluster(addresses(hosts, STANDARD_PORT)?)),
-        _ => Err("a cluster has only database 0"),
-    }
+fn cluster(rest: &str) -> std::result::Result<(Shape, Option<u8>), &'static str> {
+    let (hosts, number) = rest.split_once('/').unwrap_or((rest, ""));
+    let database = (!number.is_empty()).then(|| database(number)).transpose()?;
+    Ok((Shape::Cluster(addresses(hosts, STANDARD_PORT)?), database))
 }
 
 /// The hosts and their common port: `None` if that is the usual one. If the ports differ, they stay with the hosts.
@@ -282,8 +292,14 @@ impl Query {
         Some(self.0.swap_remove(at).1)
     }
 
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// True if it begins with a parameter that a URL may have: so it is no part of a password.
+    fn is_well_begun(text: &str) -> bool {
+        ["db=", "sentinel_user=", "sentinel_password="].iter().any(|known| text.starts_with(known))
+    }
+
+    /// The name of a parameter that was not taken.
+    fn unknown(&self) -> Option<&str> {
+        self.0.first().map(|(name, _)| &**name)
     }
 }
 
@@ -341,6 +357,8 @@ mod tests {
         {
             assert_eq!(Url::parse(url).expect(url).credentials.password.as_deref(), Some(password));
         }
+        let socket = Url::parse("redis+unix://u:p@/run/a@b.sock?db=3").expect("good");
+        assert!(socket.shape == Shape::One(Address::Unix("/run/a@b.sock".into())) && socket.database() == 3);
         let scoped = Url::parse("redis://[fe80::1%25eth0]:1").expect("good");
         assert!(scoped.shape == Shape::One(tcp("fe80::1%25eth0", 1)));
     }
@@ -352,6 +370,9 @@ mod tests {
             ("redis://[::1", "brackets"),
             ("redis://h\n", "control character"),
             ("redis-cluster://u:p@a,u:p@b", "once, before the first host"),
+            ("redis://h?tls=yes", "unknown parameter \"tls\""),
+            ("redis://:p?w@h", "%3F"),
+            ("redis-sentinel://:p?w@h/main", "%3F"),
         ] {
             let told = Url::parse(url).expect_err(url).to_string();
             assert!(told.contains(words), "{told}");
@@ -372,8 +393,9 @@ mod tests {
             "redis+unix://s3cret",
             "redis-sentinel://s3cret",
             "redis-sentinel://a,/s3cret",
-            "redis-cluster://h/3",
+            "redis-cluster://h/s3cret",
             "redis://u:s3cret%ff@h",
+            "redis://u:s3cret?s3cret@h",
             "redis://h:0",
             "rediscluster://s3cret",
             "redis://s3cret:1,b:2",
