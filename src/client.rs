@@ -13,9 +13,10 @@ use uuid::Uuid;
 use crate::tls::Tls;
 use crate::{
     clock::Moment,
-    config::{Config, Confirmed, Lease, Name, PubSub},
+    config::{Config, Confirmed, Lease, PubSub},
     contained::conn_event,
     credentials::{Credentials, CredentialsProvider},
+    driver::HeldNow,
     engine::Engine,
     error::{Error, Result},
     redis::Url,
@@ -262,12 +263,21 @@ pub struct Held {
     pub since: Instant,
     /// The lock is certainly held for this long, see [`Guard::remaining`](crate::Guard::remaining).
     pub remaining: Duration,
+    /// Why the last request about this lock has failed, for example its renewal, in the words of the server. `None` if it has succeeded.
+    pub trouble: Option<String>,
 }
 
 impl Held {
-    fn of((name, id, since, holds, until): (Name, Box<str>, Moment, u32, Moment)) -> Option<Held> {
-        let since = Instant::now().checked_sub(Moment::now().since(since))?;
-        Some(Held { name: name.to_string(), id: id.into(), holds, since, remaining: until.left() })
+    fn of(held: HeldNow) -> Option<Held> {
+        let since = Instant::now().checked_sub(Moment::now().since(held.since))?;
+        Some(Held {
+            name: held.name.to_string(),
+            id: held.id.into(),
+            holds: held.count,
+            since,
+            remaining: held.until.left(),
+            trouble: held.trouble.map(|trouble| trouble.to_string()),
+        })
     }
 }
 

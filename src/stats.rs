@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -139,6 +139,8 @@ pub(crate) struct Counters {
     pub(crate) reconnects: Total,
     pub(crate) misplaced: Total,
     pub(crate) round_trip: RoundTrip,
+    /// A failed renewal was logged, and none has succeeded since.
+    pub(crate) renewals_fail: AtomicBool,
     wait: Record,
     hold: Record,
     exporter: Exporter,
@@ -168,6 +170,7 @@ impl Counters {
             reconnects: Total::exported("leasehold_reconnects_total"),
             misplaced: Total::exported("leasehold_misplaced_total"),
             round_trip: RoundTrip::exported("leasehold_round_trip_seconds"),
+            renewals_fail: AtomicBool::new(false),
             wait: Record::default(),
             hold: Record::default(),
             exporter: Exporter::new(by_name),

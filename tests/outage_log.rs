@@ -5,53 +5,13 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{
-    io::{self, Write},
-    sync::{Arc, Mutex},
-};
-
 use futures_util::future::join_all;
 use leasehold::{Client, Error};
-use support::{Server, chain, ms, until};
-use tracing_subscriber::fmt::MakeWriter;
-
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Sink {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().expect("nobody panicked").clone()).expect("text")
-    }
-
-    /// The lines of these levels.
-    fn lines(&self, levels: &[&str]) -> Vec<String> {
-        let is_one = |line: &&str| levels.iter().any(|level| line.contains(&format!(" {level} ")));
-        self.text().lines().filter(is_one).map(str::to_owned).collect()
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("nobody panicked").write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Sink {
-    type Writer = Sink;
-
-    fn make_writer(&self) -> Sink {
-        self.clone()
-    }
-}
+use support::{Server, chain, log::Sink, ms, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_is_told_in_a_few_lines() {
-    let sink = Sink::default();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false).with_writer(sink.clone()).init();
+    let sink = Sink::install();
     let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let address = format!("127.0.0.1:{}", server.port());
     let builder = Client::builder().url(server.url()).watchdog(ms(20_000)).command_timeout(ms(3_000));

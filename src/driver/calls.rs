@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     contained::contained,
+    error::Source,
     events::AcquiredBy,
     lock::{Few, HoldId, Mode, Moment, Outcome, Ticket, Token},
     redis::Fault,
@@ -67,6 +68,15 @@ pub(super) enum Cause {
     Replicas(u8),
     /// The server has not run an earlier release of this client.
     OwnRelease,
+}
+
+impl Cause {
+    pub(super) fn source(&self) -> Option<Source> {
+        match self {
+            Cause::Fault(fault) => fault.clone().source(),
+            Cause::Replicas(_) | Cause::OwnRelease => None,
+        }
+    }
 }
 
 /// A call that has ended.

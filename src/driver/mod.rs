@@ -36,6 +36,7 @@ pub(crate) use named::{Driver, DriverErrand, DriverWork};
 use crate::{
     clock::Moment,
     config::{Config, Name},
+    error::Source,
     kind::Kind,
     lock::{self, Event, HoldId, Mode},
     owner::Owner,
@@ -47,6 +48,19 @@ use named::NamedLock;
 use renewals::DueRenewals;
 use shared::{CLOSED, STOPPING, Shared};
 use translate::from_machine;
+
+/// A lock that this client holds.
+pub(crate) struct HeldNow {
+    pub(crate) name: Name,
+    pub(crate) id: Box<str>,
+    pub(crate) since: Moment,
+    /// The hold count.
+    pub(crate) count: u32,
+    /// It is certain until then.
+    pub(crate) until: Moment,
+    /// Why the last request about this name has failed, if none has succeeded since.
+    pub(crate) trouble: Option<Source>,
+}
 
 impl Driver {
     /// Starts the task of the timers, on the present runtime.
@@ -136,14 +150,21 @@ impl Driver {
         }
     }
 
-    /// Each held lock: its name, its id, since when it is held, its hold count, and the time until which it is certain.
-    pub(crate) fn held(&self) -> Vec<(Name, Box<str>, Moment, u32, Moment)> {
+    /// Each held lock.
+    pub(crate) fn held(&self) -> Vec<HeldNow> {
         let of = |lock: Arc<NamedLock>| {
-            let holds: Vec<_> = lock.inner().state.holds().collect();
-            let held = |((id, mode), (since, count, until)): ((HoldId, Mode), (lock::Moment, usize, lock::Moment))| {
-                let count = u32::try_from(count).unwrap_or(u32::MAX);
-                (lock.name.clone(), lock.field(id, mode), from_machine(since), count, from_machine(until))
-            };
+            let inner = lock.inner();
+            let (holds, trouble) = (inner.state.holds().collect::<Vec<_>>(), inner.trouble_now());
+            drop(inner);
+            let held =
+                |((id, mode), (since, count, until)): ((HoldId, Mode), (lock::Moment, usize, lock::Moment))| HeldNow {
+                    name: lock.name.clone(),
+                    id: lock.field(id, mode),
+                    since: from_machine(since),
+                    count: u32::try_from(count).unwrap_or(u32::MAX),
+                    until: from_machine(until),
+                    trouble: trouble.clone(),
+                };
             holds.into_iter().map(held).collect::<Vec<_>>()
         };
         self.all().into_iter().flat_map(of).collect()

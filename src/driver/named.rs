@@ -28,6 +28,7 @@ use super::{
 use crate::{
     clock,
     config::Name,
+    error::Source,
     events::{AcquiredBy, Subject},
     kind::{Kind, Waits},
     lock::{
@@ -530,9 +531,7 @@ impl Inner {
         self.calls.lent.forget_if_over();
         self.note(replied);
         fed.request = Some(*request);
-        if let Some(note) = reply_note(&event, request) {
-            fed.effects.notes.push(note);
-        }
+        fed.effects.notes.extend(reply_note(&event, request).or_else(|| self.failure_note(&event, request)));
         self.handle(lock, event, fed);
         self.note_position(&event, request);
     }
@@ -563,7 +562,10 @@ impl Inner {
             }
             Action::Lost(guard, _) => fed.effects.notices.extend(self.watchers.take_of(guard.0)),
             Action::Left { mode, since } => fed.effects.notes.push(Note::HeldFor(mode, now.since(since))),
-            Action::Ended(mode, loss) => fed.effects.notes.push(Note::Ended(mode, loss.map(lost))),
+            Action::Ended(mode, loss) => {
+                let ended = loss.map(|loss| (lost(loss), self.trouble_now()));
+                fed.effects.notes.push(Note::Ended(mode, ended));
+            }
             Action::Subscribe(channel) => {
                 self.channels.add(channel);
                 fed.effects.channels.push(channel);
@@ -683,6 +685,11 @@ impl Inner {
         self.said.as_ref()?.trouble.as_ref()
     }
 
+    /// Why the last request has failed, if it has.
+    pub(super) fn trouble_now(&self) -> Option<Source> {
+        self.trouble().and_then(Cause::source)
+    }
+
     /// Keeps what explains later errors.
     fn note(&mut self, replied: Replied) {
         let cause = match replied {
@@ -711,6 +718,13 @@ impl Inner {
         let (ticket, waited) = self.reporter.report(first, slow, now)?;
         let (holder, by_this_client) = self.holder_now(lock);
         Some(Note::StillWaiting { waited, holder, by_this_client, place: self.position(ticket) })
+    }
+
+    /// What is to be logged about a failed request.
+    fn failure_note(&self, event: &Event, request: &Request) -> Option<Note> {
+        let is_failure = matches!(event, Event::Unknown(_) | Event::NotNow(_) | Event::Refused(_));
+        let is_renewal = matches!(request, Request::Renew { .. }) && self.state.holds().next().is_some();
+        self.trouble_now().filter(|_| is_failure && is_renewal).map(Note::NotRenewed)
     }
 
     /// True if a warning about this waiter was logged.

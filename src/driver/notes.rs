@@ -1,8 +1,16 @@
 //! What statistics, metrics and logs say about a name. A recorder or a subscriber may itself use the lock, so nothing is said under the mutex.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
-use crate::{contained::contained, error::Lost, events::Subject, kind::Kind, lock::Mode, stats::Counters, sync::std};
+use crate::{
+    contained::contained,
+    error::{Lost, Source},
+    events::Subject,
+    kind::Kind,
+    lock::Mode,
+    stats::Counters,
+    sync::std,
+};
 
 /// What the gauges have of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,13 +38,15 @@ impl NameGauges {
 
 #[derive(Debug)]
 pub(super) enum Note {
-    /// It is known what became of a hold: it was released, or lost.
-    Ended(Mode, Option<Lost>),
+    /// It is known what became of a hold: it was released, or lost. Why the last request about it has failed, if it has.
+    Ended(Mode, Option<(Lost, Option<Source>)>),
     /// The last guard of an owner has left after this time.
     HeldFor(Mode, Duration),
     /// A request found the lock held by another client.
     Refused(Mode),
     Renewed(Mode),
+    /// A renewal has failed, for this reason.
+    NotRenewed(Source),
     Gauges {
         before: NameGauges,
         now: NameGauges,
@@ -63,13 +73,24 @@ impl Note {
                 of(mode).released();
                 tracing::debug!(target: "leasehold::lock", name, "released");
             }
-            Note::Ended(mode, Some(reason)) => {
+            Note::Ended(mode, Some((reason, cause))) => {
                 of(mode).lost(reason);
-                tracing::warn!(target: "leasehold::lock", name, %reason, "lost");
+                let cause = cause.as_ref().map(tracing::field::display);
+                tracing::warn!(target: "leasehold::lock", name, %reason, cause, "lost");
             }
             Note::HeldFor(mode, time) => of(mode).held_for(time),
             Note::Refused(mode) => of(mode).refused(),
-            Note::Renewed(mode) => of(mode).renewed(),
+            Note::Renewed(mode) => {
+                of(mode).renewed();
+                all.renewals_fail.store(false, Ordering::Relaxed);
+            }
+            // One warning for each outage, however many locks are held.
+            Note::NotRenewed(cause) => {
+                if !all.renewals_fail.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(target: "leasehold::lock", name, %cause,
+                        "cannot renew a held lock; the client tries again until its lease expires");
+                }
+            }
             Note::Gauges { before, now } => {
                 for mode in [Mode::Exclusive, Mode::Shared] {
                     let (before, now) = (before.of(mode), now.of(mode));

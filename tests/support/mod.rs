@@ -11,6 +11,8 @@ pub(crate) mod fake;
 #[allow(dead_code)]
 pub(crate) mod history;
 #[allow(dead_code)]
+pub(crate) mod log;
+#[allow(dead_code)]
 pub(crate) mod process;
 pub(crate) mod proxy;
 #[allow(dead_code)]
