@@ -448,7 +448,7 @@ impl Builder {
     }
 
     /// Whether the client runs its connections, renewals and releases on a thread of its own. Then it renews leases even while your
-    /// code blocks all threads of your runtime. It costs a switch of threads per request. Defaults to true if there is no
+    /// code blocks all threads of your runtime, and time limits of calls hold then. It costs a switch of threads per request. Defaults to true if there is no
     /// runtime, and on a current-thread runtime, because that does not run between two calls of `block_on`; else to false.
     ///
     /// With `false` on a current-thread runtime, calls from other runtimes make no progress while nothing drives that runtime, and their

@@ -160,7 +160,8 @@ pub enum Error {
     },
 
     /// The server refused the request for any other reason, for example because a fencing token is not a number. The call acquired
-    /// nothing. It does not change a lock that was held before. If the call was a release, the client retries it in the background until
+    /// nothing. (An error with words that no Redis server has, for example of a proxy, does not say that. Then the client tries again, and
+    /// returns [`Unavailable`](Error::Unavailable) after the outage timeout.) It does not change a lock that was held before. If the call was a release, the client retries it in the background until
     /// it succeeds or the lease expires.
     #[error("the server refuses the request: {source}")]
     #[non_exhaustive]

@@ -57,6 +57,10 @@ fn is_there(test: &str) -> bool {
         return files.iter().any(|file| file.contains(&format!("(\"{trouble}\", ")));
     }
     let Some((file, name)) = test.split_once("::") else { return false };
+    let alone = format!("tests/{file}.rs"); // a binary of its own
+    if Path::new(env!("CARGO_MANIFEST_DIR")).join(&alone).is_file() {
+        return runs(&read(&alone), name);
+    }
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/{file}.rs")).is_file()
         && read("tests/it/main.rs").contains(&format!("mod {file};\n"))
         && runs(&read(&format!("tests/it/{file}.rs")), name)

@@ -370,9 +370,11 @@ impl ServerHold {
         (Some(needed), Claim::Exactly)
     }
 
-    /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
+    /// Another program may have shortened the lease of a shared hold, and a late request that of any. Each confirmation requests what is left
+    /// of it.
     fn to_repair(&self, now: Moment) -> Option<Duration> {
-        Some(self.ends.since(now)).filter(|left| self.mode() == Mode::Shared && !left.is_zero())
+        let may_be_short = self.mode() == Mode::Shared || !self.clean;
+        Some(self.ends.since(now)).filter(|left| may_be_short && !left.is_zero())
     }
 
     /// A lost hold is confirmed only for callers that wait.

@@ -183,7 +183,9 @@ macro_rules! exclusive {
             /// Waits until the lock is acquired, but for no longer than `limit`; `None` if another owner held it all that time, or if
             /// this is a fair lock and its turn did not come. When
             /// `limit` is over, the call makes a last attempt, so that it does not miss a lock that was released a moment before. So
-            /// it may return a little later than `limit`, by about a round trip.
+            /// it may return a little later than `limit`, by about a round trip. It returns later still if all threads of the runtime on
+            /// which the client was connected are busy with code that does not await; then set
+            /// [`own_thread`](crate::Builder::own_thread).
             ///
             /// # Errors
             ///
