@@ -105,12 +105,11 @@ impl PendingRequest {
         self.pause
     }
 
-    /// The try under way failed. If it got no reply for long, that was pause enough.
+    /// The try under way failed. Most that get no reply have waited for long already, so the pause after them grows late and little.
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
-        let is_late = matches!(self.state, Try::UnderWay(_, sent) if sent + self.pause <= now);
         let is_unknown = failure == Failure::Unknown;
         self.in_doubt |= is_unknown;
-        self.state = Try::DueAt(now + if is_unknown && is_late { FIRST_PAUSE } else { self.pause });
+        self.state = Try::DueAt(now + if is_unknown { (self.pause / 16).max(FIRST_PAUSE) } else { self.pause });
         self.pause = (self.pause * 2).min(LAST_PAUSE);
     }
 }

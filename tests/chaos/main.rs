@@ -1,9 +1,10 @@
 //! Client processes that use locks in every way, while servers, connections and the processes themselves are cut off,
 //! frozen, killed and emptied. At the end, the checker reads the logs of the clients. docs/reliability.md describes it.
 //!
-//! `scripts/chaos --deployment single|cluster|sentinel|quorum --seconds N --seed S`. The seed decides what the script does, not how
+//! `scripts/chaos --deployment single|hidden|cluster|sentinel|quorum --seconds N --seed S`. The seed decides what the script does, not how
 //! the processes interleave.
 
+mod clocks;
 mod director;
 mod locks;
 mod observer;
@@ -21,9 +22,9 @@ mod voted;
 mod ways;
 mod worker;
 
-use std::{process::ExitCode, time::Duration};
+use std::{process::ExitCode, sync::atomic::Ordering, time::Duration};
 
-use scene::{Alone, Independent, Realm, Watched};
+use scene::{Alone, HIDDEN, Independent, Realm, Watched};
 use support::{
     history::{self, Room},
     proxy, server,
@@ -113,7 +114,7 @@ fn main() -> ExitCode {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-const USAGE: &str = "usage: chaos [--deployment single|cluster|sentinel|quorum] [--seconds N] [--seed S]";
+const USAGE: &str = "usage: chaos [--deployment single|hidden|cluster|sentinel|quorum] [--seconds N] [--seed S]";
 
 struct Settings {
     deployment: String,
@@ -139,6 +140,10 @@ impl Settings {
     fn run(&self) -> Outcome<bool> {
         match &*self.deployment {
             "single" => director::run::<Alone>(self.time, self.seed),
+            "hidden" => {
+                HIDDEN.store(true, Ordering::Relaxed);
+                director::run::<Alone>(self.time, self.seed)
+            }
             "cluster" => director::run::<Realm>(self.time, self.seed),
             "quorum" => director::run::<Independent>(self.time, self.seed),
             "sentinel" => director::run::<Watched>(self.time, self.seed),

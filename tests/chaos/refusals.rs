@@ -6,7 +6,13 @@ use std::{fs, thread, time::Instant};
 use fastrand::Rng;
 use redis::{Connection, FromRedisValue};
 
-use crate::{director::Stage, scene::Alone, troubles::millis};
+use crate::{
+    director::Stage,
+    proxy::{Fault, Proxy, Rule},
+    scene::{Alone, is_hidden},
+    support::{script, script_of},
+    troubles::millis,
+};
 
 /// The server refuses writes that need memory. A release needs none.
 pub(crate) fn no_memory(stage: &mut Stage<Alone>, random: &mut Rng) {
@@ -50,13 +56,38 @@ pub(crate) fn no_snapshot(stage: &mut Stage<Alone>, random: &mut Rng) {
     fs::remove_dir(&in_the_way).expect("nothing is in it");
 }
 
-/// A replica without a master: it keeps its data and refuses writes.
+/// A replica without a master: it keeps its data and refuses writes. A server in cluster mode cannot be told so.
 pub(crate) fn read_only(stage: &mut Stage<Alone>, random: &mut Rng) {
+    if is_hidden() {
+        return;
+    }
     let mut raw = stage.scene.server.raw();
     // Nobody listens on that port, so nothing is ever copied over what is there.
     say(&mut raw, &["REPLICAOF", "127.0.0.1", "1"]);
     wait(stage, random);
     say(&mut raw, &["REPLICAOF", "NO", "ONE"]);
+}
+
+/// Only renewals get errors for a while: of the server, or of a proxy, after the server has run them.
+pub(crate) fn no_renewals(stage: &mut Stage<Alone>, random: &mut Rng) {
+    let server = &stage.scene.server;
+    let rw = script_of(server, ["rw/rwlock", "rw/read_renew"].map(str::to_owned));
+    let permits = script_of(server, ["semaphore/permits", "semaphore/renew"].map(str::to_owned));
+    let fault = Fault::Rewrite(if random.bool() { not_permitted } else { upstream });
+    for which in [script(server, "renew"), rw, permits] {
+        let rule = |proxy: &Proxy| proxy.rule(Rule::new(which.clone(), fault).times(u64::MAX));
+        stage.scene.proxies.iter().for_each(rule);
+    }
+    wait(stage, random);
+    stage.scene.proxies.iter().for_each(|proxy| proxy.calm());
+}
+
+fn not_permitted(_: &[u8]) -> Option<Vec<u8>> {
+    Some(b"-NOPERM this user has no permissions to run the 'hexists' command\r\n".to_vec())
+}
+
+fn upstream(_: &[u8]) -> Option<Vec<u8>> {
+    Some(b"-upstream failure\r\n".to_vec())
 }
 
 fn wait(stage: &mut Stage<Alone>, random: &mut Rng) {

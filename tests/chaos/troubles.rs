@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use fastrand::Rng;
 
 use crate::{
-    LEASE, NAMES, SLOW, clock,
+    LEASE, NAMES, SLOW, clock, clocks,
     director::Stage,
     history::Wipe,
     locks::{channel_of, keys_beside, keys_of},
@@ -22,7 +22,7 @@ const BEFORE_IT_COUNTS: Duration = Duration::from_millis(500);
 /// How often each kind happened.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
-pub(crate) const TROUBLES: [Trouble<Alone>; 24] = [
+pub(crate) const TROUBLES: [Trouble<Alone>; 27] = [
     ("server frozen", 3, freeze),
     ("server crashed, data kept", 2, restart),
     ("server crashed, data lost", 1, restart_empty),
@@ -47,6 +47,9 @@ pub(crate) const TROUBLES: [Trouble<Alone>; 24] = [
     ("maxclients", 3, refusals::no_connections),
     ("MISCONF", 3, refusals::no_snapshot),
     ("read-only", 3, refusals::read_only),
+    ("renewals refused", 3, refusals::no_renewals),
+    ("clock of the server set ahead", 2, clocks::set_ahead),
+    ("clock of the server set back", 2, clocks::set_back),
 ];
 
 /// First one of each, in an order of the seed, then by weight.

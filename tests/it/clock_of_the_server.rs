@@ -30,7 +30,7 @@ impl Scene {
 
     /// The server's clock is set back while `held` is held. The holder renews it, and dies.
     async fn set_back<T>(&self, held: T, keys: &[&str]) {
-        self.server.set_clock(-MINUTES);
+        self.server.move_clock(-MINUTES);
         let left = || keys.iter().map(|key| self.server.pttl(key)).max().expect("a key");
         assert!(left() > 1_000 * (MINUTES - 10), "the clock was not set back: {} ms are left", left());
         until("a renewal to correct the lease", SOON, || left() <= 2_000).await;
@@ -81,7 +81,7 @@ async fn nor_permits() {
     let scene = Scene::set().await;
     scene.waiter.semaphore("s").set_permits(3).await.expect("reachable");
     let held = scene.holder.semaphore("s").acquire(3).await.expect("free");
-    scene.server.set_clock(-MINUTES);
+    scene.server.move_clock(-MINUTES);
     let renewals = scene.holder.stats().total.renewals;
     until("three renewals", SOON, || scene.holder.stats().total.renewals >= renewals + 3).await;
     scene.die(held);
@@ -93,7 +93,7 @@ async fn nor_permits() {
 async fn a_longer_lease_of_the_callers_stays() {
     let scene = Scene::set().await;
     let (lock, permits) = held_for_an_hour(&scene.holder).await;
-    scene.server.set_clock(-MINUTES);
+    scene.server.move_clock(-MINUTES);
     let hour = 3_600_000;
     until("a renewal to correct the lease", SOON, || scene.server.pttl("x") <= hour).await;
     assert!(scene.server.pttl("x") > hour - 60_000 && !lock.is_lost() && !permits.is_lost());

@@ -5,6 +5,7 @@ use std::{
     os::unix::fs::FileExt,
     path::Path,
     process::Command,
+    sync::atomic::{AtomicI64, Ordering},
 };
 
 use tempfile::TempDir;
@@ -15,6 +16,7 @@ const SOURCE: &str = "tests/support/shifted_clock.c";
 pub(crate) struct Clock {
     folder: TempDir,
     file: File,
+    seconds: AtomicI64,
 }
 
 impl Clock {
@@ -25,11 +27,12 @@ impl Clock {
         let path = folder.path().join("seconds");
         fs::write(&path, seconds.to_ne_bytes()).expect("our own folder");
         let file = OpenOptions::new().write(true).open(path).expect("our own file");
-        Clock { folder, file }
+        Clock { folder, file, seconds: AtomicI64::new(seconds) }
     }
 
-    /// From now on.
-    pub(crate) fn set(&self, seconds: i64) {
+    /// From now on it is further ahead by so many seconds.
+    pub(crate) fn move_by(&self, seconds: i64) {
+        let seconds = self.seconds.fetch_add(seconds, Ordering::Relaxed) + seconds;
         // In place, and at once: the processes have the file in their memory.
         self.file.write_all_at(&seconds.to_ne_bytes(), 0).expect("our own file");
     }

@@ -224,9 +224,9 @@ impl Server {
         (self.is_down, self.is_frozen) = (false, AtomicBool::new(false));
     }
 
-    /// Sets its wall clock ahead by so many seconds, or back. For a server with a clock of its own.
-    pub(crate) fn set_clock(&self, seconds: i64) {
-        self.clock.as_ref().expect("started with a clock").set(seconds);
+    /// Moves its wall clock ahead by so many seconds, or back. For a server with a clock of its own.
+    pub(crate) fn move_clock(&self, seconds: i64) {
+        self.clock.as_ref().expect("started with a clock").move_by(seconds);
     }
 
     fn signal(&self, signal: Signal) {

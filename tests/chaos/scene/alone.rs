@@ -1,7 +1,9 @@
-//! One server, with a proxy before each client.
+//! One server, with a proxy before each client. It may be a cluster that looks like one server.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -15,6 +17,7 @@ use crate::{
     proxy::{Fault, Proxy, Schedule, Way, Which},
     report,
     server::Server,
+    support::deployment::cluster::with_all_slots,
     troubles,
 };
 
@@ -38,7 +41,7 @@ impl Scene for Alone {
     const SLACK: Duration = Duration::ZERO;
 
     fn set() -> Alone {
-        let server = Server::with(&KEPT);
+        let server = if is_hidden() { hidden() } else { Server::with_clock(&KEPT) };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let proxies = (0..CLIENTS).map(|_| Proxy::start(address)).collect();
         Alone { server, proxies, refused: 0 }
@@ -83,6 +86,22 @@ impl Scene for Alone {
         rows.push(("requests a second while refused, at most", self.refused));
         rows
     }
+}
+
+/// Whether the server is in cluster mode. There is one scene in a process.
+pub(crate) static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_hidden() -> bool {
+    HIDDEN.load(Ordering::Relaxed)
+}
+
+/// It has all slots.
+fn hidden() -> Server {
+    let server = with_all_slots(Server::with_clock(&[&KEPT[..], &["--cluster-enabled", "yes"]].concat()));
+    while !server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
+        thread::sleep(Duration::from_millis(20));
+    }
+    server
 }
 
 impl Alone {

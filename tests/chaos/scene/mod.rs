@@ -16,7 +16,7 @@ use fastrand::Rng;
 use redis::{FromRedisValue, RedisError};
 use tokio::runtime::{Builder, Runtime};
 
-pub(crate) use alone::Alone;
+pub(crate) use alone::{Alone, HIDDEN, is_hidden};
 pub(crate) use cluster::Realm;
 pub(crate) use independent::Independent;
 pub(crate) use sentinels::Watched;

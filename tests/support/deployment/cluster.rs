@@ -47,7 +47,7 @@ pub(crate) struct Migration {
     pub(crate) to: usize,
 }
 
-fn with_all_slots(server: Server) -> Server {
+pub(crate) fn with_all_slots(server: Server) -> Server {
     let slots: Vec<_> = (0..SLOTS).map(|slot| slot.to_string()).collect();
     let slots: Vec<_> = slots.iter().map(String::as_str).collect();
     let _: String = server.ask(&[&["CLUSTER", "ADDSLOTS"], &slots[..]].concat());
