@@ -698,7 +698,10 @@ async fn what_is_not_a_semaphore_is_a_conflict() {
     let server = Server::start();
     let client = plain(&server).await;
     let x = client.semaphore("x");
-    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["HSET", "x", "field", "1"]] {
+    let others = ["many", "1.5", "9007199254740993", "9223372036854775808", "-9007199254740992"];
+    let others = others.map(|text| vec!["SET", "x", text]).into_iter().chain([vec!["HSET", "x", "field", "1"]]);
+    for put in others {
+        let put = &put[..];
         let _: redis::Value = server.ask(put);
         let dump = || server.ask::<Vec<u8>>(&["DUMP", "x"]);
         let before = dump();
