@@ -100,6 +100,18 @@ pub(crate) struct Hub {
     wanted: Notify,
     /// One task for each line that is in use. Notified when one of its channels needs a SUBSCRIBE.
     lines: Mutex<BTreeMap<Line, Arc<Notify>>>,
+    /// The client is closed, or its runtime has ended: no task forgets channels anymore.
+    has_ended: AtomicBool,
+}
+
+/// The task of the lines ends.
+struct Ends(Arc<Hub>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::SeqCst); // before the look at the table: later listeners see it when they leave
+        self.0.forget_unused(&mut self.0.table());
+    }
 }
 
 /// One subscribed channel. Without a listener it stays for a moment. It has several listeners if several names share it, as `a` and `{a}`
@@ -116,8 +128,8 @@ struct Channel {
 impl Hub {
     pub(super) fn start(deployment: Arc<Deployment>, counters: Arc<Counters>, closed: CancellationToken) -> Arc<Hub> {
         let (table, next_subscription, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
-        let lines = Mutex::default();
-        let hub = Arc::new(Hub { deployment, counters, table, next_subscription, wanted, lines });
+        let (lines, has_ended) = (Mutex::default(), AtomicBool::new(false));
+        let hub = Arc::new(Hub { deployment, counters, table, next_subscription, wanted, lines, has_ended });
         tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&hub).keep_lines(closed)));
         hub
     }
@@ -158,6 +170,19 @@ impl Hub {
             channel.listeners.retain(|(number, _)| *number != subscription);
             channel.idle_since = Instant::now();
         }
+        if self.has_ended.load(Ordering::SeqCst) {
+            self.forget_unused(&mut table);
+        }
+    }
+
+    fn forget_unused(&self, table: &mut HashMap<Arc<str>, Channel>) {
+        table.retain(|_, channel| {
+            let is_used = !channel.listeners.is_empty();
+            if !is_used {
+                self.counters.subscriptions.down();
+            }
+            is_used
+        });
     }
 
     pub(super) fn hears(&self, name: &str) -> bool {
@@ -166,7 +191,7 @@ impl Hub {
 
     /// Keeps each channel on its line, and runs a task for each line.
     async fn keep_lines(self: Arc<Hub>, closed: CancellationToken) {
-        let mut changes = self.deployment.changes();
+        let (mut changes, _ends) = (self.deployment.changes(), Ends(Arc::clone(&self)));
         loop {
             tokio::select! {
                 () = self.wanted.notified() => {}
