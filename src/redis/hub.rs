@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     config::PubSub,
-    contained::conn_event,
+    contained::{conn_event, lasting},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -130,7 +130,9 @@ impl Hub {
         let (table, next_subscription, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
         let (lines, has_ended) = (Mutex::default(), AtomicBool::new(false));
         let hub = Arc::new(Hub { deployment, counters, table, next_subscription, wanted, lines, has_ended });
-        tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&hub).keep_lines(closed)));
+        let (ends, until) = (Ends(Arc::clone(&hub)), closed.clone());
+        let keeping = async move { lasting(|| Arc::clone(&ends.0).keep_lines(closed.clone())).await };
+        tokio::spawn(until.run_until_cancelled_owned(keeping));
         hub
     }
 
@@ -191,7 +193,7 @@ impl Hub {
 
     /// Keeps each channel on its line, and runs a task for each line.
     async fn keep_lines(self: Arc<Hub>, closed: CancellationToken) {
-        let (mut changes, _ends) = (self.deployment.changes(), Ends(Arc::clone(&self)));
+        let mut changes = self.deployment.changes();
         loop {
             tokio::select! {
                 () = self.wanted.notified() => {}
@@ -232,7 +234,9 @@ impl Hub {
         let mut lines = self.lines();
         let wanted = lines.entry(line.clone()).or_insert_with(|| {
             let wanted = Arc::<Notify>::default();
-            let listening = Arc::clone(self).keep_listening(line, Arc::clone(&wanted));
+            let (hub, notified) = (Arc::clone(self), Arc::clone(&wanted));
+            let listen = move || Arc::clone(&hub).keep_listening(line.clone(), Arc::clone(&notified));
+            let listening = lasting(listen);
             tokio::spawn(closed.clone().run_until_cancelled_owned(listening));
             wanted
         });
@@ -244,6 +248,8 @@ impl Hub {
     async fn keep_listening(self: Arc<Hub>, line: Line, wanted: Arc<Notify>) {
         let (dial, sharded) = (self.deployment.dial(&line), matches!(line, Line::Shard(_)));
         let (mut one_by_one, mut pause, mut failing_since) = (false, FIRST_PAUSE, None::<Instant>);
+        self.all_silent(&line); // after a panic
+        wanted.notify_one();
         loop {
             wanted.notified().await;
             if !self.all_silent(&line) {

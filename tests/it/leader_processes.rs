@@ -2,8 +2,6 @@
 
 use std::{
     env,
-    path::{Path, PathBuf},
-    process::Command,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::{
     fair_processes::record,
-    support::{Server, Stopwatch, client, ms, plain, process::Process, until, within},
+    support::{Server, Stopwatch, client, ms, plain, preloaded, process::Process, until, within},
 };
 
 const LEASE: Duration = ms(1_500);
@@ -58,15 +56,6 @@ async fn a_killed_leader_is_replaced_within_its_lease() {
         println!("{left:?} of the lease were left, and the next one led after {took}");
         assert!(took < left + LATE && took > left.saturating_sub(ms(5)), "{took} instead of {left:?}");
     }
-}
-
-/// A library for `LD_PRELOAD` that makes the wall clock wrong. The compiler is the one that links Rust programs.
-fn shifted_clock(folder: &Path) -> PathBuf {
-    let (source, library) = ("tests/support/shifted_clock.c", folder.join("shifted_clock.so"));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
-    assert!(compiler.arg("-ldl").status().expect("cc is there").success(), "{source} does not compile");
-    library
 }
 
 /// The number of this many processes: from 20 minutes behind to 19 ahead.
@@ -120,7 +109,7 @@ fn grants(record: &[String]) -> Vec<f64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forty_processes_with_wrong_clocks_run_a_job_once_in_each_of_twenty_periods() {
     let (server, folder) = (Server::start(), TempDir::new().expect("a temporary folder"));
-    let library = shifted_clock(folder.path()).display().to_string();
+    let library = preloaded("tests/support/shifted_clock.c", folder.path()).display().to_string();
     let client = plain(&server).await;
     let first = client.mutex("job").lock().await.expect("free");
     let mut fleet: Vec<_> = (0..FLEET)

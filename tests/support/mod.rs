@@ -21,6 +21,7 @@ pub(crate) mod stall;
 use std::{
     env, fs,
     future::Future,
+    path::{Path, PathBuf},
     pin::{Pin, pin},
     process::{Command, Output},
     task::{Context, Poll, Waker},
@@ -153,6 +154,15 @@ pub(crate) fn in_a_process_of_its_own(test: &str, environment: &[(&str, Option<&
         };
     }
     command.output().expect("it can be started again")
+}
+
+/// A library for `LD_PRELOAD`. The compiler is the one that links Rust programs.
+pub(crate) fn preloaded(source: &str, folder: &Path) -> PathBuf {
+    let library = folder.join("preloaded.so");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    assert!(compiler.arg("-ldl").status().expect("cc is there").success(), "{source} does not compile");
+    library
 }
 
 /// Polls a future `times` times, each time after whatever it waits for had time to happen, and drops it. True if it has ended.

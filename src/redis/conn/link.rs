@@ -22,7 +22,7 @@ use fred::{
 use futures_util::future::{BoxFuture, FutureExt, join_all, try_join_all};
 use tokio::{
     sync::Notify,
-    task::AbortHandle,
+    task::{AbortHandle, JoinError},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -253,7 +253,7 @@ impl Link {
         };
         let connected = async {
             tokio::select! {
-                ended = &mut driver => Err(ended.map_or_else(|_| closed(), |end| end.err().unwrap_or_else(closed))),
+                ended = &mut driver => Err(ended.map_or_else(|error| panicked(&error), |end| end.err().unwrap_or_else(closed))),
                 up = up => up,
             }
         };
@@ -849,6 +849,11 @@ pub(super) fn not_yet() -> FredError {
 
 pub(super) fn closed() -> FredError {
     FredError::new(ErrorKind::IO, "the connection was closed")
+}
+
+/// fred's task has ended by itself: the system may have refused a thread, or the runtime may have no I/O.
+fn panicked(error: &JoinError) -> FredError {
+    if error.is_panic() { FredError::new(ErrorKind::IO, error.to_string()) } else { closed() }
 }
 
 #[cfg(test)]

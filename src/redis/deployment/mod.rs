@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     config::{Config, PubSub},
+    contained::lasting,
     error::Source,
     stats::Counters,
 };
@@ -249,7 +250,9 @@ impl One {
     ) -> Deployment {
         let node = Arc::new(node);
         if let Some(sentinels) = sentinels {
-            tokio::spawn(closed.clone().run_until_cancelled_owned(sentinels.watch(Arc::clone(&node))));
+            let watched = Arc::clone(&node);
+            let watching = lasting(move || Arc::clone(&sentinels).watch(Arc::clone(&watched)));
+            tokio::spawn(closed.clone().run_until_cancelled_owned(watching));
         }
         Deployment::One(One { node, dial, changes, pubsub: config.pubsub })
     }
