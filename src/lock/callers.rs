@@ -218,10 +218,15 @@ impl LockState {
         }
         // Guards that are dropped later find nothing to release.
         let lost: Vec<_> = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_))).collect();
-        lost.iter().flat_map(OnServer::lost_holds).for_each(|hold| hold.left(cx));
-        for mut server in lost.into_iter().filter_map(OnServer::into_server_hold) {
+        for one in lost {
+            one.lost_holds().iter().for_each(|hold| hold.left(cx));
+            let is_gone = one.lost_holds().iter().all(|hold| hold.loss == Loss::Removed);
+            let Some(mut server) = one.into_server_hold() else { continue };
             server.notify_waiters(cx, Outcome::Closed);
-            self.release(server, cx);
+            // A client may have lost thousands, and the server has nothing left of most.
+            if !is_gone && server.until.max(server.kept_until(self.shared_until)) > cx.now {
+                self.release(server, cx);
+            }
         }
     }
 
