@@ -180,13 +180,14 @@ impl Engine {
             return Err(self.driver.closed("releasing all locks", ""));
         }
         let done = timeout(CLOSING, self.driver.idle()).await;
-        // Before nothing is under way anymore: another call may wait for that.
-        let ended = self.ended.get_or_init(|| match done {
+        let ended = match done {
             _ if self.driver.is_abandoned() => Err(self.driver.closed("releasing all locks", "")), // meanwhile
             done => done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None)),
-        });
+        };
+        let ended = self.ended.get().cloned().unwrap_or(ended);
+        let _ = self.ended.set(ended.clone()); // before nothing is under way anymore, which another call may wait for
         self.driver.give_up();
-        ended.clone()
+        ended
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

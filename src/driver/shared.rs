@@ -2,7 +2,6 @@
 
 use std::{
     future::{Future, poll_fn},
-    process::id as process_id,
     ptr,
     sync::{
         Arc,
@@ -86,7 +85,7 @@ impl<L> Shared<L> {
             lanes: Lanes::default(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
-            process: process_id(),
+            process: ::std::process::id(),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
             has_seen_jvm: AtomicBool::new(false),
@@ -206,7 +205,7 @@ impl<L> Shared<L> {
     }
 
     fn is_forked(&self) -> bool {
-        process_id() != self.process
+        ::std::process::id() != self.process
     }
 
     /// No call gets a result anymore.
