@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{addresses::at_any_address, target::Target};
 use crate::{
+    clock::nap,
     config::Confirmed,
     contained::{conn_event, with_contained_waker},
     error::Source,
@@ -651,7 +652,7 @@ impl Link {
 async fn beat(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
     while liveness.silence() < command_timeout {
         if liveness.silence() <= command_timeout / 2 && !liveness.is_doubtful(command_timeout) {
-            sleep(command_timeout / PULSES).await;
+            nap(command_timeout / PULSES).await;
         } else {
             ask(pulse, liveness, client, command_timeout).await;
         }
@@ -674,7 +675,7 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
                 }
                 return;
             }
-            () = sleep(command_timeout / PULSES / 3) => pulse.notify_waiters(),
+            () = nap(command_timeout / PULSES / 3) => pulse.notify_waiters(),
         }
         if liveness.is_doubtful(command_timeout) {
             liveness.doubted.notify_one();
