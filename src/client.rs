@@ -33,6 +33,9 @@ use crate::{
 ///
 /// When its last clone, lock value and guard are dropped, the client finishes its releases in the background and closes its connections.
 ///
+/// A client does not survive `fork`, because its tasks stay in the parent: in the child each call returns [`Error::Unavailable`] at once, and
+/// dropping a guard releases nothing. Connect a client in the child. The locks stay those of the parent.
+///
 /// ```no_run
 /// # async fn run() -> leasehold::Result<()> {
 /// let client = leasehold::Client::connect("redis://127.0.0.1:6379").await?;
@@ -128,7 +131,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if the server did not confirm every release. The locks that remain there expire.
+    /// [`Error::Unavailable`] if the server did not confirm every release. The locks that remain there expire. Later calls return the same
+    /// error.
     ///
     /// # Cancel safety
     ///

@@ -8,6 +8,8 @@ use std::{ops::Add, time::Duration};
 #[cfg(feature = "test-util")]
 use std::{sync::OnceLock, time::Instant};
 
+use crate::sync::tokio::{select, time};
+
 /// Leases are counted on tokio's clock, which tests can pause: since this moment.
 #[cfg(feature = "test-util")]
 static ON_TOKIO: OnceLock<(Moment, Instant)> = OnceLock::new();
@@ -21,6 +23,24 @@ pub(crate) fn count_on_tokio() {
 #[cfg(feature = "test-util")]
 pub(crate) fn is_tokios() -> bool {
     ON_TOKIO.get().is_some()
+}
+
+/// Sleeps, and a little longer if that took much longer, because the process was paused: then replies may be there that no task has read.
+pub(crate) async fn nap(length: Duration) {
+    let begun = time::Instant::now();
+    time::sleep(length).await;
+    if begun.elapsed() > length * 2 {
+        time::sleep(length / 10).await;
+    }
+}
+
+/// `None` if `work` is not done in this time, during which the process runs.
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    select! {
+        biased;
+        done = work => Some(done),
+        () = nap(limit) => None,
+    }
 }
 
 /// A point in time since boot; includes sleep if the system can measure it. In nanoseconds, which last for 584 years and need half the

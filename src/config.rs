@@ -142,6 +142,12 @@ impl Deref for Lease {
     }
 }
 
+/// For errors, metrics and spans about a name that was refused: it may have any length.
+pub(crate) fn start_of(name: &str) -> &str {
+    const SHOWN: usize = 64;
+    name.char_indices().nth(SHOWN).map_or(name, |(end, _)| &name[..end])
+}
+
 /// A lock name that is a valid key in Redis. A cluster hashes it to the same slot as its channel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
@@ -152,7 +158,7 @@ pub(crate) struct Name {
 impl Name {
     pub(crate) fn new(prefix: &str, name: &str) -> Result<Name> {
         let key: Arc<str> = if prefix.is_empty() { name.into() } else { format!("{prefix}{name}").into() };
-        let invalid = |reason| Err(Error::InvalidName { name: name.chars().take(64).collect(), reason });
+        let invalid = |reason| Err(Error::InvalidName { name: start_of(name).to_owned(), reason });
         if name.is_empty() {
             return invalid("it is empty");
         }

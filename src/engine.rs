@@ -1,6 +1,9 @@
 //! What all handles of one client share: its settings, its connections, and the driver of its locks.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::{
     task::JoinHandle,
@@ -39,6 +42,8 @@ pub(crate) struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) driver: Arc<Driver>,
     redis: Arc<Redis>,
+    /// The result of the first `close`, which is that of all.
+    ended: OnceLock<Result<()>>,
 }
 
 impl Drop for Engine {
@@ -134,7 +139,8 @@ impl Engine {
             locks.done().await;
             closed.cancel(); // closes the connections
         });
-        (Arc::new(Engine { id, config, counters, driver, redis }), last_task)
+        let ended = OnceLock::new();
+        (Arc::new(Engine { id, config, counters, driver, redis, ended }), last_task)
     }
 
     /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Then it waits for the map of the cluster,
@@ -171,14 +177,17 @@ impl Engine {
         TaskRuntime::around(CLOSING_CLIENT)?;
         self.driver.close();
         if self.driver.is_abandoned() {
-            return Err(Error::abandoned("releasing all locks", ""));
+            return Err(self.driver.closed("releasing all locks", ""));
         }
         let done = timeout(CLOSING, self.driver.idle()).await;
+        let ended = match done {
+            _ if self.driver.is_abandoned() => Err(self.driver.closed("releasing all locks", "")), // meanwhile
+            done => done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None)),
+        };
+        let ended = self.ended.get().cloned().unwrap_or(ended);
+        let _ = self.ended.set(ended.clone()); // before nothing is under way anymore, which another call may wait for
         self.driver.give_up();
-        if self.driver.is_abandoned() {
-            return Err(Error::abandoned("releasing all locks", "")); // meanwhile
-        }
-        done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None))
+        ended
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

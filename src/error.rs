@@ -280,6 +280,27 @@ impl Error {
         Error::Unavailable { name: if_any(name), tried, source: None }
     }
 
+    /// The tasks that talk to the server are in another process.
+    pub(crate) fn forked(what: &str, name: &str) -> Error {
+        let tried = format!(
+            "{} failed: this process was forked from the one that this client was connected in; connect a new client",
+            about(what, name)
+        );
+        Error::Unavailable { name: if_any(name), tried, source: None }
+    }
+
+    /// The system refuses the client a thread.
+    pub(crate) fn no_thread(error: std::io::Error) -> Error {
+        let tried = "connecting failed: the thread of the client cannot be started".to_owned();
+        Error::Unavailable { name: None, tried, source: Some(Arc::new(error)) }
+    }
+
+    /// The task that connects has panicked, or its runtime has ended.
+    pub(crate) fn connecting_ended(error: tokio::task::JoinError) -> Error {
+        let tried = "connecting failed: its task has ended".to_owned();
+        Error::Unavailable { name: None, tried, source: Some(Arc::new(error)) }
+    }
+
     /// A reply that no script of this crate gives.
     pub(crate) fn unexpected(answer: &str) -> Error {
         let words = format!("unexpected reply: {answer}");

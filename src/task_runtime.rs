@@ -6,11 +6,13 @@
 
 use std::{
     future::{Future, pending},
-    io, thread,
+    io,
+    panic::catch_unwind,
+    thread,
 };
 
 use tokio::{
-    runtime::{Builder, Handle, RuntimeFlavor},
+    runtime::{Builder, Handle, Runtime, RuntimeFlavor},
     sync::oneshot,
     task::JoinHandle,
     time::{Instant, sleep_until},
@@ -34,23 +36,28 @@ impl TaskRuntime {
     pub(crate) fn find(own_thread: Option<bool>) -> Result<TaskRuntime> {
         let current = Handle::try_current().ok();
         match current {
-            Some(handle) if !own_thread.unwrap_or(!is_threaded(&handle)) => Ok(TaskRuntime { handle, own: None }),
-            _ => TaskRuntime::own_thread()
-                .map_err(|error| Error::config("own_thread", format!("the thread cannot be started: {error}"))),
+            Some(handle) if !own_thread.unwrap_or(!is_threaded(&handle)) => {
+                has_timers(&handle)?;
+                Ok(TaskRuntime { handle, own: None })
+            }
+            _ => TaskRuntime::own_thread().map_err(Error::no_thread),
         }
     }
 
+    /// The thread comes first: where it is refused, this may be a task, in which no runtime may be dropped.
     fn own_thread() -> io::Result<TaskRuntime> {
+        let (give, given) = std::sync::mpsc::channel::<Runtime>();
+        let (own, last) = oneshot::channel::<JoinHandle<()>>();
+        let drive = async {
+            if let Ok(task) = last.await {
+                let _ = task.await;
+            }
+        };
+        let name = "leasehold".into();
+        thread::Builder::new().name(name).spawn(move || given.recv().map(|runtime| runtime.block_on(drive)))?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
-        let (own, last) = oneshot::channel::<JoinHandle<()>>();
-        thread::Builder::new().name("leasehold".into()).spawn(move || {
-            runtime.block_on(async {
-                if let Ok(task) = last.await {
-                    let _ = task.await;
-                }
-            });
-        })?;
+        give.send(runtime).map_err(io::Error::other)?;
         Ok(TaskRuntime { handle, own: Some(own) })
     }
 
@@ -67,7 +74,7 @@ impl TaskRuntime {
     /// Runs `work` on that runtime. Dropping the future drops `work`.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let task = tokio_util::task::AbortOnDropHandle::new(self.handle.spawn(work));
-        task.await.map_err(|error| Error::config("own_thread", format!("the task that connects has failed: {error}")))
+        task.await.map_err(Error::connecting_ended)
     }
 
     /// Runs `work` here. The tasks that it spawns run on that runtime.
@@ -90,6 +97,13 @@ pub(crate) async fn pass_until(end: Instant) {
         return pending().await;
     }
     sleep_until(end).await;
+}
+
+/// Else tokio would panic in the tasks of the client.
+fn has_timers(runtime: &Handle) -> Result<()> {
+    let _entered = runtime.enter();
+    let timer = catch_unwind(|| drop(sleep_until(Instant::now())));
+    timer.map_err(|_| Error::config("runtime", "it has no timers: call enable_all on its builder"))
 }
 
 fn is_threaded(runtime: &Handle) -> bool {

@@ -197,6 +197,26 @@ async fn a_call_that_gives_up_one_that_fails_and_one_that_is_dropped() {
     assert!(failed.is("otel.status_code", "ERROR") && seen.of("hold").is_empty(), "{failed:?}");
 }
 
+/// The caller gets an error, although the server has replied.
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_is_an_error_is_noted() {
+    let (seen, (server, client)) = (Seen::default(), memory());
+    let _here = seen.here();
+    server.set("text", "many");
+    let (permits, plain, latch) = (client.semaphore("text"), client.plain_semaphore("text"), client.latch("text"));
+    permits.available().await.expect_err("a text");
+    permits.add_permits(1).await.expect_err("a text");
+    plain.drain().await.expect_err("a text");
+    plain.release(1).await.expect_err("a text");
+    latch.count_down().await.expect_err("a text");
+    client.mutex("text").inspect().await.expect_err("a text");
+    client.plain_semaphore("none").release(1).await.expect_err("there is none");
+    let kinds: Vec<_> = seen.of("tell").iter().map(|span| span.values.get("error.type").cloned()).collect();
+    let mut wanted = vec![Some("conflict".to_owned()); 6];
+    wanted.push(Some("lost".to_owned()));
+    assert_eq!(kinds, wanted);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_noted_in_the_hold() {
     let (seen, (server, client)) = (Seen::default(), memory());

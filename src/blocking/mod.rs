@@ -25,7 +25,8 @@
 //! # Threads and runtimes
 //!
 //! One background thread serves all clients of a process that were connected with this module. It starts with the first of them and lives
-//! as long as the process. It does not survive `fork`: connect after it.
+//! as long as the process. It does not survive `fork`: fork before the first
+//! call. In a process that is forked later, each call returns an error at once, and dropping a guard releases nothing.
 //!
 //! Inside a multi-threaded tokio runtime these calls work too: they pass the other tasks of the thread on to other threads while they
 //! wait (`tokio::task::block_in_place`). Each waiting call then needs one of the runtime's `max_blocking_threads`, 512 by default: if more

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::wait::wait;
-use crate::{error::Result, primitives};
+use super::wait::{released, wait};
+use crate::{
+    error::Result,
+    primitives::{self, OwedPermits},
+};
 
 /// A plain semaphore by name: see [`leasehold::PlainSemaphore`](primitives::PlainSemaphore), also for the errors. If a process dies, its
 /// permits are lost forever. Cheap to clone.
@@ -72,21 +75,29 @@ impl PlainSemaphore {
     ///
     /// # Panics
     ///
-    /// If `work` panics; the permits are released in the background.
+    /// If `work` panics; the permits are released before.
     pub fn with<T>(&self, n: u32, work: impl FnOnce() -> T) -> Result<T> {
-        let owed = wait(self.0.acquire_owed(n))?;
-        let value = work();
-        // An error only where this thread cannot wait. Then dropping it has released them in the background.
-        let _ = wait(async {
-            owed.release_after_work().await;
-            Ok(())
-        });
-        Ok(value)
+        let _released = Owed(Some(wait(self.0.acquire_owed(n))?));
+        Ok(work())
     }
 
     /// The name, without the client's prefix.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.name()
+    }
+}
+
+/// Releases the permits when it is dropped, and waits for that as the guards of locks do.
+struct Owed(Option<OwedPermits>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(owed) = self.0.take() {
+            released(owed.command_timeout(), async {
+                owed.release_after_work().await;
+                Ok(())
+            });
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::{
     io,
     mem::needs_drop,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    process,
     sync::OnceLock,
     thread,
     time::Duration,
@@ -74,7 +75,7 @@ pub(super) fn released(limit: Duration, release: impl Future<Output = Result<()>
 
 /// Runs `work` with the timers and tasks of the background thread. For a guard: its thread was started to acquire it.
 pub(super) fn enter<T: Send>(work: impl FnOnce(&Handle) -> T + Send) -> T {
-    let background = background().expect("it was started before there was a guard").handle();
+    let background = BACKGROUND.get().expect("it was started before there was a guard").1.handle();
     let work = || {
         let _entered = background.enter();
         work(background)
@@ -163,24 +164,30 @@ impl Place {
     }
 }
 
-/// Started once for all clients.
+/// Started once for all clients of this process. A process that is forked later does not have its thread.
+static BACKGROUND: OnceLock<(u32, Runtime)> = OnceLock::new();
+
 fn background() -> Result<&'static Runtime> {
-    static BACKGROUND: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = BACKGROUND.get() {
-        return Ok(runtime);
-    }
-    let failed = |error| Error::config("runtime", format!("the background thread cannot be started: {error}"));
-    if let Err(late) = BACKGROUND.set(start().map_err(failed)?) {
+    if BACKGROUND.get().is_none()
+        && let Err((_, late)) = BACKGROUND.set((process::id(), start().map_err(Error::no_thread)?))
+    {
         late.shutdown_background(); // another thread was faster
     }
-    Ok(BACKGROUND.get().expect("it was set just now"))
+    match BACKGROUND.get().expect("it was set just now, or before") {
+        (process, runtime) if *process == process::id() => Ok(runtime),
+        _ => refused("this process was forked after leasehold::blocking was used: use it after the fork only"),
+    }
 }
 
+/// tokio panics if the system refuses it the thread of a worker.
 fn start() -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .max_blocking_threads(CALLBACKS)
-        .thread_name("leasehold-blocking")
-        .enable_all()
-        .build()
+    let start = || {
+        Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(CALLBACKS)
+            .thread_name("leasehold-blocking")
+            .enable_all()
+            .build()
+    };
+    catch_unwind(start).unwrap_or_else(|_panic| Err(io::Error::other("the system refuses a thread")))
 }

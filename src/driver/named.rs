@@ -307,8 +307,8 @@ impl NamedLock {
         let (lock, id, request) = (self.this(), slot.id, slot.request);
         self.driver.spawn(async move {
             let ends = SentRequest::new(lock, id, request);
-            let replied = tokio::time::timeout(ends.lock.driver.request_limit(), work).await;
-            ends.end(replied.ok());
+            let replied = clock::within(ends.lock.driver.request_limit(), work).await;
+            ends.end(replied);
         });
     }
 
@@ -322,7 +322,7 @@ impl NamedLock {
         let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
             return sent.has_no_room();
         };
-        let replied = tokio::time::timeout(limit, Box::pin(sent.send())).await.ok();
+        let replied = clock::within(limit, Box::pin(sent.send())).await;
         sent.end(replied);
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Shared<L> {
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
+    /// The process whose threads run the tasks.
+    process: u32,
     /// The runtime of the client has ended.
     abandoned: AtomicBool,
     /// The client has closed although releases were under way.
@@ -83,6 +85,7 @@ impl<L> Shared<L> {
             lanes: Lanes::default(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
+            process: ::std::process::id(),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
             has_seen_jvm: AtomicBool::new(false),
@@ -196,8 +199,13 @@ impl<L> Shared<L> {
         self.life.load(Ordering::SeqCst) != OPEN || self.is_abandoned()
     }
 
+    /// No task of the client runs here anymore: its runtime has ended, or this is a forked process, which has no threads of the other.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::SeqCst)
+        self.abandoned.load(Ordering::SeqCst) || self.is_forked()
+    }
+
+    fn is_forked(&self) -> bool {
+        ::std::process::id() != self.process
     }
 
     /// No call gets a result anymore.
@@ -270,9 +278,13 @@ impl<L> Shared<L> {
         if self.is_closed() || self.is_abandoned() { Err(self.closed(what, name)) } else { Ok(()) }
     }
 
-    /// The error for calls after the client was closed.
-    pub(super) fn closed(&self, what: &str, name: &str) -> Error {
-        if self.is_abandoned() { Error::abandoned(what, name) } else { Error::Closed }
+    /// The error for calls after the client was closed, or has ended.
+    pub(crate) fn closed(&self, what: &str, name: &str) -> Error {
+        match () {
+            () if self.is_forked() => Error::forked(what, name),
+            () if self.is_abandoned() => Error::abandoned(what, name),
+            () => Error::Closed,
+        }
     }
 }
 

@@ -64,8 +64,8 @@ impl LockState {
         }
     }
 
-    /// The caller has what it acquired for itself from now on, and the client has nothing of it anymore. False if the hold has ended, or may
-    /// have. Then the caller has nothing.
+    /// The caller has what it acquired for itself from now on, and the client has nothing of it anymore. False if the client has released it,
+    /// because the caller did not look, or because the client has closed. Then the caller has nothing.
     pub(crate) fn keep(&mut self, ticket: Ticket, now: Moment) -> bool {
         let is_held = self.certain_until(ticket, now).is_some();
         if is_held {
@@ -73,6 +73,7 @@ impl LockState {
             let is_its = |one: &mut OnServer| matches!(one, OnServer::Held(_, holders) if holders.has(ticket));
             let kept = self.on_server.extract_if(.., is_its).find_map(OnServer::into_server_hold);
             kept.into_iter().for_each(|server| self.kept.put(server, now));
+            self.calm.remove_guard(ticket);
             self.time_to_see = TIME_TO_SEE;
         }
         is_held
@@ -99,6 +100,7 @@ impl LockState {
             self.queue.leave(ticket);
             return;
         }
+        self.calm.remove_guard(ticket);
         for at in 0..self.on_server.len() {
             let OnServer::Held(server, holders) = &mut self.on_server[at] else { continue };
             match holders.remove(ticket, waiter, server, cx) {
@@ -112,8 +114,9 @@ impl LockState {
 
     /// Another guard of the same hold has so many of its permits from now on, lost or not. The server has the same permits as before.
     pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
-        self.on_server.extend(self.calm.take_with(guard));
-        for one in &mut self.on_server {
+        let calm = self.calm.split(guard, part.0);
+        let all = if calm.is_some() { Default::default() } else { &mut self.on_server[..] };
+        for one in all.iter_mut().chain(calm) {
             match one {
                 OnServer::Held(_, holders) => holders.split(guard, part),
                 OnServer::Lost(lost) => lost.holds.iter_mut().for_each(|hold| hold.split(guard, part)),
@@ -215,10 +218,15 @@ impl LockState {
         }
         // Guards that are dropped later find nothing to release.
         let lost: Vec<_> = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_))).collect();
-        lost.iter().flat_map(OnServer::lost_holds).for_each(|hold| hold.left(cx));
-        for mut server in lost.into_iter().filter_map(OnServer::into_server_hold) {
+        for one in lost {
+            one.lost_holds().iter().for_each(|hold| hold.left(cx));
+            let is_gone = one.lost_holds().iter().all(|hold| hold.loss == Loss::Removed);
+            let Some(mut server) = one.into_server_hold() else { continue };
             server.notify_waiters(cx, Outcome::Closed);
-            self.release(server, cx);
+            // A client may have lost thousands, and the server has nothing left of most.
+            if !is_gone && server.until.max(server.kept_until(self.shared_until)) > cx.now {
+                self.release(server, cx);
+            }
         }
     }
 
@@ -226,7 +234,7 @@ impl LockState {
 
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
         self.kept = Kept::default(); // the server may be another one, which does not know their requests
-        for one in &mut self.on_server {
+        for one in self.on_server.iter_mut().filter(|_| cx.rules.has_leases) {
             if let OnServer::Held(server, _) | OnServer::Resting(server, ..) = one {
                 server.confirm_now(cx.now);
             }
@@ -241,7 +249,7 @@ impl LockState {
     pub(super) fn forced(&mut self, cx: &mut Cx<'_>) {
         self.forced_after = self.numbers.last();
         self.release_all_resting(cx);
-        self.confirm_disputed(cx.now);
+        self.confirm_disputed(cx);
         self.look(cx.now);
     }
 

@@ -1,13 +1,16 @@
 //! Ids of permits that need no attention before a time, a reply or a call. A client may have thousands of them. So each is found by an index,
 //! and one event costs the same however many there are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
 
 use super::{
     hold::Holders,
     on_server::OnServer,
     server_hold::ServerHold,
-    types::{Moment, RequestId, Ticket},
+    types::{HoldId, Moment, RequestId, Ticket},
 };
 
 /// Locks have none, and need no memory for them.
@@ -16,14 +19,14 @@ pub(crate) struct Calm(Option<Box<Index>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Index {
-    last: u64,
-    all: BTreeMap<u64, Entry>,
-    due: BTreeSet<(Moment, u64)>,
-    guards: BTreeMap<Ticket, u64>,
-    requests: BTreeMap<RequestId, u64>,
+    /// The holds of all guards, also of those that need attention. A hold may have thousands, so none of them moves along with it.
+    guards: BTreeMap<Ticket, HoldId>,
+    all: BTreeMap<HoldId, Entry>,
+    due: BTreeSet<(Moment, HoldId)>,
+    requests: BTreeMap<RequestId, HoldId>,
     held: usize,
     /// The releases at their first try, by the time at which they began.
-    first_tries: BTreeSet<(Moment, u64)>,
+    first_tries: BTreeSet<(Moment, HoldId)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,23 +38,38 @@ struct Entry {
 
 impl Calm {
     /// It may wait until `due`, for the reply to `request`, and for a call of its guards.
-    pub(crate) fn put(&mut self, one: OnServer, due: Option<Moment>, request: Option<RequestId>) {
+    pub(crate) fn put(&mut self, id: HoldId, one: OnServer, due: Option<Moment>, request: Option<RequestId>) {
         let index = self.0.get_or_insert_default();
-        index.last += 1;
-        let key = index.last;
-        index.due.extend(due.map(|due| (due, key)));
-        index.requests.extend(request.map(|request| (request, key)));
-        index.guards.extend(guards(&one).map(|guard| (guard, key)));
-        index.first_tries.extend(one.first_try().map(|since| (since, key)));
+        index.due.extend(due.map(|due| (due, id)));
+        index.requests.extend(request.map(|request| (request, id)));
+        index.first_tries.extend(one.first_try().map(|since| (since, id)));
         index.held += usize::from(held(&one).is_some());
-        index.all.insert(key, Entry { one, due, request });
+        index.all.insert(id, Entry { one, due, request });
+    }
+
+    /// The hold with this id has one more guard.
+    pub(crate) fn add_guard(&mut self, guard: Ticket, id: HoldId) {
+        self.0.get_or_insert_default().guards.insert(guard, id);
+    }
+
+    /// Another guard is of the same hold. Returns that hold if it needs no attention.
+    pub(crate) fn split(&mut self, guard: Ticket, part: Ticket) -> Option<&mut OnServer> {
+        let index = self.0.as_mut()?;
+        let id = *index.guards.get(&guard)?;
+        index.guards.insert(part, id);
+        index.all.get_mut(&id).map(|entry| &mut entry.one)
+    }
+
+    /// This guard has left, or is lost.
+    pub(crate) fn remove_guard(&mut self, guard: Ticket) {
+        self.0.iter_mut().for_each(|index| _ = index.guards.remove(&guard));
     }
 
     pub(crate) fn take_due(&mut self, now: Moment) -> impl Iterator<Item = OnServer> + '_ {
         std::iter::from_fn(move || {
             let index = self.0.as_mut()?;
-            let (_, key) = index.due.first().copied().filter(|(due, _)| *due <= now)?;
-            index.take(key)
+            let (_, id) = index.due.first().copied().filter(|(due, _)| *due <= now)?;
+            index.take(id)
         })
     }
 
@@ -66,8 +84,11 @@ impl Calm {
     }
 
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = OnServer> + use<> {
-        let index = self.0.take();
-        index.into_iter().flat_map(|index| index.all.into_values()).map(|entry| entry.one)
+        let all = self.0.as_mut().map(|index| {
+            let guards = mem::take(&mut index.guards);
+            mem::replace(&mut **index, Index { guards, ..Index::default() }).all
+        });
+        all.into_iter().flat_map(BTreeMap::into_values).map(|entry| entry.one)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -84,7 +105,7 @@ impl Calm {
 
     pub(crate) fn held_with(&self, guard: Ticket) -> Option<(&ServerHold, &Holders)> {
         let index = self.0.as_ref()?;
-        held(&index.all[index.guards.get(&guard)?].one)
+        held(&index.all.get(index.guards.get(&guard)?)?.one)
     }
 
     /// The number of holds.
@@ -104,12 +125,12 @@ impl Calm {
 }
 
 impl Index {
-    fn take(&mut self, key: u64) -> Option<OnServer> {
-        let Entry { one, due, request } = self.all.remove(&key)?;
-        due.inspect(|due| _ = self.due.remove(&(*due, key)));
+    /// `None` if it needs attention already.
+    fn take(&mut self, id: HoldId) -> Option<OnServer> {
+        let Entry { one, due, request } = self.all.remove(&id)?;
+        due.inspect(|due| _ = self.due.remove(&(*due, id)));
         request.inspect(|request| _ = self.requests.remove(request));
-        guards(&one).for_each(|guard| _ = self.guards.remove(&guard));
-        one.first_try().inspect(|since| _ = self.first_tries.remove(&(*since, key)));
+        one.first_try().inspect(|since| _ = self.first_tries.remove(&(*since, id)));
         self.held -= usize::from(held(&one).is_some());
         Some(one)
     }
@@ -117,8 +138,4 @@ impl Index {
 
 fn held(one: &OnServer) -> Option<(&ServerHold, &Holders)> {
     if let OnServer::Held(server, holders) = one { Some((server, holders)) } else { None }
-}
-
-fn guards(one: &OnServer) -> impl Iterator<Item = Ticket> + '_ {
-    held(one).into_iter().flat_map(|(_, holders)| holders.guards())
 }

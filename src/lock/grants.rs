@@ -53,7 +53,7 @@ impl LockState {
             }
             Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
         }
-        self.confirm_disputed(cx.now);
+        self.confirm_disputed(cx);
         self.refuse(cx);
     }
 
@@ -66,15 +66,15 @@ impl LockState {
         }
     }
 
-    /// Another request must show whether the server has these ids.
-    pub(super) fn confirm_disputed(&mut self, now: Moment) {
+    /// Another request must show whether the server has these ids. What callers keep is theirs in any case.
+    pub(super) fn confirm_disputed(&mut self, cx: &Cx<'_>) {
         let forced_after = self.forced_after;
-        for one in &mut self.on_server {
+        for one in self.on_server.iter_mut().filter(|_| cx.rules.has_leases) {
             if let OnServer::Held(server, _) = one
                 && !server.is_found_since(forced_after)
             {
                 server.close();
-                server.confirm_now(now);
+                server.confirm_now(cx.now);
             }
         }
     }
@@ -93,6 +93,9 @@ impl LockState {
         }
         if cx.rules.has_leases {
             lengthen(&mut server, waiter.terms, sent, cx);
+        }
+        if !cx.rules.joins {
+            self.calm.add_guard(ticket, server.id);
         }
         self.put(OnServer::Held(server, Holders::One(hold, reentry)));
     }
@@ -288,7 +291,7 @@ impl LockState {
         if server.not_before > cx.now {
             self.rests.add(server.id, server.mode(), server.not_before, cx.now);
         }
-        self.put(OnServer::Releasing(PendingRelease::new(server, ends_hold, cx.now)));
+        self.put(OnServer::Releasing(PendingRelease::new(server, ends_hold, cx)));
         self.look(cx.now);
     }
 
@@ -355,6 +358,7 @@ impl LockState {
             let beside: Vec<_> = holders.owners().flat_map(|owner| self.branches(owner)).collect();
             beside.into_iter().for_each(|(ticket, _)| cx.notify(ticket, Outcome::Lost(loss)));
         }
+        holders.guards().for_each(|guard| self.calm.remove_guard(guard));
         let holds = holders.lose(loss, &mut server, cx);
         server.lose(loss, cx);
         match holds.is_empty() {

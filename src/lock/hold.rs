@@ -14,9 +14,6 @@ use super::{
     },
 };
 
-/// The most guards of a hold that an index finds.
-const MOST_CALM: usize = 8;
-
 /// One owner, with a guard for each acquisition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Hold {
@@ -359,13 +356,11 @@ impl Holders {
         self.holds().iter().flat_map(Hold::tickets)
     }
 
-    /// Nothing is to be done for one owner before a time, a reply or a call. With many guards it would take long to find them.
+    /// Nothing is to be done for one owner before a time, a reply or a call.
     pub(crate) fn is_calm(&self) -> bool {
         match self {
             Holders::One(hold, reentry) => {
-                (1..=MOST_CALM).contains(&hold.acquisitions.len())
-                    && hold.unseen_since().is_none()
-                    && reentry.is_level()
+                !hold.acquisitions.is_empty() && hold.unseen_since().is_none() && reentry.is_level()
             }
             Holders::Readers(_) => false,
         }

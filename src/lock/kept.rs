@@ -17,7 +17,7 @@ pub(crate) struct Kept(Option<Box<VecDeque<ServerHold>>>);
 impl Kept {
     pub(crate) fn put(&mut self, server: ServerHold, now: Moment) {
         let all = self.0.get_or_insert_default();
-        all.retain(|one| one.until > now);
+        all.retain(|one| one.ends() > now);
         all.truncate(MOST - 1);
         all.push_front(server);
     }
@@ -25,7 +25,7 @@ impl Kept {
     /// The newest id of so many permits, if the server knows it for longer than until then.
     pub(crate) fn take(&mut self, permits: u16, until: Moment) -> Option<ServerHold> {
         let all = self.0.as_mut()?;
-        let at = all.iter().position(|one| one.count == u32::from(permits) && one.until > until)?;
+        let at = all.iter().position(|one| one.count == u32::from(permits) && one.ends() > until)?;
         all.remove(at)
     }
 }

@@ -52,8 +52,10 @@ impl LockState {
     fn calm_down(&mut self) {
         let time = self.time_to_see.into();
         for one in self.on_server.extract_if(.., |one| one.calm_request().is_some()) {
-            let (due, request) = (one.due(time), one.calm_request().flatten());
-            self.calm.put(one, due, request);
+            let (due, calm) = (one.due(time), one.calm_request());
+            if let Some((id, request)) = calm {
+                self.calm.put(id, one, due, request);
+            }
         }
     }
 

@@ -119,11 +119,11 @@ impl OnServer {
         }
     }
 
-    /// The request under way, if nothing else of this id needs attention before [`due`](OnServer::due).
-    pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
+    /// The id, and the request under way, if nothing else of it needs attention before [`due`](OnServer::due).
+    pub(crate) fn calm_request(&self) -> Option<(HoldId, Option<RequestId>)> {
         match self {
-            OnServer::Held(server, holders) if holders.is_calm() => server.calm_request(),
-            OnServer::Releasing(release) => release.calm_request().map(Some),
+            OnServer::Held(server, holders) if holders.is_calm() => Some((server.id, server.calm_request()?)),
+            OnServer::Releasing(release) => Some((release.id(), Some(release.calm_request()?))),
             _ => None,
         }
     }

@@ -27,6 +27,8 @@ pub(crate) struct PendingRelease {
     until: Moment,
     /// After this time the server has nothing left of it.
     bound: Moment,
+    /// The number of its permits, if the server has forgotten the request that acquired them without a lease.
+    forgotten: u32,
     /// The lock stays held until then.
     not_before: Moment,
     request: PendingRequest,
@@ -48,16 +50,22 @@ enum AfterRefusal {
 }
 
 impl PendingRelease {
-    pub(crate) fn new(mut server: ServerHold, ends_hold: bool, now: Moment) -> PendingRelease {
+    pub(crate) fn new(mut server: ServerHold, ends_hold: bool, cx: &Cx<'_>) -> PendingRelease {
+        // The receipt of this release lasts for longer than it is sent again, also if that of its request has ended.
+        let (forgotten, bound) = match !cx.rules.has_leases && server.ends() <= cx.now {
+            true => (server.id.of_permits().1.into(), cx.now + cx.config.outage_timeout),
+            false => (0, server.bound),
+        };
         PendingRelease {
             id: server.id,
             mode: server.mode(),
-            since: now,
-            before: server.before_release(server.not_before > now),
+            since: cx.now,
+            before: server.before_release(server.not_before > cx.now),
             until: server.until,
-            bound: server.bound,
+            bound,
+            forgotten,
             not_before: server.not_before,
-            request: PendingRequest::new(now),
+            request: PendingRequest::new(cx.now),
             waiters: server.take_waiters(),
             ends_hold,
             after_refusal: AfterRefusal::MayHandOver,
@@ -81,6 +89,7 @@ impl PendingRelease {
             before,
             until: Moment::ZERO,
             bound,
+            forgotten: 0,
             not_before: Moment::ZERO,
             request,
             waiters,
@@ -125,7 +134,7 @@ impl PendingRelease {
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         if self.before == [None; 2] && self.request.is_due(cx.now) {
             let rest = self.not_before.since(cx.now);
-            let request = Request::Release { id: self.id, mode: self.mode, count: 0, rest };
+            let request = Request::Release { id: self.id, mode: self.mode, count: self.forgotten, rest };
             self.request.send(cx, numbers, request);
         }
     }
@@ -290,6 +299,7 @@ impl HandOver {
             before: [None; 2],
             until: self.until,
             bound: self.bound,
+            forgotten: 0,
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,

@@ -56,7 +56,7 @@ impl LockState {
     fn attempt_replied(&mut self, (request, sent): (RequestId, Moment), reply: Reply, cx: &mut Cx<'_>) {
         let idle = Wanted::One(Idle::until(cx.now, None));
         let Wanted::One(Attempt::Asking(asking)) = std::mem::replace(&mut self.wanted, idle) else { return };
-        let is_granted = matches!(reply, Reply::Granted(_));
+        let is_granted = matches!(reply, Reply::Granted(_) | Reply::TooFewReplicas);
         let mark = asking.mark.filter(|mark| !is_granted || mark.id != asking.id); // the server removes it
         self.wanted = Wanted::One(Idle::until(cx.now, mark));
         let token = if let Reply::Granted(token) = reply { token } else { None };
@@ -235,7 +235,7 @@ impl LockState {
             Confirmed::Since(sent) => {
                 self.admit_more(at, sent, cx);
                 self.gather(id, earlier, cx);
-                self.confirm_disputed(cx.now);
+                self.confirm_disputed(cx);
             }
         }
     }
@@ -297,7 +297,7 @@ impl LockState {
                 let mut server = ServerHold::new(granted(from, None), cx);
                 server.until = until; // nothing has extended its lease
                 server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
-                let release = PendingRelease::new(server, hand_over.ends_hold, cx.now);
+                let release = PendingRelease::new(server, hand_over.ends_hold, cx);
                 self.put(OnServer::Releasing(release.for_all()));
                 self.look(cx.now);
             }

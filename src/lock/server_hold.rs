@@ -35,7 +35,7 @@ pub(crate) struct ServerHold {
     found_by: RequestId,
     /// The hold is certain until then.
     pub(crate) until: Moment,
-    /// The lease ends then, by the clock of this client, if no other program shortens it.
+    /// The lease ends then, by the clock of this client, if no other program shortens it. Without a lease: the receipt of its request.
     ends: Moment,
     /// The last request by which the server had it was sent then.
     pub(crate) seen: Moment,
@@ -150,7 +150,9 @@ impl ServerHold {
             gathers_until: Moment::ZERO,
         };
         server.lasts(Some(lease), sent, cx);
-        server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
+        if cx.rules.has_leases {
+            server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
+        }
         server
     }
 
@@ -245,7 +247,8 @@ impl ServerHold {
                 sharing.usual_ends = sharing.usual_ends.max(usual);
             }
         }
-        self.until = self.ends.min(self.sure_until());
+        // Without a lease nothing ends what was granted.
+        self.until = if cx.rules.has_leases { self.ends.min(self.sure_until()) } else { Moment::FAR };
     }
 
     /// No other program has ended the lease before that.

@@ -377,7 +377,8 @@ pub(crate) enum Request {
         count: u32,
         how: How,
     },
-    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too.
+    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too. Without leases a hold always ends, and returns
+    /// `count` permits if the server has forgotten the request that acquired it.
     Release {
         id: HoldId,
         mode: Mode,

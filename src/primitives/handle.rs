@@ -9,10 +9,10 @@ use crate::{
     ask::Asked,
     client::Client,
     clock::Moment,
-    config::{Lease, Name},
+    config::{Lease, Name, start_of},
     driver::{self, HeldLock},
     engine::Engine,
-    error::{About, Error, Result},
+    error::{About, Error, Lost, Result},
     events::{KindLabel, Subject},
     failed::{ASKING, ASKING_PERMITS, WAITING},
     guard::Guard,
@@ -127,7 +127,7 @@ impl Handle {
         let is_apart = |name: &Name| self.engine.is_cluster() && kind.channel.is_apart_from(name.key());
         let name = match &self.name {
             Ok(name) if is_apart(name) => {
-                Err(Arc::new(Error::InvalidName { name: self.given.chars().take(64).collect(), reason: REASON }))
+                Err(Arc::new(Error::InvalidName { name: start_of(&self.given).to_owned(), reason: REASON }))
             }
             name => name.clone(),
         };
@@ -272,8 +272,9 @@ impl Handle {
         passed
     }
 
+    /// A name that was refused may have any length.
     fn subject(&self, kind: &'static Kind) -> Subject<'_> {
-        Subject { kind: kind.rules.label, name: self.name() }
+        Subject { kind: kind.rules.label, name: if self.name.is_ok() { self.name() } else { start_of(self.name()) } }
     }
 
     fn span(&self, kind: &'static Kind, what: &'static str) -> Span {
@@ -415,7 +416,7 @@ impl Handle {
     pub(super) async fn make(&self, change: &mut Change) -> Result<Answer> {
         let (name, give_up) = (valid(&self.name)?, self.engine.outage_ends());
         let (span, asked) = self.change_asked(change, &name, self.engine.publish_when_known(give_up).await);
-        told((span, change.kind.rules.label), self.engine.tell(asked, give_up)).await
+        self.told((span, change.kind.rules.label), self.engine.tell(asked, give_up)).await
     }
 
     /// The same in the background, also while the client closes: its end waits for that.
@@ -429,11 +430,15 @@ impl Handle {
         });
     }
 
-    /// The same as [`make`](Handle::make), also while the client closes.
+    /// The same as [`make`](Handle::make), also while the client closes. An error if there is nothing to change.
     pub(super) async fn make_at_last(&self, change: &mut Change) -> Result<Answer> {
         let (name, give_up) = (valid(&self.name)?, self.engine.outage_ends());
         let (span, asked) = self.change_asked(change, &name, self.engine.publish_when_known(give_up).await);
-        told((span, change.kind.rules.label), self.engine.tell_at_last(asked, give_up)).await
+        let telling = async {
+            let answer = self.engine.tell_at_last(asked, give_up).await?;
+            if answer.code == Code::Gone { Err(Error::lost(self.name(), Lost::Removed)) } else { Ok(answer) }
+        };
+        self.told((span, change.kind.rules.label), telling).await
     }
 
     fn change_asked<'a>(&'a self, change: &mut Change, name: &'a Name, publish: &str) -> (Span, Asked<'a>) {
@@ -453,7 +458,19 @@ impl Handle {
     ) -> Result<Answer> {
         let name = valid(&self.name)?;
         let (span, asked) = self.asked(what, &name, request, Moment::FAR);
-        told((span, what.1), self.engine.tell(asked, give_up)).await
+        self.told((span, what.1), self.engine.tell(asked, give_up)).await
+    }
+
+    /// The answer, or the error that the caller gets, which the span notes.
+    async fn told(
+        &self,
+        (span, kind): (Span, KindLabel),
+        telling: impl Future<Output = Result<Answer>>,
+    ) -> Result<Answer> {
+        let told = telling.instrument(span.clone()).await;
+        let told =
+            told.and_then(|answer| if answer.code == Code::Conflict { Err(self.conflict()) } else { Ok(answer) });
+        told.map_err(|error| error.of(kind.about())).inspect_err(|error| spans::note_error(&span, error))
     }
 
     fn asked<'a>(
@@ -494,14 +511,6 @@ pub(super) struct Change {
     how: &'static str,
     /// It is not sent again after that. `None`: it was not sent yet.
     until: Option<Moment>,
-}
-
-async fn told((span, kind): (Span, KindLabel), telling: impl Future<Output = Result<Answer>>) -> Result<Answer> {
-    let told = telling.instrument(span.clone()).await.map_err(|error| error.of(kind.about()));
-    if let Err(error) = &told {
-        spans::note_error(&span, error);
-    }
-    told
 }
 
 /// A request to force the lock open has a reply, has failed, or was given up by its caller.

@@ -34,6 +34,8 @@ pub use handle::Holder;
 pub use latch::Latch;
 pub use lock::Lock;
 pub(crate) use methods::plain_inside;
+#[cfg(feature = "blocking")]
+pub(crate) use owed::OwedPermits;
 pub use permits::Permits;
 pub use plain_semaphore::PlainSemaphore;
 #[cfg(feature = "blocking")]

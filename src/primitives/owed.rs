@@ -1,12 +1,15 @@
 //! Releasing permits of a plain semaphore: by a caller, after work, or in the background.
 
+#[cfg(feature = "blocking")]
+use std::time::Duration;
+
 use super::{
     handle::{Change, Handle},
     plain_semaphore::{CHANGE, PLAIN, PlainSemaphore},
 };
 use crate::{
     driver::{DriverErrand, DriverWork},
-    error::{About, Error, Lost, Result},
+    error::{About, Error, Result},
     redis::Code,
 };
 
@@ -73,6 +76,11 @@ pub(crate) struct OwedPermits {
 }
 
 impl OwedPermits {
+    #[cfg(feature = "blocking")]
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.semaphore.engine.config.command_timeout
+    }
+
     pub(crate) async fn release(mut self) -> Result<()> {
         if self.semaphore.give_back(&PLAIN, self.permits) {
             self.change = None; // a waiter of this client has them
@@ -84,7 +92,6 @@ impl OwedPermits {
         self.change = None;
         match result?.code {
             Code::Granted => Ok(()),
-            Code::Gone => Err(Error::lost(self.semaphore.name(), Lost::Removed).of(About::Permits)),
             _ => Err(self.semaphore.conflict().of(About::Permits)),
         }
     }

@@ -17,12 +17,12 @@ const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
 pub(super) static CHANGE: KindScript =
     script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua"; RECEIPT);
 
-/// Its callers keep what they acquire. The machine knows a hold only until then.
+/// Its callers keep what they acquire. The machine knows a hold only until then, and confirms none.
 pub(super) static PLAIN: Kind = Kind {
     channel: ChannelName::Prefixed("redisson_sc"),
     acquire: script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua"; RECEIPT),
     release: script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua"; RECEIPT),
-    renew: script!("plain_semaphore/renew.lua"; RECEIPT),
+    renew: script!("latch/latch.lua", "plain_semaphore/available.lua"),
     hand_over: None,
     inspect: script!("latch/latch.lua", "plain_semaphore/available.lua"),
     force_unlock: script!("latch/latch.lua", "plain_semaphore/available.lua"),

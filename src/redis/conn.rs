@@ -38,7 +38,11 @@ use super::{
     time_limit::TimeLimits,
     url::Address,
 };
-use crate::{contained::conn_event, error::Source, stats::Counters};
+use crate::{
+    contained::{AFTER_PANIC, caught, conn_event},
+    error::Source,
+    stats::Counters,
+};
 
 /// The size of the message buffer of a connection that is not for messages. fred also uses this buffer for its own events while it
 /// connects. With room for only one, its error would be "channel lagged" instead of the reason for which it could not connect.
@@ -99,12 +103,11 @@ impl Conn {
         }
         let until = closed.clone();
         tokio::spawn(async move {
+            let mut links = Links { present: first, before: Vec::new() };
             let kept = async {
-                let first = match first {
-                    Some(first) => first,
-                    None => dial.first_link(&first_wanted, &slot).await,
-                };
-                supervise(dial, first, &slot, reconnected).await;
+                while caught(supervise(&dial, &mut links, &first_wanted, &slot, &reconnected)).await.is_none() {
+                    sleep(AFTER_PANIC).await;
+                }
             };
             until.run_until_cancelled(kept).await;
             if let Ok(link) = slot.send_replace(Err(Fault::Closed)) {
@@ -182,11 +185,21 @@ impl Conn {
     }
 }
 
-/// Replaces lost links until it is dropped.
-async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: Reconnected) {
-    let mut before: Vec<Peer> = Vec::new(); // connections that the server may not have closed yet
+/// What a supervisor knows. A panic leaves it as it is.
+struct Links {
+    present: Option<Arc<Link>>,
+    /// Connections that the server may not have closed yet.
+    before: Vec<Peer>,
+}
+
+/// Opens the first link when a caller needs it, and replaces lost links until it is dropped.
+async fn supervise(dial: &Dialer, links: &mut Links, wanted: &Notify, slot: &Slot, reconnected: &Reconnected) {
     let mut pause = Duration::ZERO;
     loop {
+        let link = match &links.present {
+            Some(link) => Arc::clone(link),
+            None => Arc::clone(links.present.insert(dial.first_link(wanted, slot).await)),
+        };
         let opened = Instant::now();
         let successor = dial.successor(&link).await;
         let lost = Instant::now();
@@ -204,13 +217,13 @@ async fn supervise(dial: Dialer, mut link: Arc<Link>, slot: &Slot, reconnected: 
             None => dial.until_open(slot, for_now).await,
         };
         dial.counters.reconnects.up();
-        before.extend(link.peer.get().cloned());
-        while let Some(peer) = before.last()
+        links.before.extend(link.peer.get().cloned());
+        while let Some(peer) = links.before.last()
             && next.link.close_predecessor(peer).await
         {
-            before.pop();
+            links.before.pop();
         }
-        link = next.publish(slot);
+        let link = links.present.insert(next.publish(slot));
         conn_event!(warn, server = %link.address(), after = ?lost.elapsed(), "reconnected");
         reconnected();
     }
@@ -416,7 +429,41 @@ pub(crate) fn spread(pause: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    /// It panics at first, and then finds no server.
+    #[derive(Debug, Default)]
+    struct Panics(AtomicU32);
+
+    impl Locator for Panics {
+        fn find(&self) -> BoxStream<'_, Result<Target, Fault>> {
+            assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "on purpose");
+            futures_util::stream::empty().boxed()
+        }
+
+        fn place(&self) -> String {
+            "nowhere".to_owned()
+        }
+
+        fn wants_master(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_does_not_end_the_task_that_connects() {
+        let (locator, closed) = (Arc::<Panics>::default(), CancellationToken::new());
+        let found: Arc<dyn Locator> = Arc::clone(&locator) as _;
+        let dial = Dialer::new(found, Duration::from_secs(1), &Arc::default());
+        let nobody: Reconnected = Arc::new(|| {});
+        let conn = Conn::lazy(&dial, &nobody, &closed);
+        for _ in 0..2 {
+            assert!(matches!(conn.link().await, Err(Fault::NotSent(_))));
+        }
+        assert!(locator.0.load(Ordering::SeqCst) > 2, "it tries again and again");
+    }
 
     #[test]
     fn pauses_differ() {

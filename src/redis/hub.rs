@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     config::PubSub,
-    contained::conn_event,
+    contained::{conn_event, lasting},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -100,6 +100,18 @@ pub(crate) struct Hub {
     wanted: Notify,
     /// One task for each line that is in use. Notified when one of its channels needs a SUBSCRIBE.
     lines: Mutex<BTreeMap<Line, Arc<Notify>>>,
+    /// The client is closed, or its runtime has ended: no task forgets channels anymore.
+    has_ended: AtomicBool,
+}
+
+/// The task of the lines ends.
+struct Ends(Arc<Hub>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::SeqCst); // before the look at the table: later listeners see it when they leave
+        self.0.forget_unused(&mut self.0.table());
+    }
 }
 
 /// One subscribed channel. Without a listener it stays for a moment. It has several listeners if several names share it, as `a` and `{a}`
@@ -116,9 +128,11 @@ struct Channel {
 impl Hub {
     pub(super) fn start(deployment: Arc<Deployment>, counters: Arc<Counters>, closed: CancellationToken) -> Arc<Hub> {
         let (table, next_subscription, wanted) = (Mutex::default(), AtomicU64::new(0), Notify::new());
-        let lines = Mutex::default();
-        let hub = Arc::new(Hub { deployment, counters, table, next_subscription, wanted, lines });
-        tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&hub).keep_lines(closed)));
+        let (lines, has_ended) = (Mutex::default(), AtomicBool::new(false));
+        let hub = Arc::new(Hub { deployment, counters, table, next_subscription, wanted, lines, has_ended });
+        let (ends, until) = (Ends(Arc::clone(&hub)), closed.clone());
+        let keeping = async move { lasting(|| Arc::clone(&ends.0).keep_lines(closed.clone())).await };
+        tokio::spawn(until.run_until_cancelled_owned(keeping));
         hub
     }
 
@@ -158,6 +172,19 @@ impl Hub {
             channel.listeners.retain(|(number, _)| *number != subscription);
             channel.idle_since = Instant::now();
         }
+        if self.has_ended.load(Ordering::SeqCst) {
+            self.forget_unused(&mut table);
+        }
+    }
+
+    fn forget_unused(&self, table: &mut HashMap<Arc<str>, Channel>) {
+        table.retain(|_, channel| {
+            let is_used = !channel.listeners.is_empty();
+            if !is_used {
+                self.counters.subscriptions.down();
+            }
+            is_used
+        });
     }
 
     pub(super) fn hears(&self, name: &str) -> bool {
@@ -207,7 +234,9 @@ impl Hub {
         let mut lines = self.lines();
         let wanted = lines.entry(line.clone()).or_insert_with(|| {
             let wanted = Arc::<Notify>::default();
-            let listening = Arc::clone(self).keep_listening(line, Arc::clone(&wanted));
+            let (hub, notified) = (Arc::clone(self), Arc::clone(&wanted));
+            let listen = move || Arc::clone(&hub).keep_listening(line.clone(), Arc::clone(&notified));
+            let listening = lasting(listen);
             tokio::spawn(closed.clone().run_until_cancelled_owned(listening));
             wanted
         });
@@ -219,6 +248,8 @@ impl Hub {
     async fn keep_listening(self: Arc<Hub>, line: Line, wanted: Arc<Notify>) {
         let (dial, sharded) = (self.deployment.dial(&line), matches!(line, Line::Shard(_)));
         let (mut one_by_one, mut pause, mut failing_since) = (false, FIRST_PAUSE, None::<Instant>);
+        self.all_silent(&line); // after a panic
+        wanted.notify_one();
         loop {
             wanted.notified().await;
             if !self.all_silent(&line) {

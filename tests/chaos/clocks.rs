@@ -19,7 +19,7 @@ pub(crate) fn set_ahead(stage: &mut Stage<Alone>, random: &mut Rng) {
 /// While it is behind, the leases of those who have died last for minutes. Then it is set right.
 pub(crate) fn set_back(stage: &mut Stage<Alone>, random: &mut Rng) {
     let by = random.i64(120..=600);
-    stage.scene.server.move_clock(-by);
+    stage.scene.clock.move_by(-by);
     stage.pause(millis(random, 500..=4_000));
     ahead(stage, by);
     stage.pause(LONGEST_NAP);
@@ -27,6 +27,6 @@ pub(crate) fn set_back(stage: &mut Stage<Alone>, random: &mut Rng) {
 
 fn ahead(stage: &mut Stage<Alone>, by: i64) {
     let since = clock();
-    stage.scene.server.move_clock(by);
+    stage.scene.clock.move_by(by);
     stage.wiped(Wipe { name: None, beside: false, since, at: clock() });
 }

@@ -4,7 +4,7 @@ use std::{future::Future, time::Duration};
 
 use leasehold::{Client, Guard, Permits};
 
-use crate::support::{Server, before, behind, client, ms, proxy::Proxy, until, within};
+use crate::support::{Server, before, behind, client, clock::Clock, ms, proxy::Proxy, until, within};
 
 const LEASE: Duration = ms(2_000);
 const MINUTES: i64 = 600;
@@ -13,6 +13,7 @@ const SOON: Duration = ms(6_000);
 
 /// A server, and a process that can be cut off from it for good.
 struct Scene {
+    clock: Clock,
     server: Server,
     holders: Proxy,
     holder: Client,
@@ -21,16 +22,17 @@ struct Scene {
 
 impl Scene {
     async fn set() -> Scene {
-        let server = Server::with_clock(&[]);
+        let clock = Clock::new(0);
+        let server = Server::within(clock.environment(), &[]);
         let holders = before(&server);
         let holder = behind(&holders, |builder| builder.watchdog(LEASE).command_timeout(ms(500))).await;
         let waiter = client(&server, |builder| builder.watchdog(LEASE)).await;
-        Scene { server, holders, holder, waiter }
+        Scene { clock, server, holders, holder, waiter }
     }
 
     /// The server's clock is set back while `held` is held. The holder renews it, and dies.
     async fn set_back<T>(&self, held: T, keys: &[&str]) {
-        self.server.move_clock(-MINUTES);
+        self.clock.move_by(-MINUTES);
         let left = || keys.iter().map(|key| self.server.pttl(key)).max().expect("a key");
         assert!(left() > 1_000 * (MINUTES - 10), "the clock was not set back: {} ms are left", left());
         until("a renewal to correct the lease", SOON, || left() <= 2_000).await;
@@ -81,7 +83,7 @@ async fn nor_permits() {
     let scene = Scene::set().await;
     scene.waiter.semaphore("s").set_permits(3).await.expect("reachable");
     let held = scene.holder.semaphore("s").acquire(3).await.expect("free");
-    scene.server.move_clock(-MINUTES);
+    scene.clock.move_by(-MINUTES);
     let renewals = scene.holder.stats().total.renewals;
     until("three renewals", SOON, || scene.holder.stats().total.renewals >= renewals + 3).await;
     scene.die(held);
@@ -93,7 +95,7 @@ async fn nor_permits() {
 async fn a_longer_lease_of_the_callers_stays() {
     let scene = Scene::set().await;
     let (lock, permits) = held_for_an_hour(&scene.holder).await;
-    scene.server.move_clock(-MINUTES);
+    scene.clock.move_by(-MINUTES);
     let hour = 3_600_000;
     until("a renewal to correct the lease", SOON, || scene.server.pttl("x") <= hour).await;
     assert!(scene.server.pttl("x") > hour - 60_000 && !lock.is_lost() && !permits.is_lost());

@@ -50,6 +50,41 @@ async fn returns_in_time_with_the_server_frozen() {
     assert_eq!(guard.lost().await, Lost::Closed);
 }
 
+/// The first end is that of all calls: later ones do not say that all was released.
+#[tokio::test]
+async fn closing_after_a_shutdown_that_failed_fails_too() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder).await;
+    let _guard = client.lock("frozen").lock().await.expect("free");
+    server.freeze();
+    for closed in [client.clone().shutdown(ms(0)).await, client.clone().close().await, client.close().await] {
+        assert!(matches!(closed, Err(Error::Unavailable { .. })), "{closed:?}");
+    }
+}
+
+/// Their guards exist, and the server has nothing of them.
+#[tokio::test]
+async fn sends_nothing_about_locks_that_are_lost() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.watchdog(ms(900))).await;
+    let mut guards = Vec::new();
+    for name in 0..20 {
+        guards.push(client.mutex(&format!("watched-{name}")).lock().await.expect("free"));
+        guards.push(client.mutex(&format!("fixed-{name}")).lease(ms(1_500)).lock().await.expect("free"));
+    }
+    let names: Vec<String> = server.ask(&["KEYS", "watched-*"]);
+    for name in names {
+        let _: u32 = server.ask(&["DEL", &name]);
+    }
+    until("all to be lost", ms(5_000), || guards.iter().all(leasehold::Guard::is_lost)).await;
+    client.mutex("x").lock().await.expect("free").unlock().await.expect("held"); // loads the script
+    let held = client.mutex("held").lock().await.expect("free");
+    let before = server.calls("evalsha");
+    client.close().await.expect("answered");
+    assert_eq!((server.calls("evalsha") - before, server.exists("held")), (1, false));
+    drop((guards, held));
+}
+
 #[tokio::test]
 async fn ends_everything_that_waits_for_an_answer() {
     closing_ends_calls(1).await;

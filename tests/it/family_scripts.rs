@@ -574,7 +574,6 @@ mod plain_semaphore {
     const ACQUIRE: &str = source!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua");
     const RELEASE: &str = source!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/release.lua");
     const CHANGE: &str = source!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua");
-    const RENEW: &str = source!("plain_semaphore/renew.lua");
     const AVAILABLE: &str = source!("latch/latch.lua", "plain_semaphore/available.lua");
     const TAKE_TWO: [&str; 5] = [ID, "60000", "2", "first", CHANNEL];
     const GIVE_BACK: [&str; 5] = [ID, "60000", "0", "PUBLISH", CHANNEL];
@@ -598,10 +597,8 @@ mod plain_semaphore {
         assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("busy -1 "));
         bench.put(&["SET", "x", "1"]);
         assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("busy -1 "));
-        assert_eq!(bench.twice(RENEW, &KEYS, &TAKE_TWO), both("gone"));
         bench.put(&["SET", "x", "3"]);
         assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("granted"));
-        assert_eq!(bench.twice(RENEW, &KEYS, &TAKE_TWO), both("kept"));
         assert!(is_free(&bench, 1));
         bench.put(&["PEXPIRE", KEYS[1], "5000"]);
         assert_eq!(bench.run(ACQUIRE, &KEYS, &TAKE_TWO), "granted");
@@ -609,8 +606,27 @@ mod plain_semaphore {
         let (first, second) = bench.twice(RELEASE, &KEYS, &GIVE_BACK);
         assert_eq!((&*first, &*second, is_free(&bench, 3)), ("released", "gone", true));
         assert_eq!(bench.twice(ACQUIRE, &KEYS, &TAKE_TWO), both("lost"));
-        assert_eq!(bench.twice(RENEW, &KEYS, &TAKE_TWO), both("gone"));
         assert!(is_free(&bench, 3));
+    }
+
+    /// The client knows that they were taken, and that longer ago than a receipt lasts.
+    #[test]
+    fn permits_return_once_after_their_receipt_has_ended() {
+        let mut bench = Bench::new();
+        bench.put(&["SET", "x", "3"]);
+        let back: [&str; 5] = [ID, "60000", "2", "PUBLISH", CHANNEL];
+        for has_receipt in [false, true] {
+            assert_eq!(bench.run(ACQUIRE, &KEYS, &TAKE_TWO), "granted");
+            if !has_receipt {
+                bench.put(&["DEL", KEYS[1]]);
+            }
+            let (first, second) = bench.twice(RELEASE, &KEYS, &back);
+            assert_eq!((&*first, &*second, is_free(&bench, 3)), ("released", "gone", true));
+            bench.put(&["DEL", KEYS[1]]);
+        }
+        bench.put(&["DEL", "x"]);
+        assert_eq!(bench.run(RELEASE, &KEYS, &back), "gone");
+        assert!(!bench.server.exists("x"), "a release creates none");
     }
 
     /// In this order they may come if a connection was lost.

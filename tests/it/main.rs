@@ -84,6 +84,8 @@ mod slow_release;
 mod stalls;
 mod starting;
 mod storms;
+#[cfg(target_os = "linux")]
+mod system;
 #[cfg(feature = "tls")]
 mod tls;
 mod tokens;

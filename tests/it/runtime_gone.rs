@@ -45,6 +45,27 @@ async fn says_so<T: Debug>(what: &str, call: impl Future<Output = leasehold::Res
     }
 }
 
+/// The client value lives on.
+#[test]
+fn no_subscriptions_are_left_in_its_numbers() {
+    let (server, first) = (Server::start(), runtime());
+    let client = first.block_on(async {
+        let (client, other) = (guest(&server, |builder| builder).await, plain(&server).await);
+        for left in [false, true] {
+            let guard = other.lock("held").lock().await.expect("free");
+            let waiting = tokio::spawn(client.lock("held").into_future());
+            until("it to wait", PROMPTLY, || client.stats().now.subscriptions == 1).await;
+            if left {
+                waiting.abort(); // the channel stays for a moment
+            }
+            drop(guard);
+        }
+        client
+    });
+    drop(first);
+    assert_eq!(client.stats().now.subscriptions, 0);
+}
+
 /// A held lock, and the end of the runtime it was taken on.
 fn orphan(server: &Server, settings: impl FnOnce(Builder) -> Builder) -> (Client, Guard) {
     let first = runtime();

@@ -407,6 +407,35 @@ async fn a_part_is_released_once_whatever_is_lost() {
     .await;
 }
 
+/// The server looks at a few permits of a hold for each request, however many it has.
+#[tokio::test]
+async fn many_permits_cost_the_server_little_until_they_are_granted_or_released() {
+    const MANY: u32 = 2_000;
+    let server = Server::start();
+    let (client, other) = (plain(&server).await, plain(&server).await);
+    let (x, theirs) = (semaphore(&client, MANY).await, other.semaphore("x"));
+    let looks = || server.calls("zscore");
+    let one = theirs.acquire(1).await.expect("free");
+    let waiting = waiter(&client, MANY).await;
+    let before = looks();
+    for _ in 0..20 {
+        drop(theirs.try_acquire(1).await.expect("answered")); // each release notifies the waiter
+    }
+    until("all releases", SOON, || other.stats().now.releasing == 0).await;
+    assert!(looks() - before < 1_000, "{} looks", looks() - before);
+    one.release().await.expect("held");
+    let mut all = got(waiting, SOON).await;
+    let parts: Vec<_> = (1..MANY).map(|_| all.split(1).expect("it has more")).collect();
+    let before = looks();
+    for part in parts {
+        part.release().await.expect("held");
+    }
+    assert!(looks() - before < 10 * u64::from(MANY), "{} looks", looks() - before);
+    assert_eq!((x.available().await.expect("answered"), taken(&server)), (i64::from(MANY) - 1, 1));
+    all.release().await.expect("held");
+    clean(&server, &client, MANY.into()).await;
+}
+
 // ---- lost requests and replies ----
 
 /// Loads a script, so that no call of it is answered with NOSCRIPT, and says which it is.
@@ -698,7 +727,10 @@ async fn what_is_not_a_semaphore_is_a_conflict() {
     let server = Server::start();
     let client = plain(&server).await;
     let x = client.semaphore("x");
-    for put in [&["SET", "x", "many"][..], &["SET", "x", "1.5"], &["HSET", "x", "field", "1"]] {
+    let others = ["many", "1.5", "9007199254740993", "9223372036854775808", "-9007199254740992"];
+    let others = others.map(|text| vec!["SET", "x", text]).into_iter().chain([vec!["HSET", "x", "field", "1"]]);
+    for put in others {
+        let put = &put[..];
         let _: redis::Value = server.ask(put);
         let dump = || server.ask::<Vec<u8>>(&["DUMP", "x"]);
         let before = dump();

@@ -321,7 +321,7 @@ async fn a_close_that_failed_leaves_no_gauge_up() {
     server.freeze();
     client.clone().close().await.expect_err("it does not answer");
     until("nothing to be under way", ms(1_000), || client.stats().now.releasing == 0).await;
-    client.close().await.expect("nothing is left to do here");
+    client.close().await.expect_err("it is not known to be released");
 }
 
 /// Nothing is held; a future that nobody polls waits for somebody else's lock.
@@ -350,4 +350,24 @@ async fn a_server_that_says_nothing_is_given_up_when_the_connect_timeout_is_over
     connect.await.expect_err("it says nothing");
     let took = started.elapsed();
     assert!(took >= ms(1_400) && took <= ms(2_400), "{took:?} with a connect_timeout of 1.5 s");
+}
+
+/// The error says what is missing.
+#[test]
+fn a_runtime_without_timers_or_connections_is_named() {
+    let server = Server::start();
+    let runtime = |all: fn(&mut tokio::runtime::Builder) -> &mut tokio::runtime::Builder| {
+        all(tokio::runtime::Builder::new_multi_thread().worker_threads(1)).build().expect("a runtime")
+    };
+    for is_lazy in [false, true] {
+        let builder = Client::builder().url(server.url());
+        let connected = runtime(|builder| builder.enable_io())
+            .block_on(async { if is_lazy { builder.connect_lazy() } else { builder.connect().await } });
+        let Err(Error::InvalidConfig { setting, reason, .. }) = &connected else { panic!("{connected:?}") };
+        assert!(*setting == "runtime" && reason.contains("timers"), "{setting}: {reason}");
+    }
+    let without = runtime(|builder| builder.enable_time());
+    let connected = without.block_on(Client::builder().url(server.url()).connect()).expect_err("no connections");
+    let causes = std::iter::successors(Some(&connected as &dyn std::error::Error), |error| error.source());
+    assert!(causes.map(ToString::to_string).any(|cause| cause.contains("enable_io")), "{connected:?}");
 }

@@ -16,7 +16,7 @@ fn some_call(random: &mut Rng) -> Vec<String> {
     let (word, value) = (pick(&WORDS), pick(&WORDS));
     let (first, last) = (pick(&["0", "1", "-1", "-3", "5"]), pick(&["0", "2", "-1", "-2", "9"]));
     let time = pick(&["90000", "50000", "0", "-5"]);
-    let call: &[&str] = match random.u8(..34) {
+    let call: &[&str] = match random.u8(..35) {
         0 => &["EXISTS", &key, &other],
         1 => &["DEL", &key, &other],
         2 | 3 => &["PEXPIRE", &key, &time],
@@ -46,6 +46,7 @@ fn some_call(random: &mut Rng) -> Vec<String> {
         30 => &["ZRANGE", &key, &first, &last, "WITHSCORES"],
         31 => &["ZRANGEBYSCORE", &key, "-inf", &last],
         32 => &["ZADD", &key, "XX", &first, &word],
+        33 => &["ZADD", &key, "NX", &first, &word],
         _ => &["ZREM", &key, &word],
     };
     call.iter().map(|word| (*word).to_owned()).collect()

@@ -1,6 +1,16 @@
 //! Each failure, with each kind of lock and each call.
 
-use std::time::Duration;
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    task::{Context, Wake, Waker},
+    thread,
+    time::Duration,
+};
 
 use leasehold::{Client, Error, FencedGuard, Guard, Lost, MemoryServer, MultiLock, Owner, Result};
 use tokio::{
@@ -230,6 +240,41 @@ async fn waiters_of_all_kinds_get_through_a_restart() {
     drop(guards);
     settled().await;
     assert_eq!(server.keys(), ["redisson_lock_token:{fenced}"]);
+}
+
+/// A waker that asks the server.
+struct Asking(MemoryServer, AtomicUsize);
+
+impl Wake for Asking {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        assert!(self.0.keys().is_empty());
+    }
+}
+
+#[test]
+fn a_waker_may_ask_the_server() {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            for end in [MemoryServer::thaw, MemoryServer::restart, MemoryServer::cut] {
+                let (server, client, _) = two();
+                server.freeze();
+                let asking = Arc::new(Asking(server.clone(), AtomicUsize::new(0)));
+                let latch = client.latch("x");
+                let (mut waiting, waker) = (pin!(latch.wait()), Waker::from(Arc::clone(&asking)));
+                for _ in 0..3 {
+                    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()); // it also yields
+                }
+                let before = asking.1.load(Ordering::SeqCst);
+                end(&server);
+                assert!(asking.1.load(Ordering::SeqCst) > before, "it was woken at once");
+            }
+        });
+        tell.send(()).expect("the test waits");
+    });
+    told.recv_timeout(Duration::from_secs(10)).expect("no deadlock");
 }
 
 /// As on a real server without its data: resources must not trust tokens then.

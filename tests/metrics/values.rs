@@ -342,6 +342,8 @@ async fn names_are_labels_only_if_asked_for() {
     assert_eq!(named.seen.times("leasehold_wait_seconds", "kind=lock,name=x").len(), 1);
     assert_eq!((named.gauge("holds", "kind=lock"), named.gauge("holds", "name=x")), (1.0, 0.0), "gauges have no names");
     drop(guard);
+    named.client.mutex(&"z".repeat(200_000)).lock().await.expect_err("it is too long");
+    assert_eq!(named.counter("failed", &format!("name={}", "z".repeat(64))), 1, "a part of it");
     assert_same(&named.client, &named.seen);
 }
 

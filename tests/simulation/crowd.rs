@@ -268,20 +268,25 @@ fn replied_at_once(crowd: &mut Crowd, rules: &Rules, event: Event) {
     }
 }
 
-/// So many holds of permits at once: acquired one by one, renewed at one moment, looked at, and released one by one.
-fn hold_permits(count: u64) {
+/// So many holds of permits at once, each split into so many parts: acquired one by one, renewed at one moment, looked at, and released one by
+/// one.
+fn hold_permits(count: u64, parts: u16) {
     let mut crowd = Crowd { state: state_of(Kind::Plain), ..Crowd::new() };
     let rules = Rules { joins: false, has_marks: true, ..RULES };
     for n in 1..=count {
-        let terms = Terms { mode: Mode::Shared, permits: 2, ..Terms::default() };
+        let terms = Terms { mode: Mode::Shared, permits: 2 * parts, ..Terms::default() };
         let acquire = Event::Acquire { ticket: Ticket(n), owner: Owner(n), terms, limit: Limit::Forever };
         replied_at_once(&mut crowd, &rules, acquire);
+        for part in 1..u64::from(parts) {
+            crowd.state.split(Ticket(n), (Ticket(part * count + n), 2));
+        }
+        replied_at_once(&mut crowd, &rules, Event::Due);
     }
     crowd.now = crowd.now + ms(9_500);
     let until = crowd.state.certain_until(Ticket(1), crowd.now).expect("held");
     replied_at_once(&mut crowd, &rules, Event::Due);
     assert_eq!((crowd.state.guarded().1, crowd.state.holds().count()), (count as usize, count as usize));
-    for n in 1..=count {
+    for n in 1..=count * u64::from(parts) {
         assert!(crowd.state.certain_until(Ticket(n), crowd.now).expect("held") > until, "renewed");
         replied_at_once(&mut crowd, &rules, Event::Unlock(Ticket(n)));
     }
@@ -314,12 +319,14 @@ fn the_cost_of_a_crowd_is_linear() {
     assert!(many < few * 4, "{few:?}, {many:?}");
 }
 
-/// A client may hold thousands of permits, each by a call of its own.
+/// A client may hold thousands of permits, each by a call of its own, and split them.
 #[test]
 fn the_cost_of_many_holds_is_linear() {
-    let best = |work: &dyn Fn()| (0..3).map(|_| time_of(work)).min().expect("three");
-    let few = best(&|| (0..10).for_each(|_| hold_permits(300)));
-    let many = best(&|| hold_permits(3_000));
-    println!("10 times 300 holds: {few:?}, 3,000 holds: {many:?}");
-    assert!(many < few * 4, "{few:?}, {many:?}");
+    for (count, parts) in [(300, 1), (60, 20)] {
+        let best = |work: &dyn Fn()| (0..3).map(|_| time_of(work)).min().expect("three");
+        let few = best(&|| (0..10).for_each(|_| hold_permits(count, parts)));
+        let many = best(&|| hold_permits(count * 10, parts));
+        println!("10 times {count} holds of {parts} parts: {few:?}, all at once: {many:?}");
+        assert!(many < few * 4, "{few:?}, {many:?}");
+    }
 }

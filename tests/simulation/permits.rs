@@ -111,13 +111,15 @@ impl Server {
     fn run_once(&mut self, client: u64, request: Request) -> Reply {
         match request {
             Request::Acquire { id, .. } => self.take_once(client, id),
-            Request::Release { id, .. } => match self.receipts.insert((client, id), Receipt::Void) {
-                Some(Receipt::Took(permits)) => {
-                    self.add(permits);
-                    Reply::Released { receivers: 0 }
-                }
-                Some(Receipt::Void) | None => Reply::Gone,
-            },
+            Request::Release { id, count, .. } => {
+                let took = match self.receipts.insert((client, id), Receipt::Void) {
+                    Some(Receipt::Took(permits)) => permits,
+                    Some(Receipt::Void) => 0,
+                    None => count as u16, // its receipt has ended
+                };
+                self.add(took);
+                if took > 0 { Reply::Released { receivers: 0 } } else { Reply::Gone }
+            }
             Request::Renew { id, .. } => match self.receipts.get(&(client, id)) {
                 Some(Receipt::Took(_)) => Reply::Kept { admits: false, left: None },
                 _ => Reply::Gone,
@@ -154,7 +156,8 @@ impl Server {
     fn acquire(&mut self, client: u64, id: HoldId, lease: Duration, how: How) -> Reply {
         let ((hold, wanted), ends) = (id.of_permits(), self.now + lease);
         self.reap();
-        let missing = i64::from(wanted) - i64::try_from(self.of(client, id).count()).expect("a few");
+        let is_known = self.taken.contains_key(&(client, hold, 0));
+        let missing = if is_known { 0 } else { i64::from(wanted) };
         let theirs = self.mark.filter(|(waiter, _)| *waiter != (client, hold));
         if missing > 0 && (missing > self.free || theirs.is_some()) {
             let ends = self.taken.values().chain(theirs.iter().map(|(_, till)| till)).min();
@@ -167,9 +170,12 @@ impl Server {
         }
         self.free -= missing;
         self.published |= self.mark.take_if(|(waiter, _)| *waiter == (client, hold)).is_some() && self.free > 0;
-        for permit in 0..wanted {
-            let known = self.taken.entry((client, hold, permit)).or_insert(ends);
-            *known = ends.max(*known);
+        for permit in (0..wanted).map(|n| (client, hold, n)) {
+            match self.taken.get_mut(&permit) {
+                Some(known) => *known = ends.max(*known),
+                None if is_known => {} // a part that was released
+                None => _ = self.taken.insert(permit, ends),
+            }
         }
         Reply::Granted(None)
     }
@@ -1066,6 +1072,48 @@ fn what_is_kept_is_forgotten_and_nothing_else() {
     world.pass(ms(500)); // the other does not look
     world.settle();
     assert_eq!((world.server.free, world.clients[0].state.holds().count()), (3, 0));
+}
+
+/// The process was paused for longer than the receipt of its request lasts. The reply to that request is there when it goes on.
+fn granted_after_its_receipt() -> World {
+    let mut world = plain_waiters(&[]);
+    world.acquire_one_by(|world| {
+        world.run_next(0);
+        world.server.now = world.server.now + RECEIPT + RECEIPT;
+        world.server.receipts.clear();
+    });
+    world.reply_next(0);
+    world
+}
+
+#[test]
+fn permits_are_the_callers_however_late_the_reply_is() {
+    let mut world = granted_after_its_receipt();
+    world.feed(0, Event::Reconnected);
+    world.keep(0);
+    assert!(world.clients[0].is_quiet() && world.clients[0].state.is_quiet());
+    assert_eq!((world.clients[0].kept.len(), world.server.free), (1, ALL - 1));
+}
+
+/// The caller has left by then, or does not look. The first release has no reply, and its retry returns nothing more.
+#[test]
+fn what_nobody_has_seen_returns_however_late_the_reply_is() {
+    for is_dropped in [true, false] {
+        let mut world = granted_after_its_receipt();
+        match is_dropped {
+            true => world.feed(0, Event::Dropped(Ticket(world.clients[0].tickets))),
+            false => world.pass(ms(401)),
+        }
+        world.clients[0].guards.clear();
+        world.run_next(0);
+        let (lost, _) = world.clients[0].back.pop_front().expect("the release was sent");
+        world.feed(0, Event::Unknown(lost));
+        world.pass(ms(50));
+        assert_eq!(world.clients[0].there.len(), 1, "it is sent again");
+        world.settle();
+        assert!(world.clients[0].state.is_quiet());
+        assert_eq!(world.server.free, ALL);
+    }
 }
 
 /// A caller that looks in time gives the others their full time again.

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicI64, Ordering},
 };
@@ -23,7 +23,7 @@ impl Clock {
     /// Ahead by so many seconds.
     pub(crate) fn new(seconds: i64) -> Clock {
         let folder = TempDir::new().expect("a temporary folder");
-        compile(&folder.path().join("clock.so"));
+        preloaded(SOURCE, folder.path());
         let path = folder.path().join("seconds");
         fs::write(&path, seconds.to_ne_bytes()).expect("our own folder");
         let file = OpenOptions::new().write(true).open(path).expect("our own file");
@@ -39,13 +39,15 @@ impl Clock {
 
     pub(crate) fn environment(&self) -> [(String, String); 2] {
         let path = |name| self.folder.path().join(name).display().to_string();
-        [("LD_PRELOAD".to_owned(), path("clock.so")), ("LEASEHOLD_TEST_CLOCK".to_owned(), path("seconds"))]
+        [("LD_PRELOAD".to_owned(), path("preloaded.so")), ("LEASEHOLD_TEST_CLOCK".to_owned(), path("seconds"))]
     }
 }
 
-/// The compiler is the one that links Rust programs.
-fn compile(library: &Path) {
+/// A library for `LD_PRELOAD`. The compiler is the one that links Rust programs.
+pub(crate) fn preloaded(source: &str, folder: &Path) -> PathBuf {
+    let library = folder.join("preloaded.so");
     let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-o"]).arg(library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(SOURCE));
-    assert!(compiler.arg("-ldl").status().expect("cc is there").success(), "{SOURCE} does not compile");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    assert!(compiler.arg("-ldl").status().expect("cc is there").success(), "{source} does not compile");
+    library
 }

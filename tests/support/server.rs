@@ -19,8 +19,6 @@ use redis::{Connection, FromRedisValue, RedisResult};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::clock::Clock;
-
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 
@@ -30,7 +28,8 @@ pub(crate) struct Server {
     dir: TempDir,
     args: Vec<String>,
     look: Look,
-    clock: Option<Clock>,
+    /// Of its process, beside that of the test.
+    environment: Vec<(String, String)>,
     is_down: bool,
     is_frozen: AtomicBool,
 }
@@ -53,23 +52,24 @@ impl Server {
         Server::made(Look::default(), |port, dir| [usual(port, dir), owned(args)].concat())
     }
 
-    /// With a wall clock that the test sets.
-    pub(crate) fn with_clock(args: &[&str]) -> Server {
-        Server::started(Look::default(), Some(Clock::new(0)), |port, dir| [usual(port, dir), owned(args)].concat())
+    /// With more variables in the environment of its process.
+    pub(crate) fn within(environment: impl Into<Vec<(String, String)>>, args: &[&str]) -> Server {
+        let args = |port, dir: &Path| [usual(port, dir), owned(args)].concat();
+        Server::started(Look::default(), environment.into(), args)
     }
 
     /// With a whole command line of its own, for that port and that folder. Its socket is `redis.sock` in there.
     pub(crate) fn made(look: Look, args: impl Fn(u16, &Path) -> Vec<String>) -> Server {
-        Server::started(look, None, args)
+        Server::started(look, Vec::new(), args)
     }
 
-    fn started(look: Look, clock: Option<Clock>, args: impl Fn(u16, &Path) -> Vec<String>) -> Server {
+    fn started(look: Look, environment: Vec<(String, String)>, args: impl Fn(u16, &Path) -> Vec<String>) -> Server {
         let dir = TempDir::new().expect("a temporary folder");
         // Between finding a free port and using it somebody else may take it.
         for _ in 0..10 {
             let port = free_port();
             let args = args(port, dir.path());
-            let mut child = spawn(&args, clock.as_ref());
+            let mut child = spawn(&args, &environment);
             if answers(&mut child, dir.path()) {
                 return Server {
                     child,
@@ -77,7 +77,7 @@ impl Server {
                     dir,
                     args,
                     look,
-                    clock,
+                    environment,
                     is_down: false,
                     is_frozen: AtomicBool::new(false),
                 };
@@ -91,9 +91,18 @@ impl Server {
     pub(crate) fn at(port: u16, args: impl Fn(&Path) -> Vec<String>) -> Server {
         let dir = TempDir::new().expect("a temporary folder");
         let (args, look) = (args(dir.path()), Look::default());
-        let mut child = spawn(&args, None);
+        let mut child = spawn(&args, &[]);
         assert!(answers(&mut child, dir.path()), "the port {port} is not free any more");
-        Server { child, port, dir, args, look, clock: None, is_down: false, is_frozen: AtomicBool::new(false) }
+        Server {
+            child,
+            port,
+            dir,
+            args,
+            look,
+            environment: Vec::new(),
+            is_down: false,
+            is_frozen: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -219,14 +228,9 @@ impl Server {
     }
 
     pub(crate) fn revive(&mut self) {
-        self.child = spawn(&self.args, self.clock.as_ref());
+        self.child = spawn(&self.args, &self.environment);
         assert!(answers(&mut self.child, self.dir.path()), "the server does not come back");
         (self.is_down, self.is_frozen) = (false, AtomicBool::new(false));
-    }
-
-    /// Moves its wall clock ahead by so many seconds, or back. For a server with a clock of its own.
-    pub(crate) fn move_clock(&self, seconds: i64) {
-        self.clock.as_ref().expect("started with a clock").move_by(seconds);
     }
 
     fn signal(&self, signal: Signal) {
@@ -276,10 +280,14 @@ pub(crate) fn version() -> (u32, u32) {
     })
 }
 
-fn spawn(args: &[String], clock: Option<&Clock>) -> Child {
-    let environment = clock.into_iter().flat_map(Clock::environment);
+fn spawn(args: &[String], environment: &[(String, String)]) -> Child {
     let mut command = Command::new(program());
-    command.args(args).envs(environment).stdout(Stdio::null()).spawn().expect("the server can be started")
+    command
+        .args(args)
+        .envs(environment.iter().cloned())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the server can be started")
 }
 
 fn is_on_path(name: &str) -> bool {

@@ -1,10 +1,11 @@
 -- Returns the permits of a hold that no caller has seen. Safe to run twice. If the server runs its acquisition later, that takes none.
 -- KEYS   semaphore, receipt
--- ARGV   nonce, hold id, ms that the receipt lasts, (unused), publish command ('': publish nothing), channel
+-- ARGV   nonce, hold id, ms that the receipt lasts, number of permits that it took if its receipt may have ended (0: it has not), publish
+--        command ('': publish nothing), channel
 -- Reply  released | gone: they were not taken, or there is no semaphore | conflict: not a semaphore
 return serve(function(k, a)
-  local taken, free = tonumber(redis.call('GET', KEYS[k + 2]) or nil), count_of(KEYS[k + 1])
-  if free and taken then
+  local taken, free = tonumber(redis.call('GET', KEYS[k + 2]) or ARGV[a + 4]) or 0, count_of(KEYS[k + 1])
+  if free and taken > 0 then
     change(k, a, free, taken, 'void', ARGV[a + 5])
     return 'released'
   end

@@ -1,5 +1,5 @@
--- Takes all permits of a hold, or none. Safe to run twice: the second run finds them. While another waiter has a mark, it takes none. A
--- waiter that was refused several times leaves a mark: released permits are then left to it. So small requests do not starve a large one.
+-- Takes all permits of a hold, or none. Safe to run twice: the second run finds the first of them, which is released last. While another
+-- waiter has a mark, it takes none. A waiter that was refused several times leaves a mark: released permits are then left to it. So small requests do not starve a large one.
 -- KEYS   semaphore, permits taken, the mark
 -- ARGV   nonce, hold id, lease ms, (unused), 'turn' or 'late' to leave a mark, else another word; channel, publish command ('': publish
 --        nothing)
@@ -13,13 +13,9 @@ return serve(function(k, a)
   end
   free = reap(semaphore, taken, free, now, publish, channel)
   local wanted, permit = permits_of(ARGV[a + 2])
-  local id, ends, missing, scores = string.sub(ARGV[a + 2], 1, 28), now + tonumber(ARGV[a + 3]), wanted, {}
-  for n = 0, wanted - 1 do
-    scores[n] = ends_of(taken, permit(n))
-    missing = missing - (scores[n] and 1 or 0)
-  end
-  local waiter = redis.call('GET', mark)
-  if missing > 0 and (missing > free or (waiter and waiter ~= id)) then
+  local id, ends, missing = string.sub(ARGV[a + 2], 1, 28), now + tonumber(ARGV[a + 3]), 0
+  local waiter, known = redis.call('GET', mark), ends_of(taken, permit(0))
+  if not known and (wanted > free or (waiter and waiter ~= id)) then
     local first = redis.call('ZRANGE', taken, '0', '0', 'WITHSCORES')[2]
     local till = first and tonumber(first) < 922337203685477 and tonumber(first) - now or -1
     if waiter and waiter ~= id then
@@ -29,6 +25,9 @@ return serve(function(k, a)
       redis.call('SET', mark, id, 'PX', '3000')
     end
     return string.format('busy %.0f ', till)
+  end
+  for n = 0, known and -1 or wanted - 1 do
+    missing = missing + (ends_of(taken, permit(n)) and 0 or 1)
   end
   -- As in Redisson: if the semaphore expires, so do they. What may be refused comes before the first change.
   local lasts = redis.call('PTTL', semaphore)
@@ -45,14 +44,12 @@ return serve(function(k, a)
   end
   local function take()
     for n = 0, wanted - 1 do
-      if not scores[n] or scores[n] < ends then
-        redis.call('ZADD', taken, string.format('%.0f', ends), permit(n))
-      end
+      redis.call('ZADD', taken, known and 'XX' or 'NX', string.format('%.0f', ends), permit(n))
     end
   end
   if missing > 0 then
     add_and(semaphore, -missing, take)
-  else
+  elseif known < ends then
     take()
   end
   if lasts > 0 then

@@ -11,12 +11,13 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The number of free permits. nil: there is no semaphore. false: the key is not a number.
+-- The number of free permits. nil: there is no semaphore. false: the key is not a number, or one that Lua does not have exactly.
 local function free_permits(semaphore)
   local text = redis.call('GET', semaphore)
   if text then
     local is_number = text == '0' or string.find(text, '^%-?[1-9]%d*$') -- as INCRBY reads it
-    return is_number and tonumber(text) or false
+    local free = is_number and tonumber(text)
+    return free and math.abs(free) < 2 ^ 53 and free or false
   end
 end
 

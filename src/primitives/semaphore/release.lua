@@ -12,14 +12,16 @@ return serve(function(k, a)
     return 'conflict'
   end
   local taken_now, permit = permits_of(ARGV[a + 2])
-  local back, told, first = {}, 0, ends_of(taken, permit(0))
-  for n = tonumber(ARGV[a + 4]), taken_now - 1 do
+  local back, told, first, keep = {}, 0, ends_of(taken, permit(0)), tonumber(ARGV[a + 4])
+  for n = keep, taken_now - 1 do
     if n == 0 and first or n > 0 and ends_of(taken, permit(n)) then
       back[#back + 1] = permit(n)
+    elseif keep > 0 then
+      break -- an earlier release of a part has returned the rest
     end
   end
   free, told = give_back(semaphore, taken, free, back, publish, channel)
-  if ARGV[a + 4] == '0' and redis.call('GET', mark) == string.sub(ARGV[a + 2], 1, 28) then
+  if keep == 0 and redis.call('GET', mark) == string.sub(ARGV[a + 2], 1, 28) then
     if #back == 0 and free and free > 0 and publish ~= '' then
       told = redis.call(publish, channel, string.format('%.0f', free))
     end

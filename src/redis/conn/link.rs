@@ -22,13 +22,14 @@ use fred::{
 use futures_util::future::{BoxFuture, FutureExt, join_all, try_join_all};
 use tokio::{
     sync::Notify,
-    task::AbortHandle,
+    task::{AbortHandle, JoinError},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{addresses::at_any_address, target::Target};
 use crate::{
+    clock::nap,
     config::Confirmed,
     contained::{conn_event, with_contained_waker},
     error::Source,
@@ -260,7 +261,7 @@ impl Link {
         };
         let connected = async {
             tokio::select! {
-                ended = &mut driver => Err(ended.map_or_else(|_| closed(), |end| end.err().unwrap_or_else(closed))),
+                ended = &mut driver => Err(ended.map_or_else(|error| panicked(&error), |end| end.err().unwrap_or_else(closed))),
                 up = up => up,
             }
         };
@@ -662,7 +663,7 @@ impl Link {
 async fn beat(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeout: Duration) {
     while liveness.silence() < command_timeout {
         if liveness.silence() <= command_timeout / 2 && !liveness.is_doubtful(command_timeout) {
-            sleep(command_timeout / PULSES).await;
+            nap(command_timeout / PULSES).await;
         } else {
             ask(pulse, liveness, client, command_timeout).await;
         }
@@ -685,7 +686,7 @@ async fn ask(pulse: &Notify, liveness: &Liveness, client: &Client, command_timeo
                 }
                 return;
             }
-            () = sleep(command_timeout / PULSES / 3) => pulse.notify_waiters(),
+            () = nap(command_timeout / PULSES / 3) => pulse.notify_waiters(),
         }
         if liveness.is_doubtful(command_timeout) {
             liveness.doubted.notify_one();
@@ -860,6 +861,11 @@ pub(super) fn not_yet() -> FredError {
 
 pub(super) fn closed() -> FredError {
     FredError::new(ErrorKind::IO, "the connection was closed")
+}
+
+/// fred's task has ended by itself: the system may have refused a thread, or the runtime may have no I/O.
+fn panicked(error: &JoinError) -> FredError {
+    if error.is_panic() { FredError::new(ErrorKind::IO, error.to_string()) } else { closed() }
 }
 
 #[cfg(test)]

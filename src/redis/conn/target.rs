@@ -1,14 +1,16 @@
 //! One server to connect to.
 
 use std::{
+    io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::PathBuf,
+    thread,
     time::Duration,
 };
 
 use fred::types::config::{Config as FredConfig, Server, ServerConfig};
 
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     credentials::Credentials,
@@ -28,6 +30,17 @@ pub(crate) struct Target {
     pub(crate) client_name: Option<String>,
 }
 
+/// In a thread of its own. If the system refuses one, that is an error; a blocking task of tokio would panic.
+async fn look_up(name: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let (found, finding) = oneshot::channel();
+    let look_up = move || {
+        let _ = found.send((name, port).to_socket_addrs().map(Iterator::collect)); // fails if the caller has given up
+    };
+    let refused = |error| io::Error::other(format!("the system refuses a thread: {error}"));
+    thread::Builder::new().name("leasehold-dns".into()).spawn(look_up).map_err(refused)?;
+    finding.await.unwrap_or_else(|_| Err(io::Error::other("the resolver has panicked")))
+}
+
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Target({}, ..)", self.address)
@@ -43,10 +56,8 @@ impl Target {
         }
         let (name, port) = (host.to_string(), *port);
         let failed = |why: &str| Fault::not_sent(&format!("the host {host} cannot be resolved: {why}"));
-        let resolved = spawn_blocking(move || (name, port).to_socket_addrs().map(|found| found.collect::<Vec<_>>()));
-        let found = match timeout(time, resolved).await {
-            Ok(Ok(found)) => found.map_err(|error| failed(&error.to_string()))?,
-            Ok(Err(ended)) => return Err(failed(&ended.to_string())),
+        let found = match timeout(time, look_up(name, port)).await {
+            Ok(found) => found.map_err(|error| failed(&error.to_string()))?,
             Err(_) => return Err(failed(&format!("no reply within {time:?}"))),
         };
         match &*found {

@@ -30,7 +30,7 @@ use super::{
     standalone::Fixed,
 };
 use crate::{
-    contained::conn_event,
+    contained::{conn_event, lasting},
     error::Source,
     redis::{
         answer::Answer,
@@ -135,7 +135,9 @@ impl Cluster {
 
     /// Keeps the map up to date until the client closes.
     pub(super) fn start(self: &Arc<Self>) {
-        tokio::spawn(self.closed.clone().run_until_cancelled_owned(Arc::clone(self).keep_map()));
+        let cluster = Arc::clone(self);
+        let keeping = lasting(move || Arc::clone(&cluster).keep_map());
+        tokio::spawn(self.closed.clone().run_until_cancelled_owned(keeping));
     }
 
     pub(super) async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {

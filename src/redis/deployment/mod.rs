@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     config::{Config, PubSub},
-    contained::conn_event,
+    contained::{conn_event, lasting},
     error::Source,
     stats::Counters,
 };
@@ -257,7 +257,9 @@ impl One {
     ) -> Deployment {
         let (node, is_fixed) = (Arc::new(node), sentinels.is_none());
         if let Some(sentinels) = sentinels {
-            tokio::spawn(closed.clone().run_until_cancelled_owned(sentinels.watch(Arc::clone(&node))));
+            let watched = Arc::clone(&node);
+            let watching = lasting(move || Arc::clone(&sentinels).watch(Arc::clone(&watched)));
+            tokio::spawn(closed.clone().run_until_cancelled_owned(watching));
         }
         Deployment::One(One { node, dial, changes, pubsub: config.pubsub, is_fixed })
     }

@@ -25,7 +25,7 @@ enum Stored {
     Hash(Vec<(String, String)>),
     List(VecDeque<String>),
     /// Members and their scores.
-    Ranks(Vec<(String, f64)>),
+    Ranks(HashMap<String, f64>),
 }
 
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Data {
     stored!(text, text_mut, Text, String);
     stored!(hash, hash_mut, Hash, Vec<(String, String)>);
     stored!(list, list_mut, List, VecDeque<String>);
-    stored!(ranks, ranks_mut, Ranks, Vec<(String, f64)>);
+    stored!(ranks, ranks_mut, Ranks, HashMap<String, f64>);
 
     /// Sets the server's clock, before a script or a command of its own. It counts from the start of the machine.
     pub(super) fn set_clock(&mut self) {
@@ -303,48 +303,36 @@ impl Data {
     fn of_ranks(&mut self, command: &str, key: &str, rest: &[&str]) -> Outcome {
         match (command, rest) {
             ("ZSCORE", [member]) => {
-                let score = self.ranks(key)?.and_then(|members| members.iter().find(|(known, _)| known == member));
-                text(score.map(|(_, score)| score.to_string()).as_deref())
+                let score = self.ranks(key)?.and_then(|members| members.get(*member));
+                text(score.map(f64::to_string).as_deref())
             }
-            ("ZCARD", []) => count(self.ranks(key)?.map_or(0, Vec::len)),
+            ("ZCARD", []) => count(self.ranks(key)?.map_or(0, HashMap::len)),
             ("ZRANGE", [first, last, "WITHSCORES"]) => {
-                let (ranks, first, last) = (self.ranked(key)?, number(first)?, number(last)?);
+                let (ranks, first, last) = (self.ranked(key, f64::INFINITY)?, number(first)?, number(last)?);
                 let both = |(member, score): &(String, f64)| [member.clone(), score.to_string()];
                 Ok(Output::List(ranks[span(ranks.len(), first, last)].iter().flat_map(both).collect()))
             }
             ("ZRANGEBYSCORE", ["-inf", most]) => {
                 let most: f64 = most.parse().map_err(|_| "ERR min or max is not a float")?;
-                let found = self.ranked(key)?.into_iter().filter(|(_, score)| *score <= most);
-                Ok(Output::List(found.map(|(member, _)| member).collect()))
+                Ok(Output::List(self.ranked(key, most)?.into_iter().map(|(member, _)| member).collect()))
             }
-            ("ZADD", ["XX", score, member]) => {
-                let is_there = self.ranks(key)?.is_some_and(|members| members.iter().any(|(known, _)| known == member));
-                if is_there { self.of_ranks("ZADD", key, &[score, member]) } else { count(0) }
+            ("ZADD", [only @ ("XX" | "NX"), score, member]) => {
+                let is_there = self.ranks(key)?.is_some_and(|members| members.contains_key(*member));
+                if is_there == (*only == "XX") { self.of_ranks("ZADD", key, &[score, member]) } else { count(0) }
             }
             ("ZADD", [score, member]) => {
                 let score = score.parse().map_err(|_| "ERR value is not a valid float")?;
                 if self.ranks(key)?.is_none() {
-                    self.add(key, Stored::Ranks(Vec::new()));
+                    self.add(key, Stored::Ranks(HashMap::new()));
                 }
                 let Some(members) = self.ranks_mut(key)? else { return count(0) };
-                match members.iter_mut().find(|(known, _)| known == member) {
-                    Some((_, known)) => {
-                        *known = score;
-                        count(0)
-                    }
-                    None => {
-                        members.push(((*member).to_owned(), score));
-                        count(1)
-                    }
-                }
+                count(usize::from(members.insert((*member).to_owned(), score).is_none()))
             }
             ("ZREM", [member]) => {
                 let Some(members) = self.ranks_mut(key)? else { return count(0) };
-                let before = members.len();
-                members.retain(|(known, _)| known != member);
-                let removed = before - members.len();
+                let removed = members.remove(*member).is_some();
                 self.drop_empty(key);
-                count(removed)
+                count(usize::from(removed))
             }
             _ => Err(format!("ERR unknown command {command}")),
         }
@@ -352,9 +340,10 @@ impl Data {
 }
 
 impl Data {
-    /// The members of a sorted set in their order.
-    fn ranked(&mut self, key: &str) -> Result<Vec<(String, f64)>, String> {
-        let mut ranks = self.ranks(key)?.cloned().unwrap_or_default();
+    /// The members of a sorted set in their order, up to this score.
+    fn ranked(&mut self, key: &str, most: f64) -> Result<Vec<(String, f64)>, String> {
+        let found = self.ranks(key)?.into_iter().flatten().filter(|(_, score)| **score <= most);
+        let mut ranks: Vec<_> = found.map(|(member, score)| (member.clone(), *score)).collect();
         ranks.sort_by(|(member, score), (other, others)| score.total_cmp(others).then_with(|| member.cmp(other)));
         Ok(ranks)
     }

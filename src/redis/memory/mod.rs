@@ -6,7 +6,7 @@ mod interpreter;
 mod link;
 
 use std::{
-    fmt,
+    fmt, mem,
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -83,9 +83,21 @@ enum Mood {
     Frozen(Vec<Waiting>),
 }
 
-/// Something that has arrived while the server was frozen, and its reply. The client may have given up, or may have another connection by
-/// now.
-struct Waiting(Box<dyn FnOnce(&mut MemoryState) + Send>);
+/// Something that has arrived while the server was frozen. The client may have given up, or may have another connection by now.
+struct Waiting(Box<dyn FnOnce(&mut MemoryState) -> ReplySent + Send>);
+
+/// Sends the reply. That wakes the caller, whose waker may ask the server: call it without the server's lock.
+type ReplySent = Box<dyn FnOnce() + Send>;
+
+impl Mood {
+    /// Returns what has arrived meanwhile.
+    fn become_well(&mut self) -> Vec<Waiting> {
+        match mem::replace(self, Mood::Well) {
+            Mood::Frozen(waiting) => waiting,
+            Mood::Well => Vec::new(),
+        }
+    }
+}
 
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,10 +157,11 @@ impl MemoryServer {
     pub fn thaw(&self) {
         let mut state = self.state();
         state.permissions = Permissions::All;
-        if let Mood::Frozen(waiting) = std::mem::replace(&mut state.mood, Mood::Well) {
-            waiting.into_iter().for_each(|Waiting(serve)| serve(&mut state));
-        }
+        let waiting = state.mood.become_well();
+        let replies: Vec<_> = waiting.into_iter().map(|Waiting(serve)| serve(&mut state)).collect();
         state.data().channels.subscribe_missing();
+        drop(state);
+        replies.into_iter().for_each(|send| send());
     }
 
     /// The server executes the next `n` requests, but the clients do not receive the replies. With 0, the clients receive all replies again.
@@ -160,15 +173,22 @@ impl MemoryServer {
     /// arrived while the server was frozen are lost. Ends [`freeze`](MemoryServer::freeze) and [`deny`](MemoryServer::deny).
     pub fn restart(&self) {
         let mut state = self.state();
-        (state.mood, state.permissions) = (Mood::Well, Permissions::All);
+        let unanswered = state.mood.become_well();
+        state.permissions = Permissions::All;
         state.data().clear();
-        state.connections_end();
+        drop(state);
+        self.cut();
+        drop(unanswered); // wakes their callers
     }
 
     /// Ends all connections, and the clients connect again at once. Nothing else is lost. While the server is frozen, requests without a
     /// reply fail, and the server executes them when it is [thawed](MemoryServer::thaw).
     pub fn cut(&self) {
-        self.state().connections_end();
+        let state = self.state();
+        let connections: Vec<_> = state.connections.iter().filter_map(Weak::upgrade).collect();
+        state.data().channels.subscribe_again(state.reception());
+        drop(state);
+        connections.iter().for_each(|connected| connected.changes.send_modify(|count| *count += 1)); // wakes callers
     }
 
     /// Sets a key to a text, as another program might: locks of that name return [`Error::Conflict`](crate::Error::Conflict) then.
@@ -249,10 +269,13 @@ impl MemoryState {
         work: impl FnOnce(&mut MemoryState) -> Result<T, Fault> + Send + 'static,
     ) -> oneshot::Receiver<Result<T, Fault>> {
         let (reply, replied) = oneshot::channel();
-        let serve = move |state: &mut MemoryState| _ = reply.send(work(state)); // its caller may have given up
+        let serve = move |state: &mut MemoryState| -> ReplySent {
+            let replied = work(state);
+            Box::new(move || _ = reply.send(replied)) // its caller may have given up
+        };
         match &mut self.mood {
             Mood::Frozen(waiting) => waiting.push(Waiting(Box::new(serve))),
-            Mood::Well => serve(self),
+            Mood::Well => serve(self)(), // nobody waits yet
         }
         replied
     }
@@ -281,12 +304,6 @@ impl MemoryState {
             (Mood::Well, Permissions::None) => Reception::Refused,
             (Mood::Well, Permissions::All) => Reception::Subscribed,
         }
-    }
-
-    fn connections_end(&mut self) {
-        let changed = |connected: Arc<Connected>| connected.changes.send_modify(|count| *count += 1);
-        self.connections.iter().filter_map(Weak::upgrade).for_each(changed);
-        self.data().channels.subscribe_again(self.reception());
     }
 }
 

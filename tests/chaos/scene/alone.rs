@@ -17,7 +17,7 @@ use crate::{
     proxy::{Fault, Proxy, Schedule, Way, Which},
     report,
     server::Server,
-    support::deployment::cluster::with_all_slots,
+    support::{clock::Clock, deployment::cluster::with_all_slots},
     troubles,
 };
 
@@ -28,6 +28,7 @@ const USED_TO_IT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Alone {
+    pub(crate) clock: Clock,
     pub(crate) server: Server,
     pub(crate) proxies: Vec<Proxy>,
     /// The most requests in a second while the server refused.
@@ -41,10 +42,11 @@ impl Scene for Alone {
     const SLACK: Duration = Duration::ZERO;
 
     fn set() -> Alone {
-        let server = if is_hidden() { hidden() } else { Server::with_clock(&KEPT) };
+        let clock = Clock::new(0);
+        let server = if is_hidden() { hidden(&clock) } else { Server::within(clock.environment(), &KEPT) };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()));
         let proxies = (0..CLIENTS).map(|_| Proxy::start(address)).collect();
-        Alone { server, proxies, refused: 0 }
+        Alone { clock, server, proxies, refused: 0 }
     }
 
     fn url(&self, slot: usize) -> String {
@@ -96,8 +98,9 @@ pub(crate) fn is_hidden() -> bool {
 }
 
 /// It has all slots.
-fn hidden() -> Server {
-    let server = with_all_slots(Server::with_clock(&[&KEPT[..], &["--cluster-enabled", "yes"]].concat()));
+fn hidden(clock: &Clock) -> Server {
+    let args = [&KEPT[..], &["--cluster-enabled", "yes"]].concat();
+    let server = with_all_slots(Server::within(clock.environment(), &args));
     while !server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
         thread::sleep(Duration::from_millis(20));
     }
