@@ -83,6 +83,7 @@ mod stalls;
 mod starting;
 mod storms;
 #[cfg(feature = "tls")]
+mod tiny_times;
 mod tls;
 mod tokens;
 mod turns;
