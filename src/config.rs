@@ -116,7 +116,7 @@ pub enum PubSub {
     Off,
 }
 
-/// A lease between 1 ms and one year, in whole milliseconds as in Redis.
+/// A lease between 1 ms and one year, in whole milliseconds as in Redis: rounded up, because a `min_hold` must not be shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Lease(Duration);
 
@@ -125,7 +125,8 @@ impl Lease {
         if time < Duration::from_millis(1) || time > LONGEST {
             return Err(Error::config(setting, format!("{time:?} is not between 1 ms and one year")));
         }
-        Ok(Lease(Duration::from_millis(time.as_millis().try_into().expect("a year of ms fits 64 bits"))))
+        let millis = time.as_nanos().div_ceil(1_000_000);
+        Ok(Lease(Duration::from_millis(millis.try_into().expect("a year of ms fits 64 bits"))))
     }
 
     /// The time after which to renew: a little less than a third of the lease, so that the reply arrives within the third.
@@ -238,6 +239,7 @@ mod tests {
             Lease::new("lease", bad).expect_err("out of range");
         }
         let lease = Lease::new("lease", Duration::from_micros(2_500)).expect("good");
-        assert_eq!(*lease, Duration::from_millis(2));
+        assert_eq!(*lease, Duration::from_millis(3));
+        assert_eq!(*Lease::new("lease", LONGEST).expect("good"), LONGEST);
     }
 }

@@ -88,13 +88,13 @@ impl Leader {
                     () = leader.client.engine().stops() => None,
                     value = work(&guard) => Some(value),
                 };
-                if let (Err(error), Some(_)) = (guard.unlock().await, &led) {
+                // Else the guard is dropped: whether the server replies to the release or not, the campaign goes on, or ends, at once.
+                let Some(value) = led else { continue };
+                if let Err(error) = guard.unlock().await {
                     tracing::warn!(target: "leasehold::lock", name = leader.lock.name(), %error,
                         "the leader's work is done, but it may not have led to the end");
                 }
-                if let Some(value) = led {
-                    return Ok(value);
-                }
+                return Ok(value);
             }
         }
     }

@@ -1,9 +1,18 @@
 //! Several locks, held all or none.
 
-use std::{future::Future, mem, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    task::Poll,
+    time::Duration,
+};
 
-use futures_util::future::{join_all, select_all};
-use tokio::time::{Instant, timeout_at};
+use futures_util::{
+    StreamExt,
+    future::{join_all, select_all},
+    stream::FuturesUnordered,
+};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -11,6 +20,7 @@ use super::{
     protect::{Holding, protecting},
 };
 use crate::{
+    clock::Moment,
     error::{Error, Lost, Result},
     failed::ASKING,
     guard::Guard,
@@ -31,11 +41,14 @@ const LAST_ROUND: Duration = Duration::from_millis(200);
 /// earlier one. So two callers never wait for each other in a circle. The order is by name, and for one name on several servers or
 /// databases by the address in the client's URL: write it in the same way in all programs. Each lock keeps its settings; a reentrant lock
 /// is acquired for the caller's owner. If you name a lock of one client twice, it is acquired once, with the settings of the first. Two
-/// clients are two owners. So if you name the same lock through two clients, the call that acquires it returns an error.
+/// clients are two owners. So if you name the same lock through two clients with the same address in their URLs, the call that acquires it
+/// returns an error. If the addresses differ and lead to the same server (`localhost`, `127.0.0.1`), the call waits for itself.
 ///
 /// A call first requests all locks at once, which takes one round trip if they are free. If one is not free, the call keeps the locks
 /// before it in the order, releases those after it, and waits for it. Then it requests the rest again. If it loses a lock while it waits,
-/// it acquires that lock and all after it again.
+/// it acquires that lock and all after it again. While it waits, it extends the [`lease`](Lock::lease) of the locks that it keeps. But a
+/// [`max_hold`](Lock::max_hold) counts from the moment at which that lock was acquired: if it is shorter than the wait for the next lock, the
+/// call cannot acquire both.
 ///
 /// So the call waits for one lock at a time, in the same way as for a single [`Lock`]. Others that keep acquiring single locks delay it no
 /// more than they delay a caller of one `Lock`. The price: while it waits, the locks that it keeps are unused. A call that released them
@@ -160,12 +173,16 @@ impl MultiLock {
                 guards.truncate(first); // it would wait for a lock while it holds one behind it
             }
             let Some(missing) = self.locks.get(guards.len()) else { return Ok(Some(MultiGuard::new(guards))) };
-            let waited = match limit {
-                _ if round.is_last => None,
-                WaitLimit::Until(end) => missing.try_lock_until(end).await?,
-                WaitLimit::Once | WaitLimit::Forever => Some(missing.lock().await?),
+            if round.is_last {
+                return Ok(None);
+            }
+            let waits = async {
+                match limit {
+                    WaitLimit::Until(end) => missing.try_lock_until(end).await,
+                    WaitLimit::Once | WaitLimit::Forever => missing.lock().await.map(Some),
+                }
             };
-            let Some(guard) = waited else { return Ok(None) };
+            let Some(guard) = extending(&self.locks, &guards, waits).await? else { return Ok(None) };
             guards.push(guard);
         }
     }
@@ -185,6 +202,23 @@ impl MultiLock {
             ));
         }
         Ok(())
+    }
+}
+
+/// Extends the fixed leases of the guards, which are those of the first locks, while the call waits. Else a lease that is shorter than the wait
+/// for the next lock would expire each time.
+async fn extending<T>(locks: &[Lock], guards: &[Guard], waits: impl Future<Output = T>) -> T {
+    let extend = async |lease: Duration, guard: &Guard| {
+        loop {
+            sleep(lease / 3).await;
+            _ = guard.extend(lease).await; // a loss shows after the wait
+        }
+    };
+    let fixed = locks.iter().zip(guards).filter_map(|(lock, guard)| Some(extend(lock.fixed_lease()?, guard)));
+    let mut extended: FuturesUnordered<_> = fixed.collect();
+    tokio::select! {
+        waited = waits => waited,
+        Some(()) = extended.next() => unreachable!("it goes on"),
     }
 }
 
@@ -293,7 +327,21 @@ impl MultiGuard {
     ///
     /// Dropping the future changes nothing; you can call it again.
     pub async fn lost(&self) -> Lost {
-        select_all(self.guards.iter().map(|guard| Box::pin(guard.lost()))).await.0
+        let mut losses: FuturesUnordered<_> = self.guards.iter().map(Guard::lost).collect();
+        let mut certain_until = Moment::PAST;
+        poll_fn(|cx| {
+            // A look at the clock at each poll, because timers are late if the workers of the runtime are busy. A look at all locks only when
+            // one may have expired.
+            let now = Moment::now();
+            if now >= certain_until {
+                if let Some((_, reason)) = first_lost(&self.guards) {
+                    return Poll::Ready(reason);
+                }
+                certain_until = now + self.remaining();
+            }
+            losses.poll_next_unpin(cx).map(|lost| lost.expect("there is at least one lock"))
+        })
+        .await
     }
 
     /// A token that is cancelled when [`lost`](MultiGuard::lost) would resolve, for other tasks; see [`Guard::lost_token`]. Call it inside

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{
     holders::Holders,
     quorum_guard::{QuorumGuard, Seeding},
-    server_guards::{Votes, vote_of},
+    server_guards::{ONE_VOTE, Votes, vote_of},
     signal::Releases,
     tally::{Tally, Verdict, can_vote, is_majority},
     turns::Turns,
@@ -29,10 +29,8 @@ use crate::{
 
 /// The first pause after a vote without a majority; the next ones are longer. A release message ends a pause early.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// How much longer than a majority the others may take to vote, beside as long again.
+/// How much longer than a majority the others may take to reply, beside as long again.
 const STRAGGLERS: Duration = Duration::from_millis(20);
-/// A server is silent if it has given no reply for this long. Round trips are shorter, also between distant places.
-const SILENT: Duration = Duration::from_millis(300);
 /// What a vote gets at least that begins when the time of its call is over.
 const LAST_VOTE: Duration = Duration::from_millis(200);
 
@@ -45,12 +43,15 @@ const LAST_VOTE: Duration = Duration::from_millis(200);
 /// clone it. If you make two of the same clients, and an owner loses a lock in one of them, the other does not know that, and can let this
 /// owner acquire the lock again.
 ///
+/// All programs must name the same servers: else the majorities of two programs need not have a server in common, and both can hold the lock.
+/// docs/quorum.md shows how to change the list.
+///
 /// # What it does not give
 ///
 /// * A server that restarts without its data can grant a lock that it had granted before. Then the holds of two owners can be certain at
 ///   once, until the first owner's next renewal (with a fixed [`lease`](QuorumLock::lease): its next check), at most a third of its lease
 ///   later. Run the servers with `appendfsync always`, or, if a server has lost its data, wait for the longest lease before you start it
-///   again.
+///   again. If the wall clocks of a majority step ahead, the same can happen, because Redis ends leases by its wall clock.
 /// * It does not protect a resource from a holder that was paused: use a [`FencedLock`](crate::FencedLock) on one server for that.
 /// * If one server with a replica is enough, [`Builder::replicas`](crate::Builder::replicas) is simpler and costs less.
 ///
@@ -97,6 +98,14 @@ impl Quorum {
             return Err(Error::config("clients", "two of them lead to the same server, which would vote twice"));
         }
         Ok(Quorum { clients, turns: Turns::default(), holders: Holders::default() })
+    }
+
+    /// Resolves when so many clients are closed, or about to be, that the others are no majority.
+    async fn stops(&self) {
+        let mut stopping: FuturesUnordered<_> = self.clients.iter().map(|client| client.engine().stops()).collect();
+        while is_majority(stopping.len(), self.clients.len()) {
+            stopping.next().await;
+        }
     }
 
     /// The lock of this name. Sends nothing; the first call reports a name that cannot be used.
@@ -281,11 +290,12 @@ impl QuorumLock {
         let locks: Vec<_> = self.locks.iter().map(|lock| lock.clone().owner(&owner)).collect();
         self.check_lost(&owner)?;
         let mut place = self.quorum.turns.join(&self.name, self.quorum.clients[0].outage_timeout());
-        if self.queues(&locks, &owner, limit) {
-            place.turn(limit).await;
-        }
+        let queues = self.queues(&locks, &owner, limit);
         let (mut releases, mut pause) = (None, FIRST_PAUSE);
         loop {
+            if queues {
+                place.turn(limit).await; // also after a vote out of turn
+            }
             let ends = self.max_hold.map(|d| Moment::now() + d);
             releases.iter().for_each(Releases::forget);
             place.asks();
@@ -307,7 +317,10 @@ impl QuorumLock {
                 releases = Some(Releases::of(&locks)?);
                 continue;
             };
-            pause = releases.wait(limit, place.last_vote(), pause).await;
+            tokio::select! {
+                longer = releases.wait(limit, place.last_vote(), pause) => pause = longer,
+                () = self.quorum.stops() => {} // the next vote says so
+            }
         }
     }
 
@@ -369,7 +382,7 @@ struct Ballot {
     guards: Vec<Option<Guard>>,
     refused: usize,
     failures: usize,
-    /// The last one.
+    /// One that a later vote does not mend, or else the last one.
     failed: Option<Error>,
 }
 
@@ -386,7 +399,12 @@ impl Ballot {
             Ok(Some(guard)) => self.guards[server] = Some(guard),
             Ok(None) => self.refused += 1,
             Err(error) if !is_of_one_server(&error) => return Err(error),
-            Err(error) => (self.failures, self.failed) = (self.failures + 1, Some(error)),
+            Err(error) => {
+                self.failures += 1;
+                if self.failed.as_ref().is_none_or(Error::is_unavailable) {
+                    self.failed = Some(error);
+                }
+            }
         }
         Ok(())
     }
@@ -429,15 +447,17 @@ fn after_a_majority(began: Instant) -> Instant {
     Instant::now() + began.elapsed() + STRAGGLERS
 }
 
-/// The same for a vote, but a server that was silent before the vote gets no time at all. A vote holds the servers that granted it while it
-/// waits for others. So if two voters wait for the same silent server, each refuses the other, again and again.
+/// For a vote, the others have the time of one vote at least: one of them can decide, and may be farther away. But a server that was silent
+/// before the vote gets no time at all. A vote holds the servers that granted it while it waits for others. So if two voters wait for the
+/// same silent server, each refuses the other, again and again.
 fn last_reply(ballot: &Ballot, locks: &[Lock]) -> Instant {
-    let late = ballot.began.elapsed() + SILENT;
+    let late = ballot.began.elapsed() + ONE_VOTE;
     let are_silent = ballot.pending.iter().all(|server| locks[*server].has_unwell_server(late));
-    if are_silent { Instant::now() } else { after_a_majority(ballot.began) }
+    if are_silent { Instant::now() } else { after_a_majority(ballot.began).max(ballot.began + ONE_VOTE) }
 }
 
-/// Whether the other servers may still make a majority without the one that says so.
+/// Whether the other servers may still make a majority without the one that says so. During a shutdown, a client in which this owner has no
+/// hold is closed, and the others let it re-enter.
 fn is_of_one_server(error: &Error) -> bool {
-    !matches!(error, Error::InvalidName { .. } | Error::InvalidConfig { .. } | Error::Closed)
+    !matches!(error, Error::InvalidName { .. } | Error::InvalidConfig { .. })
 }

@@ -10,7 +10,7 @@ use super::{
     any_lost::AnyLost,
     holders::Listed,
     protect::{Holding, protecting},
-    server_guards::{Released, ServerGuard, Servers, Term, Votes, vote_of},
+    server_guards::{ONE_VOTE, Released, ServerGuard, Servers, Term, Votes, vote_of},
     tally::is_unbroken,
 };
 use crate::{
@@ -21,10 +21,6 @@ use crate::{
     sync::tokio,
     task_runtime::TaskRuntime,
 };
-
-/// A vote that is granted later than this after a majority counts from then on: meanwhile, another owner may have acquired the lock with
-/// that server and one that lost it, and may have released it again. A server that loses its data within this time goes unnoticed.
-const ONE_VOTE: Duration = Duration::from_millis(100);
 
 /// Whether servers that do not have the lock are asked for it again.
 #[derive(Debug, Clone, Copy)]
@@ -39,9 +35,9 @@ pub(super) enum Seeding {
 ///
 /// On each server, the client renews the hold in the same way as that of a [`Lock`](crate::Lock). If a server lost the lock, or did not
 /// reply at first, the client requests the lock there again every third of a lease, and that server counts from then on. With a fixed
-/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Without one, and before a
+/// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Before a
 /// [`max_hold`](crate::QuorumLock::max_hold) is over, the client releases the rest once the lock is lost on a majority, within two thirds of
-/// a lease. The task that does this runs on the runtime on which the lock was acquired.
+/// a watchdog lease. The task that does this runs on the runtime on which the lock was acquired.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard {
@@ -310,10 +306,15 @@ fn renewal(locks: &[Lock]) -> Duration {
     locks.iter().map(Lock::renewal).min().unwrap_or(Duration::from_secs(10))
 }
 
-/// A vote that is still under way is asked for anew: the earlier one is dropped, and so taken back.
+/// A vote that is still under way is asked for anew: the earlier one is dropped, and so taken back. Without seeding, this only drops the lost
+/// guards: this owner may have other guards, and those who look after them ask for the lock again.
 fn ask_again(servers: &Servers, locks: &[Lock], seeding: Seeding) {
+    let missing = servers.missing();
+    if matches!(seeding, Seeding::Never) {
+        return;
+    }
     drop(mem::take(&mut *servers.late()));
-    for server in servers.missing() {
+    for server in missing {
         let Some(lock) = seeding.limit(locks[server].clone()) else { return };
         servers.late().push(vote_of((server, lock)));
     }
@@ -321,7 +322,7 @@ fn ask_again(servers: &Servers, locks: &[Lock], seeding: Seeding) {
 
 impl Seeding {
     fn goes_on(self) -> bool {
-        matches!(self, Seeding::Until(end) if !end.left().is_zero())
+        !matches!(self, Seeding::Until(end) if end.left().is_zero())
     }
 
     /// That lock for no longer than the others; `None` if their time is over.

@@ -3,7 +3,9 @@
 use std::{
     future::{pending, poll_fn},
     mem,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -19,6 +21,13 @@ use crate::{
     sync::tokio,
     task_runtime::pass_until,
 };
+
+/// How long the requests of one vote may be under way: round trips are shorter, also between distant places.
+///
+/// A server that gives no reply for longer is silent. A vote that is granted later than this after a majority counts from then on: meanwhile,
+/// another owner may have acquired the lock with that server and one that lost it, and may have released it again. A server that loses its
+/// data within this time goes unnoticed.
+pub(super) const ONE_VOTE: Duration = Duration::from_millis(300);
 
 /// Requests for the lock, each with its server. A request that is dropped is taken back.
 pub(super) type Votes = FuturesUnordered<BoxFuture<'static, (usize, Result<Option<Guard>>)>>;
@@ -227,22 +236,29 @@ impl Servers {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Looks at the clock at each poll: timers and tokens are late if the workers of the runtime are busy.
     pub(super) async fn lost(&self) -> Lost {
         loop {
             let changed = self.changed.notified();
             let begun = Instant::now(); // before the looks, so a pause here makes the wait shorter, not longer
-            if let Some(reason) = self.loss() {
+            let tokens: Vec<_> = self.state().certain().map(|guard| guard.lost_token()).collect();
+            let watched = tokens.iter().map(|token| Box::pin(token.cancelled())).collect::<FuturesUnordered<_>>();
+            let mut news = pin!(async {
+                tokio::select! {
+                    () = changed => {}
+                    Some(()) = watched.into_future().map(|(first, _)| first) => {}
+                    () = pass_until(begun + self.remaining()) => {}
+                }
+            });
+            let look = poll_fn(|cx| match self.loss() {
+                None => news.as_mut().poll(cx).map(|()| None),
+                lost => Poll::Ready(lost),
+            });
+            if let Some(reason) = look.await {
                 return reason;
             }
             if self.state().released {
                 return pending().await; // its guard is gone, or about to be
-            }
-            let tokens: Vec<_> = self.state().certain().map(|guard| guard.lost_token()).collect();
-            let watched = tokens.iter().map(|token| Box::pin(token.cancelled())).collect::<FuturesUnordered<_>>();
-            tokio::select! {
-                () = changed => {}
-                Some(()) = watched.into_future().map(|(first, _)| first) => {}
-                () = pass_until(begun + self.remaining()) => {}
             }
         }
     }

@@ -70,8 +70,11 @@ pub(super) struct QueuePlace {
 
 impl QueuePlace {
     /// Waits for its turn, but only until the limit, and only while a majority replies to the callers before it. After that, the caller
-    /// votes out of turn, so that it has an answer of its own.
+    /// votes out of turn, so that it has an answer of its own. Nothing to wait for if it is its turn already.
     pub(super) async fn turn(&mut self, limit: WaitLimit) {
+        if self.turn.is_some() {
+            return;
+        }
         let mut turn = pin!(Arc::clone(&self.queue().turn).lock_owned());
         loop {
             let end = limit.before(self.gives_up());

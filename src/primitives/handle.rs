@@ -160,6 +160,10 @@ impl Handle {
         self.engine.config.watchdog.renewal()
     }
 
+    pub(super) fn fixed_lease(&self) -> Option<Duration> {
+        self.lease.as_ref().ok()?.map(|lease| *lease)
+    }
+
     pub(super) fn has_min_hold(&self) -> bool {
         !matches!(self.min_hold, Ok(None))
     }

@@ -143,6 +143,11 @@ impl Lock {
         self.0.has_min_hold()
     }
 
+    /// The lease of its own, if it is valid.
+    pub(crate) fn fixed_lease(&self) -> Option<Duration> {
+        self.0.fixed_lease()
+    }
+
     /// Releases the lock on behalf of its holder and wakes the waiters; true if this call released it. The holder is not asked first. A
     /// leasehold client is notified within a third of its lease, and its work may continue until then.
     ///

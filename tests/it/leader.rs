@@ -74,6 +74,25 @@ async fn a_leader_that_shuts_down_hands_over_at_once() {
 }
 
 #[tokio::test]
+async fn a_leader_that_shuts_down_ends_at_once_although_the_server_is_frozen() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let (begun, mut leads) = mpsc::unbounded_channel();
+    let leader = client.leader("x").run(async move |_: &leasehold::Guard| {
+        begun.send(()).expect("the test listens");
+        std::future::pending::<()>().await;
+    });
+    let leader = tokio::spawn(leader);
+    leads.recv().await.expect("it leads");
+    server.freeze();
+    let closing = tokio::spawn(client.shutdown(ms(1_000)));
+    let (ended, _) = within("the leader to end", ms(700), leader).await;
+    assert!(matches!(ended.expect("no panic"), Err(Error::Closed)));
+    server.thaw();
+    closing.await.expect("no panic").expect("released");
+}
+
+#[tokio::test]
 async fn a_killed_leaders_lease_is_all_that_the_next_waits_for() {
     let server = Server::start();
     let _: u32 = server.ask(&["HINCRBY", "x", "dead:1", "1"]);

@@ -87,6 +87,7 @@ mod storms;
 #[cfg(target_os = "linux")]
 mod system;
 #[cfg(feature = "tls")]
+mod tiny_times;
 mod tls;
 mod tokens;
 mod turns;

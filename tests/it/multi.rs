@@ -4,7 +4,7 @@ use leasehold::{Client, Error, Lost, MultiGuard, MultiLock, Owner};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Server, before, behind, client, ms, plain, poll_once,
+    Server, before, behind, client, late_polls, ms, one_worker, plain, poll_once,
     proxy::{Fault, Schedule, Way, Which},
     until, within,
 };
@@ -266,12 +266,39 @@ async fn a_lock_lost_while_it_waits_for_the_next_is_acquired_anew() {
     let locks = MultiLock::new([one.mutex("a").lease(ms(700)), one.mutex("b"), one.mutex("c")]);
     let waiting = tokio::spawn(async move { locks.lock().await });
     until("it to have the first", ms(3_000), || server.exists("a")).await;
-    until("its lease to end", ms(3_000), || !server.exists("a")).await;
+    let _: u32 = server.ask(&["DEL", "a"]);
+    tokio::time::sleep(ms(700)).await; // an extension has found that
     other.unlock().await.expect("held to the end");
     let guard = within("all", ms(3_000), waiting).await.0.expect("no panic").expect("acquired");
     assert!(!guard.is_lost() && guard.remaining() > ms(100));
     guard.unlock().await.expect("held to the end");
     free(&server).await;
+}
+
+#[tokio::test]
+async fn a_lease_shorter_than_the_wait_for_the_next_lock_is_extended() {
+    let server = Server::start();
+    let (one, two) = (plain(&server).await, plain(&server).await);
+    let other = two.mutex("b").lock().await.expect("free");
+    let locks = MultiLock::new([one.mutex("a").lease(ms(300)), one.mutex("b")]);
+    let waiting = tokio::spawn(async move { locks.lock().await });
+    until("it to have the first", ms(3_000), || server.exists("a")).await;
+    assert!(two.mutex("a").try_lock_for(ms(1_500)).await.expect("answered").is_none(), "it was not kept");
+    other.unlock().await.expect("held to the end");
+    let guard = within("both", ms(3_000), waiting).await.0.expect("no panic").expect("acquired");
+    guard.unlock().await.expect("held to the end");
+}
+
+#[test]
+fn protected_work_stops_although_the_worker_is_busy() {
+    let server = Server::start();
+    one_worker().block_on(async {
+        let client = plain(&server).await;
+        let locks = MultiLock::new([client.mutex("a"), client.mutex("b").lease(ms(400))]);
+        let guard = locks.lock().await.expect("free");
+        let late = late_polls(ms(400), |work| guard.protect(work)).await;
+        assert!(late <= 1, "{late} polls after the lease had expired");
+    });
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::{runtime, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
-    Server, before, behind, chain, client, ms, plain, poll_until,
+    Server, before, behind, chain, client, late_polls, ms, one_worker, plain, poll_until,
     proxy::{Fault, Mode, Proxy, Rule, Way, Which},
     until, within,
 };
@@ -572,7 +572,7 @@ async fn a_late_vote_does_not_stand_for_the_time_before() {
     let guard = lock(&quorum).lock().await.expect("two of three");
     let _: u32 = second.ask(&["DEL", "x"]);
     let other = lock(&others).lock().await.expect("the other two of three");
-    tokio::time::sleep(ms(150)).await; // longer than one vote
+    tokio::time::sleep(ms(350)).await; // longer than one vote
     other.unlock().await.expect("held to the end");
     proxy.set(Mode::Pass);
     until("the late vote", ms(900), || guard.nodes() == 3).await;
@@ -725,4 +725,139 @@ async fn a_dead_server_does_not_delay_forcing_it_open() {
     let (answer, took) = within("an answer", ms(10_000), lock(&quorum).force_unlock()).await;
     assert!(answer.expect("two of three"));
     assert!(took < ms(1_500), "{took:?}");
+}
+
+#[test]
+fn protected_work_stops_although_the_worker_is_busy() {
+    let three = Three::start();
+    one_worker().block_on(async {
+        let guard = lock(&three.quorum().await).lease(ms(400)).lock().await.expect("free");
+        let late = late_polls(ms(400), |work| guard.protect(work)).await;
+        assert!(late <= 1, "{late} polls after the leases had expired");
+    });
+}
+
+/// The third server is so much farther away. All servers know the scripts.
+async fn with_one_farther(three: &Three, by: u64) -> (Quorum, Proxy) {
+    let proxy = before(&three.servers[2]);
+    let quorum = with_one_behind(three, 2, &proxy).await;
+    lock(&quorum).lock().await.expect("free").unlock().await.expect("held to the end");
+    three.free().await;
+    proxy.rule(Rule::new(Which::Command("EVALSHA"), Fault::Delay(Way::Back, ms(by))).times(1_000));
+    (quorum, proxy)
+}
+
+/// Another process died while it held the lock on one server.
+#[tokio::test]
+async fn a_server_that_is_farther_away_can_decide() {
+    let three = Three::start();
+    let (quorum, _proxy) = with_one_farther(&three, 150).await;
+    let _: u32 = three.servers[0].ask(&["HSET", "x", "another:1", "1"]);
+    for _ in 0..3 {
+        let owned = quorum.lock("x").owner(&Owner::new());
+        let outer = owned.try_lock().await.expect("answered").expect("two of three grant it");
+        let inner = owned.try_lock().await.expect("answered").expect("re-entered");
+        inner.unlock().await.expect("held to the end");
+        outer.unlock().await.expect("held to the end");
+        until("the others to be free", ms(5_000), || three.holders() == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_farther_away_stands_for_one_that_froze() {
+    let three = Three::start();
+    let (quorum, _proxy) = with_one_farther(&three, 150).await;
+    let guard = lock(&quorum).lock().await.expect("free");
+    until("all to have it", ms(800), || guard.nodes() == 3).await;
+    three.servers[1].freeze();
+    within("the release", ms(2_000), guard.unlock()).await.0.expect("a majority had it to the end");
+    three.servers[1].thaw();
+}
+
+#[tokio::test]
+async fn during_a_shutdown_an_owner_re_enters_although_a_server_is_down() {
+    let mut three = Three::start();
+    let mut clients = Vec::new();
+    for server in &three.servers {
+        clients.push(client(server, |builder| builder.outage_timeout(ms(3_000))).await);
+    }
+    let quorum = Quorum::new(clients.clone()).expect("three servers");
+    three.servers[2].crash();
+    let lock = quorum.lock("x").owner(&Owner::new());
+    let outer = lock.lock().await.expect("two of three");
+    let closing: Vec<_> = clients.iter().map(|client| tokio::spawn(client.clone().shutdown(ms(10_000)))).collect();
+    for client in &clients {
+        let is_closed = async { while client.mutex("y").try_lock().await.is_ok() {} };
+        within("the shutdown to begin", ms(5_000), is_closed).await;
+    }
+    assert!(matches!(quorum.lock("y").lock().await, Err(Error::Closed)));
+    let (inner, _) = within("the inner one", ms(3_000), lock.lock()).await;
+    inner.expect("re-entered").unlock().await.expect("held to the end");
+    outer.unlock().await.expect("held to the end");
+    for closing in closing {
+        _ = within("the end", ms(10_000), closing).await;
+    }
+}
+
+#[tokio::test]
+async fn closing_all_clients_ends_calls_that_wait() {
+    let three = Three::start();
+    let _guard = lock(&three.quorum().await).lock().await.expect("free");
+    let mut clients = Vec::new();
+    for server in &three.servers {
+        clients.push(plain(server).await);
+    }
+    let waits = lock(&Quorum::new(clients.clone()).expect("three servers"));
+    let waiting = tokio::spawn(async move { waits.lock().await.map(drop) });
+    tokio::time::sleep(ms(2_500)).await; // the pauses between the votes are long now
+    let votes = three.servers[2].calls("evalsha");
+    until("a vote", ms(5_000), || three.servers[2].calls("evalsha") > votes).await;
+    tokio::time::sleep(ms(50)).await; // the vote ends
+    for client in clients {
+        client.close().await.expect("nothing is held");
+    }
+    let (ended, _) = within("the call to end", ms(200), waiting).await;
+    assert!(matches!(ended.expect("no panic"), Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn after_an_outage_one_caller_of_a_process_votes_at_a_time() {
+    let three = Three::start();
+    let _guard = lock(&three.quorum().await).lock().await.expect("free");
+    let settings = |builder: Builder| builder.command_timeout(ms(2_000)).outage_timeout(ms(1_000));
+    let quorum = three.with(settings).await;
+    let votes = || three.servers[2].calls("exists"); // one for each, also if one request has several
+    let callers: Vec<_> = (0..30)
+        .map(|_| {
+            let waits = lock(&quorum);
+            tokio::spawn(async move { waits.lock().await.map(drop) })
+        })
+        .collect();
+    tokio::time::sleep(ms(500)).await; // they queue
+    let frozen = &three.servers[..2];
+    frozen.iter().for_each(Server::freeze);
+    tokio::time::sleep(ms(2_000)).await; // an outage_timeout after the next vote, all vote out of turn
+    frozen.iter().for_each(Server::thaw);
+    tokio::time::sleep(ms(3_000)).await; // each has voted once more
+    let before = votes();
+    tokio::time::sleep(ms(3_000)).await;
+    let votes = votes() - before;
+    let waiting = callers.iter().filter(|caller| !caller.is_finished()).count();
+    assert!(waiting > 15, "only {waiting} wait");
+    assert!(votes < 30, "{votes} votes in three seconds");
+}
+
+#[tokio::test]
+async fn a_nested_guard_with_a_lease_does_not_keep_a_server_out() {
+    let three = Three::start();
+    let quorum = three.with_lease(900).await;
+    let lock = quorum.lock("x").owner(&Owner::new());
+    let outer = lock.lock().await.expect("free");
+    let inner = lock.clone().lease(ms(20_000)).lock().await.expect("re-entered");
+    until("all to have it", ms(3_000), || outer.nodes() == 3 && inner.nodes() == 3).await;
+    let _: u32 = three.servers[1].ask(&["DEL", "x"]);
+    until("the loss to be noticed", ms(3_000), || outer.nodes() == 2).await;
+    until("it to be there again", ms(4_000), || outer.nodes() == 3).await;
+    inner.unlock().await.expect("two had it to the end");
+    outer.unlock().await.expect("held to the end");
 }

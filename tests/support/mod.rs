@@ -24,11 +24,15 @@ pub(crate) mod stall;
 
 use std::{
     env, fs,
-    future::Future,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     process::{Command, Output},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     task::{Context, Poll, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use leasehold::{Builder, Client};
@@ -195,4 +199,29 @@ pub(crate) async fn poll_until<F: Future>(what: &str, mut work: Pin<&mut F>, mut
 
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+/// A runtime whose only worker also runs the tasks of its clients.
+pub(crate) fn one_worker() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+/// Keeps the only worker busy with protected work. How many of its polls begin later than that; at most forty.
+pub(crate) async fn late_polls<F: Future<Output = leasehold::Result<()>> + Send + 'static>(
+    time: Duration,
+    protect: impl FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F,
+) -> u32 {
+    let (ends, late) = (Instant::now() + time, Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&late);
+    let work = poll_fn(move |cx| {
+        if Instant::now() > ends && counted.fetch_add(1, Ordering::SeqCst) >= 40 {
+            return Poll::Ready(());
+        }
+        std::thread::sleep(ms(20));
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    });
+    let ended = tokio::spawn(protect(Box::pin(work))).await.expect("no panic");
+    assert!(late.load(Ordering::SeqCst) > 1 || ended.is_err_and(|error| error.is_lost()), "it was not lost");
+    late.load(Ordering::SeqCst)
 }

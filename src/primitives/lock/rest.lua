@@ -6,15 +6,16 @@ local function rest_of(id)
   return id .. ':rest'
 end
 
--- Fails if this user may not call HDEL, before anything is changed: else both fields would stay. Removes nothing.
+-- Fails if this user may not call HDEL, before anything is changed: else both fields would stay. Removes nothing. After it, the server refuses
+-- no command of this script for lack of memory.
 local function can_rest(lock, id)
   redis.call('HDEL', lock, rest_of(id))
 end
 
--- PEXPIRE first: the server never refuses it for lack of memory, and after it not the other commands either. The key must not be gone in
--- between: while a cluster moves the slot, the old master would not make it again.
+-- PEXPIRE last: if its time is over at once, it deletes the key, and a later write would make the key again, without an expiry. The key must
+-- not be gone in between: while a cluster moves the slot, the old master would not make it again.
 local function rests(lock, id, rest)
-  redis.call('PEXPIRE', lock, rest)
   redis.call('HINCRBY', lock, rest_of(id), '1')
   redis.call('HDEL', lock, id)
+  redis.call('PEXPIRE', lock, rest)
 end

@@ -36,8 +36,7 @@ return serve(function(k, a)
     told = is_read and 0 or publish(ARGV[a + 5], ARGV[a + 6], '0')
   end
   if rest > 0 then
-    -- In this order: the server never refuses PEXPIRE for lack of memory, and after it not the other commands either. If one of the
-    -- others is refused, the hold is still there, and it expires.
+    -- If one of these is refused, the hold is still there, and it expires.
     redis.call('PEXPIRE', lives, rest)
     redis.call('SET', lives_of(tagged(lock), rest_of(id), '1'), '1', 'PX', rest)
     redis.call('HSET', lock, rest_of(id), '1')

@@ -76,7 +76,8 @@ local function lives_of(tag, id, level)
 end
 
 -- Fails before the hold is changed if this user may not call HDEL, or if a cluster moves the slot and this server cannot create the expiry
--- key of a hold that rests. Then the hold keeps its lease until the slot has moved.
+-- key of a hold that rests. Then the hold keeps its lease until the slot has moved. After it, the server refuses no command of this script
+-- for lack of memory.
 local function can_rest(lock, id, has_key)
   redis.call('HDEL', lock, rest_of(id)) -- there is no such field
   if has_key then

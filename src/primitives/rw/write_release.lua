@@ -24,23 +24,22 @@ return serve(function(k, a)
   end
   local longest = longest_reader(lock)
   local has_reads = redis.call('HLEN', lock) > 2
-  if rest ~= '0' then
-    can_rest(lock, id, has_reads)
+  if rest ~= '0' or longest > 0 then
+    can_rest(lock, id, rest ~= '0' and has_reads)
   end
   local told = publish(ARGV[a + 5], ARGV[a + 6], '1')
+  -- PEXPIRE last: if its time is over at once, it deletes the lock, and a later write would make the lock again, without an expiry.
   if rest ~= '0' then
-    -- In this order, see below. If another command is refused, the hold is still there, and it expires.
-    redis.call('PEXPIRE', lock, math.max(longest, tonumber(rest)))
     if has_reads then
       redis.call('SET', lives_of(tagged(lock), rest_of(id), '1'), '1', 'PX', rest)
     end
     redis.call('HSET', lock, rest_of(id), '1')
     redis.call('HDEL', lock, id)
+    redis.call('PEXPIRE', lock, math.max(longest, tonumber(rest)))
   elseif longest > 0 then
-    -- PEXPIRE first: the server never refuses it for lack of memory, and after it not the other commands either.
-    redis.call('PEXPIRE', lock, longest)
     redis.call('HSET', lock, 'mode', 'read')
     redis.call('HDEL', lock, id)
+    redis.call('PEXPIRE', lock, longest)
   else
     redis.call('DEL', lock)
   end

@@ -31,7 +31,7 @@ return serve(function(k, a)
   end
   -- As in Redisson: if the semaphore expires, so do they. What may be refused comes before the first change.
   local lasts = redis.call('PTTL', semaphore)
-  if lasts > 0 then
+  if lasts >= 0 then
     redis.call('ZADD', taken, 'XX', '0', NO_PERMIT)
     redis.call('PEXPIRE', taken, lasts)
   end
@@ -52,7 +52,7 @@ return serve(function(k, a)
   elseif known < ends then
     take()
   end
-  if lasts > 0 then
+  if lasts >= 0 then
     redis.call('PEXPIRE', taken, lasts)
   end
   return 'granted'
