@@ -189,7 +189,7 @@ mod semaphore {
         assert_eq!(bench.twice(RELEASE, &KEYS, &keep(TWO, "1")), both("released 0"));
         assert_eq!(free(&bench), (3, 1));
         let renew = [TWO, "60000", "0", "1", CHANNEL];
-        assert_eq!((bench.twice(RENEW, &KEYS[..2], &renew), free(&bench)), (both("kept"), (3, 1)));
+        assert_eq!((bench.twice(RENEW, &KEYS[..2], &renew), free(&bench)), (both("kept 60000"), (3, 1)));
         assert_eq!(bench.twice(ACQUIRE, &KEYS, &acquire(THREE, "first")), both("granted"));
         assert_eq!(bench.run(RELEASE, &KEYS, &keep(TWO, "0")), "released 0");
         assert_eq!(bench.twice(RELEASE, &KEYS, &keep(TWO, "0")), both("gone 0"));
