@@ -5,6 +5,9 @@ use std::{fs, path::Path};
 /// Words by which a row says that nothing tries it out.
 const UNTESTED: &str = "not tested: ";
 
+/// The mark of a test that only scripts/nightly runs.
+const NIGHTLY: &str = "#[ignore = \"nightly\"]";
+
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -77,7 +80,8 @@ fn runs(source: &str, name: &str) -> bool {
         let word = line.strip_prefix("async ").unwrap_or(line);
         if word.strip_prefix("fn ").is_some_and(|rest| rest.starts_with(&format!("{name}("))) {
             let is_test = |mark: &&str| mark.starts_with("#[test]") || mark.starts_with("#[tokio::test");
-            return marks.iter().any(is_test) && !marks.iter().any(|mark| mark.starts_with("#[ignore"));
+            let is_left_out = |mark: &&str| mark.starts_with("#[ignore") && *mark != NIGHTLY;
+            return marks.iter().any(is_test) && !marks.iter().any(is_left_out);
         }
         marks.clear();
     }
@@ -136,4 +140,21 @@ fn all_lock_files_know_the_dependencies() {
         let lacks: Vec<_> = needed.iter().filter(|name| !locked.contains(name)).collect();
         assert!(lacks.is_empty(), "{path} lacks {lacks:?}");
     }
+}
+
+#[test]
+fn scripts_nightly_runs_each_test_that_is_left_to_it() {
+    let (script, mut found) = (read("scripts/nightly"), 0);
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it")).expect("a folder") {
+        let path = file.expect("it can be read").path();
+        let Ok(source) = fs::read_to_string(&path) else { continue }; // a folder
+        let module = path.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
+        for (_, after) in source.match_indices(NIGHTLY).map(|(at, mark)| source[at..].split_at(mark.len())) {
+            let name = after.split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).expect("a test").0;
+            assert!(script.contains(&format!("  {module}::{name}\n")), "scripts/nightly lacks {module}::{name}");
+            found += 1;
+        }
+    }
+    let listed = script.lines().skip_while(|line| *line != "slow=(").skip(1).take_while(|line| *line != ")").count();
+    assert_eq!(found, listed, "scripts/nightly names a test that is not marked");
 }

@@ -102,6 +102,7 @@ async fn the_second_hears_after_the_first_has_left() {
 
 /// A channel refused for now is subscribed again once it is allowed.
 #[tokio::test]
+#[ignore = "nightly"]
 async fn a_channel_that_is_allowed_again_is_subscribed() {
     if version() < (6, 2) {
         return; // it knows no rights to channels

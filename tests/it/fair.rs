@@ -393,6 +393,7 @@ async fn a_turn_that_is_over_is_not_renewed_by_a_waiter_for_another_name() {
 
 /// Where nobody can be called there is nothing to be sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly"]
 async fn without_channels_releases_are_not_sent_again() {
     let server = Server::start();
     let client = client(&server, |builder| builder.pubsub(PubSub::Off)).await;

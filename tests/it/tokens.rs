@@ -32,7 +32,7 @@ const WRITE: &str = "
     return redis.call('INCR', 'grants')";
 
 fn aim() -> u64 {
-    env::var(AIM).map_or(20_000, |aim| aim.parse().expect("a number"))
+    env::var(AIM).map_or(5_000, |aim| aim.parse().expect("a number"))
 }
 
 /// How many grants there are between two kills, at least: each costs the others a lease.
