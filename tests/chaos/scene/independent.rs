@@ -22,6 +22,9 @@ use crate::{
 
 const SERVERS: usize = 5;
 const MAJORITY: usize = SERVERS / 2 + 1;
+/// How much later the replies of a server come that is far away, and for how long before that counts.
+const FAR: Duration = Duration::from_millis(100);
+const USED_TO_IT: Duration = Duration::from_secs(1);
 /// From a signal to its effect.
 const SIGNALLED: Duration = Duration::from_millis(10);
 
@@ -40,6 +43,7 @@ impl Scene for Independent {
         ("server killed, data lost", 6, restart_empty),
         ("server frozen", 2, |stage, random| a_minority(stage, random, 1, Silence::Frozen)),
         ("two servers frozen", 3, |stage, random| a_minority(stage, random, 2, Silence::Frozen)),
+        ("two servers far away, two frozen", 4, far_and_frozen),
         ("majority frozen", 3, |stage, random| a_majority(stage, random, Silence::Frozen)),
         ("client cut off from a minority", 4, cut_off_minority),
         ("client cut off from a majority", 4, cut_off_majority),
@@ -85,11 +89,16 @@ impl Scene for Independent {
         "PUBLISH"
     }
 
+    /// Some servers are farther away than the others, and locks are acquired and released all the same.
     fn calm(stage: &mut Stage<Independent>) -> Option<(u64, u64)> {
-        stage.pause(SETTLE);
+        stage.pause(SETTLE - USED_TO_IT);
+        stage.scene.far([0, 1], |proxy| proxy.schedule(late()));
+        stage.pause(USED_TO_IT);
         let since = clock();
         stage.pause(CALM);
-        Some((since, clock()))
+        let until = clock();
+        stage.scene.far([0, 1], Proxy::calm);
+        Some((since, until))
     }
 
     fn rows(&self) -> Vec<(&'static str, u64)> {
@@ -98,9 +107,29 @@ impl Scene for Independent {
 }
 
 impl Independent {
+    /// Does something to the proxies of all clients before these servers.
+    fn far(&self, servers: [usize; 2], set: impl Fn(&Proxy)) {
+        self.proxies.iter().for_each(|all| servers.iter().for_each(|&server| set(&all[server])));
+    }
+
     fn of_any(&self, random: &mut Rng) -> &[Proxy] {
         &self.proxies[random.usize(..CLIENTS)]
     }
+}
+
+fn late() -> Schedule {
+    Schedule { seed: 0, which: Which::Command("EVALSHA"), chances: vec![(1.0, Fault::Delay(Way::Back, FAR))] }
+}
+
+/// The others are a majority only together with those that are far away.
+fn far_and_frozen(stage: &mut Stage<Independent>, random: &mut Rng) {
+    let all = some(random, 4);
+    let far = [all[0], all[1]];
+    stage.scene.far(far, |proxy| proxy.schedule(late()));
+    all[2..].iter().for_each(|&server| stage.scene.servers[server].freeze());
+    stage.pause(millis(random, 1_000..=4_000));
+    all[2..].iter().for_each(|&server| stage.scene.servers[server].thaw());
+    stage.scene.far(far, Proxy::calm);
 }
 
 fn some(random: &mut Rng, number: usize) -> Vec<usize> {
