@@ -182,7 +182,7 @@ impl Engine {
         let done = timeout(CLOSING, self.driver.idle()).await;
         let ended = match done {
             _ if self.driver.is_abandoned() => Err(self.driver.closed("releasing all locks", "")), // meanwhile
-            done => done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, None)),
+            done => done.map_err(|_| Error::silent("releasing all locks", "", CLOSING, self.driver.trouble())),
         };
         let ended = self.ended.get().cloned().unwrap_or(ended);
         let _ = self.ended.set(ended.clone()); // before nothing is under way anymore, which another call may wait for

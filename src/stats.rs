@@ -141,6 +141,8 @@ pub(crate) struct Counters {
     pub(crate) round_trip: RoundTrip,
     /// A failed renewal was logged, and none has succeeded since.
     pub(crate) renewals_fail: AtomicBool,
+    /// The same of releases that the server refuses.
+    pub(crate) releases_fail: AtomicBool,
     wait: Record,
     hold: Record,
     exporter: Exporter,
@@ -171,6 +173,7 @@ impl Counters {
             misplaced: Total::exported("leasehold_misplaced_total"),
             round_trip: RoundTrip::exported("leasehold_round_trip_seconds"),
             renewals_fail: AtomicBool::new(false),
+            releases_fail: AtomicBool::new(false),
             wait: Record::default(),
             hold: Record::default(),
             exporter: Exporter::new(by_name),

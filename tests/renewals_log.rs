@@ -5,7 +5,7 @@
 mod support;
 
 use leasehold::{Client, Lost};
-use support::{Server, log::Sink, ms, until, within};
+use support::{Server, chain, log::Sink, ms, until, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_renewals_are_told_once_and_with_the_servers_words() {
@@ -29,4 +29,16 @@ async fn refused_renewals_are_told_once_and_with_the_servers_words() {
     assert!(told.len() == 1 && told[0].contains("hexists"), "{lines:?}");
     let losses: Vec<_> = lines.iter().filter(|line| line.contains(" lost ")).collect();
     assert!(losses.len() == 2 && losses.iter().all(|line| line.contains("hexists")), "{lines:?}");
+
+    // A release that the server refuses is told, too, and so is the close that waits for it.
+    server.set_user("u", &["+hexists"]);
+    drop(guards);
+    let client = Client::builder().url(server.url_as("u", "p")).connect().await.expect("let in");
+    let dropped = client.mutex("c").lock().await.expect("free");
+    server.set_user("u", &["-del"]);
+    drop(dropped);
+    let is_told = || sink.lines(&["WARN"]).iter().any(|line| line.contains("cannot release") && line.contains("del"));
+    until("the refusal to be told", ms(5_000), is_told).await;
+    let error = client.close().await.expect_err("a lock is left");
+    assert!(chain(&error).contains("+del"), "{}", chain(&error));
 }

@@ -170,6 +170,11 @@ impl Driver {
         self.all().into_iter().flat_map(of).collect()
     }
 
+    /// Why a request has failed, for one of the names with such trouble.
+    pub(crate) fn trouble(&self) -> Option<Source> {
+        self.all().into_iter().find_map(|lock| lock.inner().trouble_now())
+    }
+
     /// The lock was forced open, or may have been.
     pub(crate) fn forced(&self, name: &Name) {
         for lock in self.all() {

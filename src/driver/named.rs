@@ -722,9 +722,13 @@ impl Inner {
 
     /// What is to be logged about a failed request.
     fn failure_note(&self, event: &Event, request: &Request) -> Option<Note> {
-        let is_failure = matches!(event, Event::Unknown(_) | Event::NotNow(_) | Event::Refused(_));
-        let is_renewal = matches!(request, Request::Renew { .. }) && self.state.holds().next().is_some();
-        self.trouble_now().filter(|_| is_failure && is_renewal).map(Note::NotRenewed)
+        match (request, event) {
+            (Request::Renew { .. }, Event::Unknown(_) | Event::NotNow(_) | Event::Refused(_)) => {
+                self.trouble_now().filter(|_| self.state.holds().next().is_some()).map(Note::NotRenewed)
+            }
+            (Request::Release { .. }, Event::Refused(_)) => self.trouble_now().map(Note::NotReleased),
+            _ => None,
+        }
     }
 
     /// True if a warning about this waiter was logged.

@@ -47,6 +47,8 @@ pub(super) enum Note {
     Renewed(Mode),
     /// A renewal has failed, for this reason.
     NotRenewed(Source),
+    /// The server has refused a release, for this reason.
+    NotReleased(Source),
     Gauges {
         before: NameGauges,
         now: NameGauges,
@@ -71,6 +73,7 @@ impl Note {
         match self {
             Note::Ended(mode, None) => {
                 of(mode).released();
+                all.releases_fail.store(false, Ordering::Relaxed);
                 tracing::debug!(target: "leasehold::lock", name, "released");
             }
             Note::Ended(mode, Some((reason, cause))) => {
@@ -89,6 +92,12 @@ impl Note {
                 if !all.renewals_fail.swap(true, Ordering::Relaxed) {
                     tracing::warn!(target: "leasehold::lock", name, %cause,
                         "cannot renew a held lock; the client tries again until its lease expires");
+                }
+            }
+            Note::NotReleased(cause) => {
+                if !all.releases_fail.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(target: "leasehold::lock", name, %cause,
+                        "cannot release a lock; the client tries again until its lease expires");
                 }
             }
             Note::Gauges { before, now } => {

@@ -416,7 +416,8 @@ impl Hub {
             return false;
         }
         let [only] = channels else { return true };
-        conn_event!(warn, channel = %only, ?fault,
+        let cause = fault.clone().source();
+        conn_event!(warn, channel = %only, cause = cause.as_ref().map(tracing::field::display),
                 "the server refuses the subscription; waiters poll instead");
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());

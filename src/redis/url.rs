@@ -140,7 +140,10 @@ impl Url {
         };
         match query.unknown() {
             None => Ok(Url { shape, credentials: login, database, tls }),
-            Some(name) => Err(format!("it has the unknown parameter {name:?}")),
+            Some(name) => Err(format!(
+                "it has the unknown parameter {name:?}; there are only db (for redis+unix), sentinel_user and sentinel_password \
+                 (for redis-sentinel); other settings are those of Builder"
+            )),
         }
     }
 }

@@ -19,7 +19,7 @@ use fred::{
     interfaces::{ClientLike, FredResult, LuaInterface},
     types::{Builder, ClusterHash, ConnectHandle, CustomCommand, FromValue, Key, Value, config::UnresponsiveConfig},
 };
-use futures_util::future::{BoxFuture, FutureExt, join_all, try_join_all};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
 use tokio::{
     sync::Notify,
     task::{AbortHandle, JoinError},
@@ -536,16 +536,22 @@ impl Link {
         let keys: Vec<_> = (0..TRIED).map(|n| format!("{prefix}leasehold:{n}")).collect();
         match self.has_keys(&keys).await {
             Err(fault) if fault.is_across_slots() => {}
+            Err(Fault::NotReady(_)) => return Ok(false),
             answer => return answer.map(|()| false),
         }
-        try_join_all(keys.chunks(1).map(|key| self.has_keys(key))).await.map(|_| true)
+        // A cluster that is down has no slots, and says nothing about this.
+        let all = join_all(keys.chunks(1).map(|key| self.has_keys(key))).await;
+        match all.into_iter().collect::<Result<Vec<_>, _>>() {
+            Err(Fault::NotReady(_)) => Ok(false),
+            answers => answers.map(|_| true),
+        }
     }
 
     /// Fails if the server does not serve these keys. A user who may not access them learns that later.
     async fn has_keys(&self, keys: &[String]) -> Result<(), Fault> {
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         match self.custom::<Value>("EXISTS", &keys).await {
-            Err(fault @ (Fault::Elsewhere(..) | Fault::Unknown(_))) => Err(fault),
+            Err(fault @ (Fault::Elsewhere(..) | Fault::Unknown(_) | Fault::NotReady(_))) => Err(fault),
             Err(fault) if fault.is_across_slots() => Err(fault),
             _ => Ok(()),
         }

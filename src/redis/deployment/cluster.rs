@@ -430,6 +430,9 @@ impl Cluster {
     async fn recognise(&self, link: &Link) -> Result<(), Fault> {
         self.until(|map| map.is_known().then_some(())).await.ok_or_else(|| self.why_nobody())?;
         let layout = link.slots().await?;
+        if layout.nodes.is_empty() {
+            return Err(Fault::NotReady(source(&format!("the server at {} knows no slots", link.address()))));
+        }
         {
             let mut map = self.map_mut();
             if !map.is_of_this_cluster(&layout, Basis::OneServer) {

@@ -306,7 +306,7 @@ impl Place {
 async fn warn_of_cluster(link: &Link, prefix: &str) -> Result<(), Fault> {
     if link.is_cluster_with_all_keys(prefix).await? {
         conn_event!(warn, server = %link.address(),
-            "the URL names one server, but this is a cluster; the client sends a call for each slot. \
+            "the URL names one server, but this is a cluster, which serves all slots here; each request has the locks of one slot. \
              If the cluster may get more servers, use redis-cluster://");
     }
     Ok(())
