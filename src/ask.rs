@@ -70,6 +70,10 @@ impl Asked<'_> {
                     (last, doubt) = (Some(source), Doubt::OfEarlier);
                     FIRST_PAUSE
                 }
+                Err(Fault::Unclear(source)) => {
+                    (last, doubt) = (Some(source), Doubt::OfEarlier);
+                    pauses.next()
+                }
                 Err(Fault::NotSent(source)) => {
                     last = Some(source);
                     FIRST_PAUSE

@@ -110,7 +110,9 @@ impl Engine {
                     unfinished.disarm();
                     return Ok(Engine::build(config, redis, counters, closed));
                 }
-                Ok(Err(fault @ (Fault::Unknown(_) | Fault::NotSent(_) | Fault::NotReady(_)))) => last = fault.source(),
+                Ok(Err(fault @ (Fault::Unknown(_) | Fault::Unclear(_) | Fault::NotSent(_) | Fault::NotReady(_)))) => {
+                    last = fault.source()
+                }
                 Ok(Err(fault)) => return Err(failed::error(fault, CONNECTING, since.elapsed(), "")),
                 Err(_) => {}
             }

@@ -23,7 +23,9 @@ pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Source) -
 /// The error that the user gets for a fault.
 pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
     match fault {
-        Fault::Unknown(source) | Fault::NotReady(source) | Fault::NotSent(source) => silent(what, name, waited, source),
+        Fault::Unknown(source) | Fault::Unclear(source) | Fault::NotReady(source) | Fault::NotSent(source) => {
+            silent(what, name, waited, source)
+        }
         Fault::Abandoned => Error::abandoned(what, name),
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
         Fault::Conflict => Error::Conflict { name: name.to_owned(), about: About::Lock },

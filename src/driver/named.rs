@@ -723,7 +723,7 @@ impl Inner {
     /// What is to be logged about a failed request.
     fn failure_note(&self, event: &Event, request: &Request) -> Option<Note> {
         match (request, event) {
-            (Request::Renew { .. }, Event::Unknown(_) | Event::NotNow(_) | Event::Refused(_)) => {
+            (Request::Renew { .. }, Event::Unknown(_) | Event::Unclear(_) | Event::NotNow(_) | Event::Refused(_)) => {
                 self.trouble_now().filter(|_| self.state.holds().next().is_some()).map(Note::NotRenewed)
             }
             (Request::Release { .. }, Event::Refused(_)) => self.trouble_now().map(Note::NotReleased),

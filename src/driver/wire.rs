@@ -60,6 +60,7 @@ fn failure(fault: &Fault, id: RequestId, request: &Request) -> Event {
     match fault {
         Fault::Conflict => Event::Replied(id, Reply::Conflict),
         Fault::Unknown(_) | Fault::Abandoned | Fault::Closed => Event::Unknown(id),
+        Fault::Unclear(_) => Event::Unclear(id),
         Fault::NotSent(_) => Event::NotNow(id),
         fault if fault.is_for_now(persistence) => Event::NotNow(id),
         _ => Event::Refused(id),

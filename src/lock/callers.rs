@@ -224,7 +224,7 @@ impl LockState {
             let Some(mut server) = one.into_server_hold() else { continue };
             server.notify_waiters(cx, Outcome::Closed);
             // A client may have lost thousands, and the server has nothing left of most.
-            if !is_gone && server.until.max(server.kept_until(self.shared_until)) > cx.now {
+            if !is_gone && server.may_be_there(self.shared_until, cx.now) {
                 self.release(server, cx);
             }
         }

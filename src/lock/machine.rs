@@ -39,7 +39,11 @@ impl LockState {
             Event::Seen(guard) | Event::Dropped(guard) | Event::Unlock(guard) | Event::Check { guard, .. } => {
                 self.on_server.extend(self.calm.take_with(guard));
             }
-            Event::Replied(request, _) | Event::Unknown(request) | Event::NotNow(request) | Event::Refused(request) => {
+            Event::Replied(request, _)
+            | Event::Unknown(request)
+            | Event::Unclear(request)
+            | Event::NotNow(request)
+            | Event::Refused(request) => {
                 self.on_server.extend(self.calm.take_awaiting(request));
             }
             Event::Reconnected | Event::Forced | Event::Close => self.on_server.extend(self.calm.take_all()),
@@ -69,6 +73,7 @@ impl LockState {
             Event::GiveBack(permits) => self.give_back(permits, cx),
             Event::Replied(request, reply) => self.replied(request, reply, cx),
             Event::Unknown(request) => self.failed(request, Failure::Unknown, cx),
+            Event::Unclear(request) => self.failed(request, Failure::Unclear, cx),
             Event::NotNow(request) => self.failed(request, Failure::NotNow, cx),
             Event::Refused(request) => self.failed(request, Failure::Refused, cx),
             Event::Message(channel) => self.received_message(channel, cx),

@@ -334,7 +334,7 @@ impl LockState {
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
-            if failure == Failure::Unknown && cx.rules.has_marks {
+            if failure.may_have_run() && cx.rules.has_marks {
                 asking.mark = mark_after(asking, Mode::Shared); // it may have found readers, and the retry may leave none
             }
             return if failure == Failure::Refused {
@@ -368,7 +368,7 @@ impl LockState {
         let sent = asked.or_else(|| self.on_server.iter().find_map(|one| one.sent(request)));
         self.unanswered_since = match failure {
             Failure::Refused => None,
-            Failure::Unknown | Failure::NotNow => self.unanswered_since.or(sent),
+            Failure::Unknown | Failure::Unclear | Failure::NotNow => self.unanswered_since.or(sent),
         };
     }
 

@@ -105,23 +105,30 @@ impl PendingRequest {
         self.pause
     }
 
-    /// The try under way failed. Most that get no reply have waited for long already, so the pause after them grows late and little.
+    /// The try under way failed. One that got no reply has mostly waited for long already.
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
-        let is_unknown = failure == Failure::Unknown;
-        self.in_doubt |= is_unknown;
-        self.state = Try::DueAt(now + if is_unknown { (self.pause / 16).max(FIRST_PAUSE) } else { self.pause });
+        self.in_doubt |= failure.may_have_run();
+        self.state = Try::DueAt(now + if failure == Failure::Unknown { FIRST_PAUSE } else { self.pause });
         self.pause = (self.pause * 2).min(LAST_PAUSE);
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The server may have run it.
+    /// No reply: the server may have run it.
     Unknown,
+    /// An error at once, but the server may have run it.
+    Unclear,
     /// The server did not run it, but may run a retry.
     NotNow,
     /// The server did not run it, and will not run a retry.
     Refused,
+}
+
+impl Failure {
+    pub(crate) fn may_have_run(self) -> bool {
+        matches!(self, Failure::Unknown | Failure::Unclear)
+    }
 }
 
 /// A caller that wants to know whether the lock was held. The first request that is sent after its call answers that.

@@ -363,10 +363,11 @@ impl ServerHold {
         (Some(lease), Claim::Withdraws(sharing.claims))
     }
 
-    /// A lease that is longer than requested, because the server's clock was set back, becomes what the holders need.
+    /// A lease that is longer than requested, because the server's clock was set back, becomes what the holders need. Not while a request
+    /// about the count is under way, because that may ask for a longer one.
     fn corrected(&mut self, (lease, claim): (Option<Duration>, Claim), now: Moment) -> (Option<Duration>, Claim) {
-        let needed = lease.unwrap_or_default().max(self.ends.since(now)).max(self.not_before.since(now));
-        if !self.is_set_back || claim != Claim::Nothing || needed.is_zero() {
+        let needed = lease.unwrap_or_default().max(self.rest(now)).max(self.not_before.since(now));
+        if !self.is_set_back || self.counting.is_some() || claim != Claim::Nothing || needed.is_zero() {
             return (lease, claim);
         }
         self.clean = false; // run late, it could shorten a later lease
@@ -376,8 +377,14 @@ impl ServerHold {
     /// Another program may have shortened the lease of a shared hold, and a late request that of any. Each confirmation requests what is left
     /// of it.
     fn to_repair(&self, now: Moment) -> Option<Duration> {
-        let may_be_short = self.mode() == Mode::Shared || !self.clean;
-        Some(self.ends.since(now)).filter(|left| may_be_short && !left.is_zero())
+        let left = if self.mode() == Mode::Shared { self.ends.since(now) } else { self.rest(now) };
+        Some(left).filter(|left| (self.mode() == Mode::Shared || !self.clean) && !left.is_zero())
+    }
+
+    /// The lease of which what is left until its certain end is certain.
+    fn rest(&self, now: Moment) -> Duration {
+        let left = self.ends.since(now);
+        if left.is_zero() { left } else { left + left / 999 + Duration::from_millis(2) }
     }
 
     /// A lost hold is confirmed only for callers that wait.
@@ -540,6 +547,11 @@ impl ServerHold {
     }
 
     // ---- its end ----
+
+    /// False once the server has nothing left of it, unless its clock was set back.
+    pub(crate) fn may_be_there(&self, shared_until: Moment, now: Moment) -> bool {
+        self.is_set_back || self.bound.max(self.kept_until(shared_until)) > now
+    }
 
     /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.
     pub(crate) fn kept_until(&self, shared_until: Moment) -> Moment {

@@ -318,6 +318,8 @@ pub(crate) enum Event {
     Replied(RequestId, Reply),
     /// The request was sent and will not get a reply. The server may have run it, or may run it later.
     Unknown(RequestId),
+    /// The reply is an error that does not say whether the server has run the request.
+    Unclear(RequestId),
     /// The server did not run the request, but may run a retry.
     NotNow(RequestId),
     /// The server did not run the request, and will not run a retry.
@@ -345,7 +347,8 @@ pub(crate) enum Event {
 /// Something for the driver to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// The driver ends each request within two [steps](step_of_request), by exactly one of `Replied`, `Unknown`, `NotNow` and `Refused`.
+    /// The driver ends each request within two [steps](step_of_request), by exactly one of `Replied`, `Unknown`, `Unclear`, `NotNow` and
+    /// `Refused`.
     Send(RequestId, Request),
     /// The call with this ticket ends.
     Notify(Ticket, Outcome),

@@ -14,6 +14,8 @@ use crate::error::Source;
 pub(crate) enum Fault {
     /// No reply, or the reply to another request: the script may have run, may still run later, or neither.
     Unknown(Source),
+    /// An error that does not say whether the script has run.
+    Unclear(Source),
     /// There was no connection to send it on: it has not run.
     NotSent(Source),
     /// Refused for now (loading, busy, read-only after a failover): it has not run.
@@ -124,6 +126,7 @@ impl Fault {
     pub(crate) fn source(self) -> Option<Source> {
         match self {
             Fault::Unknown(source)
+            | Fault::Unclear(source)
             | Fault::NotSent(source)
             | Fault::NotReady(source)
             | Fault::NoMemory(source)
@@ -186,7 +189,7 @@ impl Fault {
     pub(super) fn of_whole_call(self) -> Fault {
         let is_known = |words: &str| words.contains(ACROSS_SLOTS) || FOR_GOOD.iter().any(|known| words.contains(known));
         match self {
-            Fault::Server(source) if !is_known(&source.to_string()) => Fault::Unknown(source),
+            Fault::Server(source) if !is_known(&source.to_string()) => Fault::Unclear(source),
             other => other,
         }
     }
@@ -212,6 +215,7 @@ impl Fault {
         let at = |cause: Source| if server_in(&cause).is_some() { cause } else { source_at(&server, cause) };
         match self {
             Fault::Unknown(cause) => Fault::Unknown(at(cause)),
+            Fault::Unclear(cause) => Fault::Unclear(at(cause)),
             Fault::NotSent(cause) => Fault::NotSent(at(cause)),
             Fault::NotReady(cause) => Fault::NotReady(at(cause)),
             Fault::NoMemory(cause) => Fault::NoMemory(at(cause)),

@@ -416,8 +416,8 @@ impl Hub {
             return false;
         }
         let [only] = channels else { return true };
-        let cause = fault.clone().source();
-        conn_event!(warn, channel = %only, cause = cause.as_ref().map(tracing::field::display),
+        let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
+        conn_event!(warn, channel = %only, %cause,
                 "the server refuses the subscription; waiters poll instead");
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());

@@ -2,12 +2,20 @@
 
 use std::{future::Future, time::Duration};
 
-use leasehold::{Client, Guard, Permits};
+use leasehold::{Client, Guard, Owner, Permits};
+use tokio::time::{Instant, sleep};
 
-use crate::support::{Server, before, behind, client, clock::Clock, ms, proxy::Proxy, until, within};
+use crate::support::{
+    Server, before, behind, client,
+    clock::Clock,
+    ms,
+    proxy::{Fault, Proxy, Rule, Way},
+    script, until, within,
+};
 
 const LEASE: Duration = ms(2_000);
 const MINUTES: i64 = 600;
+const HOUR: Duration = ms(3_600_000);
 /// Until a renewal, and until the lease of a dead holder is over.
 const SOON: Duration = ms(6_000);
 
@@ -105,4 +113,48 @@ async fn held_for_an_hour(client: &Client) -> (Guard, Permits) {
     client.semaphore("s").set_permits(1).await.expect("reachable");
     let (lock, permits) = (client.lock("x").lease(ms(3_600_000)).lock().await, client.semaphore("s").acquire(1).await);
     (lock.expect("free"), permits.expect("free"))
+}
+
+/// The correction of a lease is sent while a nested acquisition with a longer lease is under way, and runs after it. Then the holder is
+/// certain for an hour, the server keeps the lock for two seconds, and an outage of three gives it to another.
+#[tokio::test]
+async fn a_correction_does_not_shorten_a_nested_lease_that_is_under_way() {
+    let scene = Scene::set().await;
+    let owner = Owner::new();
+    let lock = scene.holder.lock("x").owner(&owner);
+    let outer = lock.lock().await.expect("free");
+    let acquire = script(&scene.server, "acquire");
+    scene.clock.move_by(-600);
+    let renewals = scene.holder.stats().total.renewals;
+    until("a renewal that sees it", ms(3_000), || scene.holder.stats().total.renewals > renewals).await;
+    scene.holders.rule(Rule::new(acquire, Fault::Delay(Way::Back, ms(70))));
+    sleep(ms(555)).await; // the correction is due after 0.6 s
+    let inner = lock.clone().lease(HOUR).lock().await.expect("ours");
+    sleep(ms(50)).await;
+    let cut = Instant::now();
+    scene.holders.refuse();
+    scene.holders.cut_all();
+    let other = scene.waiter.mutex("x").try_lock_for(ms(4_000)).await.expect("reachable");
+    let certain = (inner.remaining(), outer.remaining(), other.as_ref().map(|other| other.remaining()));
+    assert!(
+        other.is_none() || inner.is_lost() || inner.remaining().is_zero(),
+        "two certain holders {:?} after the cut: {certain:?}",
+        cut.elapsed()
+    );
+}
+
+/// Certain means: a thousandth of the lease less than the server keeps it, for clocks whose rates differ.
+#[tokio::test]
+async fn a_corrected_lease_keeps_the_margin_for_the_rates_of_clocks() {
+    let scene = Scene::set().await;
+    let guard = scene.holder.lock("x").lease(HOUR).lock().await.expect("free");
+    let margin = |guard: &leasehold::Guard| {
+        let left = scene.server.pttl("x");
+        left - i64::try_from(guard.remaining().as_millis()).expect("an hour")
+    };
+    let usual = margin(&guard);
+    scene.clock.move_by(-600);
+    until("a correction", SOON, || scene.server.pttl("x") <= 3_610_000).await;
+    let corrected = margin(&guard);
+    assert!(corrected >= usual / 2, "the margin was {usual} ms, and is {corrected} ms after the correction");
 }

@@ -2,9 +2,16 @@
 
 use std::pin::pin;
 
-use leasehold::{Client, Error, Lost};
+use leasehold::{Client, Error, Lost, Owner};
+use tokio::time::sleep;
 
-use crate::support::{Server, client, ms, plain, poll_once, server::free_port, until, within};
+use crate::support::{
+    Server, before, behind, client, ms, plain, poll_once,
+    proxy::{Fault, Rule, Way},
+    script,
+    server::free_port,
+    until, within,
+};
 
 #[tokio::test]
 async fn gives_back_all_that_is_held() {
@@ -66,7 +73,7 @@ async fn closing_after_a_shutdown_that_failed_fails_too() {
 #[tokio::test]
 async fn sends_nothing_about_locks_that_are_lost() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.watchdog(ms(900))).await;
+    let client = client(&server, |builder| builder.watchdog(ms(900)).command_timeout(ms(300))).await;
     let mut guards = Vec::new();
     for name in 0..20 {
         guards.push(client.mutex(&format!("watched-{name}")).lock().await.expect("free"));
@@ -77,6 +84,7 @@ async fn sends_nothing_about_locks_that_are_lost() {
         let _: u32 = server.ask(&["DEL", &name]);
     }
     until("all to be lost", ms(5_000), || guards.iter().all(leasehold::Guard::is_lost)).await;
+    sleep(ms(1_000)).await; // no request for them can arrive anymore
     client.mutex("x").lock().await.expect("free").unlock().await.expect("held"); // loads the script
     let held = client.mutex("held").lock().await.expect("free");
     let before = server.calls("evalsha");
@@ -131,4 +139,29 @@ async fn ends_calls_that_wait_for_the_map_of_a_cluster() {
     client.clone().close().await.expect("nothing was held");
     let (ended, _) = within("it to end", ms(1_000), waiting).await;
     assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+}
+
+/// A nested call with a long lease got no reply in an outage that ended the hold. What it has left on the server is released.
+#[tokio::test]
+async fn releases_what_a_nested_call_without_a_reply_has_left() {
+    let server = Server::start();
+    let holders = before(&server);
+    let holder = behind(&holders, |builder| builder.watchdog(ms(2_000)).command_timeout(ms(500))).await;
+    let lock = holder.lock("x").owner(&Owner::new());
+    let guard = lock.lock().await.expect("free");
+    let acquire = script(&server, "acquire");
+    holders.rule(Rule::new(acquire, Fault::Cut(Way::Back)));
+    let nested = {
+        let lock = lock.clone().lease(ms(3_600_000));
+        tokio::spawn(async move { lock.lock().await.map(drop) })
+    };
+    until("the server to have it", ms(2_000), || server.pttl("x") > 10_000).await;
+    holders.refuse();
+    holders.cut_all();
+    nested.abort();
+    guard.lost().await;
+    holders.accept();
+    sleep(ms(1_500)).await;
+    holder.close().await.expect("all is released");
+    assert!(server.pttl("x") < 10_000, "the lock stays for {} ms", server.pttl("x"));
 }

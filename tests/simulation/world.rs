@@ -860,7 +860,7 @@ impl World {
             return Ok(()); // closed before the next connection
         }
         if self.faulty && self.rng.u8(..100) == 0 {
-            let event = if self.rng.bool() { Event::Refused(id) } else { Event::NotNow(id) };
+            let event = [Event::Refused, Event::NotNow, Event::Unclear][self.rng.usize(..3)](id);
             (self.last_fault, self.clients[client].unknown) = (self.t, self.clients[client].unknown + 1);
             self.after(MS / 2, Step::Back { client, epoch, id, event });
             return Ok(());
@@ -892,11 +892,17 @@ impl World {
         self.publish(published);
         self.check_passed_over(&before, request)?;
         let after = self.delay();
+        let mut event = Event::Replied(id, reply);
+        if self.faulty && self.rng.u8(..200) == 0 {
+            // A proxy has lost the reply, and answers with an error of its own.
+            (self.last_fault, self.clients[client].unknown) = (self.t, self.clients[client].unknown + 1);
+            event = Event::Unclear(id);
+        }
         let one = &mut self.clients[client];
         let back = (self.t + after).max(one.last_back + 1);
         one.last_back = back;
         if !(one.frozen && self.rng.bool()) {
-            self.after(back - self.t, Step::Back { client, epoch, id, event: Event::Replied(id, reply) });
+            self.after(back - self.t, Step::Back { client, epoch, id, event });
         }
         Ok(())
     }
