@@ -52,6 +52,9 @@ impl Leader {
     /// candidate leads. `shutdown` lets other holders finish, but not a leader. If `work` must not stop in the middle, let it end by a
     /// signal of your own before you call `shutdown`.
     ///
+    /// In a spawned task, write `async move |guard| ..` for work that uses values of that task: without `move` the compiler says that a
+    /// borrow does not live long enough.
+    ///
     /// # Errors
     ///
     /// * [`Error::Closed`]: the client was shut down or closed before `work` was done.
