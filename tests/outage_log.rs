@@ -11,7 +11,7 @@ use support::{Server, chain, log::Sink, ms, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_is_told_in_a_few_lines() {
-    let sink = Sink::install();
+    let sink = Sink::install(tracing::Level::DEBUG);
     let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let address = format!("127.0.0.1:{}", server.port());
     let builder = Client::builder().url(server.url()).watchdog(ms(20_000)).command_timeout(ms(3_000));

@@ -9,7 +9,7 @@ use support::{Server, chain, log::Sink, ms, until, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_renewals_are_told_once_and_with_the_servers_words() {
-    let sink = Sink::install();
+    let sink = Sink::install(tracing::Level::DEBUG);
     let server = Server::start();
     server.set_user("u", &["on", ">p", "~*", "&*", "+@all"]);
     let client = Client::builder().url(server.url_as("u", "p")).watchdog(ms(2_000)).connect().await.expect("let in");

@@ -4,36 +4,10 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{
-    io::{self, Write},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use leasehold::Lock;
-use support::{Server, ms, until};
-use tracing_subscriber::fmt::MakeWriter;
-
-#[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("nobody panicked").write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Sink {
-    type Writer = Sink;
-
-    fn make_writer(&self) -> Sink {
-        self.clone()
-    }
-}
+use support::{Server, log::Sink, ms, until};
 
 /// Waits in vain for a lock that another owner holds. The last attempt has 20 ms for its reply, which a busy machine may need for
 /// something else: then it waits once more.
@@ -58,9 +32,8 @@ fn waits(text: &str, words: &str) -> Vec<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operations_are_traced_and_secrets_are_not() {
-    let sink = Sink::default();
-    let text = || String::from_utf8(sink.0.lock().expect("nobody panicked").clone()).expect("text");
-    tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false).with_writer(sink.clone()).init();
+    let sink = Sink::install(tracing::Level::TRACE);
+    let text = || sink.text();
 
     let mut server = Server::with(&["--requirepass", "s3cret"]);
     let url = server.url_as("default", "s3cret");

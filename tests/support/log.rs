@@ -5,16 +5,17 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
 #[derive(Clone, Default)]
 pub(crate) struct Sink(Arc<Mutex<Vec<u8>>>);
 
 impl Sink {
-    /// Of the whole process, from now on.
-    pub(crate) fn install() -> Sink {
+    /// Of the whole process, from now on, down to that level.
+    pub(crate) fn install(level: Level) -> Sink {
         let sink = Sink::default();
-        let all = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false);
+        let all = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
         all.with_writer(sink.clone()).init();
         sink
     }
