@@ -106,13 +106,13 @@ fn restart_empty(stage: &mut Stage<Alone>, random: &mut Rng) {
     stage.pause(millis(random, 0..=500));
     stage.scene.server.forget();
     stage.scene.server.revive();
-    stage.wiped(Wipe { name: None, beside: false, since, at: clock() });
+    stage.wiped(Wipe { name: None, beside: false, all_from: 0, since, at: clock() });
 }
 
 pub(crate) fn wipe_all<S: Scene>(stage: &mut Stage<S>, _random: &mut Rng) {
     let since = clock();
     stage.ask_all(&["FLUSHALL", "SYNC"]);
-    stage.wiped(Wipe { name: None, beside: false, since, at: clock() });
+    stage.wiped(Wipe { name: None, beside: false, all_from: 0, since, at: clock() });
 }
 
 /// The lock itself, or what stands beside it.
@@ -122,7 +122,7 @@ fn wipe<S: Scene>(stage: &mut Stage<S>, name: &str, beside: bool) {
     // All at once: what a semaphore has belongs together.
     let words: Vec<&str> = std::iter::once("DEL").chain(keys.iter().map(String::as_str)).collect();
     let _: redis::Value = stage.scene.ask(name, &words);
-    stage.wiped(Wipe { name: Some(name.to_owned()), beside, since, at: clock() });
+    stage.wiped(Wipe { name: Some(name.to_owned()), beside, all_from: 0, since, at: clock() });
 }
 
 pub(crate) fn delete<S: Scene>(stage: &mut Stage<S>, random: &mut Rng) {

@@ -25,7 +25,7 @@ fn kinds(history: &History) -> Vec<Kind> {
 }
 
 fn wiped(name: Option<&str>, since: u64, at: u64) -> Wipe {
-    Wipe { name: name.map(str::to_owned), beside: false, since, at }
+    Wipe { name: name.map(str::to_owned), beside: false, all_from: 0, since, at }
 }
 
 const FIRST: &str = "10 0 a asked\n20 0 a granted one:1 100\n60 0 a releasing one:1\n70 0 a released one:1";
@@ -135,6 +135,10 @@ fn what_was_deleted_may_be_taken_but_not_believed_in_for_ever() {
     let too_long = SECOND + 36;
     let mut believed = history(&format!("10 0 a asked\n20 0 a granted one:1 {too_long}"), "");
     believed.wipes = vec![wiped(None, 30, 35)];
+    assert_eq!(kinds(&believed), [Kind::Belief]);
+    believed.wipes = vec![Wipe { all_from: 25, ..wiped(None, 30, 35) }];
+    assert_eq!(kinds(&believed), [], "it was granted before, and may have been spared");
+    believed.wipes = vec![Wipe { all_from: 15, ..wiped(None, 30, 35) }];
     assert_eq!(kinds(&believed), [Kind::Belief]);
 }
 

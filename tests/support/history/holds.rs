@@ -42,8 +42,17 @@ pub(crate) struct Hold {
     pub(crate) shared: bool,
     /// The token of each level.
     pub(crate) tokens: Vec<u64>,
-    /// Broken by force between these moments.
-    pub(crate) wiped: Option<(u64, u64)>,
+    /// Broken by force.
+    pub(crate) wiped: Option<Hit>,
+}
+
+/// A hold was deleted between two moments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hit {
+    pub(crate) since: u64,
+    pub(crate) at: u64,
+    /// Else it was perhaps granted later, or spared.
+    pub(crate) is_certain: bool,
 }
 
 /// So much sooner a time may seem to be over: timers have milliseconds.

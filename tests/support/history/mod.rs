@@ -37,7 +37,7 @@ use std::{
 
 pub(crate) use event::{Event, What};
 pub(crate) use failover::{Failover, Losses};
-use holds::{Hold, holds_of, on_server};
+use holds::{Hit, Hold, holds_of, on_server};
 pub(crate) use left::Left;
 pub(crate) use permits::Room;
 pub(crate) use turns::Far;
@@ -91,6 +91,8 @@ pub(crate) struct Wipe {
     pub(crate) name: Option<String>,
     /// Not the lock itself, but the keys beside it: its tokens, or its queue.
     pub(crate) beside: bool,
+    /// Holds that were granted before may have been spared.
+    pub(crate) all_from: u64,
     pub(crate) since: u64,
     pub(crate) at: u64,
 }
@@ -284,17 +286,21 @@ impl History {
             let was_there = hold.requested < wipe.at && hold.granted < wipe.at + unheard;
             wipe.is_of(name, false) && was_there && hold.end > wipe.since
         };
-        hold.wiped = self.wipes.iter().find(hit).map(|wipe| (wipe.since, wipe.at));
+        hold.wiped = self.wipes.iter().find(hit).map(|wipe| Hit {
+            since: wipe.since,
+            at: wipe.at,
+            is_certain: (wipe.all_from..wipe.since).contains(&hold.granted),
+        });
     }
 
     fn beliefs(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
         let most = nanos(self.beliefs.get(name).copied().unwrap_or(self.longest_lease));
         let too_long = |hold: &&Hold| {
             // One that was granted after all is not broken: it was on its way when the wipe came.
-            hold.wiped.is_some_and(|(since, at)| hold.granted < since && hold.end.min(hold.until) > at + most)
+            hold.wiped.is_some_and(|hit| hit.is_certain && hold.end.min(hold.until) > hit.at + most)
         };
         let say = |hold: &Hold| {
-            let beyond = hold.end.min(hold.until) - hold.wiped.map_or(0, |(_, at)| at);
+            let beyond = hold.end.min(hold.until) - hold.wiped.map_or(0, |hit| hit.at);
             violation(
                 Kind::Belief,
                 name,

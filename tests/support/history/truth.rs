@@ -19,8 +19,9 @@ impl History {
     /// deeper levels may be granted again after a deletion. Not for a shared read hold, which the last of its readers releases.
     pub(super) fn untrue_releases(&self, name: &str, holds: &[Hold]) -> Vec<Violation> {
         let lost = |hold: &&Hold| {
-            let (Some((since, at)), Some(released)) = (hold.wiped, hold.confirmed) else { return false };
-            let was_there = hold.granted < since && at < released && hold.levels == 1 && !hold.shared;
+            let (Some(hit), Some(released)) = (hold.wiped, hold.confirmed) else { return false };
+            let since = hit.since;
+            let was_there = hit.is_certain && hit.at < released && hold.levels == 1 && !hold.shared;
             let is_alone = || holds.iter().filter(|other| other.id == hold.id && other.end > since).count() == 1;
             was_there && is_alone() && !overlaps(&self.replaced(name).collect::<Vec<_>>(), since, released)
         };
