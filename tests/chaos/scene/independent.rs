@@ -7,7 +7,7 @@ use std::{
 
 use fastrand::Rng;
 
-use super::{BUSY_MACHINE, KEPT, PATIENCE, Scene, Trouble};
+use super::{KEPT, PATIENCE, Scene, Trouble};
 use crate::{
     ARCHIVE, BUSY, LEASE, QUIET, SLOW, TOOL, clock,
     director::{CALM, CLIENTS, SETTLE, Stage},
@@ -25,6 +25,9 @@ const MAJORITY: usize = SERVERS / 2 + 1;
 /// How much later the replies of a server come that is far away, and for how long before that counts.
 const FAR: Duration = Duration::from_millis(100);
 const USED_TO_IT: Duration = Duration::from_secs(1);
+/// A vote that waits for them takes as long, and holds the servers that have granted it. Callers that give up sooner than that split the
+/// servers among their processes for a while.
+const SPLITS: Duration = FAR.saturating_mul(20);
 /// From a signal to its effect.
 const SIGNALLED: Duration = Duration::from_millis(10);
 
@@ -59,7 +62,7 @@ impl Scene for Independent {
         ("replies lost", 4, replies_lost),
     ];
     const IN_A_ROW: (u32, u32) = (3, 6);
-    const SLACK: Duration = BUSY_MACHINE;
+    const SLACK: Duration = SPLITS;
     const ALL_HAVE_ALL: bool = true;
 
     fn set() -> Independent {
