@@ -27,7 +27,7 @@ use crate::{
     task_runtime::TaskRuntime,
 };
 
-/// The first pause after a vote without a majority, unless the vote took longer; the next ones are longer. A release message ends a pause early.
+/// The first pause after a vote without a majority; the next ones are longer. A release message ends a pause early.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// How much longer than a majority the others may take to reply, beside as long again.
 const STRAGGLERS: Duration = Duration::from_millis(20);
@@ -299,7 +299,6 @@ impl QuorumLock {
             let ends = self.max_hold.map(|d| Moment::now() + d);
             releases.iter().for_each(Releases::forget);
             place.asks();
-            let begun = Instant::now();
             let vote = self.vote(&locks, limit).await?;
             self.check_lost(&owner)?; // it may have lost it meanwhile
             if !matches!(vote, Vote::Unavailable(_)) {
@@ -313,14 +312,13 @@ impl QuorumLock {
                 Vote::Unavailable(error) if limit.is_over() || place.is_hopeless() => return Err(error),
                 Vote::Taken | Vote::Unavailable(_) => {}
             }
-            let vote_took = begun.elapsed();
             // The next vote comes right after the subscriptions, for a release may have been announced before them.
             let Some(releases) = &releases else {
                 releases = Some(Releases::of(&locks)?);
                 continue;
             };
             tokio::select! {
-                longer = releases.wait(limit, place.last_vote(), pause, vote_took) => pause = longer,
+                longer = releases.wait(limit, place.last_vote(), pause) => pause = longer,
                 () = self.quorum.stops() => {} // the next vote says so
             }
         }

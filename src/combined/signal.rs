@@ -24,8 +24,7 @@ use crate::{
 
 /// The longest pause between two votes.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// The servers announce one release at slightly different moments. A waiter lets them all do so, but for no longer than about this, or
-/// the time of a vote: several voters that have failed also release the lock on many servers.
+/// The servers announce one release at slightly different moments. A waiter lets them all do so, but for no longer than about this.
 const SETTLE: Duration = Duration::from_millis(2);
 
 /// Subscribed for as long as it lives.
@@ -65,20 +64,12 @@ impl Releases {
         self.heard.announced.iter().for_each(|server| server.store(false, Ordering::SeqCst));
     }
 
-    /// Until a release, or for about this pause, but no less than about the time of a vote: while another voter holds the servers that have
-    /// granted the lock to it, one more would split them again. Returns the next pause.
-    pub(super) async fn wait(
-        &self,
-        limit: WaitLimit,
-        last_vote: Option<Instant>,
-        pause: Duration,
-        one_vote: Duration,
-    ) -> Duration {
-        let pause = pause.max(one_vote);
+    /// Until a release, or for about this pause. Returns the next pause.
+    pub(super) async fn wait(&self, limit: WaitLimit, last_vote: Option<Instant>, pause: Duration) -> Duration {
         let next = limit.before(Instant::now() + spread(pause));
         let until = last_vote.map_or(next, |last| next.min(last));
         tokio::select! {
-            () = self.heard(one_vote) => pause,
+            () = self.heard() => pause,
             () = sleep_until(until) => (pause * 2).min(LAST_PAUSE),
         }
     }
@@ -86,10 +77,10 @@ impl Releases {
     /// Resolves when a majority of the servers has announced a release since the last vote, and the others had time to. Only a holder releases
     /// the lock on a majority: while another one holds it, a vote that failed is released on the other servers, this one's own too, and
     /// calls nobody.
-    async fn heard(&self, one_vote: Duration) {
+    async fn heard(&self) {
         self.heard.until(Heard::is_majority).await;
         // A vote right now would find the lock still held on the other servers, and be one of several that split them.
-        _ = timeout(spread(SETTLE.max(one_vote)), self.heard.until(Heard::is_all)).await;
+        _ = timeout(spread(SETTLE), self.heard.until(Heard::is_all)).await;
     }
 }
 
