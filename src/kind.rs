@@ -226,7 +226,7 @@ impl Kind {
 
     /// A request that confirms a hold and extends its lease (0: only confirms; less: makes it just as long), or that withdraws a claim (count
     /// 1, and the claim).
-    pub(crate) fn renew_part(&self, key: &str, hold: (impl Display, i64, u32), claim: &str) -> Part {
+    pub(crate) fn renew_part(&self, key: &str, hold: (impl Display, impl Display, u32), claim: &str) -> Part {
         let words = self.words(&self.renew, key, hold, claim);
         // The script also repairs what is left of the lease. The machine requests that as the lease.
         if self.rules.sure.is_some() { words.arg(0).done() } else { words.done() }

@@ -125,12 +125,11 @@ impl Sending<'_> {
             Request::Renew { id: hold, lease, claim: request_claim, count, .. } => {
                 let (claim, count) = match request_claim {
                     _ if kind.rules.waits.is_for_permits() => (count.to_string(), 0),
-                    Claim::Nothing | Claim::Exactly => (String::new(), 0),
+                    Claim::Nothing | Claim::Exactly(_) => (String::new(), 0),
                     Claim::Needs(number) => (number.to_string(), 0),
                     Claim::Withdraws(number) => (number.to_string(), 1),
                 };
-                let lease = lease.map_or(0, |lease| i64::try_from(millis(lease)).expect("a year at most"));
-                let terms = (id(hold), if request_claim == Claim::Exactly { -lease } else { lease }, count);
+                let terms = (id(hold), RenewedLease { lease, claim: request_claim }, count);
                 (&kind.renew.script, kind.renew_part(self.key, terms, &claim))
             }
             Request::HandOver { id: from, to, lease } => {
@@ -226,6 +225,22 @@ impl Display for Field<'_> {
         f.write_str(":")?;
         kind.rules.numbering.number(key, hold.0).fmt(f)?;
         f.write_str(kind.rules.suffix)
+    }
+}
+
+/// The lease of a renewal: `-ms:left` if it becomes just that one.
+struct RenewedLease {
+    lease: Option<Duration>,
+    claim: Claim,
+}
+
+impl Display for RenewedLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lease = self.lease.map_or(0, millis);
+        match self.claim {
+            Claim::Exactly(left) => write!(f, "-{lease}:{}", millis(left)),
+            Claim::Nothing | Claim::Needs(_) | Claim::Withdraws(_) => lease.fmt(f),
+        }
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct ServerHold {
     extension: Option<Nanos>,
     /// The server keeps it for longer than any request of this client has asked: its clock was set back. If the holder's process died, the lock
     /// would stay. The next confirmation corrects that.
-    is_set_back: bool,
+    set_back_to: Moment,
     /// A request about the count is under way.
     counting: Option<RequestId>,
     /// The client sends no confirmation before that, unless the other tasks have run.
@@ -145,7 +145,7 @@ impl ServerHold {
             confirmation: Confirmation::PlannedFor(Moment::FAR),
             waiting: ConfirmWaiters::default(),
             extension: None,
-            is_set_back: false,
+            set_back_to: Moment::ZERO,
             counting: None,
             gathers_until: Moment::ZERO,
         };
@@ -367,11 +367,12 @@ impl ServerHold {
     /// about the count is under way, because that may ask for a longer one.
     fn corrected(&mut self, (lease, claim): (Option<Duration>, Claim), now: Moment) -> (Option<Duration>, Claim) {
         let needed = lease.unwrap_or_default().max(self.rest(now)).max(self.not_before.since(now));
-        if !self.is_set_back || self.counting.is_some() || claim != Claim::Nothing || needed.is_zero() {
+        let left = self.set_back_to.since(now);
+        if left.is_zero() || self.counting.is_some() || claim != Claim::Nothing || needed.is_zero() {
             return (lease, claim);
         }
         self.clean = false; // run late, it could shorten a later lease
-        (Some(needed), Claim::Exactly)
+        (Some(needed), Claim::Exactly(left))
     }
 
     /// Another program may have shortened the lease of a shared hold, and a late request that of any. Each confirmation requests what is left
@@ -466,7 +467,7 @@ impl ServerHold {
         if let (Claim::Withdraws(number), Some(sharing), true) = (claim, &mut self.sharing, is_withdrawn) {
             sharing.withdrawn = number;
         }
-        self.is_set_back = left.is_some_and(|left| sent + left > self.bound);
+        self.set_back_to = left.filter(|left| sent + *left > self.bound).map_or(Moment::ZERO, |left| cx.now + left);
         self.note_left(left, sent, cx);
         self.lasts(lease, sent, cx);
         self.found_by = request;
@@ -550,7 +551,7 @@ impl ServerHold {
 
     /// False once the server has nothing left of it, unless its clock was set back.
     pub(crate) fn may_be_there(&self, shared_until: Moment, now: Moment) -> bool {
-        self.is_set_back || self.bound.max(self.kept_until(shared_until)) > now
+        self.set_back_to.max(self.bound).max(self.kept_until(shared_until)) > now
     }
 
     /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.

@@ -466,8 +466,9 @@ pub(crate) enum Claim {
     /// The reader that needed the lease with this number has left. The lease becomes the one of this request, unless there was another
     /// claim since.
     Withdraws(u32),
-    /// The lease becomes just this one: it is longer than any that was requested, because the server's clock was set back.
-    Exactly,
+    /// The lease becomes just this one: it is longer than any that was requested, because the server's clock was set back. So much is left of it
+    /// now. If this arrives late, and another lease was set meanwhile, that one stays.
+    Exactly(Duration),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ use crate::support::{
     Server, before, behind, client,
     clock::Clock,
     ms,
-    proxy::{Fault, Proxy, Rule, Way},
+    proxy::{Fault, Proxy, Rule, Way, Which},
     script, until, within,
 };
 
@@ -157,4 +157,40 @@ async fn a_corrected_lease_keeps_the_margin_for_the_rates_of_clocks() {
     until("a correction", SOON, || scene.server.pttl("x") <= 3_610_000).await;
     let corrected = margin(&guard);
     assert!(corrected >= usual / 2, "the margin was {usual} ms, and is {corrected} ms after the correction");
+}
+
+/// The correction waits on its way, and the client may not close the connection that it was sent on. A longer lease was set meanwhile.
+async fn late_correction(scene: &Scene, key: &str) {
+    let _: String = scene.server.ask(&["ACL", "SETUSER", "default", "-client|kill"]);
+    scene.clock.move_by(-MINUTES);
+    let renewals = scene.holder.stats().total.renewals;
+    until("a renewal that sees it", ms(3_000), || scene.holder.stats().total.renewals > renewals).await;
+    scene.holders.rule(Rule::new(Which::Command("EVALSHA"), Fault::Delay(Way::There, ms(1_600))));
+    until("the retry to correct it", ms(3_000), || scene.server.pttl(key) < 10_000).await;
+}
+
+async fn an_hour_is_left(scene: &Scene) {
+    sleep(ms(2_000)).await; // longer than the correction is on its way
+    let left = scene.server.pttl("x");
+    assert!(left > 3_000_000, "{left} ms are left on the server");
+}
+
+#[tokio::test]
+async fn a_late_correction_leaves_the_lease_that_was_set_meanwhile() {
+    let scene = Scene::set().await;
+    let guard = scene.holder.mutex("x").lock().await.expect("free");
+    late_correction(&scene, "x").await;
+    guard.extend(HOUR).await.expect("ours");
+    an_hour_is_left(&scene).await;
+    guard.unlock().await.expect("ours");
+}
+
+#[tokio::test]
+async fn a_late_correction_leaves_a_readers_lease_that_was_set_meanwhile() {
+    let scene = Scene::set().await;
+    let guard = scene.holder.rw_lock("x").read().await.expect("free");
+    late_correction(&scene, "x").await;
+    guard.extend(HOUR).await.expect("ours");
+    an_hour_is_left(&scene).await;
+    guard.unlock().await.expect("ours");
 }

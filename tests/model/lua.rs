@@ -91,7 +91,8 @@ impl Real {
     fn run(&mut self, Request { id, what }: Request) -> Reply {
         let (source, lease, level, more) = match what {
             What::Correct { lease } => {
-                return self.invoke(id, script!("renew"), (format!("-{}", millis(lease)), 0, ""));
+                let seen: i64 = self.ask(&["PTTL", "lock"]);
+                return self.invoke(id, script!("renew"), (format!("-{}:{}", millis(lease), seen.max(0)), 0, ""));
             }
             What::Acquire { level, lease, again } => {
                 (script!("acquire"), lease, level, if again { "again" } else { "first" })

@@ -2138,7 +2138,7 @@ fn a_lease_that_the_servers_clock_has_made_longer_is_corrected() {
         client.pass(ms(9_000));
         client.reply(keeps(needed + ms(600_000)));
         client.pass(ms(9_000));
-        let Request::Renew { lease: Some(exact), claim: Claim::Exactly, .. } = client.request() else {
+        let Request::Renew { lease: Some(exact), claim: Claim::Exactly(_), .. } = client.request() else {
             panic!("{:?}", client.requests)
         };
         let spent = if lease.is_some() { ms(18_000) + needed / 1000 + ms(1) } else { ms(0) };

@@ -294,8 +294,10 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
             (id, What::ReleaseEarly { rest: nanos(rest) as u64 })
         }
         Request::Release { id, count, .. } => (id, What::Release { level: count as u8 }),
-        Request::Renew { id, lease: Some(lease), claim: Claim::Exactly, .. } => {
-            (id, What::Correct { lease: nanos(lease) as u64 })
+        Request::Renew { id, lease, claim, .. }
+            if signed(lease, claim, lock.and_then(|lock| lock.left).map_or(-1, |left| left as i64)) < 0 =>
+        {
+            (id, What::Correct { lease: lease.map_or(0, nanos) as u64 })
         }
         Request::Renew { id, lease, .. } => (id, What::Renew { lease: lease.map_or(0, nanos) as u64 }),
         Request::HandOver { id, to, lease } => (id, What::HandOver { heir: field(to), lease: nanos(lease) as u64 }),
@@ -356,12 +358,14 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
             name.read_release(&field(id, Mode::Shared), nanos(rest), u64::from(count))
         }
         Request::Renew { id, mode: Mode::Exclusive, lease, claim, .. } => {
-            (name.write_renew(&field(id, Mode::Exclusive), signed(lease, claim)), 0)
+            let left = name.lock.as_ref().map_or(-1, |lock| lock.left);
+            (name.write_renew(&field(id, Mode::Exclusive), signed(lease, claim, left)), 0)
         }
         Request::Renew { id, mode: Mode::Shared, lease, claim, .. } => {
-            let lease = signed(lease, claim);
+            let lives = name.lives.iter().find(|((reader, _), _)| *reader == field(id, Mode::Shared));
+            let lease = signed(lease, claim, lives.map_or(-1, |(_, life)| life.0));
             let claim = match claim {
-                Claim::Nothing | Claim::Exactly => (false, NO_CLAIM),
+                Claim::Nothing | Claim::Exactly(_) => (false, NO_CLAIM),
                 Claim::Needs(number) => (false, u64::from(number)),
                 Claim::Withdraws(number) => (true, u64::from(number)),
             };
@@ -388,7 +392,7 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
         Request::Renew { id, lease, claim, .. } => {
             let own = name.lock.as_mut().filter(|lock| lock.count(&exclusive(client, id)).is_some());
             let kept = own.map(|lock| {
-                let lease = signed(lease, claim);
+                let lease = signed(lease, claim, lock.left);
                 lock.left = if lease < 0 { -lease } else { lock.left.max(lease) };
                 u64::try_from(lock.left).ok().map(Duration::from_nanos)
             });
@@ -399,10 +403,13 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
     (fair_reply(answer, client), notified)
 }
 
-/// As the scripts get it: below zero if the lease becomes just this one.
-fn signed(lease: Option<Duration>, claim: Claim) -> i64 {
+/// As the scripts take it: below zero if the lease becomes just this one, because what is left is as the client has seen it.
+fn signed(lease: Option<Duration>, claim: Claim, left: i64) -> i64 {
     let lease = lease.map_or(0, nanos);
-    if claim == Claim::Exactly { -lease } else { lease }
+    match claim {
+        Claim::Exactly(seen) if (left - nanos(seen)).abs() < nanos(Duration::from_secs(5)) => -lease,
+        _ => lease,
+    }
 }
 
 fn fair_reply(answer: FairAnswer, client: u8) -> Reply {

@@ -1,11 +1,12 @@
--- Extends a reader's lease, never shortens it. With lease 0 it only checks the hold, with `-ms` the lease becomes just as long. In all cases it repairs two leases, that of the
+-- Extends a reader's lease, never shortens it. With lease 0 it only checks the hold, with `-ms:left` the lease becomes just as long, if what
+-- is left is as the client has seen it. In all cases it repairs two leases, that of the
 -- lock and that of the reader: a JVM that reads, or that has a multi-lock, may have shortened them. It does not renew a lease that has
 -- expired.
 -- Several readers of one client may share a hold. If one of them needs a longer lease than the others, its request carries a claim, a
 -- number of its own. When that reader has left, the others withdraw the claim: the lease becomes shorter again, unless there is another
 -- claim since. So this is safe to run twice or late.
 -- KEYS   lock, the reader's expiry key
--- ARGV   nonce, hold id, lease ms, 0, or -ms, 1 to withdraw the claim else 0, claim or '', channel, ms left on the lease by the
+-- ARGV   nonce, hold id, lease ms, 0, or -ms:left, 1 to withdraw the claim else 0, claim or '', channel, ms left on the lease by the
 --        reader's own clock
 -- Reply  kept, ms that were left before, then whether a new reader could enter now: yes | no: a writer waits | unknown
 --        kept, ms left, later: the claim cannot be withdrawn yet, because the slot moves
@@ -34,7 +35,8 @@ return serve(function(k, a)
   local reads, holds = left, all -- the ms left on the two leases when this script has run
   local later, exactly = false, string.byte(lease) == 45 -- '-'
   if exactly then
-    lease = string.sub(lease, 2)
+    local needed, seen = string.match(lease, '(%d+):(%d+)')
+    lease, exactly = needed, math.abs(left - seen) < 5000 -- else it is late, and another lease was set since
   end
   if ARGV[a + 4] ~= '1' and not exactly then
     local longer = tonumber(lease) > tonumber(needed) and lease or needed

@@ -1,10 +1,11 @@
--- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks, with `-ms` the lease becomes just as long. A permit whose time is over does not come
+-- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks, with `-ms:left` the lease becomes just as long,
+-- if what is left is as the client has seen it. A permit whose time is over does not come
 -- back. All permits of a hold have one end.
 -- KEYS   semaphore, permits taken
--- ARGV   nonce, hold id, lease ms, 0, or -ms, (unused), number of its permits
+-- ARGV   nonce, hold id, lease ms, 0, or -ms:left, (unused), number of its permits
 -- Reply  kept, ms left | gone: the permits are not there, or their time is over, or there is no semaphore
 return serve(function(k, a)
-  local taken, now, lease, lasts = KEYS[k + 2], clock(), tonumber(ARGV[a + 3]), redis.call('PTTL', KEYS[k + 1])
+  local taken, now, lease, lasts = KEYS[k + 2], clock(), ARGV[a + 3], redis.call('PTTL', KEYS[k + 1])
   local _, permit = permits_of(ARGV[a + 2])
   local ends = ends_of(taken, permit(0))
   if not ends or ends <= now or lasts == -2 then
@@ -15,8 +16,13 @@ return serve(function(k, a)
       redis.call('ZADD', taken, 'XX', string.format('%.0f', ends), permit(n))
     end
   end
-  if lease < 0 or lease > 0 and now + lease > ends then
-    ends = now + math.abs(lease)
+  local exactly, left = string.byte(lease) == 45, ends - now -- '-'
+  if exactly then
+    local needed, seen = string.match(lease, '(%d+):(%d+)')
+    lease, exactly = needed, math.abs(left - seen) < 5000 -- else it is late, and another lease was set since
+  end
+  if exactly or tonumber(lease) > left then
+    ends = now + lease
     if not pcall(extend) then
       redis.call('ZREM', taken, NO_PERMIT) -- a server without memory permits it only after a removal
       extend()

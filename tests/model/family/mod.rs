@@ -143,7 +143,14 @@ impl Real {
         let script = redis::Script::new(&R::source(request.script));
         let mut call = script.prepare_invoke();
         R::keys(request).iter().for_each(|key| _ = call.key(key));
-        call.arg(1).arg("nonce").arg(&request.id).arg(request.lease * TICK).arg(request.level).arg(&request.more);
+        // A lease below zero is a correction, which says what it has seen.
+        let keys = R::keys(request);
+        let mut seen = |keys: &[String]| self.ask::<i64>(&["PTTL", keys.last().expect("some")]).max(0);
+        let lease = match request.lease * TICK {
+            lease @ ..0 => format!("{lease}:{}", seen(&keys)),
+            lease => lease.to_string(),
+        };
+        call.arg(1).arg("nonce").arg(&request.id).arg(lease).arg(request.level).arg(&request.more);
         call.arg(R::CHANNEL).arg(&request.last);
         let answer: String = call.invoke(&mut self.raw).expect("it runs");
         let answer = answer.strip_prefix("nonce ").expect("the nonce first");

@@ -294,8 +294,8 @@ impl ReadWrite {
         let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) else { return Answer::Gone };
         if lease < 0 && lock.fields.len() == 1 {
             lock.left = -lease;
-        } else if lease > 0 {
-            lock.lasts(lease);
+        } else if lease != 0 {
+            lock.lasts(lease.abs());
         }
         Answer::KeptFor(lock.left)
     }
