@@ -1,14 +1,20 @@
-//! One connection, and the task that replaces it when it is lost. No module outside of this one and its folder uses fred.
+//! One connection, and the task that replaces it when it is lost.
 //!
-//! fred can reconnect by itself, but then it resends scripts that may have run, and some of its states never end (docs/design.md lists
-//! the measurements). So a [`Link`] is one connection for its whole life: no reconnect policy, one attempt per command, and a time limit
-//! for every wait. If anything about it is doubtful, it is closed, and [`Conn`] opens the next one. Requests are safe to send twice, so
-//! nothing is lost with a link.
+//! A [`Link`] is one connection for its whole life. If anything about it is doubtful, it is closed, and [`Conn`] opens the next one. Requests
+//! are safe to send twice, so nothing is lost with a link. Commands have a connection of this crate's own; messages arrive over fred, which
+//! only `subscriber` uses.
 
 mod addresses;
 mod link;
+mod pipe;
+mod questions;
+mod resp;
+mod socket;
+mod stream;
 mod subscriber;
 mod target;
+#[cfg(feature = "tls")]
+mod tls_stream;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -28,8 +34,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use addresses::at_any_address;
-pub(super) use link::{Answers, Layout, Link};
-use link::{Peer, closed, not_yet};
+use link::Peer;
+pub(super) use link::{Answers, Link};
+use questions::is_replica;
+pub(super) use questions::{Asks, Layout, has_shard_channels, is_cluster_with_all_keys, master_of, node_id, slots};
 pub(super) use subscriber::{PubSubEvent, Subscriber};
 pub(super) use target::Target;
 
@@ -44,9 +52,6 @@ use crate::{
     stats::Counters,
 };
 
-/// The size of the message buffer of a connection that is not for messages. fred also uses this buffer for its own events while it
-/// connects. With room for only one, its error would be "channel lagged" instead of the reason for which it could not connect.
-pub(super) const NOTHING_HEARD: usize = 16;
 /// The pauses between attempts to reconnect double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
@@ -57,6 +62,9 @@ const LAST_PAUSE_AFTER_YOUNG: Duration = Duration::from_millis(100);
 
 /// Why a link to a server is closed that is not the master of the sentinels.
 pub(super) const NOT_THE_MASTER: &str = "the sentinels name another master";
+
+/// Why there is no link.
+const NOT_YET: &str = "there was no connection yet";
 
 /// The place of the present link, or of the reason for which there is none.
 type Slot = watch::Sender<Result<Arc<Link>, Fault>>;
@@ -85,7 +93,7 @@ impl Conn {
         reconnected: &Reconnected,
         closed: &CancellationToken,
     ) -> Result<Conn, Fault> {
-        let first = Arc::new(dial.link().await?.link); // nobody watches the master yet: its first look comes later
+        let first = Arc::new(dial.open::<Link>().await?.link); // nobody watches the master yet: its first look comes later
         Ok(Conn::keep(dial.clone(), Some(first), Arc::clone(reconnected), closed.clone()))
     }
 
@@ -96,7 +104,7 @@ impl Conn {
 
     fn keep(dial: Dialer, first: Option<Arc<Link>>, reconnected: Reconnected, closed: CancellationToken) -> Conn {
         let (command_timeout, wanted, place) = (dial.command_timeout, Arc::new(Notify::new()), dial.locator.place());
-        let (slot, link) = watch::channel(first.clone().ok_or_else(|| Fault::NotSent(Arc::new(not_yet()))));
+        let (slot, link) = watch::channel(first.clone().ok_or_else(|| Fault::not_sent(NOT_YET)));
         let (first_wanted, was_wanted) = (Arc::clone(&wanted), CancellationToken::new());
         if first.is_some() {
             was_wanted.cancel();
@@ -121,7 +129,7 @@ impl Conn {
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         let now = self.link.borrow().clone();
         match now {
-            Ok(link) if !link.down.is_cancelled() => return Ok(link),
+            Ok(link) if !link.down().is_cancelled() => return Ok(link),
             Err(fault @ (Fault::Denied(_) | Fault::Closed)) => return Err(fault),
             _ => {}
         }
@@ -129,7 +137,7 @@ impl Conn {
         self.wanted.notify_one();
         let mut slot = self.link.clone();
         let usable = |now: &Result<Arc<Link>, Fault>| match now {
-            Ok(link) => !link.down.is_cancelled(),
+            Ok(link) => !link.down().is_cancelled(),
             Err(fault) => matches!(fault, Fault::Denied(_) | Fault::Closed),
         };
         let found = async { slot.wait_for(usable).await.map(|now| now.clone()) };
@@ -149,7 +157,7 @@ impl Conn {
 
     /// The present link, if it is alive.
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {
-        self.link.borrow().as_ref().ok().filter(|link| !link.down.is_cancelled()).cloned()
+        self.link.borrow().as_ref().ok().filter(|link| !link.down().is_cancelled()).cloned()
     }
 
     /// As [`Link::shortest_round_trip`], of the present link. `None` if there is no link.
@@ -160,7 +168,7 @@ impl Conn {
     /// True if a caller waits for a link that cannot be opened, or if the present link has given no reply for this long.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         match &*self.link.borrow() {
-            Ok(link) => link.down.is_cancelled() || link.silence() > late,
+            Ok(link) => link.down().is_cancelled() || link.silence() > late,
             Err(_) => self.was_wanted.is_cancelled(),
         }
     }
@@ -168,14 +176,14 @@ impl Conn {
     /// The reason for which there is no link. Whatever it is, nothing was sent.
     fn none_yet(&self) -> Fault {
         let last = self.link.borrow().as_ref().err().cloned().and_then(Fault::source);
-        Fault::NotSent(last.unwrap_or_else(|| Arc::new(closed()))).at(&self.place)
+        Fault::NotSent(last.unwrap_or_else(|| source("the connection was closed"))).at(&self.place)
     }
 
     /// The reason for which a request has no reply yet: the reason for which there is no connection, else `last`, the failure of its last
     /// attempt.
     pub(super) fn trouble(&self, last: Option<Source>) -> Source {
         match &*self.link.borrow() {
-            Ok(link) if link.down.is_cancelled() => source_at(link.address(), link.lost_by()),
+            Ok(link) if link.down().is_cancelled() => source_at(link.address(), link.lost_by()),
             Ok(link) => last.unwrap_or_else(|| source_at(link.address(), source("no reply yet"))),
             Err(fault) => {
                 let last = fault.clone().at(&self.place).source();
@@ -217,7 +225,7 @@ async fn supervise(dial: &Dialer, links: &mut Links, wanted: &Notify, slot: &Slo
             None => dial.until_open(slot, for_now).await,
         };
         dial.counters.reconnects.up();
-        links.before.extend(link.peer.get().cloned());
+        links.before.extend(link.peer.clone());
         while let Some(peer) = links.before.last()
             && next.link.close_predecessor(peer).await
         {
@@ -247,7 +255,7 @@ pub(super) trait Locator: std::fmt::Debug + Send + Sync {
     /// True if the server must be a master.
     fn wants_master(&self) -> bool;
     /// Checks that the server is the intended one: another server may have its address now.
-    fn recognise<'a>(&'a self, _link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
+    fn recognise<'a>(&'a self, _server: &'a dyn Asks) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(ready(Ok(())))
     }
     /// Changes when another server may be the right one; `None` if there are no such notifications.
@@ -256,14 +264,24 @@ pub(super) trait Locator: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// A link that callers cannot use yet.
-struct NewLink {
-    link: Link,
+/// A connection for commands, or for messages.
+trait Connection: Asks + Sized {
+    /// Connects, and logs in.
+    fn open(
+        target: &Target,
+        command_timeout: Duration,
+        counters: &Arc<Counters>,
+    ) -> impl Future<Output = Result<Self, Fault>> + Send;
+}
+
+/// A connection that callers cannot use yet.
+struct New<C> {
+    link: C,
     /// Changes if another server may have become the right one since this link was begun.
     switches: Option<watch::Receiver<Option<Address>>>,
 }
 
-impl NewLink {
+impl New<Link> {
     /// Callers may use the link. The task that listens to the sentinels first notes a new master, and then closes the links that are
     /// published. This publishes the link first, and then looks for a new master. So one of the two closes a link to the old one. It also
     /// looks before, because a caller may use the link at once.
@@ -298,73 +316,57 @@ impl Dialer {
         Dialer { locator, command_timeout, counters: Arc::clone(counters) }
     }
 
-    /// A connection for commands.
-    async fn link(&self) -> Result<NewLink, Fault> {
-        let new = self.open(NOTHING_HEARD).await?;
-        new.link.learn_peer().await;
-        Ok(new)
-    }
-
     /// Connects to the first server that is the right one. Starts again if another server becomes the right one in the meantime. A server
     /// that was frozen accepts the connection when it continues, and does not know yet that another server is the master.
-    async fn open(&self, buffer: usize) -> Result<NewLink, Fault> {
+    async fn open<C: Connection>(&self) -> Result<New<C>, Fault> {
         let Some(mut switches) = self.locator.switches() else {
-            return Ok(NewLink { link: self.open_first(buffer).await?, switches: None });
+            return Ok(New { link: self.open_first().await?, switches: None });
         };
         loop {
             switches.mark_unchanged();
             tokio::select! {
                 biased;
                 Ok(()) = switches.changed() => {}
-                opened = self.open_first(buffer) => return Ok(NewLink { link: opened?, switches: Some(switches) }),
+                opened = self.open_first() => return Ok(New { link: opened?, switches: Some(switches) }),
             }
         }
     }
 
-    async fn open_first(&self, buffer: usize) -> Result<Link, Fault> {
+    async fn open_first<C: Connection>(&self) -> Result<C, Fault> {
         let (mut found, mut last) = (self.locator.find(), None);
         while let Some(target) = found.next().await {
-            match self.open_to(target, buffer).await {
+            match self.open_to(target).await {
                 Ok(link) => return Ok(link),
                 Err(fault) => last = Some(fault),
             }
         }
-        Err(last.unwrap_or_else(|| Fault::NotSent(Arc::new(not_yet()))))
+        Err(last.unwrap_or_else(|| Fault::not_sent(NOT_YET)))
     }
 
-    async fn open_to(&self, target: Result<Target, Fault>, buffer: usize) -> Result<Link, Fault> {
-        at_any_address(target?, self.command_timeout, |place| Box::pin(self.open_at(place, buffer))).await
+    async fn open_to<C: Connection>(&self, target: Result<Target, Fault>) -> Result<C, Fault> {
+        at_any_address(target?, self.command_timeout, |place| Box::pin(self.open_at(place))).await
     }
 
-    async fn open_at(&self, target: Target, buffer: usize) -> Result<Link, Fault> {
-        let link = Link::open(&target, self.command_timeout, buffer, &self.counters).await?;
-        if self.locator.wants_master() && link.is_replica().await {
+    async fn open_at<C: Connection>(&self, target: Target) -> Result<C, Fault> {
+        let link = C::open(&target, self.command_timeout, &self.counters).await?;
+        if self.locator.wants_master() && is_replica(&link).await {
             return Err(Fault::said("READONLY this server is a replica; the client needs its master"));
         }
         self.locator.recognise(&link).await?;
         Ok(link)
     }
 
-    /// Sends PINGs on an idle link until it is lost. If the link becomes doubtful, opens its successor before that.
-    async fn successor(&self, link: &Link) -> Option<NewLink> {
-        tokio::select! {
-            biased;
-            next = self.sooner(link) => next,
-            never = link.keep_warm() => match never {},
-        }
-    }
-
     /// If an idle link does not reply, a device between client and server may have dropped it. This opens another link in addition. If that
     /// one is ready first, it replaces the old one. `None` if the link is lost in another way.
-    async fn sooner(&self, link: &Link) -> Option<NewLink> {
-        while link.down.run_until_cancelled(link.doubted()).await.is_some() {
-            let opened = link.down.run_until_cancelled(self.link()).await;
+    async fn successor(&self, link: &Link) -> Option<New<Link>> {
+        while link.down().run_until_cancelled(link.doubted()).await.is_some() {
+            let opened = link.down().run_until_cancelled(self.open::<Link>()).await;
             match opened {
                 Some(Ok(next)) if link.is_doubtful() => {
                     link.give_up("no reply after it was idle, while another connection opened");
                     return Some(next);
                 }
-                Some(Err(_)) => _ = link.down.run_until_cancelled(sleep(spread(LAST_PAUSE))).await,
+                Some(Err(_)) => _ = link.down().run_until_cancelled(sleep(spread(LAST_PAUSE))).await,
                 _ => {} // the old link has replied, or is lost
             }
         }
@@ -384,12 +386,12 @@ impl Dialer {
             }
             pause = (pause * 2).min(LAST_PAUSE_OUTSIDE);
             sleep(spread(pause)).await;
-            let _ = slot.send_replace(Err(Fault::NotSent(Arc::new(not_yet())))); // the server may accept the login by now
+            let _ = slot.send_replace(Err(Fault::not_sent(NOT_YET))); // the server may accept the login by now
         }
     }
 
     /// Tries until it succeeds, and reports each failure.
-    async fn until_open(&self, slot: &Slot, told: impl Fn(Fault) -> Fault) -> NewLink {
+    async fn until_open(&self, slot: &Slot, told: impl Fn(Fault) -> Fault) -> New<Link> {
         loop {
             if let Some(link) = self.until_open_or(slot, &told, |_| false).await {
                 return link;
@@ -403,10 +405,10 @@ impl Dialer {
         slot: &Slot,
         told: impl Fn(Fault) -> Fault,
         ends: impl Fn(&Fault) -> bool,
-    ) -> Option<NewLink> {
+    ) -> Option<New<Link>> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let fault = match self.link().await {
+            let fault = match self.open().await {
                 Ok(link) => return Some(link),
                 Err(fault) => fault,
             };

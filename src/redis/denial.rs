@@ -64,11 +64,6 @@ impl Right {
         matches!(self, Right::Commands(names) if names.len() == 1 && names[0] == command)
     }
 
-    /// For a login that the server refused with any other message.
-    pub(super) fn login() -> Right {
-        Right::Login(NOT_KNOWN)
-    }
-
     fn of_which(words: &str) -> Right {
         match quoted(words) {
             Some(command) => Right::Commands(vec![command.to_owned()]),

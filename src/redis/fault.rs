@@ -161,11 +161,6 @@ impl Fault {
         Fault::refused(words, source(words))
     }
 
-    /// A refused login, with any message.
-    pub(super) fn not_let_in(words: &str, source: Source) -> Fault {
-        Fault::Denied(Denial { right: Right::read(words).unwrap_or_else(Right::login), source })
-    }
-
     /// Adds the names that the server has left out, from the request.
     pub(super) fn of(self, script: &Script, part: &Part) -> Fault {
         match self {
@@ -200,6 +195,15 @@ impl Fault {
         matches!(self, Fault::NotReady(source) if says(&source.to_string()))
     }
 
+    /// True if the server refuses, or does not know, the command that was sent, and serves others.
+    pub(super) fn is_about_this_command(&self) -> bool {
+        match self {
+            Fault::Denied(denial) => matches!(denial.right, Right::Commands(_)),
+            Fault::Server(source) => source.to_string().starts_with("ERR "),
+            _ => false,
+        }
+    }
+
     /// True if the server refuses a whole call because of some of its parts.
     pub(super) fn is_for_some_keys(&self) -> bool {
         matches!(self, Fault::Denied(Denial { right: Right::Keys(_), .. }))
@@ -212,16 +216,19 @@ impl Fault {
 
     /// Adds the server that the fault is about, unless it is there already.
     pub(super) fn at(self, server: impl fmt::Display) -> Fault {
-        let at = |cause: Source| if server_in(&cause).is_some() { cause } else { source_at(&server, cause) };
+        self.with_source(|cause| if server_in(&cause).is_some() { cause } else { source_at(&server, cause) })
+    }
+
+    pub(super) fn with_source(self, new: impl FnOnce(Source) -> Source) -> Fault {
         match self {
-            Fault::Unknown(cause) => Fault::Unknown(at(cause)),
-            Fault::Unclear(cause) => Fault::Unclear(at(cause)),
-            Fault::NotSent(cause) => Fault::NotSent(at(cause)),
-            Fault::NotReady(cause) => Fault::NotReady(at(cause)),
-            Fault::NoMemory(cause) => Fault::NoMemory(at(cause)),
-            Fault::Elsewhere(there, cause) => Fault::Elsewhere(there, at(cause)),
-            Fault::Server(cause) => Fault::Server(at(cause)),
-            Fault::Denied(Denial { right, source }) => Fault::Denied(Denial { right, source: at(source) }),
+            Fault::Unknown(cause) => Fault::Unknown(new(cause)),
+            Fault::Unclear(cause) => Fault::Unclear(new(cause)),
+            Fault::NotSent(cause) => Fault::NotSent(new(cause)),
+            Fault::NotReady(cause) => Fault::NotReady(new(cause)),
+            Fault::NoMemory(cause) => Fault::NoMemory(new(cause)),
+            Fault::Elsewhere(there, cause) => Fault::Elsewhere(there, new(cause)),
+            Fault::Server(cause) => Fault::Server(new(cause)),
+            Fault::Denied(Denial { right, source }) => Fault::Denied(Denial { right, source: new(source) }),
             Fault::Conflict | Fault::Closed | Fault::Abandoned => self,
         }
     }

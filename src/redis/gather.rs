@@ -38,7 +38,7 @@ use super::{
 
 /// The number of requests under way above which others are gathered. Below this number of tasks a separate call for each request is
 /// faster than gathering.
-const ALONE: usize = 16;
+const ALONE: usize = 8;
 /// The gathered requests are worth a call if their number, times this, reaches the number of requests under way.
 const PART_OF_UNDER_WAY: usize = 2;
 /// The number of parts under way that keeps a near server busy. Further parts wait, and make larger calls. All these values were measured
@@ -180,10 +180,10 @@ impl Dispatcher {
     /// Not gathered, because it checks this connection.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
         match self.conn.link().await?.ping().await {
-            Err(Fault::Unknown(_)) => self.conn.link().await?.ping().await, // the next connection may get its reply in time
+            // The next connection may get its reply in time.
+            Err(Fault::Unknown(_) | Fault::NotSent(_)) => self.conn.link().await?.ping().await,
             answered => answered,
         }
-        .map(drop)
     }
 
     /// The connection, for measurements.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(super) source: &'static str,
-    pub(super) sha: OnceLock<String>,
+    sha: OnceLock<String>,
     pub(super) looks_at: LooksAt,
 }
 
@@ -33,6 +33,11 @@ impl Script {
     /// A script that also reads keys that it does not name.
     pub(crate) const fn of_other_keys(source: &'static str) -> Script {
         Script { source, sha: OnceLock::new(), looks_at: LooksAt::OtherKeys }
+    }
+
+    /// The digest by which a server knows it.
+    pub(super) fn sha(&self) -> &str {
+        self.sha.get_or_init(|| sha1_smol::Sha1::from(self.source).digest().to_string())
     }
 }
 
@@ -72,11 +77,11 @@ impl Part {
         &self.0.text
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
         (0..self.0.keys).map(|n| self.0.word(n))
     }
 
-    pub(super) fn args(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(super) fn args(&self) -> impl ExactSizeIterator<Item = Range<usize>> + '_ {
         (self.0.keys..self.0.ends.len()).map(|n| self.0.word(n))
     }
 }

@@ -9,9 +9,9 @@ use crate::support::{
 };
 
 const CALLS: u64 = 200;
-/// Calls of scripts under way at least, while nothing is answered: sixteen by themselves, and one for each script with
+/// Calls of scripts under way at least, while nothing is answered: eight by themselves, and one for each script with
 /// all that was gathered.
-const UNDER_WAY: u64 = 18;
+const UNDER_WAY: u64 = 10;
 
 /// What one owner has of one name.
 struct Belief {

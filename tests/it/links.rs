@@ -89,10 +89,10 @@ async fn a_request_swallowed_behind_the_ping_ends_the_connection_in_one_command_
     let proxy = before(&server);
     let client = behind(&proxy, |builder| builder.command_timeout(ms(2_000))).await;
     client.lock("warm").lock().await.expect("free").unlock().await.expect("ours");
-    unheard(&client.lock("x")); // so the connection asks by itself
-    sleep(ms(200)).await;
     let before = proxy.tally().requests;
     proxy.rule(Rule::new(Which::Command("PING"), Fault::Delay(Way::Back, ms(150))));
+    let asks = client.clone();
+    tokio::spawn(async move { asks.ping().await });
     until("the PING", ms(3_000), || proxy.tally().requests > before).await;
     proxy.rule(Rule::new(acquire, Fault::Swallow(Way::There)));
     let lock = client.lock("y");

@@ -3,18 +3,18 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
-    path::PathBuf,
     thread,
     time::Duration,
 };
-
-use fred::types::config::{Config as FredConfig, Server, ServerConfig};
 
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     credentials::Credentials,
-    redis::{fault::Fault, url::Address},
+    redis::{
+        fault::{Fault, source},
+        url::Address,
+    },
     tls::TlsContext,
 };
 
@@ -22,12 +22,14 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) address: Address,
-    /// The IP address of the host to connect to; `None` for any.
-    pub(crate) ip: Option<IpAddr>,
+    /// The address that was found for the host. Not of a unix socket.
+    pub(crate) found: Option<SocketAddr>,
     pub(crate) credentials: Credentials,
     pub(crate) database: Option<u8>,
     pub(crate) tls: Option<TlsContext>,
     pub(crate) client_name: Option<String>,
+    /// Asks who this client is on the server, so that the next connection can close this one.
+    pub(crate) asks_peer: bool,
 }
 
 /// In a thread of its own. If the system refuses one, that is an error; a blocking task of tokio would panic.
@@ -51,8 +53,9 @@ impl Target {
     /// One target for each IP address that the host has now, in the order of the system's resolver.
     pub(super) async fn each_address(self, time: Duration) -> Result<Vec<Target>, Fault> {
         let Address::Tcp(host, port) = &self.address else { return Ok(vec![self]) };
-        if host.parse::<IpAddr>().is_ok() {
-            return Ok(vec![self]);
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            let found = SocketAddr::new(ip, *port);
+            return Ok(vec![Target { found: Some(found), ..self }]);
         }
         let (name, port) = (host.to_string(), *port);
         let failed = |why: &str| Fault::not_sent(&format!("the host {host} cannot be resolved: {why}"));
@@ -62,67 +65,65 @@ impl Target {
         };
         match &*found {
             [] => Err(failed("it has no address")),
-            [_] => Ok(vec![self]), // keeps the whole address, also its scope
-            several => Ok(several.iter().map(|one| self.at(one)).collect()),
+            found => Ok(found.iter().map(|one| Target { found: Some(*one), ..self.clone() }).collect()),
         }
     }
 
-    fn at(&self, socket: &SocketAddr) -> Target {
-        Target { ip: Some(socket.ip()), ..self.clone() }
-    }
-
-    pub(super) fn config(&self) -> Result<FredConfig, Fault> {
-        let Credentials { user, password } = self.credentials.clone();
-        // Without a password fred would not send the user name, and the server would use its default user.
-        let password = password.or_else(|| user.as_ref().map(|_| String::new()));
-        let config = FredConfig {
-            username: user,
-            password,
-            database: self.database.filter(|database| *database != 0),
-            server: self.server(),
-            ..FredConfig::default()
-        };
-        self.with_tls(config)
-    }
-
-    fn server(&self) -> ServerConfig {
-        match &self.address {
-            Address::Unix(path) => ServerConfig::Unix { path: PathBuf::from(path) },
-            Address::Tcp(host, port) => {
-                let place = self.ip.map_or_else(|| host.to_string(), |ip| ip.to_string());
-                ServerConfig::Centralized { server: self.named(Server::new(place, *port)) }
+    /// `None`: the server wants no login. Without a password the server uses the default user.
+    pub(super) fn auth(&self) -> Option<Vec<&str>> {
+        match &self.credentials {
+            Credentials { user: Some(user), password } => {
+                Some(vec!["AUTH", user, password.as_deref().unwrap_or_default()])
             }
+            Credentials { user: None, password } => password.as_deref().map(|password| vec!["AUTH", password]),
         }
     }
 
-    #[cfg(feature = "tls")]
-    fn named(&self, server: Server) -> Server {
-        let host = match (&self.address, self.ip) {
-            (Address::Tcp(host, _), Some(_)) => Some(host.to_string()), // an IP address is not a host name
-            _ => None,
+    /// A server may repeat what the client sent: an error message ends where the password may begin.
+    pub(super) fn without_secret(&self, fault: Fault) -> Fault {
+        let Some(words) = fault.clone().source().map(|source| source.to_string()) else { return fault };
+        match self.secret_from(&words) {
+            Some(at) => fault.with_source(|_| source(&format!("{}.. (the rest may repeat a password)", &words[..at]))),
+            None => fault,
+        }
+    }
+
+    fn secret_from(&self, words: &str) -> Option<usize> {
+        const REPEATED: &str = "args beginning with";
+        const ENOUGH: usize = 8;
+        let password = self.credentials.password.as_deref().filter(|password| !password.is_empty())?;
+        let start = password.char_indices().nth(ENOUGH).map_or(password, |(end, _)| &password[..end]);
+        [REPEATED, start].into_iter().filter_map(|text| words.find(text)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_repeats_is_cut() {
+        let target = |password: &str| Target {
+            address: Address::Tcp("h".into(), 1),
+            found: None,
+            credentials: Credentials::new("us", password),
+            database: None,
+            tls: None,
+            client_name: None,
+            asks_peer: true,
         };
-        let name = self.tls.as_ref().and_then(|tls| tls.server_name.clone().or(host));
-        Server { tls_server_name: name.map(Into::into), ..server }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn named(&self, server: Server) -> Server {
-        server
-    }
-
-    #[cfg(feature = "tls")]
-    fn with_tls(&self, config: FredConfig) -> Result<FredConfig, Fault> {
-        let Some(tls) = &self.tls else { return Ok(config) };
-        let settings = tls.config().map_err(|why| Fault::not_sent(&why))?;
-        let connector = fred::types::config::TlsConnector::from((*settings).clone());
-        Ok(FredConfig { tls: Some(connector.into()), ..config })
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn with_tls(&self, config: FredConfig) -> Result<FredConfig, Fault> {
-        match &self.tls {
-            None => Ok(config),
-            Some(never) => match *never {},
-        }
+        let shown = |password: &str, words: &str| {
+            let fault = target(password).without_secret(Fault::said(words));
+            (matches!(fault, Fault::Denied(_)), fault.source().expect("words").to_string())
+        };
+        let (_, words) = shown("pass-word-1", "ERR unknown command 'AUTH', with args beginning with: 'us' 'pass-wo");
+        assert!(words.starts_with("ERR unknown command 'AUTH', with ..") && !words.contains("pass-wo"), "{words}");
+        let (_, words) = shown("pass-word-1", "ERR what is pass-word-?");
+        assert!(words.starts_with("ERR what is ..") && !words.contains("pass-wo"), "{words}");
+        // However little is left to show, its meaning is still known.
+        let (denied, words) = shown("W", "WRONGPASS invalid username-password pair");
+        assert!(denied && !words.contains("WRONG"), "{words}");
+        let (denied, words) = shown("", "WRONGPASS invalid username-password pair");
+        assert!(denied && words.contains("username-password pair"), "{words}");
     }
 }

@@ -49,11 +49,12 @@ impl Access {
     pub(super) fn to_sentinel(&self, address: &Address, credentials: &Credentials) -> Target {
         Target {
             address: address.clone(),
-            ip: None,
+            found: None,
             credentials: credentials.clone(),
             database: None,
             tls: self.tls.clone(),
             client_name: self.client_name.clone(),
+            asks_peer: false,
         }
     }
 
@@ -64,7 +65,7 @@ impl Access {
             None => self.credentials.clone(),
         };
         let (database, tls, client_name) = (self.database, self.tls.clone(), self.client_name.clone());
-        Ok(Target { address, ip: None, credentials, database, tls, client_name })
+        Ok(Target { address, found: None, credentials, database, tls, client_name, asks_peer: true })
     }
 
     /// Calls the provider in a task of its own, with a time limit: a provider that panics or hangs must not end the task that keeps the

@@ -34,7 +34,7 @@ use crate::{
     error::Source,
     redis::{
         answer::Answer,
-        conn::{Dialer, Layout, Link, NOTHING_HEARD, Reconnected, spread},
+        conn::{Asks, Dialer, Layout, Link, Reconnected, has_shard_channels, node_id, slots, spread},
         fault::{Fault, Redirection, source},
         keys::slot_of,
         node_settings::NodeSettings,
@@ -378,13 +378,13 @@ impl Cluster {
 
     async fn ask_seed(&self, seed: &Address) -> Result<SeedReply, Fault> {
         let link = self.open(seed).await?;
-        let (reading, server) = join(Reading::of(&link), link.node_id()).await;
+        let (reading, server) = join(Reading::of(&link), node_id(&link)).await;
         Ok(SeedReply { server, reading: reading? })
     }
 
     async fn open(&self, address: &Address) -> Result<Link, Fault> {
         let target = self.access.to(address.clone()).await?;
-        Link::open_at_any_address(target, self.settings.command_timeout, NOTHING_HEARD, &self.counters).await
+        Link::open_at_any_address(target, self.settings.command_timeout, &self.counters).await
     }
 
     async fn learn_from_opened(&self, link: Result<Link, Fault>) -> Result<(), Fault> {
@@ -427,22 +427,22 @@ impl Cluster {
 
     /// Checks that a server belongs to this cluster. A server of another cluster may have the address now. It must get no requests, because
     /// it would grant locks that are held in this cluster. Waits for the first map: before it, no server can be recognized.
-    async fn recognise(&self, link: &Link) -> Result<(), Fault> {
+    async fn recognise(&self, server: &dyn Asks) -> Result<(), Fault> {
         self.until(|map| map.is_known().then_some(())).await.ok_or_else(|| self.why_nobody())?;
-        let layout = link.slots().await?;
+        let layout = slots(server).await?;
         if layout.nodes.is_empty() {
-            return Err(Fault::NotReady(source(&format!("the server at {} knows no slots", link.address()))));
+            return Err(Fault::NotReady(source(&format!("the server at {} knows no slots", server.address()))));
         }
         {
             let mut map = self.map_mut();
             if !map.is_of_this_cluster(&layout, Basis::OneServer) {
                 drop(map);
-                return Err(self.refuse(link.address()));
+                return Err(self.refuse(server.address()));
             }
             map.also_knows(layout);
         }
-        self.strangers().remove(link.address());
-        self.note_shards(Some((link.address(), link.has_shard_channels().await?)));
+        self.strangers().remove(server.address());
+        self.note_shards(Some((server.address(), has_shard_channels(server).await?)));
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Way,
     answer::Answer,
-    conn::{Dialer, Link, Locator, Reconnected},
+    conn::{Asks, Dialer, Link, Locator, Reconnected, is_cluster_with_all_keys},
     fault::Fault,
     node::Node,
     node_settings::{Company, NodeSettings},
@@ -304,7 +304,7 @@ impl Place {
 
 /// One server was meant. A server of a cluster is refused unless it serves all keys.
 async fn warn_of_cluster(link: &Link, prefix: &str) -> Result<(), Fault> {
-    if link.is_cluster_with_all_keys(prefix).await? {
+    if is_cluster_with_all_keys(link, prefix).await? {
         conn_event!(warn, server = %link.address(),
             "the URL names one server, but this is a cluster, which serves all slots here; each request has the locks of one slot. \
              If the cluster may get more servers, use redis-cluster://");

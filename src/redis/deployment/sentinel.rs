@@ -19,7 +19,7 @@ use super::access::Access;
 use crate::{
     credentials::Credentials,
     redis::{
-        conn::{Dialer, Link, Locator, NOT_THE_MASTER, NOTHING_HEARD, PubSubEvent, Subscriber, Target, spread},
+        conn::{Asks, Dialer, Link, Locator, NOT_THE_MASTER, PubSubEvent, Subscriber, Target, master_of, spread},
         fault::{Fault, source},
         node::Node,
         url::Address,
@@ -65,8 +65,8 @@ impl Locator for Sentinels {
         true
     }
 
-    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
-        *self.reached() = Some(link.address().clone());
+    fn recognise<'a>(&'a self, server: &'a dyn Asks) -> BoxFuture<'a, Result<(), Fault>> {
+        *self.reached() = Some(server.address().clone());
         Box::pin(ready(Ok(())))
     }
 
@@ -96,8 +96,8 @@ impl Locator for OneSentinel {
 impl Sentinels {
     async fn ask(&self, sentinel: &Address) -> Result<Address, Fault> {
         let target = self.access.to_sentinel(sentinel, &self.credentials);
-        let link = Link::open_at_any_address(target, self.command_timeout, NOTHING_HEARD, &self.counters).await?;
-        link.master_of(&self.service).await
+        let link = Link::open_at_any_address(target, self.command_timeout, &self.counters).await?;
+        master_of(&link, &self.service).await
     }
 
     /// The present master: the one that the sentinels name, else the last one that was reached, if no sentinel names another, and they have

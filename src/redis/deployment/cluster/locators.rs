@@ -9,7 +9,7 @@ use futures_util::{
 
 use super::Cluster;
 use crate::redis::{
-    conn::{Link, Locator, Target},
+    conn::{Asks, Locator, Target},
     deployment::standalone::Fixed,
     fault::Fault,
 };
@@ -34,10 +34,10 @@ impl Locator for OneMember {
         self.fixed.wants_master()
     }
 
-    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
+    fn recognise<'a>(&'a self, server: &'a dyn Asks) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async {
             let Some(cluster) = self.cluster.upgrade() else { return Err(Fault::Closed) };
-            cluster.recognise(link).await
+            cluster.recognise(server).await
         })
     }
 }
@@ -61,7 +61,7 @@ impl Locator for AnyMember {
         false
     }
 
-    fn recognise<'a>(&'a self, link: &'a Link) -> BoxFuture<'a, Result<(), Fault>> {
-        Box::pin(self.0.recognise(link))
+    fn recognise<'a>(&'a self, server: &'a dyn Asks) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.0.recognise(server))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::redis::{
-    conn::{Layout, Link},
+    conn::{Asks, Layout, has_shard_channels, slots},
     fault::Fault,
     url::Address,
 };
@@ -20,8 +20,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) async fn of(link: &Link) -> Result<Reading, Fault> {
-        let (from, layout) = (link.address().clone(), link.slots().await?);
+    pub(super) async fn of(server: &dyn Asks) -> Result<Reading, Fault> {
+        let (from, layout) = (server.address().clone(), slots(server).await?);
         if layout.ranges.is_empty() {
             return Err(Fault::said("CLUSTERDOWN no server has any slot"));
         }
@@ -29,6 +29,6 @@ impl Reading {
         if masters.len() > MOST_MASTERS {
             return Err(Fault::said(&format!("ERR {from} names {} masters", masters.len())));
         }
-        Ok(Reading { from, layout, has_shards: link.has_shard_channels().await? })
+        Ok(Reading { from, layout, has_shards: has_shard_channels(server).await? })
     }
 }

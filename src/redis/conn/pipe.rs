@@ -1,0 +1,399 @@
+//! One connection and all that is under way on it. Sending does not wait: the caller writes its request, and notes it at the end of a queue.
+//! One task reads. Replies arrive in the order of the requests, so each is for the front of that queue.
+//!
+//! The front also says how long the server has been silent, and which requests have waited for too long. So nobody needs to wait for a
+//! request: a caller may leave, or not be polled.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::BytesMut;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    resp::{self, Bounds, Decoder, Reply},
+    stream::Stream,
+};
+use crate::{
+    error::Source,
+    redis::{
+        fault::{Fault, source},
+        reply_to::ReplyTo,
+    },
+    stats::Counters,
+};
+
+/// The clock of a connection ticks so many times within the command timeout while a request is under way.
+const TICKS: u32 = 30;
+/// A connection is idle if it delivered nothing for this part of the command timeout.
+const QUIET: u32 = 3;
+/// An idle connection is doubtful if the next request has had no reply for this part of the command timeout.
+const DOUBT: u32 = 10;
+/// An idle connection sends a PING after this many command timeouts, but no later than the longest time. Load balancers and address
+/// translators forget a connection that is not used.
+const KEEP_WARM: u32 = 3;
+const KEEP_WARM_AT_MOST: Duration = Duration::from_secs(10);
+/// A server that does not read must not fill the memory. With more bytes than this unwritten, nothing more is sent.
+const MOST_UNWRITTEN: usize = 4 << 20;
+
+/// See the module.
+pub(super) struct Pipe {
+    stream: Stream,
+    opened: Instant,
+    command_timeout: Duration,
+    counters: Arc<Counters>,
+    state: Mutex<State>,
+    /// Notified when the task must look again: it has to write, or to watch the clock, or to end.
+    look: Notify,
+    /// Notified while the connection is [doubtful](Pipe::is_doubtful).
+    doubted: Notify,
+    pub(super) down: CancellationToken,
+    /// The reason for which the connection ended. It is set before `down`.
+    end: OnceLock<Source>,
+    /// The server has accepted the login.
+    is_trusted: AtomicBool,
+}
+
+/// Times in microseconds since the connection was opened.
+#[derive(Debug, Default)]
+struct State {
+    /// What is not written yet.
+    out: BytesMut,
+    /// The system takes no more for now: the task writes the rest.
+    is_blocked: bool,
+    /// The oldest first.
+    under_way: VecDeque<Unanswered>,
+    /// The time of the last reply.
+    heard: u64,
+    /// Nobody looks at the clock before the next PING.
+    is_asleep: bool,
+    has_ended: bool,
+}
+
+/// A request without a reply.
+#[derive(Debug)]
+struct Unanswered {
+    at: u64,
+    /// `None`: nobody waits for it anymore.
+    reply: Option<ReplyTo<Answered>>,
+}
+
+/// A reply, and the time that it took in microseconds.
+pub(super) type Answered = Result<(Reply, u64), Fault>;
+
+impl std::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipe").field("down", &self.down.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+/// Ends the connection with its task, also if the runtime of the task ends.
+struct Task(Arc<Pipe>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.end(source("the task of the connection has ended"));
+    }
+}
+
+impl Pipe {
+    /// Starts the task, on the present runtime.
+    pub(super) fn start(
+        stream: Stream,
+        opened: Instant,
+        command_timeout: Duration,
+        counters: &Arc<Counters>,
+    ) -> Arc<Pipe> {
+        let pipe = Arc::new(Pipe {
+            stream,
+            opened,
+            command_timeout,
+            counters: Arc::clone(counters),
+            state: Mutex::default(),
+            look: Notify::new(),
+            doubted: Notify::new(),
+            down: CancellationToken::new(),
+            end: OnceLock::new(),
+            is_trusted: AtomicBool::new(false),
+        });
+        let task = Task(Arc::clone(&pipe));
+        tokio::spawn(async move { task.0.run().await });
+        pipe
+    }
+
+    // ---- sending ----
+
+    /// Sends a request, which `write` encodes. The reply arrives at the receiver, for which any task may wait.
+    pub(super) fn send(&self, write: impl FnOnce(&mut BytesMut)) -> Result<oneshot::Receiver<Answered>, Fault> {
+        let mut state = self.ready()?;
+        write(&mut state.out);
+        let receiver = state.note(self.clock());
+        self.written(state);
+        Ok(receiver)
+    }
+
+    /// Sends some commands in one write.
+    pub(super) fn send_all(&self, commands: &[Vec<&str>]) -> Result<Vec<oneshot::Receiver<Answered>>, Fault> {
+        let mut state = self.ready()?;
+        commands.iter().for_each(|words| resp::command(&mut state.out, words));
+        let receivers = commands.iter().map(|_| state.note(self.clock())).collect();
+        self.written(state);
+        Ok(receivers)
+    }
+
+    /// An error if nothing can be sent.
+    fn ready(&self) -> Result<MutexGuard<'_, State>, Fault> {
+        let state = self.state();
+        if state.has_ended {
+            return Err(Fault::NotSent(self.lost_by()));
+        }
+        if state.out.len() > MOST_UNWRITTEN {
+            return Err(Fault::not_sent("the server does not read what was sent before"));
+        }
+        Ok(state)
+    }
+
+    /// Writes what the system takes, and tells the task what is left for it.
+    fn written(&self, mut state: MutexGuard<'_, State>) {
+        let must_look = std::mem::take(&mut state.is_asleep);
+        let was_blocked = state.is_blocked;
+        let written = if was_blocked { Ok(false) } else { self.stream.write(&mut state.out) };
+        state.is_blocked = matches!(written, Ok(false));
+        let must_look = must_look || state.is_blocked && !was_blocked;
+        drop(state);
+        if must_look {
+            self.look.notify_one();
+        }
+        if let Err(error) = written {
+            self.end(Arc::new(error));
+        }
+    }
+
+    /// Nothing of a reply has bounds as narrow as before the login from now on.
+    pub(super) fn trust(&self) {
+        self.is_trusted.store(true, Ordering::Relaxed);
+    }
+
+    // ---- the task ----
+
+    async fn run(&self) {
+        let mut decoder = Decoder::default();
+        let mut tick = std::pin::pin!(sleep_until(self.opened));
+        while let Some(is_blocked) = self.goes_on() {
+            let done = tokio::select! {
+                biased;
+                ready = self.stream.readable() => ready.and_then(|()| self.read(&mut decoder)),
+                ready = self.stream.writable(), if is_blocked => ready.map(|()| self.write_rest()),
+                () = self.look.notified() => {
+                    let soon = tick.deadline().min(Instant::now() + self.period());
+                    tick.as_mut().reset(soon);
+                    Ok(())
+                }
+                () = tick.as_mut() => Ok(()),
+            };
+            if let Err(error) = done {
+                return self.end(Arc::new(error));
+            }
+            // Also if replies arrive all the time.
+            if tick.deadline() <= Instant::now() {
+                let next = self.tick(tick.deadline());
+                tick.as_mut().reset(Instant::now() + next);
+            }
+        }
+    }
+
+    /// `None` at the end; else whether there is something to write.
+    fn goes_on(&self) -> Option<bool> {
+        let state = self.state();
+        (!state.has_ended).then_some(state.is_blocked)
+    }
+
+    fn period(&self) -> Duration {
+        self.command_timeout / TICKS
+    }
+
+    fn write_rest(&self) {
+        let mut state = self.state();
+        state.is_blocked = false;
+        self.written(state);
+    }
+
+    /// Takes what has arrived, and delivers the replies in it.
+    fn read(&self, decoder: &mut Decoder) -> io::Result<()> {
+        if self.stream.read(&mut decoder.arrived)? == 0 {
+            return Ok(());
+        }
+        let bounds = if self.is_trusted.load(Ordering::Relaxed) { Bounds::USUAL } else { Bounds::STRANGER };
+        let mut replies = Vec::new();
+        let rest = loop {
+            match decoder.next(bounds) {
+                Ok(Some(reply)) => replies.push(reply),
+                Ok(None) => break Ok(()),
+                Err(malformed) => break Err(io::Error::other(malformed)),
+            }
+        };
+        self.deliver(replies)?;
+        rest
+    }
+
+    fn deliver(&self, replies: Vec<Reply>) -> io::Result<()> {
+        let now = self.clock();
+        let mut state = self.state();
+        let asked = state.under_way.len().min(replies.len());
+        let is_too_many = replies.len() > asked;
+        let waiting: Vec<_> = state.under_way.drain(..asked).collect();
+        if asked > 0 {
+            state.heard = now;
+        }
+        drop(state);
+        for (Unanswered { at, reply }, words) in waiting.into_iter().zip(replies) {
+            if let Some(reply) = reply {
+                reply.send(Ok((words, now - at)));
+            }
+        }
+        if is_too_many { Err(io::Error::other("the server has sent a reply that nobody asked for")) } else { Ok(()) }
+    }
+
+    /// Looks at the clock. Returns the time until the next look.
+    fn tick(&self, planned: Instant) -> Duration {
+        let period = self.period();
+        // The process was paused. Replies may be there that nobody has read.
+        if planned.elapsed() > period * 2 {
+            return period / 3;
+        }
+        let mut state = self.state();
+        if state.silence(self.clock()) >= self.command_timeout {
+            drop(state);
+            self.end(self.no_reply());
+            return period;
+        }
+        let late = state.take_late(self.clock(), self.command_timeout);
+        let is_doubtful = state.is_doubtful(self.clock(), self.command_timeout);
+        let keep_warm = (self.command_timeout * KEEP_WARM).min(KEEP_WARM_AT_MOST);
+        let next = match state.under_way.back() {
+            Some(_) => period,
+            None => match keep_warm.saturating_sub(since(state.heard, self.clock())) {
+                Duration::ZERO => {
+                    resp::command(&mut state.out, &["PING"]);
+                    let at = self.clock();
+                    state.under_way.push_back(Unanswered { at, reply: None });
+                    self.written(state);
+                    return period;
+                }
+                left => {
+                    state.is_asleep = true;
+                    left
+                }
+            },
+        };
+        drop(state);
+        if is_doubtful {
+            self.doubted.notify_one();
+        }
+        late.into_iter().for_each(|reply| self.is_late(reply));
+        next
+    }
+
+    fn is_late(&self, reply: ReplyTo<Answered>) {
+        self.counters.timeouts.up();
+        reply.send(Err(Fault::Unknown(self.no_reply())));
+    }
+
+    fn no_reply(&self) -> Source {
+        source(&format!("no reply within {:?}", self.command_timeout))
+    }
+
+    // ---- the end ----
+
+    /// Closes the connection. The outcome of all requests under way is unknown. The first reason stays.
+    pub(super) fn end(&self, why: Source) {
+        let mut state = self.state();
+        if state.has_ended {
+            return;
+        }
+        state.has_ended = true;
+        let _ = self.end.set(why);
+        let now = self.clock();
+        let waiting = std::mem::take(&mut state.under_way);
+        state.out = BytesMut::new();
+        drop(state);
+        self.down.cancel();
+        self.look.notify_one();
+        for Unanswered { at, reply } in waiting {
+            match reply {
+                Some(reply) if since(at, now) >= self.command_timeout => self.is_late(reply),
+                Some(reply) => reply.send(Err(Fault::Unknown(self.lost_by()))),
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn lost_by(&self) -> Source {
+        self.end.get().cloned().unwrap_or_else(|| source("the connection was closed"))
+    }
+
+    // ---- its condition ----
+
+    /// The time since the last reply, if a request waits for one; else zero.
+    pub(super) fn silence(&self) -> Duration {
+        self.state().silence(self.clock())
+    }
+
+    /// True if the first request after an idle time has had no reply for a while. A device between client and server may have forgotten the
+    /// connection without a notification. Another connection may get a reply.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.state().is_doubtful(self.clock(), self.command_timeout)
+    }
+
+    /// Resolves when the connection may have become [doubtful](Self::is_doubtful).
+    pub(super) async fn doubted(&self) {
+        self.doubted.notified().await;
+    }
+
+    pub(super) fn clock(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A request is under way.
+    fn note(&mut self, at: u64) -> oneshot::Receiver<Answered> {
+        let (reply, receiver) = ReplyTo::new();
+        self.under_way.push_back(Unanswered { at, reply: Some(reply) });
+        receiver
+    }
+
+    fn silence(&self, now: u64) -> Duration {
+        self.under_way.front().map_or(Duration::ZERO, |front| since(front.at.max(self.heard), now))
+    }
+
+    fn is_doubtful(&self, now: u64, command_timeout: Duration) -> bool {
+        let Some(front) = self.under_way.front() else { return false };
+        since(self.heard, front.at) >= command_timeout / QUIET && since(front.at, now) >= command_timeout / DOUBT
+    }
+
+    /// The requests that have waited for too long. Their replies are still to come.
+    fn take_late(&mut self, now: u64, command_timeout: Duration) -> Vec<ReplyTo<Answered>> {
+        let late = self.under_way.iter_mut().take_while(|request| since(request.at, now) >= command_timeout);
+        late.filter_map(|request| request.reply.take()).collect()
+    }
+}
+
+fn since(earlier: u64, now: u64) -> Duration {
+    Duration::from_micros(now.saturating_sub(earlier))
+}
