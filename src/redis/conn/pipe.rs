@@ -180,7 +180,7 @@ impl Pipe {
         }
     }
 
-    /// Nothing of a reply has bounds as narrow as before the login from now on.
+    /// The server has accepted the login: its replies may be longer from now on.
     pub(super) fn trust(&self) {
         self.is_trusted.store(true, Ordering::Relaxed);
     }
@@ -188,7 +188,7 @@ impl Pipe {
     // ---- the task ----
 
     async fn run(&self) {
-        let mut decoder = Decoder::default();
+        let (mut decoder, mut was_paused) = (Decoder::default(), false);
         let mut tick = std::pin::pin!(sleep_until(self.opened));
         while let Some(is_blocked) = self.goes_on() {
             let done = tokio::select! {
@@ -207,7 +207,9 @@ impl Pipe {
             }
             // Also if replies arrive all the time.
             if tick.deadline() <= Instant::now() {
-                let next = self.tick(tick.deadline());
+                // The process was paused: replies may be there that nobody has read. Once: a machine that is always late has a clock, too.
+                was_paused = !was_paused && tick.deadline().elapsed() > self.period() * 2;
+                let next = if was_paused { self.period() / 3 } else { self.tick() };
                 tick.as_mut().reset(Instant::now() + next);
             }
         }
@@ -259,19 +261,15 @@ impl Pipe {
         drop(state);
         for (Unanswered { at, reply }, words) in waiting.into_iter().zip(replies) {
             if let Some(reply) = reply {
-                reply.send(Ok((words, now - at)));
+                reply.send(Ok((words, now.saturating_sub(at)))); // a server may send a reply before its request
             }
         }
         if is_too_many { Err(io::Error::other("the server has sent a reply that nobody asked for")) } else { Ok(()) }
     }
 
     /// Looks at the clock. Returns the time until the next look.
-    fn tick(&self, planned: Instant) -> Duration {
+    fn tick(&self) -> Duration {
         let period = self.period();
-        // The process was paused. Replies may be there that nobody has read.
-        if planned.elapsed() > period * 2 {
-            return period / 3;
-        }
         let mut state = self.state();
         if state.silence(self.clock()) >= self.command_timeout {
             drop(state);
