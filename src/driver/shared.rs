@@ -218,7 +218,7 @@ impl<L> Shared<L> {
     }
 
     /// Once true, it stays true: a call that comes later is refused, although its name is in the map for a moment.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         if self.is_closed() && self.is_idle() {
             self.life.fetch_max(DONE, Ordering::SeqCst);
         }

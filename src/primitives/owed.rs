@@ -86,7 +86,12 @@ impl OwedPermits {
             self.change = None; // a waiter of this client has them
             return Ok(());
         }
-        self.errand = Some(self.semaphore.engine.driver.errand());
+        let driver = &self.semaphore.engine.driver;
+        self.errand = Some(driver.errand()); // before the look: a client that is not done waits for it
+        if driver.is_done() {
+            self.change = None;
+            return Err(driver.closed("release", self.semaphore.name()));
+        }
         let change = self.change.as_mut().expect("it is there until the result");
         let result = self.semaphore.make_at_last(change).await;
         self.change = None;
