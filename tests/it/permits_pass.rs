@@ -147,5 +147,6 @@ async fn returned_permits_of_a_plain_semaphore() {
     .await;
     let changed = server.calls("incrby") - changes;
     assert!(changed < 800, "{changed} changes in 800 turns");
-    assert_eq!(x.available().await.expect("answered"), 4);
+    // A waiter that was given some may have acquired others meanwhile, which it returns.
+    until("all to be back", SOON, || server.ask::<u32>(&["GET", "x"]) == 4).await;
 }
