@@ -106,11 +106,6 @@ impl Moment {
         self.0
     }
 
-    /// Rounds down to a multiple of `grid`.
-    pub(crate) fn floor(self, grid: Duration) -> Moment {
-        Moment(self.0 - self.0 % nanos(grid).max(1))
-    }
-
     pub(crate) fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use crate::sync::tokio;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Spawner(Handle);
 
 impl Spawner {

@@ -7,10 +7,10 @@ use std::{
 };
 
 use super::{
-    call::{Call, OnDrop, error, leave},
+    call::{Call, OnDrop, error},
     calls::{AcquiredHold, AcquiredHow, CallResult, EndedCall},
     held::HeldLock,
-    named::{By, Driver, NamedLock},
+    named::{Driver, NamedLock},
     translate::now,
 };
 use crate::{
@@ -146,7 +146,7 @@ fn begin(
 ) -> Option<Call> {
     let owner = Owner(request.owner.number());
     let terms = request.terms;
-    let (begun, slots) = lock.with(By::Caller, |inner, fed| {
+    let begun = lock.with(|inner, fed| {
         if inner.is_forgotten() {
             return None;
         }
@@ -156,18 +156,16 @@ fn begin(
         Some((ticket, inner.calls.wait(ticket, waker)))
     });
     let (ticket, waits) = begun?;
-    Some(Call { what: request.what, lock: Arc::clone(lock), ticket, slots, ending: OnDrop::Leaves, waits })
+    Some(Call { what: request.what, lock: Arc::clone(lock), ticket, ending: OnDrop::Leaves, waits })
 }
 
 /// The hold was lost, or may have been, before the caller saw that it acquired it.
 /// The drop of the call then also releases what is lost.
 fn too_late(lock: &Arc<NamedLock>, ticket: Ticket) -> Option<AcquiredHold> {
-    let (hold, slots) = lock.with(By::Caller, |inner, fed| {
+    lock.with(|inner, fed| {
         inner.handle(lock, Event::Seen(ticket), fed);
         inner.state.hold_of(ticket)
-    });
-    leave(lock, slots);
-    hold
+    })
 }
 
 fn held(call: &Call, request: &AcquireRequest, hold: AcquiredHold, way: AcquiredHow, began: Moment) -> HeldLock {

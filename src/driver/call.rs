@@ -10,10 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::{CallResult, Cause, EndedCall, Notice, Polled},
-    named::{By, NamedLock},
-    slot::Slots,
+    named::NamedLock,
     translate::{lost, now},
-    wire::Replied,
 };
 use crate::{
     error::{About, Error, Result},
@@ -36,13 +34,12 @@ pub(super) enum OnDrop {
     Releases(CancellationToken),
 }
 
-/// A call that waits for its result. It polls the requests that it made.
+/// A call that waits for its result.
 pub(super) struct Call {
     /// For error messages.
     pub(super) what: &'static str,
     pub(super) lock: Arc<NamedLock>,
     pub(super) ticket: Ticket,
-    pub(super) slots: Slots,
     pub(super) ending: OnDrop,
     /// It had no result when it began, and is woken when it has.
     pub(super) waits: bool,
@@ -51,61 +48,29 @@ pub(super) struct Call {
 impl Call {
     /// The result. An error if the runtime of the client has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedCall>> {
-        match self.poll_requests(cx) {
-            Some(mut ended) => {
-                self.slots.append(&mut ended.lent);
+        let has_begun_now = mem::take(&mut self.waits);
+        let looked =
+            if has_begun_now { Polled::Pending(None) } else { self.lock.inner().poll_call(self.ticket, cx.waker()) };
+        match looked {
+            Polled::Ended(ended) => {
                 if ended.result.outcome != Outcome::Acquired {
                     self.ending = OnDrop::Ended; // it has left already
                 }
                 Poll::Ready(Ok(ended))
             }
-            None if self.lock.driver.has_ended() => {
-                Poll::Ready(Err(self.lock.driver.closed(self.what, &self.lock.name)))
-            }
-            None => Poll::Pending,
-        }
-    }
-
-    /// Polls its requests, and looks for the result. A reply comes with such a look.
-    fn poll_requests(&mut self, cx: &mut Context<'_>) -> Option<EndedCall> {
-        let (mut at, mut has_looked) = (0, mem::take(&mut self.waits));
-        loop {
-            let polled = match self.slots.get(at).map(|slot| slot.poll(cx)) {
-                Some(Poll::Pending) => {
-                    at += 1;
-                    continue;
-                }
-                Some(Poll::Ready(None)) => {
-                    self.slots.swap_remove(at);
-                    continue;
-                }
-                Some(Poll::Ready(Some(replied))) => self.replied(at, replied, cx),
-                None if has_looked => return None,
-                None => self.lock.inner().poll_call(self.ticket, cx.waker()),
-            };
-            has_looked = true;
-            match polled {
-                Polled::Ended(ended) => return Some(ended),
-                Polled::Pending { replaced, lent } => {
-                    self.slots.extend(lent);
-                    drop(replaced);
-                }
+            Polled::Pending(replaced) => {
+                drop(replaced); // the mutex is unlocked
+                let driver = &self.lock.driver;
+                let has_ended = if has_begun_now { driver.has_ended_here() } else { driver.has_ended() };
+                if has_ended { Poll::Ready(Err(driver.closed(self.what, &self.lock.name))) } else { Poll::Pending }
             }
         }
-    }
-
-    /// The request in this slot got a reply, or has failed.
-    fn replied(&mut self, at: usize, replied: Replied, cx: &Context<'_>) -> Polled {
-        let slot = self.slots.swap_remove(at);
-        let (polled, more) = self.lock.replied_to(self.ticket, &slot, replied, cx.waker());
-        self.slots.extend(more);
-        polled
     }
 
     /// The caller keeps what it acquired, and the client has nothing of it anymore. False if it was lost before the caller looked. One look
     /// and act under the mutex.
     pub(super) fn keep(&mut self) -> bool {
-        let (is_kept, slots) = self.lock.with(By::Caller, |inner, fed| {
+        let is_kept = self.lock.with(|inner, fed| {
             let is_kept = inner.state.keep(self.ticket, now());
             inner.handle(&self.lock, Event::Due, fed);
             is_kept
@@ -113,20 +78,18 @@ impl Call {
         if is_kept {
             self.ending = OnDrop::Ended;
         }
-        leave(&self.lock, slots);
         is_kept
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        leave(&self.lock, mem::take(&mut self.slots));
         let (lock, ticket) = (&self.lock, self.ticket);
         let ending = mem::replace(&mut self.ending, OnDrop::Ended);
         if matches!(ending, OnDrop::Ended) {
             return; // without the mutex
         }
-        let ((left, notice), _) = lock.with(By::Client, |inner, fed| match ending {
+        let (left, notice) = lock.with(|inner, fed| match ending {
             OnDrop::Releases(token) => inner.calls.leave(ticket, token),
             OnDrop::GoesOn | OnDrop::Ended => (inner.calls.forget(ticket), None),
             OnDrop::Leaves => {
@@ -135,14 +98,9 @@ impl Drop for Call {
                 (left, None)
             }
         });
-        leave(lock, left.lent);
+        drop(left);
         notice.into_iter().for_each(Notice::give);
     }
-}
-
-/// A task of the client goes on with these requests.
-pub(super) fn leave(lock: &NamedLock, slots: Slots) {
-    slots.iter().for_each(|slot| lock.carry(slot));
 }
 
 /// The error of a call that began then.

@@ -1,13 +1,9 @@
 //! The calls about one name that wait for a result.
 
-use std::{sync::Arc, task::Waker};
+use std::task::Waker;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    lent::LentRequests,
-    slot::{Slot, Slots},
-};
 use crate::{
     contained::contained,
     error::Source,
@@ -31,17 +27,15 @@ pub(super) struct PendingCall {
     caller: Caller,
     since: Moment,
     result: Option<CallResult>,
-    /// It took a lent request too late, so it gets no other.
-    is_slow: bool,
 }
 
 impl PendingCall {
     fn new(caller: Caller, since: Moment) -> PendingCall {
-        PendingCall { caller, since, result: None, is_slow: false }
+        PendingCall { caller, since, result: None }
     }
 
-    fn into_ended(self, lent: Slots) -> Option<EndedCall> {
-        Some(EndedCall { result: self.result?, since: self.since, lent, acquired: None })
+    fn into_ended(self) -> Option<EndedCall> {
+        Some(EndedCall { result: self.result?, since: self.since, acquired: None })
     }
 }
 
@@ -71,6 +65,11 @@ pub(super) enum Cause {
 }
 
 impl Cause {
+    /// The server has replied; no reply is no trouble of this name alone.
+    pub(super) fn is_a_refusal(&self) -> bool {
+        !matches!(self, Cause::Fault(Fault::Unknown(_) | Fault::NotSent(_)))
+    }
+
     pub(super) fn source(&self) -> Option<Source> {
         match self {
             Cause::Fault(fault) => fault.clone().source(),
@@ -85,8 +84,6 @@ pub(super) struct EndedCall {
     pub(super) result: CallResult,
     /// The time at which it began.
     pub(super) since: Moment,
-    /// The requests that it was to poll. Another task goes on with them.
-    pub(super) lent: Slots,
     /// What it acquired, if that was not lost before the caller looked.
     pub(super) acquired: Option<AcquiredHold>,
 }
@@ -98,17 +95,8 @@ pub(super) type AcquiredHold = (HoldId, Mode, Option<Token>);
 #[derive(Debug)]
 pub(super) enum Polled {
     Ended(EndedCall),
-    /// It is to poll these requests.
-    Pending {
-        replaced: Option<Waker>,
-        lent: Slots,
-    },
-}
-
-impl Polled {
-    fn pending(replaced: Option<Waker>) -> Polled {
-        Polled::Pending { replaced, lent: Slots::new() }
-    }
+    /// The waker that was kept before.
+    Pending(Option<Waker>),
 }
 
 /// How a caller is notified. That runs code of the caller, which may itself use the lock, so it is done after the mutex is unlocked.
@@ -132,16 +120,12 @@ impl Notice {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     pending: Few<Ticket, Box<PendingCall>>,
-    /// Requests that their callers are to poll.
-    pub(super) lent: LentRequests,
 }
 
-/// The rest of a call that ended before its caller looked. Drop it after the mutex is unlocked.
-#[derive(Debug, Default)]
-#[must_use = "a task of the client goes on with the requests"]
+/// The rest of a call that ended before its caller looked. Drop it after the mutex is unlocked: its waker can be the last that keeps a task.
+#[must_use = "it is dropped after the mutex is unlocked"]
 pub(super) struct LeftCall {
-    _waker: Option<Box<PendingCall>>,
-    pub(super) lent: Slots,
+    _call: Option<Box<PendingCall>>,
 }
 
 impl Calls {
@@ -161,19 +145,16 @@ impl Calls {
     /// The result, if there is one. Else the waker is kept. The waker that it replaces must be dropped after the mutex is unlocked: it can be
     /// the last that keeps a task, and with it a guard.
     pub(super) fn poll(&mut self, ticket: Ticket, waker: &Waker) -> Polled {
-        let Some(call) = self.pending.get_mut(ticket) else { return Polled::pending(None) };
-        let taken = self.lent.take_of(ticket);
+        let Some(call) = self.pending.get_mut(ticket) else { return Polled::Pending(None) };
         if call.result.is_some() {
-            let ended = self.pending.remove(ticket).and_then(|call| call.into_ended(taken.requests));
-            return ended.map_or(Polled::pending(None), Polled::Ended);
+            let ended = self.pending.remove(ticket).and_then(|call| call.into_ended());
+            return ended.map_or(Polled::Pending(None), Polled::Ended);
         }
-        let replaced = match &mut call.caller {
+        Polled::Pending(match &mut call.caller {
             Caller::Polled(Some(before)) if before.will_wake(waker) => None,
             Caller::Polled(before) => before.replace(waker.clone()),
             Caller::Left(_) => None,
-        };
-        call.is_slow |= taken.is_late;
-        Polled::Pending { replaced, lent: taken.requests }
+        })
     }
 
     /// Keeps the waker of a call that has just begun. False if it has a result already.
@@ -182,38 +163,16 @@ impl Calls {
         call.map(|call| call.caller = Caller::Polled(Some(waker.clone()))).is_some()
     }
 
-    /// This caller is about to look, so it need not be woken. Drop the waker after the mutex is unlocked.
-    pub(super) fn take_waker(&mut self, ticket: Ticket) -> Option<Waker> {
-        match &mut self.pending.get_mut(ticket)?.caller {
-            Caller::Polled(waker) => waker.take(),
-            Caller::Left(_) => None,
-        }
-    }
-
-    /// Lets a caller that is polled go on with a request. Returns its waker, or nothing if there is no such caller. One that was woken and has
-    /// not polled since, or was slow, is lent nothing, and after callers were slow no other is for a while: a busy client would acquire the lock
-    /// again before each of their requests.
-    pub(super) fn lend(&mut self, ticket: Ticket, slot: &Arc<Slot>) -> Option<Waker> {
-        if self.lent.are_suspended(slot.sent) {
-            return None;
-        }
-        let call = self.pending.get_mut(ticket).filter(|call| call.result.is_none() && !call.is_slow)?;
-        let Caller::Polled(waker) = &mut call.caller else { return None };
-        let waker = waker.take()?;
-        self.lent.push(ticket, Arc::clone(slot));
-        Some(waker)
-    }
-
     /// The caller has dropped its future. The token of its guard is cancelled if the result is, or will be, that the lock was lost.
     pub(super) fn leave(&mut self, ticket: Ticket, token: CancellationToken) -> (LeftCall, Option<Notice>) {
-        let Some(call) = self.pending.remove(ticket) else { return (LeftCall::default(), None) };
+        let Some(call) = self.pending.remove(ticket) else { return (LeftCall { _call: None }, None) };
         self.begin_left(ticket, token, call.since);
         let notice = call.result.clone().and_then(|result| self.end(ticket, result));
-        (LeftCall { _waker: Some(call), lent: self.lent.remove_of(ticket) }, notice)
+        (LeftCall { _call: Some(call) }, notice)
     }
 
     pub(super) fn forget(&mut self, ticket: Ticket) -> LeftCall {
-        LeftCall { _waker: self.pending.remove(ticket), lent: self.lent.remove_of(ticket) }
+        LeftCall { _call: self.pending.remove(ticket) }
     }
 
     /// The call has ended.

@@ -12,9 +12,9 @@ use tokio::{runtime::Handle, task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    call::{Call, OnDrop, error, leave},
+    call::{Call, OnDrop, error},
     calls::{CallResult, EndedCall},
-    named::{By, Fed, Inner, NamedLock},
+    named::{Fed, Inner, NamedLock},
     translate::{from_machine, lost, now},
 };
 use crate::{
@@ -115,7 +115,7 @@ impl HeldTicket {
 
     /// One look under the mutex, so a release that happens meanwhile does not look like a loss.
     fn fate(&self) -> Fate {
-        self.lock.with(By::Client, |inner, fed| self.fate_in(inner, fed)).0
+        self.lock.with(|inner, fed| self.fate_in(inner, fed))
     }
 
     fn fate_in(&self, inner: &mut Inner, fed: &mut Fed<'_>) -> Fate {
@@ -166,7 +166,7 @@ struct Watcher<'a> {
 impl Watcher<'_> {
     /// While it is held, the waker is kept for the next loss. That is one step with the look.
     fn look(&mut self, waker: &Waker) -> Fate {
-        let ((fate, replaced), _) = self.held.lock.with(By::Client, |inner, fed| {
+        let (fate, replaced) = self.held.lock.with(|inner, fed| {
             let fate = self.held.fate_in(inner, fed);
             let is_held = matches!(fate, Fate::Held);
             (fate, is_held.then(|| inner.watchers.keep(self.held.ticket.0, &mut self.key, waker)))
@@ -373,7 +373,7 @@ impl HeldLock {
         event: impl FnOnce(&mut Inner) -> (Ticket, Event),
     ) -> Result<Call> {
         let lock = self.lock();
-        let (begun, slots) = lock.with(By::Caller, |inner, fed| {
+        let (ticket, waits) = lock.with(|inner, fed| {
             if let Some(reason) = self.shared.fate_in(inner, fed).loss() {
                 return Err(self.lost_by(reason));
             }
@@ -382,14 +382,8 @@ impl HeldLock {
             inner.calls.begin(ticket, now());
             inner.handle(lock, event, fed);
             Ok((ticket, inner.calls.wait(ticket, waker)))
-        });
-        match begun {
-            Ok((ticket, waits)) => Ok(Call { what, lock: Arc::clone(lock), ticket, slots, ending, waits }),
-            Err(error) => {
-                leave(lock, slots); // what followed from the loss
-                Err(error)
-            }
-        }
+        })?;
+        Ok(Call { what, lock: Arc::clone(lock), ticket, ending, waits })
     }
 
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]

@@ -1,8 +1,8 @@
 //! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
 //! notifies their callers.
 //!
-//! From the bottom up: `translate`, `wire`, `slot`, `notes`, `calls`, `lanes`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`,
-//! `renewals`, `call`, `held`, `acquire`. Each file imports only from those before it.
+//! From the bottom up: `translate`, `wire`, `notes`, `calls`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`, `call`, `held`,
+//! `acquire`. Each file imports only from those before it.
 
 mod acquire;
 mod call;
@@ -12,14 +12,10 @@ mod channels;
 #[path = "../../tests/explore/scenarios.rs"]
 mod explore;
 mod held;
-mod lanes;
-mod lent;
 mod named;
 mod notes;
-mod renewals;
 mod reports;
 mod shared;
-mod slot;
 mod timers;
 mod translate;
 mod watchers;
@@ -45,7 +41,6 @@ use crate::{
     sync::{std, tokio},
 };
 use named::NamedLock;
-use renewals::DueRenewals;
 use shared::{CLOSED, STOPPING, Shared};
 use translate::from_machine;
 
@@ -77,12 +72,7 @@ impl Driver {
     async fn run(self: &Arc<Self>, mut changes: watch::Receiver<u64>, mut seen: u64) {
         let mut was_idle = false;
         while !self.is_done() {
-            let due = self.timers.take_due();
-            let mut renewals = DueRenewals::default();
-            for (key, lock) in due {
-                lock.due(key).into_iter().for_each(|renewal| renewals.add(&lock, renewal));
-            }
-            renewals.send(self);
+            self.timers.take_due().into_iter().for_each(|(key, lock)| lock.due(key));
             let nap = self.timers.nap(was_idle);
             was_idle = false;
             tokio::select! {

@@ -1,7 +1,6 @@
 //! One name: the state of its lock behind one mutex, and what follows from each event.
 
 use std::{
-    future::Future,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Waker,
@@ -14,16 +13,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     calls::{AcquiredHow, CallResult, Calls, Cause, Notice, Polled},
     channels::{Messages, NameChannels},
-    lanes::Condition,
-    lent::is_late,
     notes::{ModeGauges, NameGauges, Note},
     reports::Reporter,
     shared::{self, Shared},
-    slot::{Slot, Slots, Work},
     timers::TimerKey,
     translate::{from_machine, lost, now},
     watchers::Watchers,
-    wire::{Field, Replied, Sending, mode_of},
+    wire::{Field, Replied, Sending, is_new, mode_of},
 };
 use crate::{
     clock,
@@ -35,24 +31,12 @@ use crate::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
         RequestId, Ticket, earliest,
     },
-    redis::{Fault, Listener, Subscription, source},
+    redis::{Answer, Code, Fault, Later, Listener, OnReply, Subscription, Urgency},
     sync::{std, tokio},
 };
 
-/// A caller that does not look at the reply to its request for this long, or for up to twice as long, loses the request to a task of the
-/// client. A server may take longer to reply; then the change of tasks costs little in comparison.
-pub(super) const UNPOLLED: Duration = Duration::from_millis(40);
 /// A name that nobody uses is remembered for this long if its machine wants to.
 const REMEMBERED: Duration = Duration::from_secs(10);
-
-/// Who drives the requests that follow from an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// The caller that reported the event, as long as it is polled.
-    Caller,
-    /// A task of the client.
-    Client,
-}
 
 /// The names of one client, and what they share.
 pub(crate) type Driver = Shared<NamedLock>;
@@ -75,8 +59,6 @@ pub(super) struct Inner {
     pub(super) watchers: Watchers,
     /// The last ticket.
     tickets: u64,
-    /// Requests that their callers poll, by id: in the order in which they were sent.
-    slots: Slots,
     timer: Option<TimerKey>,
     channels: NameChannels,
     /// The last attempt for a new hold: its id, and why it was sent.
@@ -97,14 +79,8 @@ struct Said {
     holder: Option<Box<str>>,
 }
 
-/// A request that a task of the client is to send.
-pub(super) type UnsentRequest = (RequestId, Request, Condition);
-/// Most events need one at most.
-pub(super) type Unsent = SmallVec<[UnsentRequest; 1]>;
-
 /// A request that got a reply, or has failed, and the event that this is.
 struct EndedRequest<'a> {
-    id: RequestId,
     request: &'a Request,
     event: Event,
     replied: Replied,
@@ -114,10 +90,10 @@ struct EndedRequest<'a> {
 #[derive(Default)]
 struct Effects {
     notices: SmallVec<[Notice; 2]>,
-    /// Requests that a task of the client sends.
-    sends: Unsent,
-    /// Requests that the caller polls.
-    slots: Slots,
+    /// Of requests.
+    later: SmallVec<[Later; 1]>,
+    /// Requests that replicas must confirm.
+    replicated: SmallVec<[SentRequest; 1]>,
     notes: SmallVec<[Note; 3]>,
     yields: bool,
     /// A waiter has acquired the permits of [`Event::GiveBack`].
@@ -135,7 +111,6 @@ impl NamedLock {
             calls: Calls::default(),
             watchers: Watchers::default(),
             tickets: 0,
-            slots: Slots::new(),
             timer: None,
             channels: NameChannels::default(),
             attempt: None,
@@ -174,34 +149,26 @@ impl NamedLock {
 
     // ---- events ----
 
-    /// Reports an event. Returns the requests that the caller is to poll.
-    pub(super) fn feed(&self, event: Event, by: By) -> Slots {
-        self.with(by, |inner, fed| inner.handle(self, event, fed)).1
-    }
-
-    /// Reports an event that a task of the client caused.
+    /// Reports an event.
     pub(super) fn tell(&self, event: Event) {
-        self.feed(event, By::Client);
+        self.with(|inner, fed| inner.handle(self, event, fed));
     }
 
     /// Does `work` under the mutex, then what follows from the events that it reports.
-    pub(super) fn with<T>(&self, by: By, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> (T, Slots) {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> T {
         let mut effects = Effects::default();
-        let result = self.locked(by, &mut effects, work);
-        (result, self.carry_out(effects))
+        let result = work(&mut self.inner(), &mut Fed { request: None, effects: &mut effects });
+        self.carry_out(effects);
+        result
     }
 
-    fn locked<T>(&self, by: By, effects: &mut Effects, work: impl FnOnce(&mut Inner, &mut Fed<'_>) -> T) -> T {
-        work(&mut self.inner(), &mut Fed { by, request: None, effects })
-    }
-
-    fn carry_out(&self, effects: Effects) -> Slots {
+    fn carry_out(&self, effects: Effects) {
         // First, so that a caller that is woken sees its own call in the statistics.
         effects.notes.into_iter().for_each(|note| note.say(self.kind, &self.name, &self.driver.counters));
         effects.notices.into_iter().for_each(Notice::give);
-        for (id, request, lane) in effects.sends {
-            let lock = self.this();
-            self.driver.spawn(async move { lock.send_alone(id, request, lane).await });
+        effects.later.into_iter().for_each(Later::go);
+        for sent in effects.replicated {
+            self.driver.spawn(sent.send_replicated());
         }
         if effects.yields {
             let lock = self.this();
@@ -215,31 +182,12 @@ impl NamedLock {
         if effects.forgets {
             self.driver.notify_forgotten();
         }
-        effects.slots
     }
 
     /// A request got a reply, or has failed.
     pub(super) fn replied(&self, id: RequestId, request: &Request, replied: Replied) {
         let ended = self.ended(id, request, replied);
-        self.with(By::Client, |inner, fed| inner.replied(self, ended, fed));
-    }
-
-    /// The same for a request that the caller of this ticket polls. Returns what this caller gets, so it is not woken.
-    pub(super) fn replied_to(&self, ticket: Ticket, slot: &Slot, replied: Replied, waker: &Waker) -> (Polled, Slots) {
-        let ended = self.ended(slot.id, &slot.request, replied);
-        let now = clock::Moment::now();
-        // What follows from a late reply is not for this caller: each request would be sent when it polls, and not when the lock is free.
-        let by = if is_late(slot, now) { By::Client } else { By::Caller };
-        let ((polled, before), slots) = self.with(by, |inner, fed| {
-            if by == By::Client {
-                inner.calls.lent.suspend(now);
-            }
-            let before = inner.calls.take_waker(ticket);
-            inner.replied(self, ended, fed);
-            (inner.poll_call(ticket, waker), before)
-        });
-        drop(before); // after the mutex is unlocked
-        (polled, slots)
+        self.with(|inner, fed| inner.replied(self, ended, fed));
     }
 
     fn ended<'a>(&self, id: RequestId, request: &'a Request, replied: Replied) -> EndedRequest<'a> {
@@ -252,7 +200,7 @@ impl NamedLock {
         if let Replied::Reply(_, Some(holder)) = &replied {
             self.driver.note_holder(holder);
         }
-        EndedRequest { id, request, event, replied }
+        EndedRequest { request, event, replied }
     }
 
     /// The number of receivers of a message for all that are not this client. Without messages, there may always be one.
@@ -268,70 +216,23 @@ impl NamedLock {
             inner.handle(self, Event::GiveBack(permits), fed);
             fed.effects.passed_on
         };
-        self.with(By::Client, give_back).0
+        self.with(give_back)
     }
 
-    /// The time has come for which the timer was set. Returns the renewals that are to be sent.
-    pub(super) fn due(&self, key: TimerKey) -> Unsent {
-        let mut effects = Effects::default();
-        let unpolled = self.locked(By::Client, &mut effects, |inner, fed| {
+    /// The time has come for which the timer was set.
+    pub(super) fn due(&self, key: TimerKey) {
+        self.with(|inner, fed| {
             inner.timer.take_if(|timer| *timer == key);
-            let unpolled = inner.take_unpolled();
             inner.handle(self, Event::Due, fed);
-            unpolled
         });
-        let is_renewal = |unsent: &UnsentRequest| matches!(unsent.1, Request::Renew { .. });
-        let (renewals, others) = mem::take(&mut effects.sends).into_iter().partition(is_renewal);
-        effects.sends = others;
-        self.carry_out(effects);
-        unpolled.into_iter().for_each(|slot| self.carry(&slot));
-        renewals
     }
 
     // ---- requests ----
 
     fn sending(&self, request: Request) -> Sending<'_> {
         let (key, client) = (self.name.key(), &*self.driver.client);
-        let (replicas, receipt) = (self.driver.config.replicas, *self.driver.config.receipt().lasts);
-        Sending { kind: self.kind, key, client, replicas, receipt, request }
-    }
-
-    fn work(&self, request: Request) -> Work {
-        let lock = self.this();
-        Box::pin(async move { lock.sending(request).send(&lock.driver.redis).await })
-    }
-
-    /// A task of the client goes on with a request that its caller has left, or does not poll.
-    pub(super) fn carry(&self, slot: &Arc<Slot>) {
-        let Some(work) = slot.take() else { return };
-        let (lock, id, request) = (self.this(), slot.id, slot.request);
-        self.driver.spawn(async move {
-            let ends = SentRequest::new(lock, id, request);
-            let replied = clock::within(ends.lock.driver.request_limit(), work).await;
-            ends.end(replied);
-        });
-    }
-
-    async fn send_alone(self: Arc<Self>, id: RequestId, request: Request, condition: Condition) {
-        let limit = self.driver.request_limit();
-        let lane = match request {
-            Request::Renew { .. } => self.driver.lanes.of_renewals(self.connection(), condition), // many, after a reconnection
-            _ => self.driver.lanes.of(self.connection(), condition),
-        };
-        let sent = SentRequest::new(self, id, request);
-        let Ok(Ok(_permit)) = tokio::time::timeout(limit, lane.acquire_owned()).await else {
-            return sent.has_no_room();
-        };
-        let replied = clock::within(limit, Box::pin(sent.send())).await;
-        sent.end(replied);
-    }
-
-    pub(super) fn connection(&self) -> usize {
-        self.driver.redis.connection_of(self.name.key())
-    }
-
-    fn no_reply(&self) -> Fault {
-        Fault::Unknown(self.driver.redis.trouble(self.name.key(), None))
+        let receipt = *self.driver.config.receipt().lasts;
+        Sending { kind: self.kind, key, client, receipt, request, publish: self.driver.redis.publish() }
     }
 
     // ---- messages ----
@@ -402,7 +303,7 @@ impl NamedLock {
 
     /// Messages may have been missed. From now on they arrive, or not.
     fn subscribed(&self, channel: Channel) {
-        self.with(By::Client, |inner, fed| {
+        self.with(|inner, fed| {
             let Some(subscription) = inner.channels.subscription(channel) else { return };
             let is_live = subscription.is_live();
             let event = if is_live { Event::Subscribed(channel) } else { Event::Unsubscribed(channel) };
@@ -411,49 +312,45 @@ impl NamedLock {
     }
 }
 
-/// A request that a task of the client sends. It must end, even if the task panics or its runtime ends.
-pub(super) struct SentRequest {
+/// A request under way. It must end, even if the runtime of the client ends.
+struct SentRequest {
     lock: Arc<NamedLock>,
     id: RequestId,
     request: Option<Request>,
+    publish: &'static str,
 }
 
 impl SentRequest {
-    pub(super) fn new(lock: Arc<NamedLock>, id: RequestId, request: Request) -> SentRequest {
-        SentRequest { lock, id, request: Some(request) }
+    fn sending(&self) -> Sending<'_> {
+        let request = self.request.expect("`end` takes it, and this with it");
+        Sending { publish: self.publish, ..self.lock.sending(request) }
     }
 
-    /// Sends it. What this returns does not borrow from it, so that it can end before.
-    fn send(&self) -> impl Future<Output = Replied> + Send + use<> {
-        let (lock, request) = self.content();
-        let renewal = matches!(request, Request::Renew { .. }).then(|| Box::pin(self.send_gathered()));
-        async move {
-            match renewal {
-                Some(renewal) => renewal.await,
-                None => lock.sending(request).send(&lock.driver.redis).await,
+    fn replied(self, answer: Result<Answer, Fault>) {
+        let replied = answer.map_or_else(Replied::Failed, |answer| self.sending().read(&answer));
+        self.end(replied);
+    }
+
+    /// A task waits for the replicas.
+    async fn send_replicated(self) {
+        let driver = Arc::clone(&self.lock.driver);
+        let wanted = driver.config.replicas;
+        let (script, part) = self.sending().part();
+        let limit = driver.request_limit();
+        match clock::within(limit, driver.redis.replicated(script, part, wanted)).await {
+            Some(Ok((answer, got))) if answer.code == Code::Granted && got < wanted => {
+                self.end(Replied::TooFewReplicas(got));
+            }
+            Some(answered) => self.replied(answered.map(|(answer, _)| answer)),
+            None => {
+                let trouble = driver.redis.trouble(self.lock.name.key(), None);
+                self.end(Replied::Failed(Fault::Unknown(trouble)));
             }
         }
     }
 
-    /// The same for a request that is not urgent.
-    pub(super) fn send_gathered(&self) -> impl Future<Output = Replied> + Send + use<> {
-        let (lock, request) = self.content();
-        async move { lock.sending(request).send_gathered(&lock.driver.redis).await }
-    }
-
-    fn content(&self) -> (Arc<NamedLock>, Request) {
-        (Arc::clone(&self.lock), self.request.expect("`end` takes it, and this with it"))
-    }
-
-    /// Too many other requests wait for the server.
-    pub(super) fn has_no_room(self) {
-        self.end(Some(Replied::Failed(Fault::NotSent(source("too many requests wait for this server")))));
-    }
-
-    /// `None`: it got no reply in time.
-    pub(super) fn end(mut self, replied: Option<Replied>) {
+    fn end(mut self, replied: Replied) {
         if let Some(request) = self.request.take() {
-            let replied = replied.unwrap_or_else(|| Replied::Failed(self.lock.no_reply()));
             self.lock.replied(self.id, &request, replied);
         }
     }
@@ -495,9 +392,8 @@ impl Listener for PlaceListener {
     }
 }
 
-/// Who reports an event, and what follows from it.
+/// What follows from an event.
 pub(super) struct Fed<'a> {
-    by: By,
     /// The request that the event is the end of.
     request: Option<Request>,
     effects: &'a mut Effects,
@@ -526,9 +422,7 @@ impl Inner {
     }
 
     fn replied(&mut self, lock: &NamedLock, ended: EndedRequest<'_>, fed: &mut Fed<'_>) {
-        let EndedRequest { id, request, event, replied } = ended;
-        self.forget_slot(id);
-        self.calls.lent.forget_if_over();
+        let EndedRequest { request, event, replied } = ended;
         self.note(replied);
         fed.request = Some(*request);
         fed.effects.notes.extend(reply_note(&event, request).or_else(|| self.failure_note(&event, request)));
@@ -555,7 +449,7 @@ impl Inner {
 
     fn act(&mut self, lock: &NamedLock, action: Action, event: &Event, now: Moment, fed: &mut Fed<'_>) {
         match action {
-            Action::Send(id, request) => self.send(lock, id, request, event, now, fed),
+            Action::Send(id, request) => self.send(lock, (id, request), event, fed),
             Action::Notify(ticket, outcome) => {
                 let result = self.result(ticket, outcome, event, fed.request);
                 fed.effects.notices.extend(self.calls.end(ticket, result));
@@ -576,47 +470,27 @@ impl Inner {
         }
     }
 
-    fn send(
-        &mut self,
-        lock: &NamedLock,
-        id: RequestId,
-        request: Request,
-        event: &Event,
-        now: Moment,
-        fed: &mut Fed<'_>,
-    ) {
+    /// Sends a request under the mutex, so the requests of a name are sent in the order in which its state made them.
+    fn send(&mut self, lock: &NamedLock, (id, request): (RequestId, Request), event: &Event, fed: &mut Fed<'_>) {
         self.note_attempt(&request, event);
-        match fed.by {
-            By::Caller => {
-                let slot = Arc::new(Slot::new(id, request, from_machine(now), lock.work(request)));
-                self.slots.push(Arc::clone(&slot));
-                fed.effects.slots.push(slot);
-            }
-            By::Client => {
-                if matches!(event, Event::Message(_)) && self.lend(lock, (id, request), now, fed) {
-                    return;
-                }
-                let lane = Condition::after(self.trouble());
-                fed.effects.sends.push((id, request, lane));
-            }
+        let (driver, sending) = (&lock.driver, lock.sending(request));
+        let sent = SentRequest { lock: lock.this(), id, request: Some(request), publish: sending.publish };
+        if driver.is_abandoned() {
+            driver.set_abandoned(); // a forked process knows it from now on
+            let gone = OnReply::new(|answer| sent.replied(answer));
+            return fed.effects.later.push(Later::Failed(gone, Fault::Abandoned)); // the other process has the same socket
         }
-    }
-
-    /// The waiter whose turn it is goes on with its own request, as with its first one. True if it is polled.
-    fn lend(&mut self, lock: &NamedLock, (id, request): (RequestId, Request), now: Moment, fed: &mut Fed<'_>) -> bool {
-        let Request::Acquire { id: hold, .. } = request else { return false };
-        if lock.kind.rules.waits == Waits::ToKeep {
-            return false; // a release by a caller leaves others no time, so its client asks again within a round trip
+        if driver.config.replicas > 0 && is_new(&request) {
+            return fed.effects.replicated.push(sent);
         }
-        let Some(waiter) = self.state.asks_for(hold) else { return false };
-        let slot = Arc::new(Slot::new(id, request, from_machine(now), lock.work(request)));
-        let waker = self.calls.lend(waiter, &slot);
-        let is_lent = waker.is_some();
-        if is_lent {
-            self.slots.push(slot);
-        }
-        fed.effects.notices.extend(waker.map(Notice::Wake));
-        is_lent
+        let (script, part) = sending.part();
+        let urgency = match request {
+            _ if self.trouble().is_some_and(Cause::is_a_refusal) => Urgency::Last,
+            Request::Renew { .. } if !matches!(event, Event::Check { .. }) => Urgency::Gathered,
+            _ => Urgency::Now,
+        };
+        let later = driver.redis.submit(script, part, urgency, OnReply::new(|answer| sent.replied(answer)));
+        fed.effects.later.extend(later);
     }
 
     fn note_attempt(&mut self, request: &Request, event: &Event) {
@@ -653,15 +527,6 @@ impl Inner {
     /// The position of this waiter in the queue on the server, 1 for the next one.
     fn position(&self, waiter: Ticket) -> Option<u64> {
         self.channels.position(self.state.place_of(waiter)?)
-    }
-
-    fn forget_slot(&mut self, id: RequestId) {
-        if let Ok(at) = self.slots.binary_search_by_key(&id, |slot| slot.id) {
-            self.slots.remove(at);
-        }
-        if self.slots.is_empty() {
-            self.slots = Slots::new(); // an empty one may keep room for more than two, and a held lock needs none
-        }
     }
 
     fn result(&self, ticket: Ticket, outcome: Outcome, event: &Event, request: Option<Request>) -> CallResult {
@@ -770,28 +635,17 @@ impl Inner {
         }
         let due = self.state.due(config);
         let soon = self.state.next_confirmation().filter(|at| *at > now);
-        let unpolled = self.slots.first().map(|slot| unpolled_at(slot.sent));
         let remembered = || clock::Moment::now() + REMEMBERED.max(self.state.rests_for(now));
         let remembered = self.state.is_quiet().then(remembered);
         let report = self.reporter.due(self.state.first_waiter(), lock.driver.config.slow_wait);
         let of_machine = earliest([due, soon, report]).map(from_machine);
-        let Some(at) = earliest([of_machine, unpolled, remembered]) else { return };
+        let Some(at) = earliest([of_machine, remembered]) else { return };
         if self.timer.is_some_and(|(set, _)| set <= at) {
             return;
         }
         let timers = &lock.driver.timers;
         self.timer.take().into_iter().for_each(|timer| timers.remove(timer));
         self.timer = Some(timers.add(at, &lock.this()));
-    }
-
-    /// Removes the requests that nobody has polled for too long.
-    fn take_unpolled(&mut self) -> Slots {
-        let now = clock::Moment::now();
-        let unpolled = self.slots.partition_point(|slot| unpolled_at(slot.sent) <= now);
-        if unpolled > 0 {
-            self.calls.lent.suspend(now);
-        }
-        self.slots.drain(..unpolled).collect()
     }
 
     /// True if the name was forgotten. [`notify_forgotten`](Shared::notify_forgotten) follows after the mutex is unlocked.
@@ -825,7 +679,7 @@ impl NamedLock {
 
     /// Releases the hold of a guard that was dropped. Its token is cancelled if the lock was lost before.
     pub(super) fn drop_guard(&self, guard: Ticket, token: Option<CancellationToken>) {
-        self.with(By::Client, |inner, fed| match token {
+        self.with(|inner, fed| match token {
             None => inner.handle(self, Event::Dropped(guard), fed),
             Some(token) => {
                 inner.calls.begin_left(guard, token, now());
@@ -856,11 +710,6 @@ impl std::fmt::Debug for NamedLock {
             .field("kind", &self.kind.rules.label)
             .finish_non_exhaustive()
     }
-}
-
-/// The end of the interval in which this request would have been polled.
-fn unpolled_at(sent: clock::Moment) -> clock::Moment {
-    (sent + UNPOLLED + UNPOLLED).floor(UNPOLLED)
 }
 
 /// What the statistics count of a reply.

@@ -13,7 +13,7 @@ use std::{
 
 use dashmap::DashMap;
 
-use super::{lanes::Lanes, timers::Timers, watchers::Changes};
+use super::{timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
@@ -39,7 +39,6 @@ pub(crate) struct Shared<L> {
     pub(super) runtime: Spawner,
     pub(super) names: DashMap<NameKey, Arc<L>>,
     pub(super) timers: Timers<L>,
-    pub(super) lanes: Lanes,
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
@@ -82,7 +81,6 @@ impl<L> Shared<L> {
             runtime: Spawner::here(),
             names: DashMap::new(),
             timers: Timers::new(),
-            lanes: Lanes::default(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
             process: ::std::process::id(),
@@ -196,7 +194,7 @@ impl<L> Shared<L> {
 
     /// The client acquires no more locks.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.life.load(Ordering::SeqCst) != OPEN || self.is_abandoned()
+        self.life.load(Ordering::SeqCst) != OPEN || self.abandoned.load(Ordering::SeqCst)
     }
 
     /// No task of the client runs here anymore: its runtime has ended, or this is a forked process, which has no threads of the other.
@@ -210,7 +208,12 @@ impl<L> Shared<L> {
 
     /// No call gets a result anymore.
     pub(super) fn has_ended(&self) -> bool {
-        self.is_abandoned() || self.gave_up.load(Ordering::SeqCst)
+        self.has_ended_here() || self.is_forked()
+    }
+
+    /// The same in a process that has just been looked at: that costs a call of the system.
+    pub(super) fn has_ended_here(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst) || self.gave_up.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_closed(&self) -> bool {

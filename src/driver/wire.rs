@@ -8,7 +8,7 @@ use std::{
 use crate::{
     kind::{Kind, NUMBERINGS, Waits},
     lock::{Claim, Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token},
-    redis::{Answer, Code, Fault, Part, Persistence, Redis, Script},
+    redis::{Answer, Code, Fault, Part, Persistence, Script},
 };
 
 /// One request of a name: all that is needed to send it.
@@ -19,11 +19,11 @@ pub(super) struct Sending<'a> {
     pub(super) key: &'a str,
     /// The id of the client, the first part of the field of each hold.
     pub(super) client: &'a str,
-    /// The number of replicas that must confirm a new hold.
-    pub(super) replicas: u8,
     /// How long the server remembers a request that runs once.
     pub(super) receipt: Duration,
     pub(super) request: Request,
+    /// The command that publishes, or nothing.
+    pub(super) publish: &'static str,
 }
 
 /// A request that got a usable reply, or did not.
@@ -68,36 +68,8 @@ fn failure(fault: &Fault, id: RequestId, request: &Request) -> Event {
 }
 
 impl Sending<'_> {
-    pub(super) async fn send(&self, redis: &Redis) -> Replied {
-        let publish = redis.publish();
-        let (script, part) = self.part(publish);
-        let is_new = is_new(&self.request);
-        let sent = match self.request {
-            Request::Acquire { .. } if is_new && self.replicas > 0 => {
-                redis.replicated(script, part, self.replicas).await
-            }
-            _ => redis.request(script, part).await.map(|answer| (answer, 0)),
-        };
-        match sent {
-            Ok((answer, got)) if is_new && answer.code == Code::Granted && got < self.replicas => {
-                Replied::TooFewReplicas(got)
-            }
-            Ok((answer, _)) => self.read(&answer, publish),
-            Err(fault) => Replied::Failed(fault),
-        }
-    }
-
-    /// The same for a renewal that nobody waits for.
-    pub(super) async fn send_gathered(&self, redis: &Redis) -> Replied {
-        let publish = redis.publish();
-        let (script, part) = self.part(publish);
-        match redis.request_gathered(script, part).await {
-            Ok(answer) => self.read(&answer, publish),
-            Err(fault) => Replied::Failed(fault),
-        }
-    }
-
-    fn part(&self, publish: &str) -> (&'static Script, Part) {
+    pub(super) fn part(&self) -> (&'static Script, Part) {
+        let publish = self.publish;
         let kind = self.kind.of_mode(mode_of(&self.request));
         let id = |hold| IdForScript(self.field(kind, hold));
         match self.request {
@@ -148,7 +120,7 @@ impl Sending<'_> {
         self.kind.rules.waits == Waits::ToKeep
     }
 
-    fn read(&self, answer: &Answer, publish: &str) -> Replied {
+    pub(super) fn read(&self, answer: &Answer) -> Replied {
         let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token::of);
         let reply = match answer.code {
             code if self.kind.rules.waits == Waits::ToPass => looked(code),
@@ -157,7 +129,7 @@ impl Sending<'_> {
             Code::Busy => return busy(answer, self.client, self.kind, self.key),
             Code::Queued => return queued(answer, self.client, self.kind, self.key),
             Code::Out => Reply::Out,
-            Code::Released | Code::Gone => released(answer, publish),
+            Code::Released | Code::Gone => released(answer, self.publish),
             Code::Kept => kept(answer),
             Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token::of)),
             Code::Deeper => Reply::Deeper,
@@ -168,7 +140,7 @@ impl Sending<'_> {
 }
 
 /// True if the request is for a hold that replicas must confirm.
-fn is_new(request: &Request) -> bool {
+pub(super) fn is_new(request: &Request) -> bool {
     matches!(request, Request::Acquire { how, .. } if !matches!(how, How::Again | How::Look))
 }
 

@@ -507,16 +507,6 @@ impl LockState {
         listening.is_some_and(|listening| listening != Listening::Off)
     }
 
-    /// The waiter that a request for this id is sent for.
-    pub(crate) fn asks_for(&self, id: HoldId) -> Option<Ticket> {
-        let waiter = match &self.wanted {
-            Wanted::Places(places) => self.queue.first_of(places.waiting(id)?.owner()),
-            Wanted::One(Attempt::Asking(asking)) if asking.id == id => self.next_waiter(),
-            Wanted::One(_) => None, // a nested call
-        };
-        waiter.map(|(ticket, _)| ticket)
-    }
-
     /// The place of this waiter in the queue on the server.
     pub(crate) fn place_of(&self, ticket: Ticket) -> Option<HoldId> {
         let owner = self.queue.get(ticket)?.owner;

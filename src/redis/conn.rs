@@ -130,15 +130,14 @@ impl Conn {
         let now = self.link.borrow().clone();
         match now {
             Ok(link) if !link.down().is_cancelled() => return Ok(link),
-            Err(fault @ (Fault::Denied(_) | Fault::Closed)) => return Err(fault),
+            Err(fault) if fault.is_final() => return Err(fault),
             _ => {}
         }
-        self.was_wanted.cancel();
-        self.wanted.notify_one();
+        self.need();
         let mut slot = self.link.clone();
         let usable = |now: &Result<Arc<Link>, Fault>| match now {
             Ok(link) => !link.down().is_cancelled(),
-            Err(fault) => matches!(fault, Fault::Denied(_) | Fault::Closed),
+            Err(fault) => fault.is_final(),
         };
         let found = async { slot.wait_for(usable).await.map(|now| now.clone()) };
         match self.limits.within(self.command_timeout, found).await {
@@ -170,6 +169,30 @@ impl Conn {
         match &*self.link.borrow() {
             Ok(link) => link.down().is_cancelled() || link.silence() > late,
             Err(_) => self.was_wanted.is_cancelled(),
+        }
+    }
+
+    /// The error for requests that need not wait for a link: the server refuses this user, or the client is closed.
+    pub(super) fn refusal(&self) -> Option<Fault> {
+        self.link.borrow().as_ref().err().filter(|fault| fault.is_final()).cloned()
+    }
+
+    /// A request waits for a link.
+    pub(super) fn need(&self) {
+        self.was_wanted.cancel();
+        self.wanted.notify_one();
+    }
+
+    /// Changes with the link.
+    pub(super) fn changes(&self) -> watch::Receiver<Result<Arc<Link>, Fault>> {
+        self.link.clone()
+    }
+
+    /// Why a request was not sent in time.
+    pub(super) fn why_unsent(&self) -> Fault {
+        match self.link_now() {
+            Some(link) => Fault::not_sent("too many requests wait for this server").at(link.address()),
+            None => self.none_yet(),
         }
     }
 

@@ -71,7 +71,7 @@ const NOT_READY: [&str; 11] = [
     "NOREPLICAS",
     "UNBLOCKED",
     "MISCONF",
-    "NOSCRIPT", // forgotten again since it was loaded
+    NO_SCRIPT, // forgotten again since it was loaded
     "ERR max number of clients",
 ];
 
@@ -85,6 +85,7 @@ const FOR_GOOD: [&str; 7] = [
     "not available",
     "disabled",
 ];
+const NO_SCRIPT: &str = "NOSCRIPT";
 /// The error for a call whose keys are in several slots of a cluster.
 const ACROSS_SLOTS: &str = "CROSSSLOT";
 /// The error for a script that reads a key that it does not name, while the slot of that key is being moved.
@@ -110,6 +111,11 @@ impl Fault {
     /// The longest pause between two attempts after this fault; `usual` is the longest one after other faults.
     pub(crate) fn last_pause(&self, usual: Duration) -> Duration {
         if matches!(self, Fault::Denied(_)) { LAST_PAUSE_OUTSIDE } else { usual }
+    }
+
+    /// True if there will be no connection soon.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Fault::Denied(_) | Fault::Closed)
     }
 
     /// True if it makes sense to send the same request again later.
@@ -202,6 +208,11 @@ impl Fault {
             Fault::Server(source) => source.to_string().starts_with("ERR "),
             _ => false,
         }
+    }
+
+    /// True if the server has forgotten the script, or was never told it.
+    pub(super) fn is_of_an_unknown_script(&self) -> bool {
+        matches!(self, Fault::NotReady(source) if source.to_string().contains(NO_SCRIPT))
     }
 
     /// True if the server refuses a whole call because of some of its parts.

@@ -2,36 +2,41 @@
 //! and sends them together: one call of a script with many parts. No other place does this.
 //!
 //! Gathered requests are sent as soon as there are enough of them for a call beside the requests under way ([`Backlog::is_due`]).
-//! Otherwise they wait: a reply is about to arrive, and every reply triggers the check again.
+//! Otherwise they wait: a reply is about to arrive, and every reply triggers the check again. Without a connection, they wait for one.
+//!
+//! Whoever submits a request, and whoever has a reply, sends what is due then. A submitter may hold the lock of a name, so nothing is
+//! called with the backlog locked, and no reply is delivered while a request is submitted ([`Later`]).
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    future::{Future, poll_fn},
     mem,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Poll,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use futures_util::future::join_all;
+use smallvec::smallvec;
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
-    time::Instant,
+    sync::{Notify, oneshot},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clock,
     error::Source,
+    spawner::Spawner,
     sync::{std, tokio},
 };
 
 use super::{
     answer::{Answer, Code},
+    confirm::Confirmations,
     conn::{Answers, Conn, Link},
     fault::Fault,
     keys::slot_of,
     node_settings::{Company, NodeSettings},
+    on_reply::{Later, OnReply, PendingRequest, Requests},
     reply_to::ReplyTo,
     script::{Part, Script},
 };
@@ -47,24 +52,25 @@ const ENOUGH: usize = 3 * PARTS;
 /// The two limits above grow with the round trip, in whole units of this. The farther the server is, the more parts are under way to keep it
 /// busy, and the less is gained by larger calls.
 const NEAR: Duration = Duration::from_millis(1);
-/// The number of gathered calls that can be under way: for a near server enough that the rules above are the limit, not this. Idle senders
-/// would only slow down the exploration.
-const SENDERS: usize = if cfg!(leasehold_explore) { 4 } else { 64 };
-/// In a cluster each slot needs a call, so a part can need the 5 KiB of a call. The limit grows no farther than this there.
+/// The limits grow no farther than this.
+const FARTHEST: usize = 64;
+const MOST_UNDER_WAY: usize = FARTHEST * PARTS;
+/// In a cluster each slot needs a call, so the limits grow less there.
 const FARTHEST_OF_ONE_SLOT: usize = 3;
-/// The number of gathered parts that can be under way on a connection to one server that is far away.
-pub(crate) const MOST_UNDER_WAY: usize = SENDERS * PARTS;
 /// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
 
 /// One connection, and the requests that wait for it.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
+    this: Weak<Dispatcher>,
     conn: Conn,
     backlog: Mutex<Backlog>,
-    /// Notified when requests wait.
+    /// Notified when requests wait that are not urgent, or cannot be sent: these wait for another connection, or for the end of their time.
     work: Notify,
-    confirmations: mpsc::UnboundedSender<Confirmation>,
+    confirmations: Confirmations,
+    command_timeout: Duration,
+    runtime: Spawner,
     /// Cancelled when the client, or this member of the cluster, has ended.
     closed: CancellationToken,
 }
@@ -73,34 +79,80 @@ pub(super) struct Dispatcher {
 struct Backlog {
     /// What may share a call. A server that refuses calls across slots is a cluster behind one address, whatever the URL says.
     company: Company,
-    /// Requests sent in a call of their own that have no reply yet, or whose callers are not polled.
-    alone: usize,
-    /// Requests sent in a call with others. Their senders certainly check the backlog again.
-    together: usize,
+    under_way: UnderWay,
     /// Gathered requests.
     held: usize,
-    /// How far the limits have grown: with each reply by one, see [`Dispatcher::note_call`].
+    /// How far the limits have grown: with each reply by one, see [`Dispatcher::ended`].
     reach: usize,
-    /// A sender was told that requests are due, and has not looked yet.
-    is_told: bool,
-    /// The number of gathered requests after the last removal of those without a caller.
-    swept: usize,
     /// The reason for which no more requests are sent.
     closed: Option<Fault>,
     /// One batch for each script; the script whose turn is next is in front.
     by_script: VecDeque<PendingBatch>,
 }
 
-#[derive(Debug)]
-struct PendingBatch {
+/// The numbers of requests without a reply.
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// Sent in a call of their own.
+    alone: usize,
+    /// Sent in a call with others.
+    together: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Alone,
+    Together,
+}
+
+/// A call without a reply. When it is over, whatever the reply was, the requests that wait are looked at.
+struct InFlight {
+    dispatcher: Arc<Dispatcher>,
     script: &'static Script,
-    waiting: VecDeque<PendingRequest>,
+    sent: Sent,
+    count: usize,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut backlog = self.dispatcher.backlog();
+        *backlog.under_way.of(self.sent) -= self.count;
+        self.dispatcher.flush(&mut backlog);
+    }
+}
+
+impl UnderWay {
+    fn of(&mut self, sent: Sent) -> &mut usize {
+        match sent {
+            Sent::Alone => &mut self.alone,
+            Sent::Together => &mut self.together,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    /// After the script was loaded.
+    Second,
 }
 
 #[derive(Debug)]
-struct PendingRequest {
-    part: Part,
-    answer: ReplyTo<Result<Answer, Fault>>,
+struct PendingBatch {
+    script: &'static Script,
+    is_last: bool,
+    waiting: VecDeque<PendingRequest>,
+}
+
+/// When a request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// As soon as that is efficient.
+    Now,
+    /// In one call with similar requests.
+    Gathered,
+    /// After all others: thousands that are refused again and again must not delay them.
+    Last,
 }
 
 /// Closes a dispatcher when the client ends. If this is dropped before, its runtime has ended: even then the client may have been closed,
@@ -113,48 +165,59 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Requests under way. When they end, in whatever way, the gathered requests are checked.
-struct UnderWay<'a> {
-    dispatcher: &'a Dispatcher,
-    alone: usize,
-    together: usize,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let mut backlog = self.dispatcher.backlog();
-        (backlog.alone, backlog.together) = (backlog.alone - self.alone, backlog.together - self.together);
-        self.dispatcher.look_at(&mut backlog);
-    }
-}
-
 impl Dispatcher {
     pub(super) fn start(conn: Conn, settings: NodeSettings, closed: &CancellationToken) -> Arc<Dispatcher> {
-        let (confirmations, asked) = mpsc::unbounded_channel();
-        let backlog = Mutex::new(Backlog { company: settings.company, ..Backlog::default() });
-        let work = Notify::new();
-        let dispatcher = Arc::new(Dispatcher { conn, backlog, work, confirmations, closed: closed.clone() });
-        for _ in 0..SENDERS {
-            tokio::spawn(closed.clone().run_until_cancelled_owned(Arc::clone(&dispatcher).send_gathered()));
-        }
-        tokio::spawn(closed.clone().run_until_cancelled_owned(confirm(asked, settings)));
-        let last = CloseOnDrop(Arc::clone(&dispatcher));
-        tokio::spawn(async move { last.0.closed.cancelled().await });
+        let dispatcher = Arc::new_cyclic(|this| Dispatcher {
+            this: Weak::clone(this),
+            conn,
+            backlog: Mutex::new(Backlog { company: settings.company, ..Backlog::default() }),
+            work: Notify::new(),
+            confirmations: Confirmations::start(settings, closed),
+            command_timeout: settings.command_timeout,
+            runtime: Spawner::here(),
+            closed: closed.clone(),
+        });
+        let ends = CloseOnDrop(Arc::clone(&dispatcher));
+        tokio::spawn(async move { ends.0.closed.run_until_cancelled(ends.0.keep()).await });
         dispatcher
     }
 
-    /// Sends one request and waits for its reply. Only a call of its own needs a large future, so that has a box of its own.
-    pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        match self.enter(script, &part) {
-            Ok(_place) => Box::pin(self.call(script, &part)).await,
-            Err(answer) => self.answered(answer).await,
+    /// Sends a request, or lets it wait until it is due. It ends within the command timeout if it cannot be sent, and else within another one.
+    pub(super) fn submit(
+        &self,
+        script: &'static Script,
+        part: Part,
+        urgency: Urgency,
+        on_reply: OnReply,
+    ) -> Option<Later> {
+        let mut backlog = self.backlog();
+        let refusal = backlog.closed.clone().or_else(|| self.conn.refusal());
+        if let Some(why) = refusal {
+            return Some(Later::Failed(on_reply, why));
         }
+        let mut unsent: Requests = smallvec![PendingRequest { part, on_reply, since: Instant::now() }];
+        if urgency == Urgency::Now && backlog.has_room_alone() {
+            match self.send(&mut backlog, script, unsent, Sent::Alone) {
+                Ok(()) => return None,
+                Err(requests) => unsent = requests,
+            }
+        }
+        backlog.join(script, urgency == Urgency::Last, unsent);
+        match urgency {
+            Urgency::Now => self.flush(&mut backlog),
+            Urgency::Gathered | Urgency::Last => self.work.notify_one(), // others follow, and the task sends them together
+        }
+        None
     }
 
-    /// Sends one request that is not urgent, in one call with others.
-    pub(super) async fn request_gathered(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
-        let answer = self.join(&mut self.backlog(), script, part);
-        self.answered(answer).await
+    /// Sends one request and waits for its reply.
+    pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+        let (reply, receiver) = ReplyTo::new();
+        let on_reply = OnReply::new(|answer| reply.send(answer));
+        if let Some(later) = self.submit(script, part, Urgency::Now, on_reply) {
+            later.go();
+        }
+        self.answered(receiver).await
     }
 
     /// Sends one request, then WAIT on the same connection. Never gathered: WAIT is about the writes of one connection.
@@ -165,16 +228,12 @@ impl Dispatcher {
         wanted: u8,
     ) -> Result<(Answer, u8), Fault> {
         let (begun, link) = (Instant::now(), self.conn.link().await?);
-        let answer = link.run(script, &[part]).await?.pop().expect("one part, one answer")?;
-        let confirmed = if answer.code == Code::Granted { self.confirmed(link, wanted, begun).await? } else { 0 };
+        let answer = link.run(script, &part).await?;
+        let confirmed = match answer.code {
+            Code::Granted => self.answered(self.confirmations.ask(link, wanted, begun)).await?,
+            _ => 0,
+        };
         Ok((answer, confirmed))
-    }
-
-    /// The number of replicas that have all earlier writes of that link.
-    async fn confirmed(&self, link: Arc<Link>, wanted: u8, begun: Instant) -> Result<u8, Fault> {
-        let (answer, receiver) = ReplyTo::new();
-        let _ = self.confirmations.send(Confirmation { link, wanted, begun, answer });
-        self.answered(receiver).await
     }
 
     /// Not gathered, because it checks this connection.
@@ -210,69 +269,46 @@ impl Dispatcher {
         self.conn.link_now()
     }
 
-    /// Permission for a call of its own; else a place among the gathered requests.
-    fn enter(
-        &self,
-        script: &'static Script,
-        part: &Part,
-    ) -> Result<UnderWay<'_>, oneshot::Receiver<Result<Answer, Fault>>> {
-        let mut backlog = self.backlog();
-        if backlog.alone + backlog.together < ALONE && backlog.held == 0 {
-            backlog.alone += 1;
-            return Ok(UnderWay { dispatcher: self, alone: 1, together: 0 });
-        }
-        Err(self.join(&mut backlog, script, part))
-    }
+    // ---- sending ----
 
-    fn join(
+    /// Sends one call. Returns the requests if that is impossible now.
+    fn send(
         &self,
         backlog: &mut Backlog,
         script: &'static Script,
-        part: &Part,
-    ) -> oneshot::Receiver<Result<Answer, Fault>> {
-        let (answer, receiver) = ReplyTo::new();
-        if backlog.closed.is_some() {
-            return receiver; // its sender is gone
+        requests: Requests,
+        sent: Sent,
+    ) -> Result<(), Requests> {
+        let Some(link) = self.conn.link_now() else { return Err(requests) };
+        let (dispatcher, count) = (self.this(), requests.len());
+        link.call(script, requests, move |link, requests, answers| {
+            dispatcher.note_call(link, &answers);
+            // Not before: one that is dropped locks the backlog.
+            InFlight { dispatcher, script, sent, count }.conclude(link, requests, answers, Attempt::First);
+        })?;
+        *backlog.under_way.of(sent) += count;
+        Ok(())
+    }
+
+    /// Sends the gathered requests that are due. If that is impossible now, tells the task that keeps them.
+    fn flush(&self, backlog: &mut Backlog) {
+        if self.is_stuck_after_sending(backlog) {
+            self.work.notify_one();
         }
-        backlog.batch_of(script).push_back(PendingRequest { part: part.clone(), answer });
-        backlog.held += 1;
-        backlog.sweep();
-        self.look_at(backlog);
-        receiver
     }
 
-    async fn call(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
-        let link = self.conn.link().await?;
-        link.run(script, std::slice::from_ref(part)).await?.pop().expect("one part, one answer")
-    }
-
-    /// One of the senders: sends the gathered requests, one call after the other.
-    async fn send_gathered(self: Arc<Dispatcher>) {
-        loop {
-            match self.take() {
-                // Idle senders are small: only a call needs a large future.
-                Some((_under_way, script, batch)) => Box::pin(self.send_all(script, batch)).await,
-                None => self.work.notified().await,
+    fn is_stuck_after_sending(&self, backlog: &mut Backlog) -> bool {
+        while let Some((script, batch)) = backlog.take(self.distance(backlog)) {
+            let calls = if backlog.company == Company::OfOneSlot { by_slot(batch) } else { vec![batch] };
+            let send = |requests| self.send(backlog, script, requests, Sent::Together).err();
+            let unsent: Vec<_> = calls.into_iter().filter_map(send).flatten().collect();
+            if !unsent.is_empty() {
+                backlog.put_back(script, unsent);
+                self.conn.need();
+                return true;
             }
         }
-    }
-
-    /// The requests of the next call, all of one script. The scripts take turns.
-    fn take(&self) -> Option<(UnderWay<'_>, &'static Script, Vec<PendingRequest>)> {
-        let mut backlog = self.backlog();
-        backlog.is_told = false;
-        let distance = self.distance(&backlog);
-        let (script, batch) = backlog.take(distance)?;
-        self.look_at(&mut backlog); // for another sender
-        Some((UnderWay { dispatcher: self, alone: 0, together: batch.len() }, script, batch))
-    }
-
-    /// Wakes a sender if there are requests to send.
-    fn look_at(&self, backlog: &mut Backlog) {
-        if !backlog.is_told && backlog.is_due(self.distance(backlog)) {
-            backlog.is_told = true;
-            self.work.notify_last(); // the sender that was busy last
-        }
+        false
     }
 
     /// How far the server is. Only gathered requests need it.
@@ -281,86 +317,65 @@ impl Dispatcher {
         distance(shortest, backlog.reach, backlog.company)
     }
 
+    // ---- replies ----
+
     /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then
     /// more requests under way would only come too late. They begin anew when replies take long, or when there is none.
-    fn note_call(&self, has_reply: bool) {
-        let is_well = has_reply && self.conn.shortest_round_trip().is_some();
+    fn note_call(&self, link: &Link, answers: &Result<Answers, Fault>) {
+        let has_reply = !matches!(answers, Err(Fault::Unknown(_)));
+        let is_well = has_reply && link.shortest_round_trip().is_some();
         let mut backlog = self.backlog();
-        backlog.reach = if is_well { (backlog.reach + 1).min(SENDERS) } else { 1 };
-    }
-
-    /// Sends one call, or one for each slot. All are written at once.
-    async fn send_all(&self, script: &'static Script, batch: Vec<PendingRequest>) {
-        let company = self.backlog().company;
-        match company {
-            Company::Any => self.send(script, batch).await,
-            Company::OfOneSlot => _ = join_all(by_slot(batch).map(|batch| self.send(script, batch))).await,
+        backlog.reach = if is_well { (backlog.reach + 1).min(FARTHEST) } else { 1 };
+        if answers.as_ref().is_err_and(Fault::is_across_slots) {
+            backlog.company = Company::OfOneSlot;
+        }
+        let overdue = backlog.take_older(self.command_timeout);
+        drop(backlog);
+        if !overdue.is_empty() {
+            fail(overdue, &self.conn.why_unsent());
         }
     }
 
-    /// Does not send requests whose callers have left. It checks the callers and writes the call while the backlog is locked. A caller
-    /// that leaves later sends a release; that must lock the backlog first, so it is sent after this call.
-    async fn send(&self, script: &'static Script, mut batch: Vec<PendingRequest>) {
-        let answers = match self.conn.link().await {
-            Ok(link) => match self.write(&link, script, &mut batch).await {
-                // The server did not know the script. The second attempt omits callers that have left since.
-                Ok(None) => match link.load(script).await {
-                    Ok(()) => self.write(&link, script, &mut batch).await.and_then(known),
-                    Err(fault) => Err(fault),
-                },
-                answers => answers.and_then(known),
-            },
-            Err(fault) => Err(fault),
-        };
-        self.note_call(!matches!(answers, Err(Fault::Unknown(_) | Fault::NotSent(_))));
-        let answers = match answers {
-            Err(fault) if batch.len() > 1 && self.may_permit_others(&fault) => {
-                return Box::pin(self.send_one_by_one(script, batch)).await;
+    fn this(&self) -> Arc<Dispatcher> {
+        self.this.upgrade().expect("a method of it is running")
+    }
+
+    // ---- the task ----
+
+    /// Sends what waits without urgency, or for a connection, and ends what has waited for too long.
+    async fn keep(&self) {
+        let mut links = self.conn.changes();
+        loop {
+            let end = self.settle();
+            tokio::select! {
+                Ok(()) = links.changed() => {}
+                () = self.work.notified() => {}
+                () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => {}
             }
-            answers => answers.unwrap_or_else(|fault| batch.iter().map(|_| Err(fault.clone())).collect()),
-        };
-        for (waiting, answer) in batch.into_iter().zip(answers) {
-            waiting.answer.send(answer);
         }
     }
 
-    /// True if the server refused a whole call because of some of its keys: it does not say which one. It permits each of them alone if they
-    /// are only in several slots. Then later calls have one slot each.
-    fn may_permit_others(&self, fault: &Fault) -> bool {
-        if fault.is_across_slots() {
-            self.backlog().company = Company::OfOneSlot;
+    /// Returns the time at which the oldest request has waited for too long.
+    fn settle(&self) -> Option<Instant> {
+        let refusal = self.conn.refusal();
+        let mut backlog = self.backlog();
+        if refusal.is_none() {
+            self.is_stuck_after_sending(&mut backlog);
         }
-        fault.is_across_slots() || fault.is_for_some_keys()
+        let ended = backlog.take_older(if refusal.is_some() { Duration::ZERO } else { self.command_timeout });
+        let next = backlog.oldest().map(|since| since + self.command_timeout);
+        drop(backlog);
+        fail(ended, &refusal.unwrap_or_else(|| self.conn.why_unsent()));
+        next
     }
 
-    async fn send_one_by_one(&self, script: &'static Script, batch: Vec<PendingRequest>) {
-        join_all(batch.into_iter().map(|one| self.send(script, vec![one]))).await;
-    }
-
-    async fn write(
-        &self,
-        link: &Link,
-        script: &'static Script,
-        batch: &mut Vec<PendingRequest>,
-    ) -> Result<Option<Answers>, Fault> {
-        let mut call = pin!(async {
-            batch.retain(|waiting| !waiting.answer.has_left());
-            let parts: Vec<_> = batch.iter().map(|waiting| waiting.part.clone()).collect();
-            if parts.is_empty() { Ok(Some(Vec::new())) } else { link.try_run(script, &parts).await }
-        });
-        match poll_fn(|cx| Poll::Ready(self.locked(|| call.as_mut().poll(cx)))).await {
-            Poll::Ready(answers) => answers,
-            Poll::Pending => call.await,
-        }
-    }
-
-    /// Stops sending. All waiting callers notice it, because their senders are dropped. The first reason stays.
+    /// Stops sending. The first reason stays.
     fn close(&self, why: Fault) {
         let mut backlog = self.backlog();
-        backlog.closed.get_or_insert(why);
-        let (waiting, _) = (mem::take(&mut backlog.by_script), mem::take(&mut backlog.held));
-        drop(backlog); // it must not be locked while their wakers run
-        drop(waiting);
+        let why = backlog.closed.get_or_insert(why).clone();
+        let waiting = backlog.take_all();
+        drop(backlog);
+        fail(waiting, &why);
     }
 
     async fn answered<T>(&self, answer: oneshot::Receiver<Result<T, Fault>>) -> Result<T, Fault> {
@@ -371,14 +386,9 @@ impl Dispatcher {
     fn end(&self) -> Fault {
         match &self.backlog().closed {
             Some(why) => why.clone(),
-            None if self.closed.is_cancelled() => Fault::Closed, // by a sender that noticed it first
+            None if self.closed.is_cancelled() => Fault::Closed, // by a task that noticed it first
             None => Fault::unknown("the task of this connection has ended"),
         }
-    }
-
-    fn locked<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _backlog = self.backlog();
-        work()
     }
 
     fn backlog(&self) -> MutexGuard<'_, Backlog> {
@@ -386,120 +396,165 @@ impl Dispatcher {
     }
 }
 
-impl Backlog {
-    /// Removes requests without a caller. In an outage callers come and go, and nothing is sent. Checks whenever the number has doubled.
-    fn sweep(&mut self) {
-        if self.held < 2 * self.swept.max(PARTS) {
+impl InFlight {
+    /// Delivers the replies. If another call may do better, a task makes it.
+    fn conclude(self, link: &Arc<Link>, requests: Requests, answers: Result<Answers, Fault>, attempt: Attempt) {
+        let (script, runtime, link) = (self.script, self.dispatcher.runtime.clone(), Arc::clone(link));
+        match answers {
+            Ok(answers) => {
+                drop(self); // what waits is sent before what follows from the replies
+                requests.into_iter().zip(answers).for_each(|(request, answer)| request.on_reply.call(answer));
+            }
+            Err(fault) if fault.is_of_an_unknown_script() && attempt == Attempt::First => {
+                runtime.spawn(async move { self.load_and_call(&link, requests).await });
+            }
+            Err(fault) if may_succeed_alone(&fault, &requests) => {
+                runtime.spawn(async move { self.call_one_by_one(&link, requests).await });
+            }
+            Err(fault) => {
+                drop(self);
+                let fault = |part: &Part| fault.clone().of(script, part);
+                requests.into_iter().for_each(|request| request.on_reply.call(Err(fault(&request.part))));
+            }
+        }
+    }
+
+    /// The server did not know the script.
+    async fn load_and_call(self, link: &Arc<Link>, requests: Requests) {
+        let (script, dispatcher) = (self.script, Arc::clone(&self.dispatcher));
+        if let Err(refused) = link.load(script).await {
+            return fail(requests, &refused);
+        }
+        let is_late = |request: &PendingRequest| request.since.elapsed() >= dispatcher.command_timeout * 5 / 4;
+        let (late, in_time): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_late);
+        fail(late, &dispatcher.conn.why_unsent());
+        if in_time.is_empty() {
             return;
         }
-        for pending in &mut self.by_script {
-            pending.waiting.retain(|waiting| !waiting.answer.has_left());
+        let unsent = link.call(script, in_time.into(), move |link, requests, answers| {
+            self.conclude(link, requests, answers, Attempt::Second);
+        });
+        if let Err(unsent) = unsent {
+            let mut backlog = dispatcher.backlog();
+            backlog.put_back(script, unsent.into_vec());
+            dispatcher.flush(&mut backlog);
         }
-        self.held = self.by_script.iter().map(|pending| pending.waiting.len()).sum();
-        self.swept = self.held;
     }
 
-    /// True if the gathered requests are worth a call. If no sender is certain to check again, any number is.
+    /// The server has refused a whole call, and does not say because of which keys. It may permit each of them alone.
+    async fn call_one_by_one(self, link: &Arc<Link>, requests: Requests) {
+        let Dispatcher { command_timeout, conn, .. } = &*self.dispatcher;
+        let call = async |request: PendingRequest| {
+            let left = (*command_timeout * 9 / 4).saturating_sub(request.since.elapsed());
+            let answer = clock::within(left, link.run(self.script, &request.part)).await;
+            request.on_reply.call(answer.unwrap_or_else(|| Err(Fault::Unknown(conn.trouble(None)))));
+        };
+        join_all(requests.into_iter().map(call)).await;
+    }
+}
+
+impl Backlog {
+    fn has_room_alone(&self) -> bool {
+        self.under_way.alone + self.under_way.together < ALONE && self.held == 0
+    }
+
+    /// True if the gathered requests are worth a call. If no call with several is under way, any number is.
     fn is_due(&self, distance: usize) -> bool {
-        let is_worth_it =
-            self.held * PART_OF_UNDER_WAY * distance >= self.alone + self.together && self.together < ENOUGH * distance;
-        self.held > 0 && (self.together == 0 || is_worth_it)
+        let UnderWay { alone, together } = self.under_way;
+        let is_worth_it = self.held * PART_OF_UNDER_WAY * distance >= alone + together
+            && together < (ENOUGH * distance).min(MOST_UNDER_WAY);
+        self.held > 0 && (together == 0 || is_worth_it)
     }
 
-    fn batch_of(&mut self, script: &'static Script) -> &mut VecDeque<PendingRequest> {
-        let known = self.by_script.iter().position(|pending| std::ptr::eq(pending.script, script));
+    fn join(&mut self, script: &'static Script, is_last: bool, requests: Requests) {
+        self.held += requests.len();
+        self.batch_of(script, is_last).extend(requests);
+    }
+
+    /// These go first.
+    fn put_back(&mut self, script: &'static Script, requests: Vec<PendingRequest>) {
+        self.held += requests.len();
+        let waiting = self.batch_of(script, false);
+        requests.into_iter().rev().for_each(|request| waiting.push_front(request));
+    }
+
+    fn batch_of(&mut self, script: &'static Script, is_last: bool) -> &mut VecDeque<PendingRequest> {
+        let is_it = |pending: &PendingBatch| std::ptr::eq(pending.script, script) && pending.is_last == is_last;
+        let known = self.by_script.iter().position(is_it);
         let at = known.unwrap_or_else(|| {
-            self.by_script.push_back(PendingBatch { script, waiting: VecDeque::new() });
+            self.by_script.push_back(PendingBatch { script, is_last, waiting: VecDeque::new() });
             self.by_script.len() - 1
         });
         &mut self.by_script[at].waiting
     }
 
-    fn take(&mut self, distance: usize) -> Option<(&'static Script, Vec<PendingRequest>)> {
+    /// The requests of the next call, all of one script. The scripts take turns.
+    fn take(&mut self, distance: usize) -> Option<(&'static Script, Requests)> {
         if !self.is_due(distance) {
             return None;
         }
-        let next = self.by_script.iter().position(|pending| !pending.waiting.is_empty())?;
+        let wait = |is_last| move |pending: &PendingBatch| !pending.waiting.is_empty() && pending.is_last == is_last;
+        let mut batches = self.by_script.iter();
+        let next = batches.position(wait(false)).or_else(|| self.by_script.iter().position(wait(true)))?;
         self.by_script.rotate_left(next);
         let mut pending = self.by_script.pop_front().expect("it was just found");
-        let batch: Vec<_> = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
-        (self.held, self.together) = (self.held - batch.len(), self.together + batch.len());
+        let batch: Requests = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
+        self.held -= batch.len();
         let script = pending.script;
         self.by_script.push_back(pending);
         Some((script, batch))
     }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.by_script.iter().filter_map(|pending| pending.waiting.front()).map(|request| request.since).min()
+    }
+
+    /// The requests that have waited for so long.
+    fn take_older(&mut self, age: Duration) -> Vec<PendingRequest> {
+        if self.held == 0 {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        for PendingBatch { waiting, .. } in &mut self.by_script {
+            let count = waiting.iter().take_while(|request| request.since.elapsed() >= age).count();
+            taken.extend(waiting.drain(..count));
+        }
+        self.held -= taken.len();
+        taken
+    }
+
+    fn take_all(&mut self) -> Vec<PendingRequest> {
+        self.held = 0;
+        mem::take(&mut self.by_script).into_iter().flat_map(|pending| pending.waiting).collect()
+    }
+}
+
+fn fail(requests: impl IntoIterator<Item = PendingRequest>, why: &Fault) {
+    requests.into_iter().for_each(|request| request.on_reply.call(Err(why.clone())));
+}
+
+/// True if the requests of a call that was refused may be permitted one by one, or if the server then says more.
+fn may_succeed_alone(fault: &Fault, requests: &Requests) -> bool {
+    let has_several_keys = requests.len() > 1 || requests.iter().any(|request| request.part.keys().len() > 1);
+    fault.is_for_some_keys() && has_several_keys || fault.is_across_slots() && requests.len() > 1
 }
 
 /// At least 1, which is near: the factor of the limits.
 fn distance(shortest: Option<Duration>, reach: usize, company: Company) -> usize {
     let farthest = match company {
-        Company::Any => SENDERS,
+        Company::Any => FARTHEST,
         Company::OfOneSlot => FARTHEST_OF_ONE_SLOT,
     };
     let distance = usize::try_from(shortest.unwrap_or_default().as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX);
     distance.min(reach).clamp(1, farthest)
 }
 
-fn by_slot(batch: Vec<PendingRequest>) -> impl Iterator<Item = Vec<PendingRequest>> {
-    let mut slots = BTreeMap::<u16, Vec<PendingRequest>>::new();
-    for waiting in batch {
-        slots.entry(slot_of(waiting.part.key())).or_default().push(waiting);
+fn by_slot(batch: Requests) -> Vec<Requests> {
+    let mut slots = BTreeMap::<u16, Requests>::new();
+    for request in batch {
+        slots.entry(slot_of(request.part.key())).or_default().push(request);
     }
-    slots.into_values()
-}
-
-/// The replies of a script that was loaded just before.
-fn known(answers: Option<Answers>) -> Result<Answers, Fault> {
-    answers.ok_or_else(|| Fault::said("NOSCRIPT although the script was just loaded"))
-}
-
-/// A request for the number of replicas that have the earlier writes of a link.
-#[derive(Debug)]
-struct Confirmation {
-    link: Arc<Link>,
-    wanted: u8,
-    /// The time at which the caller's request began. It may have waited behind another WAIT.
-    begun: Instant,
-    answer: ReplyTo<Result<u8, Fault>>,
-}
-
-/// Sends one WAIT after the other, each for all requests before it, as in the group commit of a database. So no caller waits for more than
-/// two of them, however many callers there are. This runs in a task of its own, so a caller that is not polled does not delay the others.
-/// Between two WAITs the other requests of the connection are sent.
-async fn confirm(mut asked: mpsc::UnboundedReceiver<Confirmation>, settings: NodeSettings) {
-    while let Some(first) = asked.recv().await {
-        let mut group = vec![first];
-        while let Ok(next) = asked.try_recv() {
-            group.push(next);
-        }
-        while let Some(Confirmation { link, .. }) = group.first() {
-            let link = Arc::clone(link);
-            let (same, others) = group.into_iter().partition(|other| Arc::ptr_eq(&other.link, &link));
-            confirm_together(&link, same, settings).await;
-            group = others;
-        }
-    }
-}
-
-/// The replicas have half the command timeout, counted from the start of the earliest request; but at least an eighth of it.
-pub(super) async fn confirmed_within(
-    link: &Link,
-    wanted: u8,
-    waited: Duration,
-    settings: NodeSettings,
-) -> Result<u8, Fault> {
-    let NodeSettings { command_timeout, confirmed, .. } = settings;
-    let time = (command_timeout / 2).saturating_sub(waited).max(command_timeout / 8);
-    link.confirmed(confirmed, wanted, time).await
-}
-
-async fn confirm_together(link: &Link, group: Vec<Confirmation>, settings: NodeSettings) {
-    let wanted = group.iter().map(|one| one.wanted).max().unwrap_or(0);
-    let waited = group.iter().map(|one| one.begun.elapsed()).max().unwrap_or_default();
-    let count = confirmed_within(link, wanted, waited, settings).await;
-    for one in group {
-        one.answer.send(count.clone());
-    }
+    slots.into_values().collect()
 }
 
 #[cfg(test)]
@@ -509,21 +564,21 @@ mod tests {
     #[test]
     fn the_limits_grow_with_the_round_trip_and_step_by_step() {
         let far = |millis, reach, company| distance(Some(Duration::from_millis(millis)), reach, company);
-        assert_eq!(distance(None, SENDERS, Company::Any), 1, "nothing is known, or replies take long");
-        assert_eq!(far(0, SENDERS, Company::Any), 1);
+        assert_eq!(distance(None, FARTHEST, Company::Any), 1, "nothing is known, or replies take long");
+        assert_eq!(far(0, FARTHEST, Company::Any), 1);
         assert_eq!([0, 1, 5].map(|reach| far(50, reach, Company::Any)), [1, 1, 5], "so many replies came so far");
-        assert_eq!(far(50, SENDERS, Company::Any), 50);
-        assert_eq!(far(300, SENDERS, Company::Any), SENDERS);
-        assert_eq!(far(50, SENDERS, Company::OfOneSlot), FARTHEST_OF_ONE_SLOT);
+        assert_eq!(far(50, FARTHEST, Company::Any), 50);
+        assert_eq!(far(300, FARTHEST, Company::Any), FARTHEST);
+        assert_eq!(far(50, FARTHEST, Company::OfOneSlot), FARTHEST_OF_ONE_SLOT);
     }
 
     #[test]
     fn the_farther_the_server_the_more_is_under_way() {
-        let busy = |held, together| Backlog { held, together, ..Backlog::default() };
+        let busy = |held, together| Backlog { held, under_way: UnderWay { alone: 0, together }, ..Backlog::default() };
         assert!(busy(1, 0).is_due(1), "nothing else is under way");
         assert!(busy(PARTS, PARTS).is_due(1));
         assert!(!busy(1, PARTS).is_due(1), "it waits for others");
-        assert!(busy(1, PARTS).is_due(SENDERS), "waiting would cost more");
+        assert!(busy(1, PARTS).is_due(FARTHEST), "waiting would cost more");
         assert!(!busy(ENOUGH, ENOUGH).is_due(1), "a near server is busy");
         assert!(busy(ENOUGH, ENOUGH).is_due(2));
         assert!(!busy(2 * ENOUGH, 2 * ENOUGH).is_due(2));

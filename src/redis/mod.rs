@@ -1,6 +1,7 @@
 //! Layer 1, the servers: sends requests, receives replies and messages. Knows nothing about locks.
 
 mod answer;
+mod confirm;
 #[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
 mod conn;
 mod denial;
@@ -15,6 +16,7 @@ mod listener;
 mod memory;
 mod node;
 mod node_settings;
+mod on_reply;
 #[cfg(feature = "bench")]
 mod raw;
 mod reply_to;
@@ -31,13 +33,16 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use answer::{Answer, Code};
 pub(crate) use conn::spread;
-pub(crate) use fault::{Fault, Persistence, server_in, source};
-pub(crate) use gather::MOST_UNDER_WAY;
+#[cfg(not(leasehold_explore))]
+pub(crate) use fault::source;
+pub(crate) use fault::{Fault, Persistence, server_in};
+pub(crate) use gather::Urgency;
 pub(crate) use hub::Subscription;
 pub(crate) use keys::{ChannelName, LOCK_CHANNEL, prefixed};
 pub(crate) use listener::Listener;
 #[cfg(feature = "test-util")]
 pub use memory::MemoryServer;
+pub(crate) use on_reply::{Later, OnReply};
 #[cfg(feature = "bench")]
 pub(crate) use raw::Raw;
 pub(crate) use script::{Part, PartBuilder, Script};
@@ -73,8 +78,6 @@ enum Backend {
 enum Way {
     /// As soon as that is efficient.
     Now,
-    /// In one call with similar requests.
-    Gathered,
     /// Confirmed by this number of replicas.
     Replicated(u8),
 }
@@ -83,7 +86,6 @@ enum Way {
 async fn send(node: &Node, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
     match way {
         Way::Now => node.request(script, part).await.map(|answer| (answer, 0)),
-        Way::Gathered => node.request_gathered(script, part).await.map(|answer| (answer, 0)),
         Way::Replicated(wanted) => Box::pin(node.replicated(script, part, wanted)).await,
     }
 }
@@ -146,12 +148,18 @@ impl Redis {
         self.send(script, part, Way::Now).await.map(|(answer, _)| answer)
     }
 
-    /// Sends one request that is not urgent, in one call with similar requests.
-    pub(crate) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+    /// The same without waiting for the reply. The caller may hold locks, so it does what this returns after they are unlocked.
+    pub(crate) fn submit(
+        &self,
+        script: &'static Script,
+        part: Part,
+        urgency: Urgency,
+        on_reply: OnReply,
+    ) -> Option<Later> {
         match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.send_gathered(script, part).await,
+            Backend::Deployed(deployment, _) => deployment.submit(script, part, urgency, on_reply),
             #[cfg(feature = "test-util")]
-            Backend::InMemory(link) => Box::pin(link.request(script, part)).await,
+            Backend::InMemory(link) => Some(link.submit(script, part, on_reply)),
         }
     }
 
@@ -198,15 +206,6 @@ impl Redis {
             Backend::Deployed(deployment, _) => deployment.changed_since(key, changes),
             #[cfg(feature = "test-util")]
             Backend::InMemory(link) => *link.changes().borrow() > changes,
-        }
-    }
-
-    /// The number of the connection that the requests about a key use now. Each connection has its own number.
-    pub(crate) fn connection_of(&self, key: &str) -> usize {
-        match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.connection_of(key),
-            #[cfg(feature = "test-util")]
-            Backend::InMemory(_) => 1,
         }
     }
 

@@ -13,8 +13,9 @@ use super::{
     answer::Answer,
     conn::{Conn, Dialer, Link, Reconnected},
     fault::Fault,
-    gather::Dispatcher,
+    gather::{Dispatcher, Urgency},
     node_settings::NodeSettings,
+    on_reply::{Later, OnReply},
     script::{Part, Script},
 };
 use crate::error::Source;
@@ -61,9 +62,15 @@ impl Node {
         self.dispatcher(part.key()).request(script, part).await
     }
 
-    /// Sends one request that is not urgent, in one call with similar requests.
-    pub(super) async fn request_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.dispatcher(part.key()).request_gathered(script, &part).await
+    /// The same without waiting for the reply.
+    pub(super) fn submit(
+        &self,
+        script: &'static Script,
+        part: Part,
+        urgency: Urgency,
+        on_reply: OnReply,
+    ) -> Option<Later> {
+        self.dispatcher(part.key()).submit(script, part, urgency, on_reply)
     }
 
     /// Sends one request, then waits until `wanted` replicas have its writes. Returns their number, too.
@@ -105,11 +112,6 @@ impl Node {
     /// True if a caller waits for a connection that cannot be opened, or if a connection has given no reply for this long.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         self.dispatchers.iter().any(|dispatcher| dispatcher.is_unwell(late))
-    }
-
-    /// A number that no other connection has while this server exists.
-    pub(super) fn connection_of(&self, key: &str) -> usize {
-        Arc::as_ptr(self.dispatcher(key)).addr()
     }
 
     fn dispatcher(&self, key: &str) -> &Arc<Dispatcher> {

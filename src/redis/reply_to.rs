@@ -14,10 +14,6 @@ impl<T> ReplyTo<T> {
         (ReplyTo(Some(sender)), receiver)
     }
 
-    pub(super) fn has_left(&self) -> bool {
-        self.0.as_ref().is_none_or(oneshot::Sender::is_closed)
-    }
-
     /// Resolves when the caller has left.
     pub(super) async fn left(&mut self) {
         if let Some(sender) = &mut self.0 {

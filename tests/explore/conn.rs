@@ -4,6 +4,7 @@
 
 use std::{
     fmt::{self, Debug, Formatter},
+    mem,
     ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
@@ -12,12 +13,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use smallvec::{SmallVec, smallvec};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::Answer,
     fault::{Fault, source},
+    on_reply::{OnReply, PendingRequest, Requests},
     script::{Part, Script},
     url::Address,
 };
@@ -26,7 +29,10 @@ use crate::{
     error::Source,
     explore::{
         server::{self, Fate, UnderWay},
-        tokio::{spawn, time::sleep},
+        tokio::{
+            spawn,
+            time::{Instant, sleep},
+        },
         world,
     },
 };
@@ -36,9 +42,8 @@ pub(crate) fn spread(pause: Duration) -> Duration {
     pause
 }
 
-pub(super) type Answers = Vec<Result<Answer, Fault>>;
-/// `None`: the server does not know the script.
-type Reply = Result<Option<Answers>, Fault>;
+pub(super) type Answers = SmallVec<[Result<Answer, Fault>; 1]>;
+type Then = Box<dyn FnOnce(Requests, Result<Answers, Fault>) + Send>;
 
 /// Called whenever a lost connection has been replaced.
 pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
@@ -47,33 +52,86 @@ pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
 #[derive(Debug, Clone)]
 pub(super) struct Dialer;
 
-#[derive(Debug)]
 struct Call {
     script: &'static str,
-    parts: Vec<Part>,
-    reply: oneshot::Sender<Reply>,
+    requests: Requests,
+    /// `None` at its end.
+    then: Option<Then>,
+    _under_way: UnderWay,
+}
+
+impl Call {
+    fn end(mut self, answers: Result<Answers, Fault>) {
+        if let Some(then) = self.then.take() {
+            then(mem::take(&mut self.requests), answers);
+        }
+    }
+}
+
+/// A link that is lost drops it.
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(then) = self.then.take() {
+            then(mem::take(&mut self.requests), Err(Fault::unknown("the connection was lost")));
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Link {
-    calls: mpsc::UnboundedSender<(Call, UnderWay)>,
+    calls: mpsc::UnboundedSender<Call>,
+    is_far: bool,
+}
+
+impl Debug for Call {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Call(..)")
+    }
 }
 
 impl Link {
-    pub(super) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
+    pub(super) fn call(
+        self: &Arc<Self>,
+        script: &'static Script,
+        requests: Requests,
+        then: impl FnOnce(&Arc<Link>, Requests, Result<Answers, Fault>) + Send + 'static,
+    ) -> Result<(), Requests> {
+        let link = Arc::downgrade(self); // the call waits in the link
+        let there = self.is_far;
+        let then: Then = Box::new(move |requests, answers| {
+            let link = link.upgrade().unwrap_or_else(|| Link::lost(there));
+            then(&link, requests, answers);
+        });
+        let call = Call { script: script.source, requests, then: Some(then), _under_way: UnderWay::new() };
+        self.calls.send(call).map_err(|unsent| {
+            let mut call = unsent.0;
+            call.then = None;
+            mem::take(&mut call.requests)
+        })
+    }
+
+    fn lost(is_far: bool) -> Arc<Link> {
+        Arc::new(Link { calls: mpsc::unbounded_channel().0, is_far })
+    }
+
+    pub(super) async fn run(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         loop {
-            if let Some(answers) = self.try_run(script, parts).await? {
-                return Ok(answers);
+            let (reply, answered) = oneshot::channel();
+            let on_reply = OnReply::new(|_| unreachable!("the call below takes the reply"));
+            let request = PendingRequest { part: part.clone(), on_reply, since: Instant::now() };
+            let then: Then = Box::new(|_, answers| _ = reply.send(answers));
+            let requests = smallvec![request];
+            let call = Call { script: script.source, requests, then: Some(then), _under_way: UnderWay::new() };
+            let _ = self.calls.send(call);
+            match answered.await.unwrap_or_else(|_| Err(Fault::unknown("the connection was lost"))) {
+                Err(fault) if fault.is_of_an_unknown_script() => self.load(script).await?,
+                answers => return answers?.pop().expect("one part, one answer"),
             }
-            self.load(script).await?;
         }
     }
 
-    pub(super) async fn try_run(&self, script: &Script, parts: &[Part]) -> Reply {
-        let (reply, answers) = oneshot::channel();
-        let call = Call { script: script.source, parts: parts.to_vec(), reply };
-        let _ = self.calls.send((call, UnderWay::new())); // a link that is lost drops it, and so the reply
-        answers.await.unwrap_or_else(|_| Err(Fault::unknown("the connection was lost")))
+    pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
+        Some(if self.is_far { Duration::from_millis(3) } else { Duration::ZERO })
     }
 
     pub(super) async fn raw(&self, _sha: &str, _keys: Vec<String>, _args: Vec<String>) -> Result<(), Fault> {
@@ -110,6 +168,7 @@ struct Slot {
     link: Mutex<Option<Arc<Link>>>,
     /// The links so far. Every second one is to a server that is farther away.
     links: AtomicU64,
+    changes: watch::Sender<u64>,
     reconnected: Reconnected,
     closed: CancellationToken,
 }
@@ -131,8 +190,8 @@ impl Conn {
 
     pub(super) fn lazy(_dial: &Dialer, reconnected: &Reconnected, closed: &CancellationToken) -> Conn {
         let reconnected = Arc::clone(reconnected);
-        let slot =
-            Arc::new(Slot { link: Mutex::default(), links: AtomicU64::new(0), reconnected, closed: closed.clone() });
+        let (changes, closed) = (watch::Sender::new(0), closed.clone());
+        let slot = Arc::new(Slot { link: Mutex::default(), links: AtomicU64::new(0), changes, reconnected, closed });
         slot.connect();
         Conn { slot }
     }
@@ -144,8 +203,21 @@ impl Conn {
     pub(super) async fn needed(&self) {}
 
     pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
-        let is_far = self.slot.links.load(Ordering::Relaxed).is_multiple_of(2);
-        Some(if is_far { Duration::from_millis(3) } else { Duration::ZERO })
+        self.link_now()?.shortest_round_trip()
+    }
+
+    pub(super) fn refusal(&self) -> Option<Fault> {
+        self.slot.closed.is_cancelled().then_some(Fault::Closed)
+    }
+
+    pub(super) fn need(&self) {}
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.slot.changes.subscribe()
+    }
+
+    pub(super) fn why_unsent(&self) -> Fault {
+        Fault::not_sent("no connection")
     }
 
     pub(super) fn link_now(&self) -> Option<Arc<Link>> {
@@ -165,32 +237,33 @@ impl Conn {
 impl Slot {
     fn connect(self: &Arc<Slot>) {
         let (calls, inbox) = mpsc::unbounded_channel();
-        self.links.fetch_add(1, Ordering::Relaxed);
-        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Link { calls }));
+        let is_far = self.links.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Link { calls, is_far }));
+        self.changes.send_modify(|count| *count += 1);
         spawn(self.closed.clone().run_until_cancelled_owned(Arc::clone(self).serve(inbox)));
     }
 
-    async fn serve(self: Arc<Slot>, mut inbox: mpsc::UnboundedReceiver<(Call, UnderWay)>) {
-        while let Some((call, _under_way)) = inbox.recv().await {
+    async fn serve(self: Arc<Slot>, mut inbox: mpsc::UnboundedReceiver<Call>) {
+        while let Some(call) = inbox.recv().await {
             let fate = server::fate();
             if fate == Fate::Unknown {
                 world::tell(|| format!("server: unknown script {}", server::title(call.script)));
-                let _ = call.reply.send(Ok(None));
+                call.end(Err(Fault::said("NOSCRIPT")));
                 continue;
             }
             if !matches!(fate, Fate::RequestLost | Fate::Cut { after: false }) {
-                let answers = call.parts.iter().map(|part| answer(call.script, part)).collect();
+                let answers = call.requests.iter().map(|request| answer(call.script, &request.part)).collect();
                 match server::pause() {
                     Some(pause) => sleep(pause).await,
                     None => world::step().await,
                 }
                 if fate == Fate::Answered {
-                    let _ = call.reply.send(Ok(Some(answers)));
+                    call.end(Ok(answers));
                     continue;
                 }
             }
             world::tell(|| format!("no reply to {}: {fate:?}", server::title(call.script)));
-            let _ = call.reply.send(Err(Fault::unknown("no reply")));
+            call.end(Err(Fault::unknown("no reply")));
             if let Fate::Cut { .. } = fate {
                 self.connect();
                 (self.reconnected)();

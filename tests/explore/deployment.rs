@@ -10,8 +10,10 @@ use super::{
     answer::Answer,
     conn::{Dialer, Reconnected},
     fault::Fault,
+    gather::Urgency,
     node::Node,
     node_settings::{Company, NodeSettings},
+    on_reply::{Later, OnReply},
     script::{Part, Script},
     send,
     url::{Address, Url},
@@ -67,12 +69,14 @@ impl Deployment {
         send(&self.node, script, part, way).await
     }
 
-    pub(super) async fn send_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.send(script, part, Way::Gathered).await.map(|(answer, _)| answer)
-    }
-
-    pub(super) fn connection_of(&self, key: &str) -> usize {
-        self.node.connection_of(key)
+    pub(super) fn submit(
+        &self,
+        script: &'static Script,
+        part: Part,
+        urgency: Urgency,
+        on_reply: OnReply,
+    ) -> Option<Later> {
+        self.node.submit(script, part, urgency, on_reply)
     }
 
     pub(super) fn is_unwell(&self, _: &str, late: Duration) -> bool {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Driver, named::UNPOLLED};
+use super::Driver;
 use crate::{
     Builder, Client, Error, Guard, Latch, Lock, Owner, Permits, Result, WriteGuard,
     explore::{explore, server, tokio, world},
@@ -31,6 +31,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_millis(300);
 /// The same, beside a caller that is not polled: until it loses its request, and until it is passed over.
 const PASSED_OVER: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_millis(40);
 /// For longer than a name is remembered.
 const FORGOTTEN: Duration = Duration::from_secs(25);
 
@@ -1120,7 +1121,7 @@ fn fair() {
 
 /// It is the turn of a waiter: the client lends it its next request. It is not polled then, or it leaves, or its time ends. The waiters behind
 /// it must not wait for its grace on the server.
-async fn lending() {
+async fn beside_an_unpolled_caller() {
     server::trouble(server::Troubles { slow: world::below(3), ..Default::default() });
     let (one, other) = (client(16).await, client(16).await);
     let [a, b, c, d] = owners();
@@ -1166,12 +1167,12 @@ async fn lending() {
 }
 
 #[test]
-fn lend() {
-    explore("lend", lending);
+fn passed_over() {
+    explore("passed_over", beside_an_unpolled_caller);
 }
 
-/// It is the turn of a waiter that is polled. It must send the request that it was lent, before the client goes on with that itself.
-async fn lending_to_a_task() {
+/// The client asks for a waiter as soon as it is notified.
+async fn waking() {
     let (one, other) = (client(16).await, client(16).await);
     let [a, b] = owners();
     let held = take_fair(&other, &a, Limit::Forever).await;
@@ -1190,15 +1191,15 @@ async fn lending_to_a_task() {
     }
     let released = now();
     let acquired = waiter.await.expect("it does not panic");
-    if acquired.is_some_and(|acquired| acquired > released + UNPOLLED) && !is_lenient() {
-        world::violated("the request of a caller that is polled waits for the client");
+    if acquired.is_some_and(|acquired| acquired > released + AT_ONCE) && !is_lenient() {
+        world::violated("a waiter that was notified waits for something else");
     }
     rest([one, other]).await;
 }
 
 #[test]
-fn lent() {
-    explore("lent", lending_to_a_task);
+fn woken() {
+    explore("woken", waking);
 }
 
 /// Waiters for one place come and leave, so two threads subscribe and unsubscribe its channel. Subscriptions may be lost.

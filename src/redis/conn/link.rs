@@ -3,6 +3,7 @@
 use std::{
     hash::{BuildHasher, RandomState},
     io::{self, ErrorKind},
+    iter::once,
     ops::Range,
     sync::{
         Arc,
@@ -13,6 +14,7 @@ use std::{
 
 use bytes::BytesMut;
 use futures_util::future::{BoxFuture, join_all};
+use smallvec::SmallVec;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout},
@@ -35,6 +37,7 @@ use crate::{
     redis::{
         answer::Answer,
         fault::{Fault, source},
+        on_reply::Requests,
         script::{Part, Script},
         url::Address,
     },
@@ -64,7 +67,7 @@ pub(crate) struct Link {
 }
 
 /// One reply for each part of a call.
-pub(crate) type Answers = Vec<Result<Answer, Fault>>;
+pub(crate) type Answers = SmallVec<[Result<Answer, Fault>; 1]>;
 
 /// The id and the address of a connection on its server. CLIENT KILL takes both: a server that was restarted uses the same ids again, and
 /// must not close the connection of another client.
@@ -103,7 +106,7 @@ impl Asks for Link {
 
     fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Reply, Fault>> {
         Box::pin(async move {
-            let asked = self.pipe.send(|out| resp::command(out, words));
+            let asked = self.pipe.ask(|out| resp::command(out, words));
             self.answered(asked).await.map(|(reply, _)| reply).map_err(|fault| fault.at(&self.address))
         })
     }
@@ -137,9 +140,9 @@ impl Link {
         counters: &Arc<Counters>,
     ) -> Result<Link, Fault> {
         let begun = Instant::now();
-        let stream = Stream::open(target).await?;
+        let (reader, stream) = Stream::open(target).await?;
         let mut link = Link {
-            pipe: Pipe::start(stream, begun, command_timeout, counters),
+            pipe: Pipe::start((reader, stream), begun, command_timeout, counters),
             address: target.address.clone(),
             command_timeout,
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
@@ -161,7 +164,7 @@ impl Link {
         let name = target.client_name.as_ref().map(|name| vec!["CLIENT", "SETNAME", name]);
         let may = [name, target.asks_peer.then(|| vec!["CLIENT", "INFO"])];
         let commands: Vec<_> = must.iter().chain(&may).flatten().cloned().collect();
-        let mut asked = self.pipe.send_all(&commands)?.into_iter();
+        let mut asked = self.pipe.ask_all(&commands)?.into_iter();
         for _ in must.iter().flatten() {
             self.answered(asked.next().ok_or_else(ended)).await.map_err(|fault| target.without_secret(fault))?;
         }
@@ -194,42 +197,73 @@ impl Link {
 
     /// Waits for a reply, and for the time that it took in microseconds. A refusal is a fault.
     async fn answered(&self, asked: Result<oneshot::Receiver<Answered>, Fault>) -> Result<(Reply, u64), Fault> {
-        match asked?.await.unwrap_or_else(|_| Err(Fault::Unknown(self.lost_by())))? {
-            (Reply::Error(words), _) => Err(Fault::said(&words)),
-            answered => Ok(answered),
-        }
+        refusals_as_faults(asked?.await.unwrap_or_else(|_| Err(Fault::Unknown(self.lost_by()))))
     }
 
-    /// Runs a script over some parts; one reply for each. If the server does not know the script, loads it once.
-    pub(crate) async fn run(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
-        if let Some(answers) = self.try_run(script, parts).await? {
-            return Ok(answers);
-        }
-        self.load(script).await?;
-        self.evalsha(script, parts).await
-    }
-
-    /// As [`run`](Link::run), but returns `None` if the server does not know the script.
-    pub(crate) async fn try_run(&self, script: &Script, parts: &[Part]) -> Result<Option<Answers>, Fault> {
-        match self.evalsha(script, parts).await {
-            Err(Fault::NotReady(source)) if source.to_string().contains("NOSCRIPT") => Ok(None),
-            answered => answered.map(Some),
-        }
-    }
-
-    async fn evalsha(&self, script: &Script, parts: &[Part]) -> Result<Answers, Fault> {
-        let first = self.nonce.fetch_add(parts.len() as u64, Ordering::Relaxed);
-        self.counters.calls.up();
-        self.counters.requests.add(parts.len() as u64);
-        let asked = self.pipe.send(|out| write_call(out, script.sha(), parts, first));
-        let reply = self.answered(asked).await.map_err(|fault| fault.of_whole_call().at(&self.address));
-        if reply.as_ref().is_err_and(|fault| fault.is_by_a_replica()) {
-            self.give_up(REPLICA);
-        }
-        let (reply, micros) = match (reply, parts) {
-            (Err(fault), [only]) => return Err(Box::pin(self.explained(fault, script, only)).await),
-            (reply, _) => reply?,
+    /// Sends one call of a script with all these requests, without waiting. Then `then` gets them back, with a reply for each. Returns them
+    /// if nothing can be sent now.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        script: &'static Script,
+        requests: Requests,
+        then: impl FnOnce(&Arc<Link>, Requests, Result<Answers, Fault>) + Send + 'static,
+    ) -> Result<(), Requests> {
+        let Ok(room) = self.pipe.room() else { return Err(requests) };
+        let first = self.begin_call(requests.len());
+        let link = Arc::clone(self);
+        let room = room.write(|out| write_call(out, script.sha(), parts(&requests), first));
+        let then = move |answered| {
+            let answers = link.read(answered, script, parts(&requests), first);
+            then(&link, requests, answers);
         };
+        room.send(Box::new(then));
+        Ok(())
+    }
+
+    /// Runs a script over one part. If the server does not know the script, loads it once.
+    pub(crate) async fn run(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
+        match self.run_if_known(script, part).await {
+            Err(fault) if fault.is_of_an_unknown_script() => {
+                self.load(script).await?;
+                self.run_if_known(script, part).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn run_if_known(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
+        let first = self.begin_call(1);
+        let asked = self.pipe.ask(|out| write_call(out, script.sha(), once(part), first));
+        let answered = match asked {
+            Ok(reply) => reply.await.unwrap_or_else(|_| Err(Fault::Unknown(self.lost_by()))),
+            Err(fault) => Err(fault),
+        };
+        match self.read(answered, script, once(part), first) {
+            Ok(mut answers) => answers.pop().expect("one part, one answer"),
+            Err(fault) => Err(Box::pin(self.explained(fault, script, part)).await),
+        }
+    }
+
+    /// Returns the nonce of the first part.
+    fn begin_call(&self, parts: usize) -> u64 {
+        self.counters.calls.up();
+        self.counters.requests.add(parts as u64);
+        self.nonce.fetch_add(parts as u64, Ordering::Relaxed)
+    }
+
+    /// Reads the reply to a call: one for each part.
+    fn read<'a>(
+        &self,
+        answered: Answered,
+        script: &Script,
+        parts: impl ExactSizeIterator<Item = &'a Part>,
+        first: u64,
+    ) -> Result<Answers, Fault> {
+        let (reply, micros) = refusals_as_faults(answered).map_err(|fault| {
+            let fault = fault.of_whole_call().at(&self.address);
+            self.give_up_if_replica(&fault);
+            fault
+        })?;
         self.note_round_trip(micros);
         let mut answers = answers(&reply, first, parts.len()).ok_or_else(|| {
             self.counters.misplaced.up();
@@ -237,15 +271,19 @@ impl Link {
             self.give_up("a reply belonged to another request");
             Fault::unknown("the reply belongs to another request").at(&self.address)
         })?;
-        if answers.iter().any(|answer| answer.as_ref().is_err_and(Fault::is_by_a_replica)) {
-            self.give_up(REPLICA);
-        }
         for (answer, part) in answers.iter_mut().zip(parts) {
             if let Err(fault) = answer {
+                self.give_up_if_replica(fault);
                 *fault = fault.clone().at(&self.address).of(script, part);
             }
         }
         Ok(answers)
+    }
+
+    fn give_up_if_replica(&self, fault: &Fault) {
+        if fault.is_by_a_replica() {
+            self.give_up(REPLICA);
+        }
     }
 
     fn note_round_trip(&self, micros: u64) {
@@ -267,7 +305,7 @@ impl Link {
 
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends
     /// one call for each key, with the digest of a script that does not exist: nothing runs, whatever is permitted.
-    async fn explained(&self, fault: Fault, script: &Script, part: &Part) -> Fault {
+    pub(crate) async fn explained(&self, fault: Fault, script: &Script, part: &Part) -> Fault {
         if !fault.is_for_some_keys() || part.keys().count() == 1 {
             return fault.of(script, part);
         }
@@ -287,7 +325,7 @@ impl Link {
     /// One plain call of a script, for measurements: without a nonce, and without reading the reply.
     #[cfg(feature = "bench")]
     pub(crate) async fn raw(&self, sha: &str, keys: Vec<String>, args: Vec<String>) -> Result<(), Fault> {
-        let asked = self.pipe.send(|out| {
+        let asked = self.pipe.ask(|out| {
             resp::begin(out, 3 + keys.len() + args.len());
             resp::word(out, b"EVALSHA");
             resp::word(out, sha.as_bytes());
@@ -310,19 +348,18 @@ impl Link {
     /// Runs a script over one part whose slot is being moved to this server. No other request may be under way on this connection, because
     /// ASKING applies to the next command.
     pub(crate) async fn run_announced(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
-        let mut announced = self.announced(script, part).await;
-        if matches!(announced, Ok(None)) {
-            self.load(script).await?;
-            announced = self.announced(script, part).await;
+        match self.announced(script, part).await {
+            Err(fault) if fault.is_of_an_unknown_script() => {
+                self.load(script).await?;
+                self.announced(script, part).await
+            }
+            answer => answer,
         }
-        announced?
-            .and_then(|mut answers| answers.pop())
-            .ok_or_else(|| Fault::said("NOSCRIPT although the script was just loaded"))?
     }
 
-    async fn announced(&self, script: &Script, part: &Part) -> Result<Option<Answers>, Fault> {
+    async fn announced(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
         self.ask(&["ASKING"]).await?;
-        self.try_run(script, std::slice::from_ref(part)).await
+        self.run_if_known(script, part).await
     }
 
     /// The time since the last reply, if a request waits for one; else zero.
@@ -376,19 +413,31 @@ impl Link {
 }
 
 /// A call of a script with some parts, as `frame.lua` reads it.
-fn write_call(out: &mut BytesMut, sha: &str, parts: &[Part], first: u64) {
-    let keys: usize = parts.iter().map(|part| part.keys().len()).sum();
-    let args: usize = parts.iter().map(|part| part.args().len() + 1).sum();
+fn write_call<'a>(out: &mut BytesMut, sha: &str, parts: impl ExactSizeIterator<Item = &'a Part> + Clone, first: u64) {
+    let keys: usize = parts.clone().map(|part| part.keys().len()).sum();
+    let args: usize = parts.clone().map(|part| part.args().len() + 1).sum();
     resp::begin(out, 4 + keys + args);
     resp::word(out, b"EVALSHA");
     resp::word(out, sha.as_bytes());
     resp::number_word(out, keys as u64);
     let word = |out: &mut BytesMut, part: &Part, at: Range<usize>| resp::word(out, &part.text().as_bytes()[at]);
-    parts.iter().for_each(|part| part.keys().for_each(|key| word(out, part, key)));
+    parts.clone().for_each(|part| part.keys().for_each(|key| word(out, part, key)));
     resp::number_word(out, parts.len() as u64);
     for (nonce, part) in (first..).zip(parts) {
         resp::number_word(out, nonce);
         part.args().for_each(|arg| word(out, part, arg));
+    }
+}
+
+fn parts(requests: &Requests) -> impl ExactSizeIterator<Item = &Part> + Clone {
+    requests.iter().map(|request| &request.part)
+}
+
+/// A refusal is a fault.
+fn refusals_as_faults(answered: Answered) -> Answered {
+    match answered? {
+        (Reply::Error(words), _) => Err(Fault::said(&words)),
+        answered => Ok(answered),
     }
 }
 

@@ -3,6 +3,9 @@
 //!
 //! The front also says how long the server has been silent, and which requests have waited for too long. So nobody needs to wait for a
 //! request: a caller may leave, or not be polled.
+//!
+//! A caller may hold locks while it sends. So only the task calls what is to be done with replies, also when the connection ends: sending
+//! and [`Pipe::end`] never do.
 
 use std::{
     collections::VecDeque,
@@ -23,9 +26,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     resp::{self, Bounds, Decoder, Reply},
-    stream::Stream,
+    stream::{Reader, Stream},
 };
 use crate::{
+    contained::contained,
     error::Source,
     redis::{
         fault::{Fault, source},
@@ -66,7 +70,7 @@ pub(super) struct Pipe {
 }
 
 /// Times in microseconds since the connection was opened.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// What is not written yet.
     out: BytesMut,
@@ -82,15 +86,36 @@ struct State {
 }
 
 /// A request without a reply.
-#[derive(Debug)]
 struct Unanswered {
     at: u64,
     /// `None`: nobody waits for it anymore.
-    reply: Option<ReplyTo<Answered>>,
+    then: Option<Then>,
 }
 
 /// A reply, and the time that it took in microseconds.
 pub(super) type Answered = Result<(Reply, u64), Fault>;
+/// What is done with a reply. It does not wait; it may send other requests.
+pub(super) type Then = Box<dyn FnOnce(Answered) + Send>;
+
+/// A connection on which something can be sent now.
+pub(super) struct Room<'a> {
+    pipe: &'a Pipe,
+    state: MutexGuard<'a, State>,
+}
+
+impl Room<'_> {
+    /// Encodes a request. [`send`](Room::send) must follow.
+    pub(super) fn write(mut self, write: impl FnOnce(&mut BytesMut)) -> Self {
+        write(&mut self.state.out);
+        self
+    }
+
+    /// Sends what was encoded.
+    pub(super) fn send(mut self, then: Then) {
+        self.state.note(self.pipe.clock(), then);
+        self.pipe.written(self.state);
+    }
+}
 
 impl std::fmt::Debug for Pipe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -98,19 +123,21 @@ impl std::fmt::Debug for Pipe {
     }
 }
 
-/// Ends the connection with its task, also if the runtime of the task ends.
+/// Ends the connection with its task, also if the runtime of the task ends. Nothing is sent after that, so no request is left without
+/// an end.
 struct Task(Arc<Pipe>);
 
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.end(source("the task of the connection has ended"));
+        self.0.end_requests();
     }
 }
 
 impl Pipe {
     /// Starts the task, on the present runtime.
     pub(super) fn start(
-        stream: Stream,
+        (reader, stream): (Reader, Stream),
         opened: Instant,
         command_timeout: Duration,
         counters: &Arc<Counters>,
@@ -128,32 +155,31 @@ impl Pipe {
             is_trusted: AtomicBool::new(false),
         });
         let task = Task(Arc::clone(&pipe));
-        tokio::spawn(async move { task.0.run().await });
+        tokio::spawn(async move { task.0.run(reader).await });
         pipe
     }
 
     // ---- sending ----
 
     /// Sends a request, which `write` encodes. The reply arrives at the receiver, for which any task may wait.
-    pub(super) fn send(&self, write: impl FnOnce(&mut BytesMut)) -> Result<oneshot::Receiver<Answered>, Fault> {
-        let mut state = self.ready()?;
-        write(&mut state.out);
-        let receiver = state.note(self.clock());
-        self.written(state);
+    pub(super) fn ask(&self, write: impl FnOnce(&mut BytesMut)) -> Result<oneshot::Receiver<Answered>, Fault> {
+        let (then, receiver) = to_task();
+        self.room()?.write(write).send(then);
         Ok(receiver)
     }
 
     /// Sends some commands in one write.
-    pub(super) fn send_all(&self, commands: &[Vec<&str>]) -> Result<Vec<oneshot::Receiver<Answered>>, Fault> {
-        let mut state = self.ready()?;
+    pub(super) fn ask_all(&self, commands: &[Vec<&str>]) -> Result<Vec<oneshot::Receiver<Answered>>, Fault> {
+        let Room { mut state, .. } = self.room()?;
         commands.iter().for_each(|words| resp::command(&mut state.out, words));
-        let receivers = commands.iter().map(|_| state.note(self.clock())).collect();
+        let (thens, receivers): (Vec<_>, Vec<_>) = commands.iter().map(|_| to_task()).unzip();
+        thens.into_iter().for_each(|then| state.note(self.clock(), then));
         self.written(state);
         Ok(receivers)
     }
 
     /// An error if nothing can be sent.
-    fn ready(&self) -> Result<MutexGuard<'_, State>, Fault> {
+    pub(super) fn room(&self) -> Result<Room<'_>, Fault> {
         let state = self.state();
         if state.has_ended {
             return Err(Fault::NotSent(self.lost_by()));
@@ -161,7 +187,7 @@ impl Pipe {
         if state.out.len() > MOST_UNWRITTEN {
             return Err(Fault::not_sent("the server does not read what was sent before"));
         }
-        Ok(state)
+        Ok(Room { pipe: self, state })
     }
 
     /// Writes what the system takes, and tells the task what is left for it.
@@ -187,13 +213,13 @@ impl Pipe {
 
     // ---- the task ----
 
-    async fn run(&self) {
+    async fn run(&self, mut reader: Reader) {
         let (mut decoder, mut was_paused) = (Decoder::default(), false);
         let mut tick = std::pin::pin!(sleep_until(self.opened));
         while let Some(is_blocked) = self.goes_on() {
             let done = tokio::select! {
                 biased;
-                ready = self.stream.readable() => ready.and_then(|()| self.read(&mut decoder)),
+                arrived = reader.read(&self.stream, &mut decoder.arrived) => arrived.and_then(|()| self.read(&mut decoder)),
                 ready = self.stream.writable(), if is_blocked => ready.map(|()| self.write_rest()),
                 () = self.look.notified() => {
                     let soon = tick.deadline().min(Instant::now() + self.period());
@@ -231,11 +257,8 @@ impl Pipe {
         self.written(state);
     }
 
-    /// Takes what has arrived, and delivers the replies in it.
+    /// Delivers the replies in what has arrived.
     fn read(&self, decoder: &mut Decoder) -> io::Result<()> {
-        if self.stream.read(&mut decoder.arrived)? == 0 {
-            return Ok(());
-        }
         let bounds = if self.is_trusted.load(Ordering::Relaxed) { Bounds::USUAL } else { Bounds::STRANGER };
         let mut replies = Vec::new();
         let rest = loop {
@@ -259,9 +282,9 @@ impl Pipe {
             state.heard = now;
         }
         drop(state);
-        for (Unanswered { at, reply }, words) in waiting.into_iter().zip(replies) {
-            if let Some(reply) = reply {
-                reply.send(Ok((words, now.saturating_sub(at)))); // a server may send a reply before its request
+        for (Unanswered { at, then }, words) in waiting.into_iter().zip(replies) {
+            if let Some(then) = then {
+                contained(|| then(Ok((words, now.saturating_sub(at))))); // a server may send a reply before its request
             }
         }
         if is_too_many { Err(io::Error::other("the server has sent a reply that nobody asked for")) } else { Ok(()) }
@@ -285,7 +308,7 @@ impl Pipe {
                 Duration::ZERO => {
                     resp::command(&mut state.out, &["PING"]);
                     let at = self.clock();
-                    state.under_way.push_back(Unanswered { at, reply: None });
+                    state.under_way.push_back(Unanswered { at, then: None });
                     self.written(state);
                     return period;
                 }
@@ -299,13 +322,13 @@ impl Pipe {
         if is_doubtful {
             self.doubted.notify_one();
         }
-        late.into_iter().for_each(|reply| self.is_late(reply));
+        late.into_iter().for_each(|then| self.is_late(then));
         next
     }
 
-    fn is_late(&self, reply: ReplyTo<Answered>) {
+    fn is_late(&self, then: Then) {
         self.counters.timeouts.up();
-        reply.send(Err(Fault::Unknown(self.no_reply())));
+        contained(|| then(Err(Fault::Unknown(self.no_reply()))));
     }
 
     fn no_reply(&self) -> Source {
@@ -314,24 +337,26 @@ impl Pipe {
 
     // ---- the end ----
 
-    /// Closes the connection. The outcome of all requests under way is unknown. The first reason stays.
+    /// Closes the connection: nothing more is sent, and its task ends. The first reason stays.
     pub(super) fn end(&self, why: Source) {
         let mut state = self.state();
-        if state.has_ended {
+        if std::mem::replace(&mut state.has_ended, true) {
             return;
         }
-        state.has_ended = true;
         let _ = self.end.set(why);
-        let now = self.clock();
-        let waiting = std::mem::take(&mut state.under_way);
         state.out = BytesMut::new();
         drop(state);
         self.down.cancel();
         self.look.notify_one();
-        for Unanswered { at, reply } in waiting {
-            match reply {
-                Some(reply) if since(at, now) >= self.command_timeout => self.is_late(reply),
-                Some(reply) => reply.send(Err(Fault::Unknown(self.lost_by()))),
+    }
+
+    /// The outcome of all requests under way is unknown.
+    fn end_requests(&self) {
+        let (now, waiting) = (self.clock(), std::mem::take(&mut self.state().under_way));
+        for Unanswered { at, then } in waiting {
+            match then {
+                Some(then) if since(at, now) >= self.command_timeout => self.is_late(then),
+                Some(then) => contained(|| then(Err(Fault::Unknown(self.lost_by())))),
                 None => {}
             }
         }
@@ -370,10 +395,8 @@ impl Pipe {
 
 impl State {
     /// A request is under way.
-    fn note(&mut self, at: u64) -> oneshot::Receiver<Answered> {
-        let (reply, receiver) = ReplyTo::new();
-        self.under_way.push_back(Unanswered { at, reply: Some(reply) });
-        receiver
+    fn note(&mut self, at: u64, then: Then) {
+        self.under_way.push_back(Unanswered { at, then: Some(then) });
     }
 
     fn silence(&self, now: u64) -> Duration {
@@ -386,10 +409,16 @@ impl State {
     }
 
     /// The requests that have waited for too long. Their replies are still to come.
-    fn take_late(&mut self, now: u64, command_timeout: Duration) -> Vec<ReplyTo<Answered>> {
+    fn take_late(&mut self, now: u64, command_timeout: Duration) -> Vec<Then> {
         let late = self.under_way.iter_mut().take_while(|request| since(request.at, now) >= command_timeout);
-        late.filter_map(|request| request.reply.take()).collect()
+        late.filter_map(|request| request.then.take()).collect()
     }
+}
+
+/// For a task that waits for the reply.
+fn to_task() -> (Then, oneshot::Receiver<Answered>) {
+    let (reply, receiver) = ReplyTo::new();
+    (Box::new(|answered| reply.send(answered)), receiver)
 }
 
 fn since(earlier: u64, now: u64) -> Duration {

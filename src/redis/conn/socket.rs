@@ -1,4 +1,4 @@
-//! A socket: TCP or unix. Any thread may write; one task reads.
+//! A socket: TCP or unix.
 
 use std::{
     io::{self, ErrorKind},
@@ -8,9 +8,12 @@ use std::{
 };
 
 use bytes::BytesMut;
-use tokio::net::TcpStream;
 #[cfg(unix)]
-use tokio::net::UnixStream;
+use tokio::net::{UnixStream, unix};
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpStream, tcp},
+};
 
 use super::target::Target;
 use crate::{
@@ -19,7 +22,7 @@ use crate::{
 };
 
 /// The room for what arrives at once.
-pub(super) const READ: usize = 16 << 10;
+const READ: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(super) enum Socket {
@@ -63,6 +66,7 @@ impl Socket {
         Err(io::Error::new(ErrorKind::Unsupported, "this system has no unix sockets"))
     }
 
+    #[cfg(feature = "tls")]
     pub(super) async fn readable(&self) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => stream.readable().await,
@@ -71,6 +75,7 @@ impl Socket {
         }
     }
 
+    #[cfg(feature = "tls")]
     pub(super) async fn writable(&self) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => stream.writable().await,
@@ -79,6 +84,7 @@ impl Socket {
         }
     }
 
+    #[cfg(feature = "tls")]
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.try_write(bytes),
@@ -96,11 +102,64 @@ impl Socket {
         }
     }
 
-    pub(super) fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
+    /// For one task that reads, and any thread that writes.
+    pub(super) fn split(self) -> (Incoming, Outgoing) {
         match self {
-            Socket::Tcp(stream) => stream.try_read_buf(into),
+            Socket::Tcp(stream) => {
+                let (incoming, outgoing) = stream.into_split();
+                (Incoming::Tcp(incoming), Outgoing::Tcp(outgoing))
+            }
             #[cfg(unix)]
-            Socket::Unix(stream) => stream.try_read_buf(into),
+            Socket::Unix(stream) => {
+                let (incoming, outgoing) = stream.into_split();
+                (Incoming::Unix(incoming), Outgoing::Unix(outgoing))
+            }
+        }
+    }
+}
+
+/// What arrives.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Tcp(tcp::OwnedReadHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedReadHalf),
+}
+
+impl Incoming {
+    /// Adds what arrives. An error at the end of the connection. Nothing is lost if the future is dropped.
+    pub(super) async fn read(&mut self, into: &mut BytesMut) -> io::Result<()> {
+        into.reserve(READ);
+        let length = match self {
+            Incoming::Tcp(half) => half.read_buf(into).await?,
+            #[cfg(unix)]
+            Incoming::Unix(half) => half.read_buf(into).await?,
+        };
+        if length == 0 { Err(closed()) } else { Ok(()) }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Tcp(tcp::OwnedWriteHalf),
+    #[cfg(unix)]
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl Outgoing {
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Outgoing::Tcp(half) => half.writable().await,
+            #[cfg(unix)]
+            Outgoing::Unix(half) => half.writable().await,
+        }
+    }
+
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Outgoing::Tcp(half) => half.try_write(bytes),
+            #[cfg(unix)]
+            Outgoing::Unix(half) => half.try_write(bytes),
         }
     }
 }

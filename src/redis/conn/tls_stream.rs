@@ -9,7 +9,7 @@ use bytes::{Buf, BytesMut};
 use rustls::{ClientConnection, pki_types::ServerName};
 
 use super::{
-    socket::{READ, Socket, closed, for_now, not_open},
+    socket::{Outgoing, Socket, closed, for_now, not_open},
     target::Target,
 };
 use crate::{redis::fault::Fault, redis::url::Address, tls::TlsContext};
@@ -22,16 +22,33 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// A socket as rustls wants it.
-struct Bytes<'a>(&'a Socket);
+/// Writes what the system takes.
+trait TryWrite {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+}
 
-impl Read for Bytes<'_> {
+impl TryWrite for Socket {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        Socket::try_write(self, bytes)
+    }
+}
+
+impl TryWrite for Outgoing {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        Outgoing::try_write(self, bytes)
+    }
+}
+
+/// A socket as rustls wants it.
+struct Bytes<'a, S>(&'a S);
+
+impl Read for Bytes<'_, Socket> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.0.try_read(into)
     }
 }
 
-impl Write for Bytes<'_> {
+impl<S: TryWrite> Write for Bytes<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }
@@ -63,37 +80,34 @@ impl Session {
             }
             if self.connection().is_handshaking() {
                 socket.readable().await?;
-                if receive(&mut self.connection(), socket)? == Received::End {
-                    return Err(closed());
-                }
+                receive(&mut self.connection(), socket)?;
             }
         }
         Ok(())
     }
 
-    /// As `Stream::read`.
-    pub(super) fn read(&self, socket: &Socket, into: &mut BytesMut) -> io::Result<usize> {
+    /// Moves what has arrived to `plain`, as far as whole messages are there.
+    pub(super) fn decrypt(
+        &self,
+        outgoing: &Outgoing,
+        encrypted: &mut BytesMut,
+        plain: &mut BytesMut,
+    ) -> io::Result<()> {
         let mut connection = self.connection();
-        let received = receive(&mut connection, socket)?;
-        flush(&mut connection, socket)?; // an answer of the protocol itself; if it does not fit now, the next write sends it
-        let before = into.len();
-        let mut part = [0; READ];
-        loop {
-            match for_now(connection.reader().read(&mut part))? {
-                0 => break,
-                length => into.extend_from_slice(&part[..length]),
-            }
+        while !encrypted.is_empty() {
+            let taken = connection.read_tls(&mut &encrypted[..])?;
+            encrypted.advance(taken);
+            process(&mut connection, outgoing)?;
+            read_plain(&mut connection, plain)?;
         }
-        match into.len() - before {
-            0 if received == Received::End => Err(closed()),
-            length => Ok(length),
-        }
+        flush(&mut connection, outgoing)?; // an answer of the protocol itself; if it does not fit now, the next write sends it
+        Ok(())
     }
 
     /// As `Stream::write`.
-    pub(super) fn write(&self, socket: &Socket, out: &mut BytesMut) -> io::Result<bool> {
+    pub(super) fn write(&self, outgoing: &Outgoing, out: &mut BytesMut) -> io::Result<bool> {
         let mut connection = self.connection();
-        while flush(&mut connection, socket)? {
+        while flush(&mut connection, outgoing)? {
             if out.is_empty() {
                 return Ok(true);
             }
@@ -108,31 +122,35 @@ impl Session {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Received {
-    /// All that was there.
-    Some,
-    /// The server sends nothing more.
-    End,
+fn process(connection: &mut ClientConnection, outgoing: &impl TryWrite) -> io::Result<()> {
+    connection.process_new_packets().map(drop).map_err(|error| {
+        let _ = flush(connection, outgoing); // tells the server why
+        io::Error::new(ErrorKind::InvalidData, error)
+    })
 }
 
-/// Decrypts what has arrived.
-fn receive(connection: &mut ClientConnection, socket: &Socket) -> io::Result<Received> {
-    match connection.read_tls(&mut Bytes(socket)) {
-        Ok(0) => return Ok(Received::End),
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Received::Some),
-        Err(error) => return Err(error),
+fn read_plain(connection: &mut ClientConnection, plain: &mut BytesMut) -> io::Result<()> {
+    let mut part = [0; 4 << 10];
+    loop {
+        match for_now(connection.reader().read(&mut part))? {
+            0 => return Ok(()), // no more for now, or at all: then the socket says so
+            length => plain.extend_from_slice(&part[..length]),
+        }
     }
-    connection.process_new_packets().map_err(|error| {
-        let _ = flush(connection, socket); // tells the server why
-        io::Error::new(ErrorKind::InvalidData, error)
-    })?;
-    Ok(Received::Some)
+}
+
+/// What has arrived while both sides shake hands.
+fn receive(connection: &mut ClientConnection, socket: &Socket) -> io::Result<()> {
+    match connection.read_tls(&mut Bytes(socket)) {
+        Ok(0) => Err(closed()),
+        Ok(_) => process(connection, socket),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// True if all that was encrypted is written.
-fn flush(connection: &mut ClientConnection, socket: &Socket) -> io::Result<bool> {
+fn flush(connection: &mut ClientConnection, socket: &impl TryWrite) -> io::Result<bool> {
     while connection.wants_write() {
         if for_now(connection.write_tls(&mut Bytes(socket)))? == 0 {
             return Ok(false);

@@ -30,19 +30,23 @@ use super::{
     standalone::Fixed,
 };
 use crate::{
+    clock,
     contained::{conn_event, lasting},
     error::Source,
     redis::{
         answer::Answer,
         conn::{Asks, Dialer, Layout, Link, Reconnected, has_shard_channels, node_id, slots, spread},
         fault::{Fault, Redirection, source},
+        gather::Urgency,
         keys::slot_of,
         node_settings::NodeSettings,
+        on_reply::{Later, OnReply},
         script::{LooksAt, Part, Script},
         time_limit::TimeLimits,
         url::Address,
         {Way, send},
     },
+    spawner::Spawner,
     stats::Counters,
 };
 use first_map::{Agreed, SeedReply, agree};
@@ -74,6 +78,7 @@ pub(in crate::redis) struct Cluster {
     map: RwLock<SlotMap>,
     changes: watch::Sender<u64>,
     limits: TimeLimits,
+    runtime: Spawner,
     /// Servers of redirections that are not known yet.
     unknown: Mutex<BTreeSet<Address>>,
     /// Addresses at which servers of other clusters reply. Each is logged once.
@@ -113,6 +118,7 @@ impl Cluster {
             map: RwLock::new(SlotMap::new()),
             changes: watch::Sender::new(0),
             limits: TimeLimits::here(),
+            runtime: Spawner::here(),
             unknown: Mutex::default(),
             strangers: Mutex::default(),
             look: Notify::new(),
@@ -141,37 +147,94 @@ impl Cluster {
     }
 
     pub(super) async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
-        let slot = slot_of(part.key());
-        let (mut redirections, mut announced) = (0, None);
-        loop {
-            let member = match &announced {
-                Some(member) => Arc::clone(member),
-                None => self.owner(slot).await?,
+        let owner = self.owner(slot_of(part.key())).await?;
+        let answered = send(&owner.node, script, part.clone(), way).await;
+        self.after(owner, answered, script, part, way).await
+    }
+
+    /// Sends a request without waiting, if the server of its slot is known; a redirection is followed by a task.
+    pub(super) fn submit(
+        &self,
+        script: &'static Script,
+        part: Part,
+        urgency: Urgency,
+        on_reply: OnReply,
+    ) -> Option<Later> {
+        let this = self.this.upgrade().expect("a method of it is running");
+        let Some(owner) = self.owner_now(slot_of(part.key())) else {
+            let sending = async move {
+                let limit = this.settings.command_timeout * 9 / 4;
+                let answer = clock::within(limit, this.send(script, part, Way::Now)).await;
+                on_reply.call(answer.unwrap_or_else(|| Err(this.no_reply())).map(|(answer, _)| answer));
             };
-            let answered = match announced.take() {
-                Some(_) => member.announced(script, &part, way).await,
-                None => send(&member.node, script, part.clone(), way).await,
-            };
-            match answered {
+            return Some(Later::task(&self.runtime, sending));
+        };
+        let (server, again) = (Arc::clone(&owner), part.clone());
+        let followed = OnReply::new(move |answer| {
+            if !this.is_redirected(&owner, &answer) {
+                return on_reply.call(answer);
+            }
+            let runtime = this.runtime.clone();
+            runtime.spawn(async move {
+                let limit = this.settings.command_timeout;
+                let after = this.after(owner, answer.map(|answer| (answer, 0)), script, again, Way::Now);
+                let answer = clock::within(limit, after).await;
+                on_reply.call(answer.unwrap_or_else(|| Err(this.no_reply())).map(|(answer, _)| answer));
+            });
+        });
+        server.node.submit(script, part, urgency, followed)
+    }
+
+    fn no_reply(&self) -> Fault {
+        Fault::unknown("a redirected request got no reply in time")
+    }
+
+    fn is_redirected(&self, member: &Member, answer: &Result<Answer, Fault>) -> bool {
+        match answer {
+            Err(Fault::Elsewhere(..)) => true,
+            Err(Fault::Closed) => self.has_left(member),
+            _ => false,
+        }
+    }
+
+    /// The result of a request that a member has answered so. Follows redirections.
+    async fn after(
+        &self,
+        mut member: Arc<Member>,
+        mut answered: Result<(Answer, u8), Fault>,
+        script: &'static Script,
+        part: Part,
+        way: Way,
+    ) -> Result<(Answer, u8), Fault> {
+        for _ in 0..REDIRECTIONS {
+            let announced = match answered {
                 Err(Fault::Elsewhere(there, source)) if there.asking && script.looks_at == LooksAt::OtherKeys => {
                     return Err(Fault::NotReady(source));
                 }
-                Err(Fault::Elsewhere(there, source)) if redirections < REDIRECTIONS => {
-                    redirections += 1;
-                    announced = self.follow(&there, &member).await.ok_or(Fault::NotReady(source))?;
+                Err(Fault::Elsewhere(there, source)) => {
+                    self.follow(&there, &member).await.ok_or(Fault::NotReady(source))?
                 }
-                Err(Fault::Elsewhere(_, source)) => return Err(Fault::NotReady(source)),
                 Err(Fault::Closed) if self.has_left(&member) => {
                     return Err(Fault::unknown("the server has left the cluster"));
                 }
                 answered => return answered,
-            }
+            };
+            answered = match announced {
+                Some(new) => {
+                    member = new;
+                    member.announced(script, &part, way).await
+                }
+                None => {
+                    member = self.owner(slot_of(part.key())).await?;
+                    send(&member.node, script, part.clone(), way).await
+                }
+            };
         }
-    }
-
-    /// As for one server: for the server of the slot, as far as it is known.
-    pub(super) fn connection_of(&self, key: &str) -> usize {
-        self.owner_now(slot_of(key)).map_or(0, |owner| owner.node.connection_of(key))
+        answered.map_err(|fault| match fault {
+            Fault::Elsewhere(_, source) => Fault::NotReady(source),
+            Fault::Closed if self.has_left(&member) => Fault::unknown("the server has left the cluster"),
+            fault => fault,
+        })
     }
 
     fn has_left(&self, member: &Member) -> bool {

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use crate::redis::{
     Way,
     answer::{Answer, Code},
+    confirm::confirmed_within,
     conn::{Conn, Dialer, Reconnected},
     fault::Fault,
-    gather::confirmed_within,
     node::Node,
     node_settings::NodeSettings,
     reply_to::ReplyTo,

@@ -22,8 +22,10 @@ use super::{
     answer::Answer,
     conn::{Asks, Dialer, Link, Locator, Reconnected, is_cluster_with_all_keys},
     fault::Fault,
+    gather::Urgency,
     node::Node,
     node_settings::{Company, NodeSettings},
+    on_reply::{Later, OnReply},
     script::{Part, Script},
     send,
     url::{Address, Shape, Url},
@@ -106,13 +108,17 @@ impl Deployment {
         }
     }
 
-    /// Sends one request that is not urgent. The future is small: thousands of held locks have one each when they are renewed.
-    pub(super) async fn send_gathered(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+    /// The same without waiting for the reply.
+    pub(super) fn submit(
+        &self,
+        script: &'static Script,
+        part: Part,
+        urgency: Urgency,
+        on_reply: OnReply,
+    ) -> Option<Later> {
         match self {
-            Deployment::One(one) => one.node.request_gathered(script, part).await,
-            Deployment::Cluster(cluster, _) => {
-                Box::pin(cluster.send(script, part, Way::Gathered)).await.map(|(answer, _)| answer)
-            }
+            Deployment::One(one) => one.node.submit(script, part, urgency, on_reply),
+            Deployment::Cluster(cluster, _) => cluster.submit(script, part, urgency, on_reply),
         }
     }
 
@@ -123,14 +129,6 @@ impl Deployment {
     /// True if the URL names one address: a name or a balancer that may lead to another server after a failover.
     pub(super) fn is_behind_one_address(&self) -> bool {
         matches!(self, Deployment::One(one) if one.is_fixed)
-    }
-
-    /// A number for the connection of a key; 0 while its server is not known.
-    pub(super) fn connection_of(&self, key: &str) -> usize {
-        match self {
-            Deployment::One(one) => one.node.connection_of(key),
-            Deployment::Cluster(cluster, _) => cluster.connection_of(key),
-        }
     }
 
     pub(super) async fn ping(&self) -> Result<(), Fault> {

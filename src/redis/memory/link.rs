@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::yield_now};
+use tokio::{
+    sync::{oneshot, watch},
+    task::yield_now,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{MemoryServer, MemoryState, channels::Connected};
@@ -15,9 +18,11 @@ use crate::{
         answer::Answer,
         fault::Fault,
         listener::Listener,
+        on_reply::{Later, OnReply},
         script::{Part, Script},
         time_limit::TimeLimits,
     },
+    spawner::Spawner,
     stats::Counters,
 };
 
@@ -27,6 +32,7 @@ pub(in crate::redis) struct MemoryLink {
     connected: Arc<Connected>,
     command_timeout: Duration,
     limits: TimeLimits,
+    runtime: Spawner,
     pubsub: PubSub,
     closed: CancellationToken,
 }
@@ -47,32 +53,49 @@ impl MemoryLink {
             connected,
             command_timeout: config.command_timeout,
             limits: TimeLimits::here(),
+            runtime: Spawner::here(),
             pubsub,
             closed: closed.clone(),
         }
     }
 
-    /// The server has it when this is first polled: requests arrive in that order.
-    pub(in crate::redis) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
+    /// The server has it when this returns: requests arrive in that order.
+    pub(in crate::redis) fn request(
+        self: &Arc<Self>,
+        script: &'static Script,
+        part: Part,
+    ) -> impl Future<Output = Result<Answer, Fault>> + Send + 'static {
         self.connected.counters.calls.up();
         self.connected.counters.requests.up();
-        self.exchange(move |state| state.execute(script, &part)).await
+        self.exchange(move |state| state.execute(script, &part))
     }
 
-    pub(in crate::redis) async fn ping(&self) -> Result<(), Fault> {
+    /// The same without waiting.
+    pub(in crate::redis) fn submit(self: &Arc<Self>, script: &'static Script, part: Part, on_reply: OnReply) -> Later {
+        let answer = self.request(script, part);
+        Later::task(&self.runtime, async move { on_reply.call(answer.await) })
+    }
+
+    pub(in crate::redis) async fn ping(self: &Arc<Self>) -> Result<(), Fault> {
         self.exchange(|state| state.permissions.check("ping")).await
     }
 
     /// The server does this work, and the client waits for the reply.
-    async fn exchange<T: Send + 'static>(
-        &self,
+    fn exchange<T: Send + 'static>(
+        self: &Arc<Self>,
         work: impl FnOnce(&mut MemoryState) -> Result<T, Fault> + Send + 'static,
+    ) -> impl Future<Output = Result<T, Fault>> + Send + 'static {
+        let changes = self.connected.changes.subscribe();
+        let replied = (!self.closed.is_cancelled()).then(|| self.server.state().arrive(work));
+        let link = Arc::clone(self);
+        async move { link.replied(replied.ok_or(Fault::Closed)?, changes).await }
+    }
+
+    async fn replied<T>(
+        &self,
+        replied: oneshot::Receiver<Result<T, Fault>>,
+        mut changes: watch::Receiver<u64>,
     ) -> Result<T, Fault> {
-        if self.closed.is_cancelled() {
-            return Err(Fault::Closed);
-        }
-        let mut changes = self.connected.changes.subscribe();
-        let replied = self.server.state().arrive(work);
         yield_now().await; // as with a real server, other tasks run until the reply is there
         let ended = async {
             tokio::select! {
