@@ -1,17 +1,23 @@
 //! The reply of a script to one request.
 
+use smallvec::SmallVec;
+
 use super::fault::Fault;
 
 /// The reply to one request: a code, and the words after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) code: Code,
-    rest: String,
+    rest: SmallVec<[u8; 40]>,
 }
 
 impl Answer {
-    pub(crate) fn new(code: Code, rest: impl Into<String>) -> Answer {
-        Answer { code, rest: rest.into() }
+    pub(crate) fn new(code: Code, rest: &str) -> Answer {
+        Answer { code, rest: rest.as_bytes().into() }
+    }
+
+    fn rest(&self) -> &str {
+        str::from_utf8(&self.rest).expect("it was a `str`")
     }
 
     /// Reads `nonce code words...`; returns the nonce, too. If the words are not UTF-8, there are none: another program may use such
@@ -29,14 +35,14 @@ impl Answer {
 
     /// The words, if there are at least `N`; the last one may contain spaces.
     pub(crate) fn words<const N: usize>(&self) -> Option<[&str; N]> {
-        let mut words = self.rest.splitn(N, ' ');
+        let mut words = self.rest().splitn(N, ' ');
         let all = [(); N].map(|()| words.next());
         all.iter().all(Option::is_some).then(|| all.map(Option::unwrap_or_default))
     }
 
     /// The only word, if it is a number.
     pub(crate) fn number(&self) -> Option<u64> {
-        self.rest.parse().ok()
+        self.rest().parse().ok()
     }
 }
 

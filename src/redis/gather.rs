@@ -4,7 +4,7 @@
 //! Gathered requests are sent as soon as there are enough of them for a call beside the requests under way ([`Backlog::is_due`]).
 //! Otherwise they wait: a reply is about to arrive, and every reply triggers the check again. Without a connection, they wait for one.
 //!
-//! Whoever submits a request, and whoever has a reply, sends what is due then. A submitter may hold the lock of a name, so nothing is
+//! Each new request and each reply sends what is due then. The sender may hold the lock of a name, so nothing is
 //! called with the backlog locked, and no reply is delivered while a request is submitted ([`Later`]).
 
 use std::{

@@ -41,7 +41,7 @@ pub(crate) struct PendingRequest {
 /// Most calls have one.
 pub(super) type Requests = SmallVec<[PendingRequest; 1]>;
 
-/// What is left to do after a request was sent, or could not be. Whoever sends may hold locks that a reply needs, so it does this after
+/// What is left to do after a request was sent, or could not be. The sender may hold locks that a reply needs, so it does this after
 /// they are unlocked.
 #[must_use = "the request has no reply otherwise"]
 pub(crate) enum Later {

@@ -512,7 +512,7 @@ mod tests {
 
     #[test]
     fn replies_must_name_their_request() {
-        let reply = |text: &str| Reply::Text(text.into());
+        let reply = |text: &str| Reply::Text(text.as_bytes().into());
         let both = Reply::List(vec![reply("7 granted 1"), reply("8 gone")]);
         assert!(answers(&reply("7 granted 1"), 7, 1).is_some());
         assert!(answers(&both, 7, 2).is_some());

@@ -18,6 +18,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use smallvec::SmallVec;
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep_until},
@@ -260,7 +261,7 @@ impl Pipe {
     /// Delivers the replies in what has arrived.
     fn read(&self, decoder: &mut Decoder) -> io::Result<()> {
         let bounds = if self.is_trusted.load(Ordering::Relaxed) { Bounds::USUAL } else { Bounds::STRANGER };
-        let mut replies = Vec::new();
+        let mut replies = SmallVec::<[Reply; 8]>::new();
         let rest = loop {
             match decoder.next(bounds) {
                 Ok(Some(reply)) => replies.push(reply),
@@ -272,12 +273,12 @@ impl Pipe {
         rest
     }
 
-    fn deliver(&self, replies: Vec<Reply>) -> io::Result<()> {
+    fn deliver(&self, replies: SmallVec<[Reply; 8]>) -> io::Result<()> {
         let now = self.clock();
         let mut state = self.state();
         let asked = state.under_way.len().min(replies.len());
         let is_too_many = replies.len() > asked;
-        let waiting: Vec<_> = state.under_way.drain(..asked).collect();
+        let waiting: SmallVec<[Unanswered; 8]> = state.under_way.drain(..asked).collect();
         if asked > 0 {
             state.heard = now;
         }

@@ -216,7 +216,7 @@ fn reply(value: Value) -> Reply {
         Value::Array(items) => Reply::List(items.into_iter().map(reply).collect()),
         Value::Integer(number) => Reply::Number(number),
         Value::Null => Reply::Nothing,
-        other => Reply::Text(other.as_bytes().map(<[u8]>::to_vec).unwrap_or_default()),
+        other => Reply::Text(other.as_bytes().unwrap_or_default().into()),
     }
 }
 
