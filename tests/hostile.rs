@@ -1,5 +1,5 @@
-//! Servers that send what no server of Redis sends, before and after the login. Alone in its binary, because it measures the memory of its
-//! process.
+//! Servers that send what no server of Redis sends, before and after the login, or read nothing. Alone in its binary, because it measures the
+//! memory of its process, and so one test runs at a time.
 
 #[allow(dead_code)]
 #[path = "support/mod.rs"]
@@ -13,6 +13,7 @@ use std::{
 };
 
 use leasehold::{Client, Error};
+use serial_test::serial;
 use support::ms;
 
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
@@ -98,6 +99,7 @@ async fn fails(url: &str) -> (Error, Duration) {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial]
 async fn cost_an_error_and_no_memory() {
     let _warm = fails(&hostile(|to| to.write_all(b"x"), true)).await;
     for lets_in in [false, true] {
@@ -113,4 +115,38 @@ async fn cost_an_error_and_no_memory() {
             assert!(grown <= BOUND + MARGIN, "{told}");
         }
     }
+}
+
+/// The memory of a waiting call, its task and its name among it.
+const OF_A_CALL: u64 = 12 << 10;
+
+/// A server that stops reading. What is not written is bounded, and the other requests wait without being encoded.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[serial]
+async fn that_stops_reading_costs_each_call_its_own_time() {
+    let calls: u64 = std::env::var("CALLS").ok().and_then(|calls| calls.parse().ok()).unwrap_or(10_000);
+    let url = hostile(|_| Ok(()), true);
+    let client = Client::builder().url(&url).command_timeout(ms(2_000)).outage_timeout(ms(2_000)).connect().await;
+    let client = client.expect("it is let in");
+    let (before, limit) = (peak(), ms(1_000));
+    let call = |n| {
+        let lock = client.mutex(&format!("{n:0>900}"));
+        tokio::spawn(async move {
+            let begun = Instant::now();
+            (lock.try_lock_for(limit).await.map(drop), begun.elapsed())
+        })
+    };
+    let all: Vec<_> = (0..calls).map(call).collect();
+    let mut longest = Duration::ZERO;
+    for one in all {
+        let (ended, took) = one.await.expect("no panic");
+        let error = ended.expect_err("it grants nothing");
+        assert!(error.is_unavailable(), "{error}");
+        longest = longest.max(took);
+    }
+    let grown = peak() - before;
+    println!("{calls} calls: the longest {longest:?}, {grown} bytes");
+    assert!(longest < limit * 3 + ms(calls / 10), "{longest:?}");
+    assert!(grown < calls * OF_A_CALL + BOUND + MARGIN, "{grown} bytes");
 }
