@@ -4,8 +4,7 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -36,30 +35,6 @@ pub(crate) async fn lasting<W: Future<Output = ()>>(mut work: impl FnMut() -> W)
     while caught(work()).await.is_none() {
         sleep(AFTER_PANIC).await;
     }
-}
-
-/// A waker of the program.
-struct Contained(Waker);
-
-impl Wake for Contained {
-    fn wake(self: Arc<Self>) {
-        contained(|| self.0.wake_by_ref());
-    }
-}
-
-/// For work that a task of the client wakes while it does something else that must be done: a panic of the program's waker does not end that
-/// task.
-pub(crate) async fn with_contained_waker<T>(work: impl Future<Output = T>) -> T {
-    let (mut work, mut last) = (pin!(work), None);
-    poll_fn(|cx| {
-        drop(last.take_if(|(of, _): &mut (Waker, Waker)| !of.will_wake(cx.waker())));
-        let (_, waker) = last.get_or_insert_with(|| {
-            let of = cx.waker().clone();
-            (of.clone(), Waker::from(Arc::new(Contained(of))))
-        });
-        work.as_mut().poll(&mut Context::from_waker(waker))
-    })
-    .await
 }
 
 /// An event about a connection: `conn_event!(warn, server = %address, "connection lost")`. The task that reports it goes on if the program's

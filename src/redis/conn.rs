@@ -29,7 +29,7 @@ use futures_util::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +43,6 @@ pub(super) use target::Target;
 
 use super::{
     fault::{Fault, LAST_PAUSE_OUTSIDE, source, source_at},
-    time_limit::TimeLimits,
     url::Address,
 };
 use crate::{
@@ -77,7 +76,6 @@ pub(super) struct Conn {
     wanted: Arc<Notify>,
     was_wanted: CancellationToken,
     command_timeout: Duration,
-    limits: TimeLimits,
     /// The address, for messages.
     place: String,
     closed: CancellationToken,
@@ -122,7 +120,7 @@ impl Conn {
                 link.give_up("the client is closed");
             }
         });
-        Conn { link, wanted, was_wanted, command_timeout, limits: TimeLimits::here(), place, closed }
+        Conn { link, wanted, was_wanted, command_timeout, place, closed }
     }
 
     /// The present link. Waits if there is none, unless the server refuses this user.
@@ -140,12 +138,12 @@ impl Conn {
             Err(fault) => fault.is_final(),
         };
         let found = async { slot.wait_for(usable).await.map(|now| now.clone()) };
-        match self.limits.within(self.command_timeout, found).await {
-            Some(Ok(found)) => found,
+        match timeout(self.command_timeout, found).await {
+            Ok(Ok(found)) => found,
             // The task that replaces links was dropped with its runtime.
-            Some(Err(_gone)) if self.closed.is_cancelled() => Err(Fault::Closed),
-            Some(Err(_gone)) => Err(Fault::Abandoned),
-            None => Err(self.none_yet()),
+            Ok(Err(_gone)) if self.closed.is_cancelled() => Err(Fault::Closed),
+            Ok(Err(_gone)) => Err(Fault::Abandoned),
+            Err(_) => Err(self.none_yet()),
         }
     }
 

@@ -21,13 +21,10 @@ mod on_reply;
 mod raw;
 mod reply_to;
 mod script;
-#[cfg(not(leasehold_explore))]
-mod time_limit;
 mod url;
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -51,16 +48,19 @@ pub(crate) use url::Url;
 use crate::{
     config::{Config, PubSub},
     error::Source,
+    spawner::Spawner,
     stats::Counters,
 };
 use deployment::Deployment;
 use hub::Hub;
 use node::Node;
+use reply_to::ReplyTo;
 
 /// All servers of one URL, as the engine sees them.
 #[derive(Debug)]
 pub(crate) struct Redis {
     servers: Backend,
+    runtime: Spawner,
     command_timeout: Duration,
 }
 
@@ -111,7 +111,8 @@ impl Redis {
     fn over(deployment: Deployment, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Redis {
         let deployment = Arc::new(deployment);
         let hub = Hub::start(Arc::clone(&deployment), Arc::clone(counters), closed.clone());
-        Redis { servers: Backend::Deployed(deployment, hub), command_timeout: config.command_timeout }
+        let (servers, command_timeout) = (Backend::Deployed(deployment, hub), config.command_timeout);
+        Redis { servers, runtime: Spawner::here(), command_timeout }
     }
 
     /// A server in this process. Call it on the runtime of the client's tasks.
@@ -123,29 +124,30 @@ impl Redis {
         closed: &CancellationToken,
     ) -> Redis {
         let link = memory::MemoryLink::new(server, config, counters, closed);
-        Redis { servers: Backend::InMemory(Arc::new(link)), command_timeout: config.command_timeout }
+        let (servers, command_timeout) = (Backend::InMemory(Arc::new(link)), config.command_timeout);
+        Redis { servers, runtime: Spawner::here(), command_timeout }
     }
 
     /// Checks that the servers reply on all connections for commands.
     pub(crate) async fn ping(&self) -> Result<(), Fault> {
         match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.ping().await,
+            Backend::Deployed(deployment, _) => {
+                let deployment = Arc::clone(deployment);
+                self.there(async move { deployment.ping().await }).await?
+            }
             #[cfg(feature = "test-util")]
             Backend::InMemory(link) => link.ping().await,
         }
     }
 
-    async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
-        match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.send(script, part, way).await,
-            #[cfg(feature = "test-util")]
-            Backend::InMemory(link) => link.request(script, part).await.map(|answer| (answer, 0)),
-        }
-    }
-
     /// Sends one request. Requests about one key keep their order.
     pub(crate) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        self.send(script, part, Way::Now).await.map(|(answer, _)| answer)
+        let (reply, receiver) = ReplyTo::new();
+        let on_reply = OnReply::new(|answer| reply.send(answer));
+        if let Some(later) = self.submit(script, part, Urgency::Now, on_reply) {
+            later.go();
+        }
+        receiver.await.unwrap_or(Err(Fault::Abandoned))
     }
 
     /// The same without waiting for the reply. The caller may hold locks, so it does what this returns after they are unlocked.
@@ -163,14 +165,25 @@ impl Redis {
         }
     }
 
-    /// As [`request`](Self::request), then waits until `wanted` replicas have its writes. Returns their number, too.
-    pub(crate) fn replicated(
+    /// As [`request`](Self::request), then waits until `wanted` replicas have its writes. Returns their number, too. For a task of the client.
+    pub(crate) async fn replicated(
         &self,
         script: &'static Script,
         part: Part,
         wanted: u8,
-    ) -> BoxFuture<'_, Result<(Answer, u8), Fault>> {
-        Box::pin(self.send(script, part, Way::Replicated(wanted)))
+    ) -> Result<(Answer, u8), Fault> {
+        match &self.servers {
+            Backend::Deployed(deployment, _) => deployment.replicated(script, part, wanted).await,
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(link) => link.request(script, part).await.map(|answer| (answer, 0)),
+        }
+    }
+
+    /// Work that waits for connections, on the client's runtime: its timers bound that.
+    async fn there<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, Fault> {
+        let (reply, receiver) = ReplyTo::new();
+        self.runtime.spawn(async move { reply.send(work.await) });
+        receiver.await.map_err(|_| Fault::Abandoned)
     }
 
     /// The reason for which a request about `key` has no reply yet, with its server. `last` is the failure of its last attempt.
@@ -226,7 +239,10 @@ impl Redis {
     /// Waits until [`publish`](Redis::publish) is certain, for at most the command timeout. False if it is not.
     pub(crate) async fn knows_channels(&self) -> bool {
         match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.knows_channels().await,
+            Backend::Deployed(deployment, _) => {
+                let deployment = Arc::clone(deployment);
+                self.there(async move { deployment.knows_channels().await }).await.unwrap_or(false)
+            }
             #[cfg(feature = "test-util")]
             Backend::InMemory(_) => true,
         }

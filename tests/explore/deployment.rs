@@ -6,7 +6,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Way,
     answer::Answer,
     conn::{Dialer, Reconnected},
     fault::Fault,
@@ -15,7 +14,6 @@ use super::{
     node_settings::{Company, NodeSettings},
     on_reply::{Later, OnReply},
     script::{Part, Script},
-    send,
     url::{Address, Url},
 };
 use crate::{
@@ -65,8 +63,13 @@ impl Deployment {
         Deployment { node: Node::lazy(&Dialer, settings, &reconnected, closed), changes }
     }
 
-    pub(super) async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
-        send(&self.node, script, part, way).await
+    pub(super) async fn replicated(
+        &self,
+        script: &'static Script,
+        part: Part,
+        wanted: u8,
+    ) -> Result<(Answer, u8), Fault> {
+        self.node.replicated(script, part, wanted).await
     }
 
     pub(super) fn submit(

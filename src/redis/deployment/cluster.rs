@@ -42,7 +42,6 @@ use crate::{
         node_settings::NodeSettings,
         on_reply::{Later, OnReply},
         script::{LooksAt, Part, Script},
-        time_limit::TimeLimits,
         url::Address,
         {Way, send},
     },
@@ -77,7 +76,6 @@ pub(in crate::redis) struct Cluster {
     closed: CancellationToken,
     map: RwLock<SlotMap>,
     changes: watch::Sender<u64>,
-    limits: TimeLimits,
     runtime: Spawner,
     /// Servers of redirections that are not known yet.
     unknown: Mutex<BTreeSet<Address>>,
@@ -117,7 +115,6 @@ impl Cluster {
             closed: closed.clone(),
             map: RwLock::new(SlotMap::new()),
             changes: watch::Sender::new(0),
-            limits: TimeLimits::here(),
             runtime: Spawner::here(),
             unknown: Mutex::default(),
             strangers: Mutex::default(),
@@ -342,7 +339,7 @@ impl Cluster {
                 }
             }
         };
-        self.limits.within(self.settings.command_timeout, looking).await.flatten()
+        timeout(self.settings.command_timeout, looking).await.ok().flatten()
     }
 
     async fn keep_map(self: Arc<Self>) {

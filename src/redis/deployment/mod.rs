@@ -27,7 +27,6 @@ use super::{
     node_settings::{Company, NodeSettings},
     on_reply::{Later, OnReply},
     script::{Part, Script},
-    send,
     url::{Address, Shape, Url},
 };
 use crate::{
@@ -101,10 +100,15 @@ impl Deployment {
         }
     }
 
-    pub(super) async fn send(&self, script: &'static Script, part: Part, way: Way) -> Result<(Answer, u8), Fault> {
+    pub(super) async fn replicated(
+        &self,
+        script: &'static Script,
+        part: Part,
+        wanted: u8,
+    ) -> Result<(Answer, u8), Fault> {
         match self {
-            Deployment::One(one) => send(&one.node, script, part, way).await,
-            Deployment::Cluster(cluster, _) => cluster.send(script, part, way).await,
+            Deployment::One(one) => one.node.replicated(script, part, wanted).await,
+            Deployment::Cluster(cluster, _) => cluster.send(script, part, Way::Replicated(wanted)).await,
         }
     }
 

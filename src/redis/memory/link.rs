@@ -8,6 +8,7 @@ use std::{
 use tokio::{
     sync::{oneshot, watch},
     task::yield_now,
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,6 @@ use crate::{
         listener::Listener,
         on_reply::{Later, OnReply},
         script::{Part, Script},
-        time_limit::TimeLimits,
     },
     spawner::Spawner,
     stats::Counters,
@@ -31,7 +31,6 @@ pub(in crate::redis) struct MemoryLink {
     server: MemoryServer,
     connected: Arc<Connected>,
     command_timeout: Duration,
-    limits: TimeLimits,
     runtime: Spawner,
     pubsub: PubSub,
     closed: CancellationToken,
@@ -52,7 +51,6 @@ impl MemoryLink {
             server: server.clone(),
             connected,
             command_timeout: config.command_timeout,
-            limits: TimeLimits::here(),
             runtime: Spawner::here(),
             pubsub,
             closed: closed.clone(),
@@ -105,7 +103,7 @@ impl MemoryLink {
                 _ = changes.changed() => Err(Fault::unknown("the connection has ended")),
             }
         };
-        self.limits.within(self.command_timeout, ended).await.unwrap_or_else(|| {
+        timeout(self.command_timeout, ended).await.unwrap_or_else(|_| {
             self.connected.counters.timeouts.up();
             Err(Fault::unknown(&format!("no reply within {:?}", self.command_timeout)))
         })
