@@ -131,6 +131,7 @@ mod combined;
 mod config;
 mod contained;
 mod credentials;
+mod decimal;
 mod driver;
 mod engine;
 mod error;

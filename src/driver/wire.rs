@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    decimal::Decimal,
     kind::{Kind, NUMBERINGS, Waits},
     lock::{Claim, Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Script},
@@ -75,7 +76,8 @@ impl Sending<'_> {
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => {
                 let count = if self.is_counted_once() { u32::from(hold.of_permits().1) } else { count };
-                let words = kind.words(&kind.acquire, self.key, (id(hold), millis(lease), count), word(kind, how));
+                let terms = (id(hold), Decimal(millis(lease)), Decimal(count.into()));
+                let words = kind.words(&kind.acquire, self.key, terms, word(kind, how));
                 let part = match (kind.beside, how) {
                     (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
                     (Some(_), _) => words.arg(""),
@@ -91,7 +93,7 @@ impl Sending<'_> {
             }
             Request::Release { id: hold, count, rest, .. } => {
                 let rest = if self.is_counted_once() { self.receipt } else { rest };
-                let terms = (id(hold), millis(rest), count);
+                let terms = (id(hold), Decimal(millis(rest)), Decimal(count.into()));
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
             Request::Renew { id: hold, lease, claim: request_claim, count, .. } => {
@@ -106,7 +108,7 @@ impl Sending<'_> {
             }
             Request::HandOver { id: from, to, lease } => {
                 let script = kind.hand_over.as_ref().expect("only kinds that hand over make this request");
-                (&script.script, kind.part(script, self.key, (id(from), millis(lease), 0), id(to)))
+                (&script.script, kind.part(script, self.key, (id(from), Decimal(millis(lease)), 0), id(to)))
             }
         }
     }
@@ -195,7 +197,7 @@ impl Display for Field<'_> {
         }
         f.write_str(client)?;
         f.write_str(":")?;
-        kind.rules.numbering.number(key, hold.0).fmt(f)?;
+        Decimal(kind.rules.numbering.number(key, hold.0)).fmt(f)?;
         f.write_str(kind.rules.suffix)
     }
 }
@@ -211,7 +213,7 @@ impl Display for RenewedLease {
         let lease = self.lease.map_or(0, millis);
         match self.claim {
             Claim::Exactly(left) => write!(f, "-{lease}:{}", millis(left)),
-            Claim::Nothing | Claim::Needs(_) | Claim::Withdraws(_) => lease.fmt(f),
+            Claim::Nothing | Claim::Needs(_) | Claim::Withdraws(_) => Decimal(lease).fmt(f),
         }
     }
 }

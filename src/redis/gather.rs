@@ -298,12 +298,12 @@ impl Dispatcher {
     }
 
     fn is_stuck_after_sending(&self, backlog: &mut Backlog) -> bool {
-        while let Some((script, batch)) = backlog.take(self.distance(backlog)) {
+        while let Some((script, is_last, batch)) = backlog.take(self.distance(backlog)) {
             let calls = if backlog.company == Company::OfOneSlot { by_slot(batch) } else { vec![batch] };
             let send = |requests| self.send(backlog, script, requests, Sent::Together).err();
             let unsent: Vec<_> = calls.into_iter().filter_map(send).flatten().collect();
             if !unsent.is_empty() {
-                backlog.put_back(script, unsent);
+                backlog.put_back(script, is_last, unsent);
                 self.conn.need();
                 return true;
             }
@@ -436,7 +436,7 @@ impl InFlight {
         });
         if let Err(unsent) = unsent {
             let mut backlog = dispatcher.backlog();
-            backlog.put_back(script, unsent.into_vec());
+            backlog.put_back(script, false, unsent.into_vec());
             dispatcher.flush(&mut backlog);
         }
     }
@@ -472,9 +472,9 @@ impl Backlog {
     }
 
     /// These go first.
-    fn put_back(&mut self, script: &'static Script, requests: Vec<PendingRequest>) {
+    fn put_back(&mut self, script: &'static Script, is_last: bool, requests: Vec<PendingRequest>) {
         self.held += requests.len();
-        let waiting = self.batch_of(script, false);
+        let waiting = self.batch_of(script, is_last);
         requests.into_iter().rev().for_each(|request| waiting.push_front(request));
     }
 
@@ -489,7 +489,7 @@ impl Backlog {
     }
 
     /// The requests of the next call, all of one script. The scripts take turns.
-    fn take(&mut self, distance: usize) -> Option<(&'static Script, Requests)> {
+    fn take(&mut self, distance: usize) -> Option<(&'static Script, bool, Requests)> {
         if !self.is_due(distance) {
             return None;
         }
@@ -500,9 +500,9 @@ impl Backlog {
         let mut pending = self.by_script.pop_front().expect("it was just found");
         let batch: Requests = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
         self.held -= batch.len();
-        let script = pending.script;
+        let PendingBatch { script, is_last, .. } = pending;
         self.by_script.push_back(pending);
-        Some((script, batch))
+        Some((script, is_last, batch))
     }
 
     fn oldest(&self) -> Option<Instant> {

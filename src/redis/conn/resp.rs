@@ -4,6 +4,8 @@
 use bytes::{Buf, BytesMut};
 use smallvec::SmallVec;
 
+use crate::decimal::digits;
+
 /// The number of lists inside each other. Commands of this crate have replies with four at most.
 const DEPTH: usize = 8;
 /// The length of a line: a number, a status or an error message.
@@ -201,26 +203,11 @@ pub(crate) fn word(out: &mut BytesMut, word: &[u8]) {
 }
 
 pub(crate) fn number_word(out: &mut BytesMut, number: u64) {
-    let mut digits = [0; 20];
-    word(out, decimal(number, &mut digits));
+    word(out, digits(number, &mut [0; 20]).as_bytes());
 }
 
 fn line_of(out: &mut BytesMut, kind: &[u8], number: u64) {
-    let mut digits = [0; 20];
-    [kind, decimal(number, &mut digits), b"\r\n"].iter().for_each(|part| out.extend_from_slice(part));
-}
-
-/// `write!` takes five times as long, and a call has some twenty numbers.
-fn decimal(number: u64, digits: &mut [u8; 20]) -> &[u8] {
-    let (mut left, mut at) = (number, digits.len());
-    loop {
-        at -= 1;
-        digits[at] = b'0' + u8::try_from(left % 10).expect("one digit");
-        left /= 10;
-        if left == 0 {
-            return &digits[at..];
-        }
-    }
+    [kind, digits(number, &mut [0; 20]).as_bytes(), b"\r\n"].iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// A whole command.
