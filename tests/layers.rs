@@ -12,6 +12,7 @@ const LAYERS: [&[&str]; 12] = [
     &[
         "sync",
         "contained",
+        "decimal",
         "error",
         "events",
         "clock",

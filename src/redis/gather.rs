@@ -42,8 +42,8 @@ use super::{
 };
 
 /// The number of requests under way above which others are gathered. Below this number of tasks a separate call for each request is
-/// faster than gathering.
-const ALONE: usize = 8;
+/// faster than gathering. The exploration has few tasks, and is to gather, too.
+const ALONE: usize = if cfg!(leasehold_explore) { 1 } else { 8 };
 /// The gathered requests are worth a call if their number, times this, reaches the number of requests under way.
 const PART_OF_UNDER_WAY: usize = 2;
 /// The number of parts under way that keeps a near server busy. Further parts wait, and make larger calls. All these values were measured
