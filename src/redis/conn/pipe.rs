@@ -288,6 +288,9 @@ impl Pipe {
                 contained(|| then(Ok((words, now.saturating_sub(at))))); // a server may send a reply before its request
             }
         }
+        if is_too_many && !self.down.is_cancelled() {
+            self.counters.misplaced.up(); // unless one of those before it was, too
+        }
         if is_too_many { Err(io::Error::other("the server has sent a reply that nobody asked for")) } else { Ok(()) }
     }
 
