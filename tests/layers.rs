@@ -13,6 +13,7 @@ const LAYERS: [&[&str]; 12] = [
         "sync",
         "contained",
         "decimal",
+        "spawner",
         "error",
         "events",
         "clock",
@@ -29,7 +30,7 @@ const LAYERS: [&[&str]; 12] = [
     // Without I/O, so it needs nothing of the crate.
     &["lock"],
     &["redis"],
-    &["kind", "request", "failed", "spawner", "task_runtime"],
+    &["kind", "request", "failed", "task_runtime"],
     &["ask"],
     &["driver"],
     &["engine"],
