@@ -31,7 +31,7 @@ use crate::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
         RequestId, Ticket, earliest,
     },
-    redis::{Answer, Code, Fault, Later, Listener, OnReply, Subscription, Urgency},
+    redis::{Answer, Code, Fault, Later, Listener, OnReply, PendingRequest, Subscription, Urgency},
     sync::{std, tokio},
 };
 
@@ -489,8 +489,8 @@ impl Inner {
             Request::Renew { .. } if !matches!(event, Event::Check { .. }) => Urgency::Gathered,
             _ => Urgency::Now,
         };
-        let later = driver.redis.submit(script, part, urgency, OnReply::new(|answer| sent.replied(answer)));
-        fed.effects.later.extend(later);
+        let request = PendingRequest::new(script, part, urgency, OnReply::new(|answer| sent.replied(answer)));
+        fed.effects.later.extend(driver.redis.submit(request));
     }
 
     fn note_attempt(&mut self, request: &Request, event: &Event) {

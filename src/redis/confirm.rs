@@ -1,7 +1,6 @@
 //! Asks how many replicas have the writes of a connection.
 
-use ::std::time::Duration;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -22,7 +21,7 @@ struct Confirmation {
     answer: ReplyTo<Result<u8, Fault>>,
 }
 
-/// Those of one server.
+/// The place where requests of one connection wait for the task that confirms them.
 #[derive(Debug)]
 pub(super) struct Confirmations(mpsc::UnboundedSender<Confirmation>);
 

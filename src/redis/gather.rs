@@ -36,8 +36,7 @@ use super::{
     fault::Fault,
     keys::slot_of,
     node_settings::{Company, NodeSettings},
-    on_reply::{Later, OnReply, PendingRequest, Requests},
-    reply_to::ReplyTo,
+    pending::{Later, PendingRequest, Requests, Urgency, left_for_another},
     script::{Part, Script},
 };
 
@@ -82,7 +81,7 @@ struct Backlog {
     under_way: UnderWay,
     /// Gathered requests.
     held: usize,
-    /// How far the limits have grown: with each reply by one, see [`Dispatcher::ended`].
+    /// How far the limits have grown: with each reply by one, see [`Dispatcher::note_call`].
     reach: usize,
     /// The reason for which no more requests are sent.
     closed: Option<Fault>,
@@ -144,17 +143,6 @@ struct PendingBatch {
     waiting: VecDeque<PendingRequest>,
 }
 
-/// When a request is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// As soon as that is efficient.
-    Now,
-    /// In one call with similar requests.
-    Gathered,
-    /// After all others: thousands that are refused again and again must not delay them.
-    Last,
-}
-
 /// Closes a dispatcher when the client ends. If this is dropped before, its runtime has ended: even then the client may have been closed,
 /// and this task was not polled anymore.
 struct CloseOnDrop(Arc<Dispatcher>);
@@ -183,26 +171,20 @@ impl Dispatcher {
     }
 
     /// Sends a request, or lets it wait until it is due. It ends within the command timeout if it cannot be sent, and else within another one.
-    pub(super) fn submit(
-        &self,
-        script: &'static Script,
-        part: Part,
-        urgency: Urgency,
-        on_reply: OnReply,
-    ) -> Option<Later> {
+    pub(super) fn submit(&self, request: PendingRequest) -> Option<Later> {
         let mut backlog = self.backlog();
         let refusal = backlog.closed.clone().or_else(|| self.conn.refusal());
         if let Some(why) = refusal {
-            return Some(Later::Failed(on_reply, why));
+            return Some(Later::Failed(request.on_reply, why));
         }
-        let mut unsent: Requests = smallvec![PendingRequest { part, on_reply, since: Instant::now() }];
+        let (script, urgency, mut unsent) = (request.script, request.urgency, smallvec![request]);
         if urgency == Urgency::Now && backlog.has_room_alone() {
             match self.send(&mut backlog, script, unsent, Sent::Alone) {
                 Ok(()) => return None,
                 Err(requests) => unsent = requests,
             }
         }
-        backlog.join(script, urgency == Urgency::Last, unsent);
+        backlog.join(unsent);
         match urgency {
             Urgency::Now => self.flush(&mut backlog),
             Urgency::Gathered | Urgency::Last => self.work.notify_one(), // others follow, and the task sends them together
@@ -212,12 +194,11 @@ impl Dispatcher {
 
     /// Sends one request and waits for its reply.
     pub(super) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        let (reply, receiver) = ReplyTo::new();
-        let on_reply = OnReply::new(|answer| reply.send(answer));
-        if let Some(later) = self.submit(script, part, Urgency::Now, on_reply) {
+        let (request, answer) = PendingRequest::awaited(script, part);
+        if let Some(later) = self.submit(request) {
             later.go();
         }
-        self.answered(receiver).await
+        self.answered(answer).await
     }
 
     /// Sends one request, then WAIT on the same connection. Never gathered: WAIT is about the writes of one connection.
@@ -282,9 +263,10 @@ impl Dispatcher {
         let Some(link) = self.conn.link_now() else { return Err(requests) };
         let (dispatcher, count) = (self.this(), requests.len());
         link.call(script, requests, move |link, requests, answers| {
-            dispatcher.note_call(link, &answers);
             // Not before: one that is dropped locks the backlog.
-            InFlight { dispatcher, script, sent, count }.conclude(link, requests, answers, Attempt::First);
+            let call = InFlight { dispatcher, script, sent, count };
+            call.dispatcher.note_call(link, &answers);
+            call.conclude(link, requests, answers, Attempt::First);
         })?;
         *backlog.under_way.of(sent) += count;
         Ok(())
@@ -298,12 +280,12 @@ impl Dispatcher {
     }
 
     fn is_stuck_after_sending(&self, backlog: &mut Backlog) -> bool {
-        while let Some((script, is_last, batch)) = backlog.take(self.distance(backlog)) {
+        while let Some((script, batch)) = backlog.take(self.distance(backlog)) {
             let calls = if backlog.company == Company::OfOneSlot { by_slot(batch) } else { vec![batch] };
             let send = |requests| self.send(backlog, script, requests, Sent::Together).err();
             let unsent: Vec<_> = calls.into_iter().filter_map(send).flatten().collect();
             if !unsent.is_empty() {
-                backlog.put_back(script, is_last, unsent);
+                backlog.put_back(unsent);
                 self.conn.need();
                 return true;
             }
@@ -331,8 +313,12 @@ impl Dispatcher {
         }
         let overdue = backlog.take_older(self.command_timeout);
         drop(backlog);
-        if !overdue.is_empty() {
-            fail(overdue, &self.conn.why_unsent());
+        self.fail_unsent(overdue);
+    }
+
+    fn fail_unsent(&self, requests: Vec<PendingRequest>) {
+        if !requests.is_empty() {
+            fail(requests, &self.conn.why_unsent());
         }
     }
 
@@ -365,7 +351,10 @@ impl Dispatcher {
         let ended = backlog.take_older(if refusal.is_some() { Duration::ZERO } else { self.command_timeout });
         let next = backlog.oldest().map(|since| since + self.command_timeout);
         drop(backlog);
-        fail(ended, &refusal.unwrap_or_else(|| self.conn.why_unsent()));
+        match refusal {
+            Some(why) => fail(ended, &why),
+            None => self.fail_unsent(ended),
+        }
         next
     }
 
@@ -425,9 +414,10 @@ impl InFlight {
         if let Err(refused) = link.load(script).await {
             return fail(requests, &refused);
         }
-        let is_late = |request: &PendingRequest| request.since.elapsed() >= dispatcher.command_timeout * 5 / 4;
+        let timeout = dispatcher.command_timeout;
+        let is_late = |request: &PendingRequest| left_for_another(request.since, timeout) < timeout;
         let (late, in_time): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_late);
-        fail(late, &dispatcher.conn.why_unsent());
+        dispatcher.fail_unsent(late);
         if in_time.is_empty() {
             return;
         }
@@ -436,7 +426,7 @@ impl InFlight {
         });
         if let Err(unsent) = unsent {
             let mut backlog = dispatcher.backlog();
-            backlog.put_back(script, false, unsent.into_vec());
+            backlog.put_back(unsent.into_vec());
             dispatcher.flush(&mut backlog);
         }
     }
@@ -445,7 +435,7 @@ impl InFlight {
     async fn call_one_by_one(self, link: &Arc<Link>, requests: Requests) {
         let Dispatcher { command_timeout, conn, .. } = &*self.dispatcher;
         let call = async |request: PendingRequest| {
-            let left = (*command_timeout * 9 / 4).saturating_sub(request.since.elapsed());
+            let left = left_for_another(request.since, *command_timeout);
             let answer = clock::within(left, link.run(self.script, &request.part)).await;
             request.on_reply.call(answer.unwrap_or_else(|| Err(Fault::Unknown(conn.trouble(None)))));
         };
@@ -466,19 +456,19 @@ impl Backlog {
         self.held > 0 && (together == 0 || is_worth_it)
     }
 
-    fn join(&mut self, script: &'static Script, is_last: bool, requests: Requests) {
+    fn join(&mut self, requests: Requests) {
         self.held += requests.len();
-        self.batch_of(script, is_last).extend(requests);
+        requests.into_iter().for_each(|request| self.batch_of(&request).push_back(request));
     }
 
     /// These go first.
-    fn put_back(&mut self, script: &'static Script, is_last: bool, requests: Vec<PendingRequest>) {
+    fn put_back(&mut self, requests: Vec<PendingRequest>) {
         self.held += requests.len();
-        let waiting = self.batch_of(script, is_last);
-        requests.into_iter().rev().for_each(|request| waiting.push_front(request));
+        requests.into_iter().rev().for_each(|request| self.batch_of(&request).push_front(request));
     }
 
-    fn batch_of(&mut self, script: &'static Script, is_last: bool) -> &mut VecDeque<PendingRequest> {
+    fn batch_of(&mut self, request: &PendingRequest) -> &mut VecDeque<PendingRequest> {
+        let (script, is_last) = (request.script, request.urgency == Urgency::Last);
         let is_it = |pending: &PendingBatch| std::ptr::eq(pending.script, script) && pending.is_last == is_last;
         let known = self.by_script.iter().position(is_it);
         let at = known.unwrap_or_else(|| {
@@ -489,7 +479,7 @@ impl Backlog {
     }
 
     /// The requests of the next call, all of one script. The scripts take turns.
-    fn take(&mut self, distance: usize) -> Option<(&'static Script, bool, Requests)> {
+    fn take(&mut self, distance: usize) -> Option<(&'static Script, Requests)> {
         if !self.is_due(distance) {
             return None;
         }
@@ -500,9 +490,9 @@ impl Backlog {
         let mut pending = self.by_script.pop_front().expect("it was just found");
         let batch: Requests = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
         self.held -= batch.len();
-        let PendingBatch { script, is_last, .. } = pending;
+        let script = pending.script;
         self.by_script.push_back(pending);
-        Some((script, is_last, batch))
+        Some((script, batch))
     }
 
     fn oldest(&self) -> Option<Instant> {

@@ -16,7 +16,7 @@ mod listener;
 mod memory;
 mod node;
 mod node_settings;
-mod on_reply;
+mod pending;
 #[cfg(feature = "bench")]
 mod raw;
 mod reply_to;
@@ -33,13 +33,12 @@ pub(crate) use conn::spread;
 #[cfg(not(leasehold_explore))]
 pub(crate) use fault::source;
 pub(crate) use fault::{Fault, Persistence, server_in};
-pub(crate) use gather::Urgency;
 pub(crate) use hub::Subscription;
 pub(crate) use keys::{ChannelName, LOCK_CHANNEL, prefixed};
 pub(crate) use listener::Listener;
 #[cfg(feature = "test-util")]
 pub use memory::MemoryServer;
-pub(crate) use on_reply::{Later, OnReply};
+pub(crate) use pending::{Later, OnReply, PendingRequest, Urgency};
 #[cfg(feature = "bench")]
 pub(crate) use raw::Raw;
 pub(crate) use script::{Part, PartBuilder, Script};
@@ -142,26 +141,19 @@ impl Redis {
 
     /// Sends one request. Requests about one key keep their order.
     pub(crate) async fn request(&self, script: &'static Script, part: Part) -> Result<Answer, Fault> {
-        let (reply, receiver) = ReplyTo::new();
-        let on_reply = OnReply::new(|answer| reply.send(answer));
-        if let Some(later) = self.submit(script, part, Urgency::Now, on_reply) {
+        let (request, answer) = PendingRequest::awaited(script, part);
+        if let Some(later) = self.submit(request) {
             later.go();
         }
-        receiver.await.unwrap_or(Err(Fault::Abandoned))
+        answer.await.unwrap_or(Err(Fault::Abandoned))
     }
 
     /// The same without waiting for the reply. The caller may hold locks, so it does what this returns after they are unlocked.
-    pub(crate) fn submit(
-        &self,
-        script: &'static Script,
-        part: Part,
-        urgency: Urgency,
-        on_reply: OnReply,
-    ) -> Option<Later> {
+    pub(crate) fn submit(&self, request: PendingRequest) -> Option<Later> {
         match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.submit(script, part, urgency, on_reply),
+            Backend::Deployed(deployment, _) => deployment.submit(request),
             #[cfg(feature = "test-util")]
-            Backend::InMemory(link) => Some(link.submit(script, part, on_reply)),
+            Backend::InMemory(link) => Some(link.submit(request)),
         }
     }
 

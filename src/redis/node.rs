@@ -13,9 +13,9 @@ use super::{
     answer::Answer,
     conn::{Conn, Dialer, Link, Reconnected},
     fault::Fault,
-    gather::{Dispatcher, Urgency},
+    gather::Dispatcher,
     node_settings::NodeSettings,
-    on_reply::{Later, OnReply},
+    pending::{Later, PendingRequest},
     script::{Part, Script},
 };
 use crate::error::Source;
@@ -63,14 +63,8 @@ impl Node {
     }
 
     /// The same without waiting for the reply.
-    pub(super) fn submit(
-        &self,
-        script: &'static Script,
-        part: Part,
-        urgency: Urgency,
-        on_reply: OnReply,
-    ) -> Option<Later> {
-        self.dispatcher(part.key()).submit(script, part, urgency, on_reply)
+    pub(super) fn submit(&self, request: PendingRequest) -> Option<Later> {
+        self.dispatcher(request.part.key()).submit(request)
     }
 
     /// Sends one request, then waits until `wanted` replicas have its writes. Returns their number, too.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     answer::Answer,
     fault::{Fault, source},
-    on_reply::{OnReply, PendingRequest, Requests},
+    pending::{OnReply, PendingRequest, Requests, Urgency},
     script::{Part, Script},
     url::Address,
 };
@@ -29,10 +29,7 @@ use crate::{
     error::Source,
     explore::{
         server::{self, Fate, UnderWay},
-        tokio::{
-            spawn,
-            time::{Instant, sleep},
-        },
+        tokio::{spawn, time::sleep},
         world,
     },
 };
@@ -118,7 +115,7 @@ impl Link {
         loop {
             let (reply, answered) = oneshot::channel();
             let on_reply = OnReply::new(|_| unreachable!("the call below takes the reply"));
-            let request = PendingRequest { part: part.clone(), on_reply, since: Instant::now() };
+            let request = PendingRequest::new(script, part.clone(), Urgency::Now, on_reply);
             let then: Then = Box::new(|_, answers| _ = reply.send(answers));
             let requests = smallvec![request];
             let call = Call { script: script.source, requests, then: Some(then), _under_way: UnderWay::new() };

@@ -9,10 +9,9 @@ use super::{
     answer::Answer,
     conn::{Dialer, Reconnected},
     fault::Fault,
-    gather::Urgency,
     node::Node,
     node_settings::{Company, NodeSettings},
-    on_reply::{Later, OnReply},
+    pending::{Later, PendingRequest},
     script::{Part, Script},
     url::{Address, Url},
 };
@@ -72,14 +71,8 @@ impl Deployment {
         self.node.replicated(script, part, wanted).await
     }
 
-    pub(super) fn submit(
-        &self,
-        script: &'static Script,
-        part: Part,
-        urgency: Urgency,
-        on_reply: OnReply,
-    ) -> Option<Later> {
-        self.node.submit(script, part, urgency, on_reply)
+    pub(super) fn submit(&self, request: PendingRequest) -> Option<Later> {
+        self.node.submit(request)
     }
 
     pub(super) fn is_unwell(&self, _: &str, late: Duration) -> bool {

@@ -37,7 +37,7 @@ use crate::{
     redis::{
         answer::Answer,
         fault::{Fault, source},
-        on_reply::Requests,
+        pending::Requests,
         script::{Part, Script},
         url::Address,
     },

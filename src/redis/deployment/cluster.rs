@@ -37,10 +37,9 @@ use crate::{
         answer::Answer,
         conn::{Asks, Dialer, Layout, Link, Reconnected, has_shard_channels, node_id, slots, spread},
         fault::{Fault, Redirection, source},
-        gather::Urgency,
         keys::slot_of,
         node_settings::NodeSettings,
-        on_reply::{Later, OnReply},
+        pending::{Later, OnReply, PendingRequest, left_for_another},
         script::{LooksAt, Part, Script},
         url::Address,
         {Way, send},
@@ -149,41 +148,27 @@ impl Cluster {
         self.after(owner, answered, script, part, way).await
     }
 
-    /// Sends a request without waiting, if the server of its slot is known; a redirection is followed by a task.
-    pub(super) fn submit(
-        &self,
-        script: &'static Script,
-        part: Part,
-        urgency: Urgency,
-        on_reply: OnReply,
-    ) -> Option<Later> {
+    /// Sends a request without waiting, if the server of its slot is known; a task does the rest.
+    pub(super) fn submit(&self, request: PendingRequest) -> Option<Later> {
         let this = self.this.upgrade().expect("a method of it is running");
+        let PendingRequest { script, part, urgency, on_reply, since } = request;
         let Some(owner) = self.owner_now(slot_of(part.key())) else {
-            let sending = async move {
-                let limit = this.settings.command_timeout * 9 / 4;
-                let answer = clock::within(limit, this.send(script, part, Way::Now)).await;
-                on_reply.call(answer.unwrap_or_else(|| Err(this.no_reply())).map(|(answer, _)| answer));
-            };
-            return Some(Later::task(&self.runtime, sending));
+            let limits = (since, self.settings.command_timeout);
+            let sent = async move { this.send(script, part, Way::Now).await };
+            return Some(Later::task(&self.runtime, in_time(sent, limits, on_reply)));
         };
         let (server, again) = (Arc::clone(&owner), part.clone());
         let followed = OnReply::new(move |answer| {
             if !this.is_redirected(&owner, &answer) {
                 return on_reply.call(answer);
             }
+            let limits = (since, this.settings.command_timeout);
             let runtime = this.runtime.clone();
-            runtime.spawn(async move {
-                let limit = this.settings.command_timeout;
-                let after = this.after(owner, answer.map(|answer| (answer, 0)), script, again, Way::Now);
-                let answer = clock::within(limit, after).await;
-                on_reply.call(answer.unwrap_or_else(|| Err(this.no_reply())).map(|(answer, _)| answer));
-            });
+            let answered = answer.map(|answer| (answer, 0));
+            let after = async move { this.after(owner, answered, script, again, Way::Now).await };
+            runtime.spawn(in_time(after, limits, on_reply));
         });
-        server.node.submit(script, part, urgency, followed)
-    }
-
-    fn no_reply(&self) -> Fault {
-        Fault::unknown("a redirected request got no reply in time")
+        server.node.submit(PendingRequest { script, part, urgency, on_reply: followed, since })
     }
 
     fn is_redirected(&self, member: &Member, answer: &Result<Answer, Fault>) -> bool {
@@ -662,3 +647,14 @@ impl Cluster {
 
 /// The error for a map of another cluster.
 struct Stranger;
+
+/// Calls it with the answer, or when there is no more time. `limits`: when the request was made, and the command timeout.
+async fn in_time(
+    work: impl Future<Output = Result<(Answer, u8), Fault>>,
+    limits: (Instant, Duration),
+    on_reply: OnReply,
+) {
+    let answered = clock::within(left_for_another(limits.0, limits.1), work).await;
+    let answered = answered.unwrap_or_else(|| Err(Fault::unknown("a redirected request got no reply in time")));
+    on_reply.call(answered.map(|(answer, _)| answer));
+}

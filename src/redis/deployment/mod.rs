@@ -22,10 +22,9 @@ use super::{
     answer::Answer,
     conn::{Asks, Dialer, Link, Locator, Reconnected, is_cluster_with_all_keys},
     fault::Fault,
-    gather::Urgency,
     node::Node,
     node_settings::{Company, NodeSettings},
-    on_reply::{Later, OnReply},
+    pending::{Later, PendingRequest},
     script::{Part, Script},
     url::{Address, Shape, Url},
 };
@@ -113,16 +112,10 @@ impl Deployment {
     }
 
     /// The same without waiting for the reply.
-    pub(super) fn submit(
-        &self,
-        script: &'static Script,
-        part: Part,
-        urgency: Urgency,
-        on_reply: OnReply,
-    ) -> Option<Later> {
+    pub(super) fn submit(&self, request: PendingRequest) -> Option<Later> {
         match self {
-            Deployment::One(one) => one.node.submit(script, part, urgency, on_reply),
-            Deployment::Cluster(cluster, _) => cluster.submit(script, part, urgency, on_reply),
+            Deployment::One(one) => one.node.submit(request),
+            Deployment::Cluster(cluster, _) => cluster.submit(request),
         }
     }
 

@@ -19,7 +19,7 @@ use crate::{
         answer::Answer,
         fault::Fault,
         listener::Listener,
-        on_reply::{Later, OnReply},
+        pending::{Later, PendingRequest},
         script::{Part, Script},
     },
     spawner::Spawner,
@@ -69,7 +69,8 @@ impl MemoryLink {
     }
 
     /// The same without waiting.
-    pub(in crate::redis) fn submit(self: &Arc<Self>, script: &'static Script, part: Part, on_reply: OnReply) -> Later {
+    pub(in crate::redis) fn submit(self: &Arc<Self>, request: PendingRequest) -> Later {
+        let PendingRequest { script, part, on_reply, .. } = request;
         let answer = self.request(script, part);
         Later::task(&self.runtime, async move { on_reply.call(answer.await) })
     }
