@@ -3,14 +3,14 @@
 use std::fmt;
 
 /// Writes the digits at the end of `room`, and returns them.
-pub(crate) fn digits(number: u64, room: &mut [u8; 20]) -> &str {
+pub(crate) fn digits(number: u64, room: &mut [u8; 20]) -> &[u8] {
     let (mut left, mut at) = (number, room.len());
     loop {
         at -= 1;
         room[at] = b'0' + u8::try_from(left % 10).expect("one digit");
         left /= 10;
         if left == 0 {
-            return str::from_utf8(&room[at..]).expect("digits");
+            return &room[at..];
         }
     }
 }
@@ -20,7 +20,7 @@ pub(crate) struct Decimal(pub(crate) u64);
 
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(digits(self.0, &mut [0; 20]))
+        f.write_str(str::from_utf8(digits(self.0, &mut [0; 20])).expect("digits"))
     }
 }
 

@@ -475,12 +475,7 @@ impl Inner {
         self.note_attempt(&request, event);
         let (driver, sending) = (&lock.driver, lock.sending(request));
         let sent = SentRequest { lock: lock.this(), id, request: Some(request), publish: sending.publish };
-        if driver.is_abandoned() {
-            driver.set_abandoned(); // a forked process knows it from now on
-            let gone = OnReply::new(|answer| sent.replied(answer));
-            return fed.effects.later.push(Later::Failed(gone, Fault::Abandoned)); // the other process has the same socket
-        }
-        if driver.config.replicas > 0 && is_new(&request) {
+        if driver.config.replicas > 0 && is_new(&request) && !driver.is_abandoned() {
             return fed.effects.replicated.push(sent);
         }
         let (script, part) = sending.part();
@@ -490,6 +485,10 @@ impl Inner {
             _ => Urgency::Now,
         };
         let request = PendingRequest::new(script, part, urgency, OnReply::new(|answer| sent.replied(answer)));
+        if driver.is_abandoned() {
+            driver.set_abandoned(); // a forked process knows it from now on, and has the same socket as the other
+            return fed.effects.later.push(Later::Failed(Box::new(request), Fault::Abandoned));
+        }
         fed.effects.later.extend(driver.redis.submit(request));
     }
 

@@ -77,7 +77,7 @@ impl Right {
 impl Denial {
     /// Adds the names that the server has left out, from the request.
     pub(super) fn of(self, script: &Script, part: &Part) -> Denial {
-        let (said, text) = (self.source.to_string(), part.text());
+        let said = self.source.to_string();
         let right = match self.right {
             Right::Commands(names) if names.is_empty() => Right::Commands(commands(script, part, &said)),
             // The server checks the keys of a call before the script runs. Inside the script it is a key that the script has made.
@@ -85,10 +85,10 @@ impl Denial {
                 Right::Keys(vec![format!("*{}*", part.key())])
             }
             Right::Keys(names) if names.is_empty() => {
-                Right::Keys(part.keys().map(|word| text[word].to_owned()).collect())
+                Right::Keys(part.keys().map(str::to_owned).collect())
             }
             Right::Channels(names) if names.is_empty() => {
-                Right::Channels(part.args().nth(CHANNEL).map(|word| text[word].to_owned()).into_iter().collect())
+                Right::Channels(part.args().nth(CHANNEL).map(str::to_owned).into_iter().collect())
             }
             said => said,
         };
@@ -107,7 +107,7 @@ fn commands(script: &Script, part: &Part, words: &str) -> Vec<String> {
     let found = words.split(' ').filter_map(|word| word.strip_prefix('+'));
     let is_called = |command: &str| {
         let name = command.to_uppercase();
-        script.source.contains(&format!("call('{name}'")) || part.args().any(|arg| part.text()[arg] == name)
+        script.source.contains(&format!("call('{name}'")) || part.args().any(|arg| arg == name)
     };
     let found = found.filter(|command| is_called(command)).map(str::to_owned);
     let line = line_in(words).and_then(|line| script.source.lines().nth(line - 1)).unwrap_or_default();

@@ -32,7 +32,7 @@ use crate::{
 use super::{
     answer::{Answer, Code},
     confirm::Confirmations,
-    conn::{Answers, Conn, Link},
+    conn::{Answers, Attempt, Call, Caller, Conn, InFlight, Link, Sent},
     fault::Fault,
     keys::slot_of,
     node_settings::{Company, NodeSettings},
@@ -98,28 +98,6 @@ struct UnderWay {
     together: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sent {
-    Alone,
-    Together,
-}
-
-/// A call without a reply. When it is over, whatever the reply was, the requests that wait are looked at.
-struct InFlight {
-    dispatcher: Arc<Dispatcher>,
-    script: &'static Script,
-    sent: Sent,
-    count: usize,
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let mut backlog = self.dispatcher.backlog();
-        *backlog.under_way.of(self.sent) -= self.count;
-        self.dispatcher.flush(&mut backlog);
-    }
-}
-
 impl UnderWay {
     fn of(&mut self, sent: Sent) -> &mut usize {
         match sent {
@@ -127,13 +105,6 @@ impl UnderWay {
             Sent::Together => &mut self.together,
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Attempt {
-    First,
-    /// After the script was loaded.
-    Second,
 }
 
 #[derive(Debug)]
@@ -175,7 +146,7 @@ impl Dispatcher {
         let mut backlog = self.backlog();
         let refusal = backlog.closed.clone().or_else(|| self.conn.refusal());
         if let Some(why) = refusal {
-            return Some(Later::Failed(request.on_reply, why));
+            return Some(Later::Failed(Box::new(request), why));
         }
         let (script, urgency, mut unsent) = (request.script, request.urgency, smallvec![request]);
         if urgency == Urgency::Now && backlog.has_room_alone() {
@@ -261,13 +232,10 @@ impl Dispatcher {
         sent: Sent,
     ) -> Result<(), Requests> {
         let Some(link) = self.conn.link_now() else { return Err(requests) };
-        let (dispatcher, count) = (self.this(), requests.len());
-        link.call(script, requests, move |link, requests, answers| {
-            // Not before: one that is dropped locks the backlog.
-            let call = InFlight { dispatcher, script, sent, count };
-            call.dispatcher.note_call(link, &answers);
-            call.conclude(link, requests, answers, Attempt::First);
-        })?;
+        let Some(room) = link.room() else { return Err(requests) };
+        let count = requests.len();
+        let in_flight = InFlight { caller: self.this(), sent, count };
+        room.send(Call { script, requests, attempt: Attempt::First, in_flight });
         *backlog.under_way.of(sent) += count;
         Ok(())
     }
@@ -385,59 +353,70 @@ impl Dispatcher {
     }
 }
 
-impl InFlight {
-    /// Delivers the replies. If another call may do better, a task makes it.
-    fn conclude(self, link: &Arc<Link>, requests: Requests, answers: Result<Answers, Fault>, attempt: Attempt) {
-        let (script, runtime, link) = (self.script, self.dispatcher.runtime.clone(), Arc::clone(link));
+impl Caller for Dispatcher {
+    /// Delivers the replies. If another call may do better, a task makes it. Requests that were given up remain under way until their reply
+    /// arrives: it has to pass through the same network as those after it.
+    fn answered(self: Arc<Self>, link: &Arc<Link>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight> {
+        if call.attempt == Attempt::First {
+            self.note_call(link, &answers);
+        }
+        let (runtime, link) = (self.runtime.clone(), Arc::clone(link));
         match answers {
             Ok(answers) => {
-                drop(self); // what waits is sent before what follows from the replies
-                requests.into_iter().zip(answers).for_each(|(request, answer)| request.on_reply.call(answer));
+                drop(call.in_flight); // what waits is sent before what follows from the replies
+                call.requests.into_iter().zip(answers).for_each(|(request, answer)| request.end(answer));
             }
-            Err(fault) if fault.is_of_an_unknown_script() && attempt == Attempt::First => {
-                runtime.spawn(async move { self.load_and_call(&link, requests).await });
+            Err(fault) if fault.is_of_an_unknown_script() && call.attempt == Attempt::First => {
+                runtime.spawn(async move { self.load_and_call(&link, call).await });
             }
-            Err(fault) if may_succeed_alone(&fault, &requests) => {
-                runtime.spawn(async move { self.call_one_by_one(&link, requests).await });
+            Err(fault) if may_succeed_alone(&fault, &call.requests) => {
+                runtime.spawn(async move { self.call_one_by_one(&link, call).await });
             }
             Err(fault) => {
-                drop(self);
-                let fault = |part: &Part| fault.clone().of(script, part);
-                requests.into_iter().for_each(|request| request.on_reply.call(Err(fault(&request.part))));
+                let Call { script, requests, in_flight, .. } = call;
+                let of = |part: &Part| fault.clone().of(script, part);
+                requests.into_iter().map(|request| (of(&request.part), request)).for_each(|(why, request)| request.end(Err(why)));
+                return Some(in_flight);
             }
         }
+        None
     }
 
+    fn landed(&self, sent: Sent, count: usize) {
+        let mut backlog = self.backlog();
+        *backlog.under_way.of(sent) -= count;
+        self.flush(&mut backlog);
+    }
+}
+
+impl Dispatcher {
     /// The server did not know the script.
-    async fn load_and_call(self, link: &Arc<Link>, requests: Requests) {
-        let (script, dispatcher) = (self.script, Arc::clone(&self.dispatcher));
+    async fn load_and_call(&self, link: &Arc<Link>, call: Call) {
+        let Call { script, requests, in_flight, .. } = call;
         if let Err(refused) = link.load(script).await {
             return fail(requests, &refused);
         }
-        let timeout = dispatcher.command_timeout;
-        let is_late = |request: &PendingRequest| left_for_another(request.since, timeout) < timeout;
+        let is_late = |request: &PendingRequest| left_for_another(request.since, self.command_timeout) < self.command_timeout;
         let (late, in_time): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_late);
-        dispatcher.fail_unsent(late);
-        if in_time.is_empty() {
-            return;
-        }
-        let unsent = link.call(script, in_time.into(), move |link, requests, answers| {
-            self.conclude(link, requests, answers, Attempt::Second);
-        });
-        if let Err(unsent) = unsent {
-            let mut backlog = dispatcher.backlog();
-            backlog.put_back(unsent.into_vec());
-            dispatcher.flush(&mut backlog);
+        self.fail_unsent(late);
+        match link.room() {
+            _ if in_time.is_empty() => {}
+            Some(room) => room.send(Call { script, requests: in_time.into(), attempt: Attempt::Second, in_flight }),
+            None => {
+                let mut backlog = self.backlog();
+                backlog.put_back(in_time);
+                self.flush(&mut backlog);
+            }
         }
     }
 
     /// The server has refused a whole call, and does not say because of which keys. It may permit each of them alone.
-    async fn call_one_by_one(self, link: &Arc<Link>, requests: Requests) {
-        let Dispatcher { command_timeout, conn, .. } = &*self.dispatcher;
+    async fn call_one_by_one(&self, link: &Arc<Link>, call: Call) {
+        let Call { script, requests, in_flight: _in_flight, .. } = call;
         let call = async |request: PendingRequest| {
-            let left = left_for_another(request.since, *command_timeout);
-            let answer = clock::within(left, link.run(self.script, &request.part)).await;
-            request.on_reply.call(answer.unwrap_or_else(|| Err(Fault::Unknown(conn.trouble(None)))));
+            let left = left_for_another(request.since, self.command_timeout);
+            let answer = clock::within(left, link.run(script, &request.part)).await;
+            request.end(answer.unwrap_or_else(|| Err(Fault::Unknown(self.conn.trouble(None)))));
         };
         join_all(requests.into_iter().map(call)).await;
     }
@@ -520,12 +499,12 @@ impl Backlog {
 }
 
 fn fail(requests: impl IntoIterator<Item = PendingRequest>, why: &Fault) {
-    requests.into_iter().for_each(|request| request.on_reply.call(Err(why.clone())));
+    requests.into_iter().for_each(|request| request.end(Err(why.clone())));
 }
 
 /// True if the requests of a call that was refused may be permitted one by one, or if the server then says more.
 fn may_succeed_alone(fault: &Fault, requests: &Requests) -> bool {
-    let has_several_keys = requests.len() > 1 || requests.iter().any(|request| request.part.keys().len() > 1);
+    let has_several_keys = requests.len() > 1 || requests.iter().any(|request| request.part.keys().nth(1).is_some());
     fault.is_for_some_keys() && has_several_keys || fault.is_across_slots() && requests.len() > 1
 }
 

@@ -18,17 +18,17 @@ use crate::{
     sync::{std, tokio},
 };
 
-/// What is done with a reply. Called once, by a task of the client that holds no locks. It must not wait. A panic in it ends there: the task
-/// has the replies of others.
-pub(crate) struct OnReply(Box<dyn FnOnce(Result<Answer, Fault>) + Send>);
+/// What is done with a reply, and with the request, which may be sent again. Called once, by a task of the client that holds no locks. It must
+/// not wait. A panic in it ends there: the task has the replies of others.
+pub(crate) struct OnReply(Box<dyn FnOnce(Part, Result<Answer, Fault>) + Send>);
 
 impl OnReply {
     pub(crate) fn new(then: impl FnOnce(Result<Answer, Fault>) + Send + 'static) -> OnReply {
-        OnReply(Box::new(then))
+        OnReply::with_part(|_, answer| then(answer))
     }
 
-    pub(crate) fn call(self, answer: Result<Answer, Fault>) {
-        contained(|| (self.0)(answer));
+    fn with_part(then: impl FnOnce(Part, Result<Answer, Fault>) + Send + 'static) -> OnReply {
+        OnReply(Box::new(then))
     }
 }
 
@@ -64,6 +64,21 @@ impl PendingRequest {
         PendingRequest { script, part, urgency, on_reply, since: Instant::now() }
     }
 
+    /// The same request, whose reply `then` gets first.
+    pub(super) fn followed_by(
+        self,
+        then: impl FnOnce(PendingRequest, Result<Answer, Fault>) + Send + 'static,
+    ) -> PendingRequest {
+        let PendingRequest { script, part, urgency, on_reply, since } = self;
+        let followed = move |part, answer| then(PendingRequest { script, part, urgency, on_reply, since }, answer);
+        PendingRequest { script, part, urgency, on_reply: OnReply::with_part(followed), since }
+    }
+
+    /// It has its reply.
+    pub(crate) fn end(self, answer: Result<Answer, Fault>) {
+        contained(|| (self.on_reply.0)(self.part, answer));
+    }
+
     /// For a task that waits for the reply.
     pub(super) fn awaited(
         script: &'static Script,
@@ -87,7 +102,7 @@ pub(super) type Requests = SmallVec<[PendingRequest; 1]>;
 /// they are unlocked.
 #[must_use = "the request has no reply otherwise"]
 pub(crate) enum Later {
-    Failed(OnReply, Fault),
+    Failed(Box<PendingRequest>, Fault),
     Task(Spawner, BoxFuture<'static, ()>),
 }
 
@@ -98,7 +113,7 @@ impl Later {
 
     pub(crate) fn go(self) {
         match self {
-            Later::Failed(on_reply, fault) => on_reply.call(Err(fault)),
+            Later::Failed(request, fault) => request.end(Err(fault)),
             Later::Task(spawner, work) => spawner.spawn(work),
         }
     }

@@ -4,23 +4,19 @@
 
 use std::{
     fmt::{self, Debug, Formatter},
-    mem,
-    ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use smallvec::{SmallVec, smallvec};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::Answer,
     fault::{Fault, source},
-    pending::{OnReply, PendingRequest, Requests, Urgency},
     script::{Part, Script},
     url::Address,
 };
@@ -39,8 +35,9 @@ pub(crate) fn spread(pause: Duration) -> Duration {
     pause
 }
 
-pub(super) type Answers = SmallVec<[Result<Answer, Fault>; 1]>;
-type Then = Box<dyn FnOnce(Requests, Result<Answers, Fault>) + Send>;
+#[path = "../../src/redis/conn/call.rs"]
+mod call;
+pub(super) use call::{Answers, Attempt, Call, Caller, InFlight, Sent};
 
 /// Called whenever a lost connection has been replaced.
 pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
@@ -49,62 +46,84 @@ pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
 #[derive(Debug, Clone)]
 pub(super) struct Dialer;
 
-struct Call {
+/// What the server is asked.
+struct Asked {
     script: &'static str,
-    requests: Requests,
     /// `None` at its end.
-    then: Option<Then>,
+    by: Option<By>,
     _under_way: UnderWay,
 }
 
-impl Call {
+enum By {
+    Caller(Weak<Link>, bool, Call),
+    Task(Part, oneshot::Sender<Result<Answers, Fault>>),
+}
+
+impl Asked {
+    fn new(script: &'static Script, by: By) -> Asked {
+        Asked { script: script.source, by: Some(by), _under_way: UnderWay::new() }
+    }
+
+    fn parts(&self) -> Vec<&Part> {
+        match &self.by {
+            Some(By::Caller(_, _, call)) => call.parts().collect(),
+            Some(By::Task(part, _)) => vec![part],
+            None => Vec::new(),
+        }
+    }
+
     fn end(mut self, answers: Result<Answers, Fault>) {
-        if let Some(then) = self.then.take() {
-            then(mem::take(&mut self.requests), answers);
+        self.tell(answers);
+    }
+
+    fn tell(&mut self, answers: Result<Answers, Fault>) {
+        match self.by.take() {
+            Some(By::Caller(link, is_far, call)) => {
+                let link = link.upgrade().unwrap_or_else(|| Link::lost(is_far));
+                Arc::clone(&call.in_flight.caller).answered(&link, call, answers);
+            }
+            Some(By::Task(_, reply)) => _ = reply.send(answers),
+            None => {}
         }
     }
 }
 
 /// A link that is lost drops it.
-impl Drop for Call {
+impl Drop for Asked {
     fn drop(&mut self) {
-        if let Some(then) = self.then.take() {
-            then(mem::take(&mut self.requests), Err(Fault::unknown("the connection was lost")));
-        }
+        self.tell(Err(Fault::unknown("the connection was lost")));
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Link {
-    calls: mpsc::UnboundedSender<Call>,
+    calls: mpsc::UnboundedSender<Asked>,
     is_far: bool,
 }
 
-impl Debug for Call {
+impl Debug for Asked {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("Call(..)")
+        f.write_str("Asked(..)")
+    }
+}
+
+/// A link on which a call can be sent now.
+pub(super) struct CallRoom<'a>(&'a Arc<Link>);
+
+impl CallRoom<'_> {
+    pub(super) fn send(self, call: Call) {
+        let CallRoom(link) = self;
+        let script = call.script;
+        let asked = Asked::new(script, By::Caller(Arc::downgrade(link), link.is_far, call)); // the call waits in the link
+        // The sender may hold locks, so the task of the link ends it, or nobody needs to.
+        let unsent = link.calls.send(asked);
+        assert!(unsent.is_ok(), "{:?}", script);
     }
 }
 
 impl Link {
-    pub(super) fn call(
-        self: &Arc<Self>,
-        script: &'static Script,
-        requests: Requests,
-        then: impl FnOnce(&Arc<Link>, Requests, Result<Answers, Fault>) + Send + 'static,
-    ) -> Result<(), Requests> {
-        let link = Arc::downgrade(self); // the call waits in the link
-        let there = self.is_far;
-        let then: Then = Box::new(move |requests, answers| {
-            let link = link.upgrade().unwrap_or_else(|| Link::lost(there));
-            then(&link, requests, answers);
-        });
-        let call = Call { script: script.source, requests, then: Some(then), _under_way: UnderWay::new() };
-        self.calls.send(call).map_err(|unsent| {
-            let mut call = unsent.0;
-            call.then = None;
-            mem::take(&mut call.requests)
-        })
+    pub(super) fn room(self: &Arc<Self>) -> Option<CallRoom<'_>> {
+        (!self.calls.is_closed()).then_some(CallRoom(self))
     }
 
     fn lost(is_far: bool) -> Arc<Link> {
@@ -114,12 +133,7 @@ impl Link {
     pub(super) async fn run(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
         loop {
             let (reply, answered) = oneshot::channel();
-            let on_reply = OnReply::new(|_| unreachable!("the call below takes the reply"));
-            let request = PendingRequest::new(script, part.clone(), Urgency::Now, on_reply);
-            let then: Then = Box::new(|_, answers| _ = reply.send(answers));
-            let requests = smallvec![request];
-            let call = Call { script: script.source, requests, then: Some(then), _under_way: UnderWay::new() };
-            let _ = self.calls.send(call);
+            let _ = self.calls.send(Asked::new(script, By::Task(part.clone(), reply)));
             match answered.await.unwrap_or_else(|_| Err(Fault::unknown("the connection was lost"))) {
                 Err(fault) if fault.is_of_an_unknown_script() => self.load(script).await?,
                 answers => return answers?.pop().expect("one part, one answer"),
@@ -240,7 +254,7 @@ impl Slot {
         spawn(self.closed.clone().run_until_cancelled_owned(Arc::clone(self).serve(inbox)));
     }
 
-    async fn serve(self: Arc<Slot>, mut inbox: mpsc::UnboundedReceiver<Call>) {
+    async fn serve(self: Arc<Slot>, mut inbox: mpsc::UnboundedReceiver<Asked>) {
         while let Some(call) = inbox.recv().await {
             let fate = server::fate();
             if fate == Fate::Unknown {
@@ -249,7 +263,7 @@ impl Slot {
                 continue;
             }
             if !matches!(fate, Fate::RequestLost | Fate::Cut { after: false }) {
-                let answers = call.requests.iter().map(|request| answer(call.script, &request.part)).collect();
+                let answers = call.parts().into_iter().map(|part| answer(call.script, part)).collect();
                 match server::pause() {
                     Some(pause) => sleep(pause).await,
                     None => world::step().await,
@@ -271,8 +285,7 @@ impl Slot {
 }
 
 fn answer(script: &'static str, part: &Part) -> Result<Answer, Fault> {
-    let word = |range: Range<usize>| &part.text()[range];
-    let reply = server::run(script, part.keys().map(word).collect(), part.args().map(word).collect());
+    let reply = server::run(script, part.keys().collect(), part.args().collect());
     let (_, answer) = Answer::read(reply.as_bytes()).expect("a reply of the frame");
     answer
 }

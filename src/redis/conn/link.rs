@@ -4,7 +4,6 @@ use std::{
     hash::{BuildHasher, RandomState},
     io::{self, ErrorKind},
     iter::once,
-    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,7 +13,6 @@ use std::{
 
 use bytes::BytesMut;
 use futures_util::future::{BoxFuture, join_all};
-use smallvec::SmallVec;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout},
@@ -24,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Connection,
     addresses::at_any_address,
-    pipe::{Answered, Pipe},
+    call::{Answers, Call, InFlight},
+    pipe::{Answered, Called, Pipe, Room, Then},
     questions::Asks,
     resp::{self, Malformed, Reply},
     stream::Stream,
@@ -37,7 +36,6 @@ use crate::{
     redis::{
         answer::Answer,
         fault::{Fault, source},
-        pending::Requests,
         script::{Part, Script},
         url::Address,
     },
@@ -53,7 +51,7 @@ const LONG: u32 = 4;
 
 /// One connection. It is never repaired.
 pub(crate) struct Link {
-    pipe: Arc<Pipe>,
+    pipe: Arc<Pipe<LinkCall>>,
     address: Address,
     command_timeout: Duration,
     nonce: AtomicU64,
@@ -66,8 +64,37 @@ pub(crate) struct Link {
     counters: Arc<Counters>,
 }
 
-/// One reply for each part of a call.
-pub(crate) type Answers = SmallVec<[Result<Answer, Fault>; 1]>;
+/// A link on which a call can be sent now.
+pub(crate) struct CallRoom<'a> {
+    link: &'a Arc<Link>,
+    room: Room<'a, LinkCall>,
+}
+
+impl CallRoom<'_> {
+    /// Sends a call, without waiting. Its caller gets the reply.
+    pub(crate) fn send(self, call: Call) {
+        let first = self.link.begin_call(call.requests.len());
+        let room = self.room.write(|out| write_call(out, call.script, call.parts(), first));
+        room.send(Then::Call(LinkCall { link: Arc::clone(self.link), first, call }));
+    }
+}
+
+/// A call on a link, with the nonce of its first part.
+struct LinkCall {
+    link: Arc<Link>,
+    first: u64,
+    call: Call,
+}
+
+impl Called for LinkCall {
+    type GivenUp = InFlight;
+
+    fn answered(self, answered: Answered) -> Option<InFlight> {
+        let LinkCall { link, first, call } = self;
+        let answers = link.read(answered, call.script, call.parts(), first);
+        Arc::clone(&call.in_flight.caller).answered(&link, call, answers)
+    }
+}
 
 /// The id and the address of a connection on its server. CLIENT KILL takes both: a server that was restarted uses the same ids again, and
 /// must not close the connection of another client.
@@ -200,24 +227,9 @@ impl Link {
         refusals_as_faults(asked?.await.unwrap_or_else(|_| Err(Fault::Unknown(self.lost_by()))))
     }
 
-    /// Sends one call of a script with all these requests, without waiting. Then `then` gets them back, with a reply for each. Returns them
-    /// if nothing can be sent now.
-    pub(crate) fn call(
-        self: &Arc<Self>,
-        script: &'static Script,
-        requests: Requests,
-        then: impl FnOnce(&Arc<Link>, Requests, Result<Answers, Fault>) + Send + 'static,
-    ) -> Result<(), Requests> {
-        let Ok(room) = self.pipe.room() else { return Err(requests) };
-        let first = self.begin_call(requests.len());
-        let link = Arc::clone(self);
-        let room = room.write(|out| write_call(out, script.sha(), parts(&requests), first));
-        let then = move |answered| {
-            let answers = link.read(answered, script, parts(&requests), first);
-            then(&link, requests, answers);
-        };
-        room.send(Box::new(then));
-        Ok(())
+    /// `None` if nothing can be sent now.
+    pub(crate) fn room(self: &Arc<Self>) -> Option<CallRoom<'_>> {
+        Some(CallRoom { link: self, room: self.pipe.room().ok()? })
     }
 
     /// Runs a script over one part. If the server does not know the script, loads it once.
@@ -233,7 +245,7 @@ impl Link {
 
     async fn run_if_known(&self, script: &Script, part: &Part) -> Result<Answer, Fault> {
         let first = self.begin_call(1);
-        let asked = self.pipe.ask(|out| write_call(out, script.sha(), once(part), first));
+        let asked = self.pipe.ask(|out| write_call(out, script, once(part), first));
         let answered = match asked {
             Ok(reply) => reply.await.unwrap_or_else(|_| Err(Fault::Unknown(self.lost_by()))),
             Err(fault) => Err(fault),
@@ -309,8 +321,7 @@ impl Link {
         if !fault.is_for_some_keys() || part.keys().count() == 1 {
             return fault.of(script, part);
         }
-        let lacks = part.keys().map(|word| async move {
-            let key = &part.text()[word];
+        let lacks = part.keys().map(|key| async move {
             let answer = self.ask(&["EVALSHA", NO_SCRIPT, "1", key]).await;
             matches!(answer, Err(Fault::Denied(_))).then(|| key.to_owned())
         });
@@ -413,24 +424,17 @@ impl Link {
 }
 
 /// A call of a script with some parts, as `frame.lua` reads it.
-fn write_call<'a>(out: &mut BytesMut, sha: &str, parts: impl ExactSizeIterator<Item = &'a Part> + Clone, first: u64) {
-    let keys: usize = parts.clone().map(|part| part.keys().len()).sum();
-    let args: usize = parts.clone().map(|part| part.args().len() + 1).sum();
-    resp::begin(out, 4 + keys + args);
-    resp::word(out, b"EVALSHA");
-    resp::word(out, sha.as_bytes());
+fn write_call<'a>(out: &mut BytesMut, script: &Script, parts: impl ExactSizeIterator<Item = &'a Part> + Clone, first: u64) {
+    let [keys, args] = [Part::sent_keys, Part::sent_args].map(|of| parts.clone().map(|part| of(part).0).sum::<usize>());
+    resp::begin(out, 4 + keys + parts.len() + args);
+    out.extend_from_slice(script.evalsha());
     resp::number_word(out, keys as u64);
-    let word = |out: &mut BytesMut, part: &Part, at: Range<usize>| resp::word(out, &part.text().as_bytes()[at]);
-    parts.clone().for_each(|part| part.keys().for_each(|key| word(out, part, key)));
+    parts.clone().for_each(|part| out.extend_from_slice(part.sent_keys().1));
     resp::number_word(out, parts.len() as u64);
     for (nonce, part) in (first..).zip(parts) {
         resp::number_word(out, nonce);
-        part.args().for_each(|arg| word(out, part, arg));
+        out.extend_from_slice(part.sent_args().1);
     }
-}
-
-fn parts(requests: &Requests) -> impl ExactSizeIterator<Item = &Part> + Clone {
-    requests.iter().map(|request| &request.part)
 }
 
 /// A refusal is a fault.

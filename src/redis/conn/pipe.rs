@@ -9,7 +9,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io, mem,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -18,7 +18,6 @@ use std::{
 };
 
 use bytes::BytesMut;
-use smallvec::SmallVec;
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep_until},
@@ -53,12 +52,12 @@ const KEEP_WARM_AT_MOST: Duration = Duration::from_secs(10);
 const MOST_UNWRITTEN: usize = 4 << 20;
 
 /// See the module.
-pub(super) struct Pipe {
+pub(super) struct Pipe<C: Called> {
     stream: Stream,
     opened: Instant,
     command_timeout: Duration,
     counters: Arc<Counters>,
-    state: Mutex<State>,
+    state: Mutex<State<C>>,
     /// Notified when the task must look again: it has to write, or to watch the clock, or to end.
     look: Notify,
     /// Notified while the connection is [doubtful](Pipe::is_doubtful).
@@ -71,14 +70,13 @@ pub(super) struct Pipe {
 }
 
 /// Times in microseconds since the connection was opened.
-#[derive(Default)]
-struct State {
+struct State<C: Called> {
     /// What is not written yet.
     out: BytesMut,
     /// The system takes no more for now: the task writes the rest.
     is_blocked: bool,
     /// The oldest first.
-    under_way: VecDeque<Unanswered>,
+    under_way: VecDeque<Unanswered<C>>,
     /// The time of the last reply.
     heard: u64,
     /// Nobody looks at the clock before the next PING.
@@ -87,24 +85,52 @@ struct State {
 }
 
 /// A request without a reply.
-struct Unanswered {
+struct Unanswered<C: Called> {
     at: u64,
-    /// `None`: nobody waits for it anymore.
-    then: Option<Then>,
+    then: Then<C>,
 }
 
 /// A reply, and the time that it took in microseconds.
 pub(super) type Answered = Result<(Reply, u64), Fault>;
-/// What is done with a reply. It does not wait; it may send other requests.
-pub(super) type Then = Box<dyn FnOnce(Answered) + Send>;
 
-/// A connection on which something can be sent now.
-pub(super) struct Room<'a> {
-    pipe: &'a Pipe,
-    state: MutexGuard<'a, State>,
+/// What is done with a reply.
+pub(super) trait Called: Send + 'static {
+    type GivenUp: Send;
+    /// It does not wait; it may send other requests. If the reply came too late, the result is kept until it arrives.
+    fn answered(self, answered: Answered) -> Option<Self::GivenUp>;
 }
 
-impl Room<'_> {
+/// Who gets a reply.
+pub(super) enum Then<C: Called> {
+    Task(ReplyTo<Answered>),
+    Call(C),
+    /// Nobody waits for it anymore.
+    GivenUp { _kept: Option<C::GivenUp> },
+}
+
+impl<C: Called> Then<C> {
+    fn answered(self, answered: Answered) -> Option<C::GivenUp> {
+        let mut kept = None;
+        match self {
+            Then::Task(reply) => reply.send(answered),
+            Then::Call(call) => contained(|| kept = call.answered(answered)),
+            Then::GivenUp { .. } => {}
+        }
+        kept
+    }
+
+    fn is_given_up(&self) -> bool {
+        matches!(self, Then::GivenUp { .. })
+    }
+}
+
+/// A connection on which something can be sent now.
+pub(super) struct Room<'a, C: Called> {
+    pipe: &'a Pipe<C>,
+    state: MutexGuard<'a, State<C>>,
+}
+
+impl<C: Called> Room<'_, C> {
     /// Encodes a request. [`send`](Room::send) must follow.
     pub(super) fn write(mut self, write: impl FnOnce(&mut BytesMut)) -> Self {
         write(&mut self.state.out);
@@ -112,13 +138,13 @@ impl Room<'_> {
     }
 
     /// Sends what was encoded.
-    pub(super) fn send(mut self, then: Then) {
+    pub(super) fn send(mut self, then: Then<C>) {
         self.state.note(self.pipe.clock(), then);
         self.pipe.written(self.state);
     }
 }
 
-impl std::fmt::Debug for Pipe {
+impl<C: Called> std::fmt::Debug for Pipe<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pipe").field("down", &self.down.is_cancelled()).finish_non_exhaustive()
     }
@@ -126,29 +152,29 @@ impl std::fmt::Debug for Pipe {
 
 /// Ends the connection with its task, also if the runtime of the task ends. Nothing is sent after that, so no request is left without
 /// an end.
-struct Task(Arc<Pipe>);
+struct Task<C: Called>(Arc<Pipe<C>>);
 
-impl Drop for Task {
+impl<C: Called> Drop for Task<C> {
     fn drop(&mut self) {
         self.0.end(source("the task of the connection has ended"));
         self.0.end_requests();
     }
 }
 
-impl Pipe {
+impl<C: Called> Pipe<C> {
     /// Starts the task, on the present runtime.
     pub(super) fn start(
         (reader, stream): (Reader, Stream),
         opened: Instant,
         command_timeout: Duration,
         counters: &Arc<Counters>,
-    ) -> Arc<Pipe> {
+    ) -> Arc<Pipe<C>> {
         let pipe = Arc::new(Pipe {
             stream,
             opened,
             command_timeout,
             counters: Arc::clone(counters),
-            state: Mutex::default(),
+            state: Mutex::new(State::default()),
             look: Notify::new(),
             doubted: Notify::new(),
             down: CancellationToken::new(),
@@ -180,7 +206,7 @@ impl Pipe {
     }
 
     /// An error if nothing can be sent.
-    pub(super) fn room(&self) -> Result<Room<'_>, Fault> {
+    pub(super) fn room(&self) -> Result<Room<'_, C>, Fault> {
         let state = self.state();
         if state.has_ended {
             return Err(Fault::NotSent(self.lost_by()));
@@ -192,8 +218,8 @@ impl Pipe {
     }
 
     /// Writes what the system takes, and tells the task what is left for it.
-    fn written(&self, mut state: MutexGuard<'_, State>) {
-        let must_look = std::mem::take(&mut state.is_asleep);
+    fn written(&self, mut state: MutexGuard<'_, State<C>>) {
+        let must_look = mem::take(&mut state.is_asleep);
         let was_blocked = state.is_blocked;
         let written = if was_blocked { Ok(false) } else { self.stream.write(&mut state.out) };
         state.is_blocked = matches!(written, Ok(false));
@@ -261,37 +287,30 @@ impl Pipe {
     /// Delivers the replies in what has arrived.
     fn read(&self, decoder: &mut Decoder) -> io::Result<()> {
         let bounds = if self.is_trusted.load(Ordering::Relaxed) { Bounds::USUAL } else { Bounds::STRANGER };
-        let mut replies = SmallVec::<[Reply; 8]>::new();
-        let rest = loop {
-            match decoder.next(bounds) {
-                Ok(Some(reply)) => replies.push(reply),
-                Ok(None) => break Ok(()),
-                Err(malformed) => break Err(io::Error::other(malformed)),
-            }
-        };
-        self.deliver(replies)?;
-        rest
+        let now = self.clock();
+        while let Some(reply) = decoder.next(bounds).map_err(io::Error::other)? {
+            self.deliver(reply, now)?;
+        }
+        Ok(())
     }
 
-    fn deliver(&self, replies: SmallVec<[Reply; 8]>) -> io::Result<()> {
-        let now = self.clock();
+    fn deliver(&self, reply: Reply, now: u64) -> io::Result<()> {
         let mut state = self.state();
-        let asked = state.under_way.len().min(replies.len());
-        let is_too_many = replies.len() > asked;
-        let waiting: SmallVec<[Unanswered; 8]> = state.under_way.drain(..asked).collect();
-        if asked > 0 {
-            state.heard = now;
-        }
+        let Some(Unanswered { at, then }) = state.under_way.pop_front() else {
+            drop(state);
+            return Err(self.unasked());
+        };
+        state.heard = now;
         drop(state);
-        for (Unanswered { at, then }, words) in waiting.into_iter().zip(replies) {
-            if let Some(then) = then {
-                contained(|| then(Ok((words, now.saturating_sub(at))))); // a server may send a reply before its request
-            }
-        }
-        if is_too_many && !self.down.is_cancelled() {
+        then.answered(Ok((reply, now.saturating_sub(at)))); // a server may send a reply before its request
+        Ok(())
+    }
+
+    fn unasked(&self) -> io::Error {
+        if !self.down.is_cancelled() {
             self.counters.misplaced.up(); // unless one of those before it was, too
         }
-        if is_too_many { Err(io::Error::other("the server has sent a reply that nobody asked for")) } else { Ok(()) }
+        io::Error::other("the server has sent a reply that nobody asked for")
     }
 
     /// Looks at the clock. Returns the time until the next look.
@@ -312,7 +331,7 @@ impl Pipe {
                 Duration::ZERO => {
                     resp::command(&mut state.out, &["PING"]);
                     let at = self.clock();
-                    state.under_way.push_back(Unanswered { at, then: None });
+                    state.under_way.push_back(Unanswered { at, then: Then::GivenUp { _kept: None } });
                     self.written(state);
                     return period;
                 }
@@ -326,13 +345,16 @@ impl Pipe {
         if is_doubtful {
             self.doubted.notify_one();
         }
-        late.into_iter().for_each(|then| self.is_late(then));
+        for (place, then) in late {
+            let _kept = self.is_late(then);
+            self.state().under_way[place].then = Then::GivenUp { _kept }; // only this task takes any from the front
+        }
         next
     }
 
-    fn is_late(&self, then: Then) {
+    fn is_late(&self, then: Then<C>) -> Option<C::GivenUp> {
         self.counters.timeouts.up();
-        contained(|| then(Err(Fault::Unknown(self.no_reply()))));
+        then.answered(Err(Fault::Unknown(self.no_reply())))
     }
 
     fn no_reply(&self) -> Source {
@@ -344,7 +366,7 @@ impl Pipe {
     /// Closes the connection: nothing more is sent, and its task ends. The first reason stays.
     pub(super) fn end(&self, why: Source) {
         let mut state = self.state();
-        if std::mem::replace(&mut state.has_ended, true) {
+        if mem::replace(&mut state.has_ended, true) {
             return;
         }
         let _ = self.end.set(why);
@@ -356,13 +378,13 @@ impl Pipe {
 
     /// The outcome of all requests under way is unknown.
     fn end_requests(&self) {
-        let (now, waiting) = (self.clock(), std::mem::take(&mut self.state().under_way));
+        let (now, waiting) = (self.clock(), mem::take(&mut self.state().under_way));
         for Unanswered { at, then } in waiting {
-            match then {
-                Some(then) if since(at, now) >= self.command_timeout => self.is_late(then),
-                Some(then) => contained(|| then(Err(Fault::Unknown(self.lost_by())))),
-                None => {}
-            }
+            let _ = match then {
+                Then::GivenUp { .. } => None,
+                then if since(at, now) >= self.command_timeout => self.is_late(then),
+                then => then.answered(Err(Fault::Unknown(self.lost_by()))),
+            };
         }
     }
 
@@ -392,15 +414,22 @@ impl Pipe {
         u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl<C: Called> Default for State<C> {
+    fn default() -> State<C> {
+        let (out, under_way) = Default::default();
+        State { out, is_blocked: false, under_way, heard: 0, is_asleep: false, has_ended: false }
+    }
+}
+
+impl<C: Called> State<C> {
     /// A request is under way.
-    fn note(&mut self, at: u64, then: Then) {
-        self.under_way.push_back(Unanswered { at, then: Some(then) });
+    fn note(&mut self, at: u64, then: Then<C>) {
+        self.under_way.push_back(Unanswered { at, then });
     }
 
     fn silence(&self, now: u64) -> Duration {
@@ -412,17 +441,18 @@ impl State {
         since(self.heard, front.at) >= command_timeout / QUIET && since(front.at, now) >= command_timeout / DOUBT
     }
 
-    /// The requests that have waited for too long. Their replies are still to come.
-    fn take_late(&mut self, now: u64, command_timeout: Duration) -> Vec<Then> {
+    /// The requests that have waited for too long, and their places. Their replies are still to come.
+    fn take_late(&mut self, now: u64, command_timeout: Duration) -> Vec<(usize, Then<C>)> {
         let late = self.under_way.iter_mut().take_while(|request| since(request.at, now) >= command_timeout);
-        late.filter_map(|request| request.then.take()).collect()
+        let waiting = late.enumerate().filter(|(_, request)| !request.then.is_given_up());
+        waiting.map(|(place, request)| (place, mem::replace(&mut request.then, Then::GivenUp { _kept: None }))).collect()
     }
 }
 
 /// For a task that waits for the reply.
-fn to_task() -> (Then, oneshot::Receiver<Answered>) {
+fn to_task<C: Called>() -> (Then<C>, oneshot::Receiver<Answered>) {
     let (reply, receiver) = ReplyTo::new();
-    (Box::new(|answered| reply.send(answered)), receiver)
+    (Then::Task(reply), receiver)
 }
 
 fn since(earlier: u64, now: u64) -> Duration {

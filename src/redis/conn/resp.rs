@@ -11,6 +11,9 @@ const DEPTH: usize = 8;
 /// The length of a line: a number, a status or an error message.
 const LINE: usize = 64 << 10;
 
+/// A list has room for so many items before they arrive.
+const FEW: usize = 16;
+
 /// Most replies to scripts fit, and need no memory of their own.
 pub(crate) type Text = SmallVec<[u8; 40]>;
 
@@ -126,7 +129,7 @@ impl Decoder {
             Element::List(0) => Reply::List(Vec::new()),
             Element::List(_) if self.open.len() == DEPTH => return Err(Malformed::TooDeep),
             Element::List(length) => {
-                self.open.push(OpenList { length, items: Vec::new() });
+                self.open.push(OpenList { length, items: Vec::with_capacity(length.min(FEW)) });
                 return Ok(None);
             }
         };
@@ -203,11 +206,11 @@ pub(crate) fn word(out: &mut BytesMut, word: &[u8]) {
 }
 
 pub(crate) fn number_word(out: &mut BytesMut, number: u64) {
-    word(out, digits(number, &mut [0; 20]).as_bytes());
+    word(out, digits(number, &mut [0; 20]));
 }
 
 fn line_of(out: &mut BytesMut, kind: &[u8], number: u64) {
-    [kind, digits(number, &mut [0; 20]).as_bytes(), b"\r\n"].iter().for_each(|part| out.extend_from_slice(part));
+    [kind, digits(number, &mut [0; 20]), b"\r\n"].iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// A whole command.

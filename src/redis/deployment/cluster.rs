@@ -39,7 +39,7 @@ use crate::{
         fault::{Fault, Redirection, source},
         keys::slot_of,
         node_settings::NodeSettings,
-        pending::{Later, OnReply, PendingRequest, left_for_another},
+        pending::{Later, PendingRequest, left_for_another},
         script::{LooksAt, Part, Script},
         url::Address,
         {Way, send},
@@ -151,24 +151,22 @@ impl Cluster {
     /// Sends a request without waiting, if the server of its slot is known; a task does the rest.
     pub(super) fn submit(&self, request: PendingRequest) -> Option<Later> {
         let this = self.this.upgrade().expect("a method of it is running");
-        let PendingRequest { script, part, urgency, on_reply, since } = request;
-        let Some(owner) = self.owner_now(slot_of(part.key())) else {
-            let limits = (since, self.settings.command_timeout);
+        let Some(owner) = self.owner_now(slot_of(request.part.key())) else {
+            let (script, part) = (request.script, request.part.clone());
             let sent = async move { this.send(script, part, Way::Now).await };
-            return Some(Later::task(&self.runtime, in_time(sent, limits, on_reply)));
+            return Some(Later::task(&self.runtime, in_time(sent, request, self.settings.command_timeout)));
         };
-        let (server, again) = (Arc::clone(&owner), part.clone());
-        let followed = OnReply::new(move |answer| {
+        let server = Arc::clone(&owner);
+        server.node.submit(request.followed_by(move |request, answer| {
             if !this.is_redirected(&owner, &answer) {
-                return on_reply.call(answer);
+                return request.end(answer);
             }
-            let limits = (since, this.settings.command_timeout);
+            let (script, part, limit) = (request.script, request.part.clone(), this.settings.command_timeout);
             let runtime = this.runtime.clone();
             let answered = answer.map(|answer| (answer, 0));
-            let after = async move { this.after(owner, answered, script, again, Way::Now).await };
-            runtime.spawn(in_time(after, limits, on_reply));
-        });
-        server.node.submit(PendingRequest { script, part, urgency, on_reply: followed, since })
+            let after = async move { this.after(owner, answered, script, part, Way::Now).await };
+            runtime.spawn(in_time(after, request, limit));
+        }))
     }
 
     fn is_redirected(&self, member: &Member, answer: &Result<Answer, Fault>) -> bool {
@@ -648,13 +646,13 @@ impl Cluster {
 /// The error for a map of another cluster.
 struct Stranger;
 
-/// Calls it with the answer, or when there is no more time. `limits`: when the request was made, and the command timeout.
+/// Ends a request with the answer, or when there is no more time.
 async fn in_time(
     work: impl Future<Output = Result<(Answer, u8), Fault>>,
-    limits: (Instant, Duration),
-    on_reply: OnReply,
+    request: PendingRequest,
+    command_timeout: Duration,
 ) {
-    let answered = clock::within(left_for_another(limits.0, limits.1), work).await;
+    let answered = clock::within(left_for_another(request.since, command_timeout), work).await;
     let answered = answered.unwrap_or_else(|| Err(Fault::unknown("a redirected request got no reply in time")));
-    on_reply.call(answered.map(|(answer, _)| answer));
+    request.end(answered.map(|(answer, _)| answer));
 }

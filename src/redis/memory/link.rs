@@ -70,9 +70,8 @@ impl MemoryLink {
 
     /// The same without waiting.
     pub(in crate::redis) fn submit(self: &Arc<Self>, request: PendingRequest) -> Later {
-        let PendingRequest { script, part, on_reply, .. } = request;
-        let answer = self.request(script, part);
-        Later::task(&self.runtime, async move { on_reply.call(answer.await) })
+        let answer = self.request(request.script, request.part.clone());
+        Later::task(&self.runtime, async move { request.end(answer.await) })
     }
 
     pub(in crate::redis) async fn ping(self: &Arc<Self>) -> Result<(), Fault> {

@@ -7,7 +7,6 @@ mod link;
 
 use std::{
     fmt, mem,
-    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
@@ -289,9 +288,8 @@ impl MemoryState {
     }
 
     fn run(&mut self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {
-        let word = |range: Range<usize>| &part.text()[range];
-        let args = ["1", "0"].into_iter().chain(part.args().map(word)).collect();
-        let replied = self.interpreter.run(script.source, part.keys().map(word).collect(), args);
+        let args = ["1", "0"].into_iter().chain(part.args()).collect();
+        let replied = self.interpreter.run(script.source, part.keys().collect(), args);
         let answer = replied.map_err(|error| Fault::said(&format!("ERR {error}")))?;
         let (_, answer) =
             Answer::read(answer.as_bytes()).ok_or_else(|| Fault::said(&format!("ERR odd reply: {answer}")))?;
