@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    config::Config,
     error::{Error, Result},
     sync::tokio,
 };
@@ -69,6 +70,12 @@ impl TaskRuntime {
     /// True if a task that is spawned here runs on after the caller's `block_on` has returned.
     pub(crate) fn runs_on() -> bool {
         Handle::try_current().is_ok_and(|handle| is_threaded(&handle))
+    }
+
+    /// Who looks for a reply drives the runtime of the connection, and needs a second processor for the server.
+    pub(crate) fn adapt(&self, config: Config) -> Config {
+        let can_look = self.own.is_none() && thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        Config { busy_poll: config.busy_poll && can_look, ..config }
     }
 
     /// Runs `work` on that runtime. Dropping the future drops `work`.

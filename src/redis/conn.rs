@@ -36,8 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 use addresses::at_any_address;
 pub(super) use call::{Answers, Attempt, Call, Caller, InFlight, Sent};
-use link::Peer;
 pub(super) use link::Link;
+use link::Peer;
 use questions::is_replica;
 pub(super) use questions::{Asks, Layout, has_shard_channels, is_cluster_with_all_keys, master_of, node_id, slots};
 pub(super) use subscriber::{PubSubEvent, Subscriber};

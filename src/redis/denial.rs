@@ -84,9 +84,7 @@ impl Denial {
             Right::Keys(names) if names.is_empty() && INSIDE.iter().any(|inside| said.contains(inside)) => {
                 Right::Keys(vec![format!("*{}*", part.key())])
             }
-            Right::Keys(names) if names.is_empty() => {
-                Right::Keys(part.keys().map(str::to_owned).collect())
-            }
+            Right::Keys(names) if names.is_empty() => Right::Keys(part.keys().map(str::to_owned).collect()),
             Right::Channels(names) if names.is_empty() => {
                 Right::Channels(part.args().nth(CHANNEL).map(str::to_owned).into_iter().collect())
             }

@@ -42,7 +42,7 @@ use super::{
 
 /// The number of requests under way above which others are gathered. Below this number of tasks a separate call for each request is
 /// faster than gathering. The exploration has few tasks, and is to gather, too.
-const ALONE: usize = if cfg!(leasehold_explore) { 1 } else { 8 };
+const ALONE: usize = if cfg!(leasehold_explore) { 1 } else { 4 };
 /// The gathered requests are worth a call if their number, times this, reaches the number of requests under way.
 const PART_OF_UNDER_WAY: usize = 2;
 /// The number of parts under way that keeps a near server busy. Further parts wait, and make larger calls. All these values were measured
@@ -56,6 +56,8 @@ const FARTHEST: usize = 64;
 const MOST_UNDER_WAY: usize = FARTHEST * PARTS;
 /// In a cluster each slot needs a call, so the limits grow less there.
 const FARTHEST_OF_ONE_SLOT: usize = 3;
+/// With more requests under way than this, the threads have other work than to look for replies.
+const FEW: usize = 4;
 /// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
 
@@ -90,7 +92,7 @@ struct Backlog {
 }
 
 /// The numbers of requests without a reply.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Copy)]
 struct UnderWay {
     /// Sent in a call of their own.
     alone: usize,
@@ -210,6 +212,12 @@ impl Dispatcher {
     /// As [`Conn::trouble`].
     pub(super) fn trouble(&self, last: Option<Source>) -> Source {
         self.conn.trouble(last)
+    }
+
+    /// True if a reply is about to arrive: sooner than a thread that sleeps could be woken.
+    pub(super) fn is_quick(&self) -> bool {
+        let UnderWay { alone, together } = self.backlog().under_way;
+        alone + together <= FEW && self.conn.link_now().is_some_and(|link| link.is_on_this_machine())
     }
 
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
@@ -375,7 +383,10 @@ impl Caller for Dispatcher {
             Err(fault) => {
                 let Call { script, requests, in_flight, .. } = call;
                 let of = |part: &Part| fault.clone().of(script, part);
-                requests.into_iter().map(|request| (of(&request.part), request)).for_each(|(why, request)| request.end(Err(why)));
+                requests
+                    .into_iter()
+                    .map(|request| (of(&request.part), request))
+                    .for_each(|(why, request)| request.end(Err(why)));
                 return Some(in_flight);
             }
         }
@@ -396,7 +407,8 @@ impl Dispatcher {
         if let Err(refused) = link.load(script).await {
             return fail(requests, &refused);
         }
-        let is_late = |request: &PendingRequest| left_for_another(request.since, self.command_timeout) < self.command_timeout;
+        let is_late =
+            |request: &PendingRequest| left_for_another(request.since, self.command_timeout) < self.command_timeout;
         let (late, in_time): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_late);
         self.fail_unsent(late);
         match link.room() {

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use crate::{
+    config::Config,
     error::{Error, Result},
     explore::tokio::{
         runtime::Handle,
@@ -25,6 +26,15 @@ impl TaskRuntime {
 
     pub(crate) fn around(_what: &str) -> Result<()> {
         Ok(())
+    }
+
+    /// Nobody looks: time passes only by the scheduler.
+    pub(crate) fn adapt(&self, config: Config) -> Config {
+        Config { busy_poll: false, ..config }
+    }
+
+    pub(crate) fn runs_on() -> bool {
+        false
     }
 
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {

@@ -46,6 +46,8 @@ use crate::{
 const REPLICA: &str = "this server is no longer the master";
 /// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+/// The longest of the shortest round trips on one machine, in microseconds: as long as it takes to wake two threads.
+const ON_THIS_MACHINE: u64 = 250;
 /// A round trip is long if it takes more than this part of the command timeout.
 const LONG: u32 = 4;
 
@@ -57,6 +59,8 @@ pub(crate) struct Link {
     nonce: AtomicU64,
     /// The id and the address of this connection on the server, if the server says so.
     pub(super) peer: Option<Peer>,
+    /// Its address is on this machine.
+    is_local: bool,
     /// The shortest time from a request to its reply so far, in microseconds: the time of the network, without that of a busy server.
     shortest: AtomicU64,
     /// The last one. Not a mean, because requests that are too many must be noticed before they come too late.
@@ -171,6 +175,7 @@ impl Link {
         let mut link = Link {
             pipe: Pipe::start((reader, stream), begun, command_timeout, counters),
             address: target.address.clone(),
+            is_local: target.is_local(),
             command_timeout,
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: None,
@@ -315,6 +320,11 @@ impl Link {
         (shortest <= self.command_timeout && last <= long).then_some(shortest)
     }
 
+    /// True if the server is on this machine. At the other end of a tunnel it is farther than its address says.
+    pub(crate) fn is_on_this_machine(&self) -> bool {
+        self.is_local && self.shortest.load(Ordering::Relaxed) <= ON_THIS_MACHINE
+    }
+
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends
     /// one call for each key, with the digest of a script that does not exist: nothing runs, whatever is permitted.
     pub(crate) async fn explained(&self, fault: Fault, script: &Script, part: &Part) -> Fault {
@@ -424,7 +434,12 @@ impl Link {
 }
 
 /// A call of a script with some parts, as `frame.lua` reads it.
-fn write_call<'a>(out: &mut BytesMut, script: &Script, parts: impl ExactSizeIterator<Item = &'a Part> + Clone, first: u64) {
+fn write_call<'a>(
+    out: &mut BytesMut,
+    script: &Script,
+    parts: impl ExactSizeIterator<Item = &'a Part> + Clone,
+    first: u64,
+) {
     let [keys, args] = [Part::sent_keys, Part::sent_args].map(|of| parts.clone().map(|part| of(part).0).sum::<usize>());
     resp::begin(out, 4 + keys + parts.len() + args);
     out.extend_from_slice(script.evalsha());

@@ -105,7 +105,9 @@ pub(super) enum Then<C: Called> {
     Task(ReplyTo<Answered>),
     Call(C),
     /// Nobody waits for it anymore.
-    GivenUp { _kept: Option<C::GivenUp> },
+    GivenUp {
+        _kept: Option<C::GivenUp>,
+    },
 }
 
 impl<C: Called> Then<C> {
@@ -445,7 +447,9 @@ impl<C: Called> State<C> {
     fn take_late(&mut self, now: u64, command_timeout: Duration) -> Vec<(usize, Then<C>)> {
         let late = self.under_way.iter_mut().take_while(|request| since(request.at, now) >= command_timeout);
         let waiting = late.enumerate().filter(|(_, request)| !request.then.is_given_up());
-        waiting.map(|(place, request)| (place, mem::replace(&mut request.then, Then::GivenUp { _kept: None }))).collect()
+        waiting
+            .map(|(place, request)| (place, mem::replace(&mut request.then, Then::GivenUp { _kept: None })))
+            .collect()
     }
 }
 
@@ -457,4 +461,74 @@ fn to_task<C: Called>() -> (Then<C>, oneshot::Receiver<Answered>) {
 
 fn since(earlier: u64, now: u64) -> Duration {
     Duration::from_micros(now.saturating_sub(earlier))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        time::sleep,
+    };
+
+    use super::*;
+    use crate::{
+        credentials::Credentials,
+        redis::{conn::target::Target, url::Address},
+    };
+
+    /// Tells its answer, and is kept if there was none.
+    struct Probe {
+        told: oneshot::Sender<bool>,
+        kept: oneshot::Sender<()>,
+    }
+
+    impl Called for Probe {
+        type GivenUp = oneshot::Sender<()>;
+
+        fn answered(self, answered: Answered) -> Option<oneshot::Sender<()>> {
+            let _ = self.told.send(answered.is_ok());
+            Some(self.kept)
+        }
+    }
+
+    async fn connected(command_timeout: Duration) -> (Arc<Pipe<Probe>>, tokio::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let target = Target {
+            address: Address::Tcp("h".into(), 1),
+            found: Some(listener.local_addr().expect("it is bound")),
+            credentials: Credentials::new("", ""),
+            database: None,
+            tls: None,
+            client_name: None,
+            asks_peer: false,
+        };
+        let stream = Stream::open(&target).await.expect("it listens");
+        let pipe = Pipe::start(stream, Instant::now(), command_timeout, &Arc::new(Counters::new(false)));
+        (pipe, listener.accept().await.expect("it has connected").0)
+    }
+
+    #[tokio::test]
+    async fn what_was_given_up_is_kept_until_its_reply_arrives() {
+        let command_timeout = Duration::from_secs(2);
+        let (pipe, mut server) = connected(command_timeout).await;
+        let ask = || {
+            let ((told, answer), (kept, dropped)) = (oneshot::channel(), oneshot::channel());
+            let room = pipe.room().expect("nothing is under way").write(|out| resp::command(out, &["PING"]));
+            room.send(Then::Call(Probe { told, kept }));
+            (answer, dropped)
+        };
+        let ((in_time, first), (late, mut second)) = (ask(), ask());
+        server.read_exact(&mut [0; 28]).await.expect("two requests");
+
+        sleep(command_timeout * 3 / 4).await; // so the connection is not silent when the second is late
+        server.write_all(b"+PONG\r\n").await.expect("it is open");
+        assert!(in_time.await.expect("a reply"));
+        first.await.expect_err("dropped with its reply");
+        assert!(!late.await.expect("its time is over"));
+        assert_eq!(second.try_recv(), Err(oneshot::error::TryRecvError::Empty), "it is under way");
+        server.write_all(b"+PONG\r\n").await.expect("it is open");
+        second.await.expect_err("dropped with its reply");
+        assert!(!pipe.down.is_cancelled());
+    }
 }
