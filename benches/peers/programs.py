@@ -95,6 +95,7 @@ PROGRAMS = [
     PYTHON,
     rust("rslock", "rslock (Rust)", renewed=9.5, kinds=MAJORITY),
     rust("redisson-crate", "redisson (Rust)", renewed=0, feature="redisson", needs=["openssl"]),
+    rust("distkit", "distkit (Rust)", renewed=10, kinds=("lock", "read", "write")),
 ]
 
 
