@@ -210,21 +210,18 @@ const MACHINE: [&str; 20] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 17] = [
+const DRIVER: [&str; 14] = [
     "translate",
     "wire",
-    "slot",
-    "lent",
     "notes",
     "calls",
-    "lanes",
     "timers",
     "reports",
     "channels",
     "watchers",
     "shared",
     "named",
-    "renewals",
+    "looking",
     "call",
     "held",
     "acquire",

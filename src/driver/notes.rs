@@ -1,6 +1,9 @@
 //! What statistics, metrics and logs say about a name. A recorder or a subscriber may itself use the lock, so nothing is said under the mutex.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use crate::{
     contained::contained,
@@ -87,26 +90,13 @@ impl Note {
                 of(mode).renewed();
                 all.renewals_fail.store(false, Ordering::Relaxed);
             }
-            // One warning for each outage, however many locks are held.
-            Note::NotRenewed(cause) => {
-                if !all.renewals_fail.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(target: "leasehold::lock", name, %cause,
-                        "cannot renew a held lock; the client tries again until its lease expires");
-                }
-            }
-            Note::NotReleased(cause) => {
-                if !all.releases_fail.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(target: "leasehold::lock", name, %cause,
-                        "cannot release a lock; the client tries again until its lease expires");
-                }
-            }
+            Note::NotRenewed(cause) => warn_once(&all.renewals_fail, name, &cause, "cannot renew a held lock"),
+            Note::NotReleased(cause) => warn_once(&all.releases_fail, name, &cause, "cannot release a lock"),
             Note::Gauges { before, now } => {
                 for mode in [Mode::Exclusive, Mode::Shared] {
                     let (before, now) = (before.of(mode), now.of(mode));
-                    if before != now {
-                        of(mode).holds(before.holds, now.holds);
-                        of(mode).waiting(before.waiting, now.waiting);
-                    }
+                    of(mode).holds(before.holds, now.holds);
+                    of(mode).waiting(before.waiting, now.waiting);
                 }
                 all.releasing.moves(before.releasing, now.releasing);
             }
@@ -114,5 +104,12 @@ impl Note {
                 tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, place, "still waiting");
             }
         }
+    }
+}
+
+/// One warning for each outage, however many locks are held.
+fn warn_once(fails: &AtomicBool, name: &str, cause: &Source, what: &str) {
+    if !fails.swap(true, Ordering::Relaxed) {
+        tracing::warn!(target: "leasehold::lock", name, %cause, "{what}; the client tries again until its lease expires");
     }
 }

@@ -74,23 +74,7 @@ impl Sending<'_> {
         let kind = self.kind.of_mode(mode_of(&self.request));
         let id = |hold| IdForScript(self.field(kind, hold));
         match self.request {
-            Request::Acquire { id: hold, lease, count, how, .. } => {
-                let count = if self.is_counted_once() { u32::from(hold.of_permits().1) } else { count };
-                let terms = (id(hold), Decimal(millis(lease)), Decimal(count.into()));
-                let words = kind.words(&kind.acquire, self.key, terms, word(kind, how));
-                let part = match (kind.beside, how) {
-                    (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
-                    (Some(_), _) => words.arg(""),
-                    (None, How::Queue(_, past)) if past != PastPlaces::default() => {
-                        let before = kind.rules.numbering.number(self.key, past.before.0);
-                        words.arg(publish).arg(before).arg(NUMBERINGS).arg(Bits(past.after))
-                    }
-                    (None, _) if kind.rules.waits == Waits::InLine => words.arg(publish).arg("").arg("").arg(""),
-                    (None, _) if kind.rules.waits == Waits::ForPermits => words.arg(publish),
-                    (None, _) => words,
-                };
-                (&kind.acquire.script, part.done())
-            }
+            Request::Acquire { id: hold, lease, count, how, .. } => self.acquire_part(kind, (hold, lease, count), how),
             Request::Release { id: hold, count, rest, .. } => {
                 let rest = if self.is_counted_once() { self.receipt } else { rest };
                 let terms = (id(hold), Decimal(millis(rest)), Decimal(count.into()));
@@ -111,6 +95,29 @@ impl Sending<'_> {
                 (&script.script, kind.part(script, self.key, (id(from), Decimal(millis(lease)), 0), id(to)))
             }
         }
+    }
+
+    fn acquire_part(
+        &self,
+        kind: &'static Kind,
+        (hold, lease, count): (HoldId, Duration, u32),
+        how: How,
+    ) -> (&'static Script, Part) {
+        let count = if self.is_counted_once() { u32::from(hold.of_permits().1) } else { count };
+        let terms = (IdForScript(self.field(kind, hold)), Decimal(millis(lease)), Decimal(count.into()));
+        let words = kind.words(&kind.acquire, self.key, terms, word(kind, how));
+        let part = match (kind.beside, how) {
+            (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
+            (Some(_), _) => words.arg(""),
+            (None, How::Queue(_, past)) if past != PastPlaces::default() => {
+                let before = kind.rules.numbering.number(self.key, past.before.0);
+                words.arg(self.publish).arg(before).arg(NUMBERINGS).arg(Bits(past.after))
+            }
+            (None, _) if kind.rules.waits == Waits::InLine => words.arg(self.publish).arg("").arg("").arg(""),
+            (None, _) if kind.rules.waits == Waits::ForPermits => words.arg(self.publish),
+            (None, _) => words,
+        };
+        (&kind.acquire.script, part.done())
     }
 
     fn field(&self, kind: &'static Kind, hold: HoldId) -> Field<'_> {

@@ -279,9 +279,9 @@ impl Dispatcher {
 
     /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then
     /// more requests under way would only come too late. They begin anew when replies take long, or when there is none.
-    fn note_call(&self, link: &Link, answers: &Result<Answers, Fault>) {
+    fn note_call(&self, answers: &Result<Answers, Fault>) {
         let has_reply = !matches!(answers, Err(Fault::Unknown(_)));
-        let is_well = has_reply && link.shortest_round_trip().is_some();
+        let is_well = has_reply && self.conn.shortest_round_trip().is_some();
         let mut backlog = self.backlog();
         backlog.reach = if is_well { (backlog.reach + 1).min(FARTHEST) } else { 1 };
         if answers.as_ref().is_err_and(Fault::is_across_slots) {
@@ -364,21 +364,21 @@ impl Dispatcher {
 impl Caller for Dispatcher {
     /// Delivers the replies. If another call may do better, a task makes it. Requests that were given up remain under way until their reply
     /// arrives: it has to pass through the same network as those after it.
-    fn answered(self: Arc<Self>, link: &Arc<Link>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight> {
+    fn answered(self: Arc<Self>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight> {
         if call.attempt == Attempt::First {
-            self.note_call(link, &answers);
+            self.note_call(&answers);
         }
-        let (runtime, link) = (self.runtime.clone(), Arc::clone(link));
+        let runtime = self.runtime.clone();
         match answers {
             Ok(answers) => {
                 drop(call.in_flight); // what waits is sent before what follows from the replies
                 call.requests.into_iter().zip(answers).for_each(|(request, answer)| request.end(answer));
             }
             Err(fault) if fault.is_of_an_unknown_script() && call.attempt == Attempt::First => {
-                runtime.spawn(async move { self.load_and_call(&link, call).await });
+                runtime.spawn(async move { self.load_and_call(call).await });
             }
             Err(fault) if may_succeed_alone(&fault, &call.requests) => {
-                runtime.spawn(async move { self.call_one_by_one(&link, call).await });
+                runtime.spawn(async move { self.call_one_by_one(call).await });
             }
             Err(fault) => {
                 let Call { script, requests, in_flight, .. } = call;
@@ -402,11 +402,12 @@ impl Caller for Dispatcher {
 
 impl Dispatcher {
     /// The server did not know the script.
-    async fn load_and_call(&self, link: &Arc<Link>, call: Call) {
+    async fn load_and_call(&self, call: Call) {
         let Call { script, requests, in_flight, .. } = call;
-        if let Err(refused) = link.load(script).await {
-            return fail(requests, &refused);
-        }
+        let link = match self.loaded(script).await {
+            Ok(link) => link,
+            Err(refused) => return fail(requests, &refused),
+        };
         let is_late =
             |request: &PendingRequest| left_for_another(request.since, self.command_timeout) < self.command_timeout;
         let (late, in_time): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_late);
@@ -422,12 +423,18 @@ impl Dispatcher {
         }
     }
 
+    async fn loaded(&self, script: &Script) -> Result<Arc<Link>, Fault> {
+        let link = self.conn.link().await?;
+        link.load(script).await.map(|()| link)
+    }
+
     /// The server has refused a whole call, and does not say because of which keys. It may permit each of them alone.
-    async fn call_one_by_one(&self, link: &Arc<Link>, call: Call) {
+    async fn call_one_by_one(&self, call: Call) {
         let Call { script, requests, in_flight: _in_flight, .. } = call;
         let call = async |request: PendingRequest| {
             let left = left_for_another(request.since, self.command_timeout);
-            let answer = clock::within(left, link.run(script, &request.part)).await;
+            let run = async { self.conn.link().await?.run(script, &request.part).await };
+            let answer = clock::within(left, run).await;
             request.end(answer.unwrap_or_else(|| Err(Fault::Unknown(self.conn.trouble(None)))));
         };
         join_all(requests.into_iter().map(call)).await;

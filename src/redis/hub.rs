@@ -276,26 +276,28 @@ impl Hub {
                     if begun.elapsed() < YOUNG { (pause * 2).min(LAST_PAUSE) } else { FIRST_PAUSE }
                 }
                 Err(fault) => {
-                    let longest = fault.last_pause(LAST_PAUSE);
-                    let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
-                    // One warning for each outage: there are about two attempts a second.
-                    if failing_since.is_none() {
-                        conn_event!(warn, %cause,
-                            "cannot open the connection for messages; the client tries again, and waiters poll until then");
-                    } else {
-                        conn_event!(debug, %cause, "still cannot open the connection for messages");
-                    }
-                    // A server that replies also replies to waiters that poll.
-                    if failing_since.is_none() && !matches!(fault, Fault::NotSent(_) | Fault::Unknown(_)) {
-                        self.wake(&line);
-                    }
+                    self.note_failure(&line, &fault, failing_since.is_none());
                     failing_since.get_or_insert(begun);
-                    (pause * 2).min(longest)
+                    (pause * 2).min(fault.last_pause(LAST_PAUSE))
                 }
             };
             self.all_silent(&line);
             wanted.notify_one();
             sleep(spread(pause)).await;
+        }
+    }
+
+    /// The connection could not be opened. One warning for each outage: there are about two attempts a second.
+    fn note_failure(&self, line: &Line, fault: &Fault, is_first: bool) {
+        let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
+        if !is_first {
+            return conn_event!(debug, %cause, "still cannot open the connection for messages");
+        }
+        conn_event!(warn, %cause,
+            "cannot open the connection for messages; the client tries again, and waiters poll until then");
+        // A server that replies also replies to waiters that poll.
+        if !matches!(fault, Fault::NotSent(_) | Fault::Unknown(_)) {
+            self.wake(line);
         }
     }
 
@@ -348,18 +350,10 @@ impl Hub {
                     if !self.missing(line, 1).is_empty() {
                         wanted.notify_one(); // for example a channel that was refused some time ago
                     }
-                    let idle = self.forget_idle(line);
-                    if !idle.is_empty() && subscriber.unsubscribe(&idle).await.is_err() {
-                        return one_by_one;
-                    }
-                    if !idle.is_empty() || asked.elapsed() >= HEARTBEAT {
-                        asked = Instant::now();
-                        if subscriber.barrier().await.is_err() {
-                            return one_by_one;
-                        }
-                        if doubtful.is_empty() && matches!(line, Line::Shard(_)) {
-                            doubtful = self.live_on(line);
-                        }
+                    match self.look_after(line, &subscriber, &mut asked).await {
+                        Ok(true) if doubtful.is_empty() && matches!(line, Line::Shard(_)) => doubtful = self.live_on(line),
+                        Ok(_) => {}
+                        Err(_) => return one_by_one,
                     }
                     let again: Vec<_> = doubtful.drain(..doubtful.len().min(AT_ONCE)).collect();
                     let again: Vec<_> = again.into_iter().filter(|name| self.hears(name)).collect();
@@ -369,6 +363,19 @@ impl Hub {
                 }
             }
         }
+    }
+
+    /// Unsubscribes channels without listeners, and checks now and then that the connection is alive. True if it was checked.
+    async fn look_after(&self, line: &Line, subscriber: &Subscriber, asked: &mut Instant) -> Result<bool, Fault> {
+        let idle = self.forget_idle(line);
+        if idle.is_empty() && asked.elapsed() < HEARTBEAT {
+            return Ok(false);
+        }
+        if !idle.is_empty() {
+            subscriber.unsubscribe(&idle).await?;
+        }
+        *asked = Instant::now();
+        subscriber.barrier().await.map(|()| true)
     }
 
     /// Subscribes these channels. A channel that has moved to another line in the meantime stays missing there.

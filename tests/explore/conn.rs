@@ -5,7 +5,7 @@
 use std::{
     fmt::{self, Debug, Formatter},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -55,7 +55,7 @@ struct Asked {
 }
 
 enum By {
-    Caller(Weak<Link>, bool, Call),
+    Caller(Call),
     Task(Part, oneshot::Sender<Result<Answers, Fault>>),
 }
 
@@ -66,7 +66,7 @@ impl Asked {
 
     fn parts(&self) -> Vec<&Part> {
         match &self.by {
-            Some(By::Caller(_, _, call)) => call.parts().collect(),
+            Some(By::Caller(call)) => call.parts().collect(),
             Some(By::Task(part, _)) => vec![part],
             None => Vec::new(),
         }
@@ -78,10 +78,7 @@ impl Asked {
 
     fn tell(&mut self, answers: Result<Answers, Fault>) {
         match self.by.take() {
-            Some(By::Caller(link, is_far, call)) => {
-                let link = link.upgrade().unwrap_or_else(|| Link::lost(is_far));
-                Arc::clone(&call.in_flight.caller).answered(&link, call, answers);
-            }
+            Some(By::Caller(call)) => _ = Arc::clone(&call.in_flight.caller).answered(call, answers),
             Some(By::Task(_, reply)) => _ = reply.send(answers),
             None => {}
         }
@@ -114,7 +111,7 @@ impl CallRoom<'_> {
     pub(super) fn send(self, call: Call) {
         let CallRoom(link) = self;
         let script = call.script;
-        let asked = Asked::new(script, By::Caller(Arc::downgrade(link), link.is_far, call)); // the call waits in the link
+        let asked = Asked::new(script, By::Caller(call));
         // The sender may hold locks, so the task of the link ends it, or nobody needs to.
         let unsent = link.calls.send(asked);
         assert!(unsent.is_ok(), "{:?}", script);
@@ -124,10 +121,6 @@ impl CallRoom<'_> {
 impl Link {
     pub(super) fn room(self: &Arc<Self>) -> Option<CallRoom<'_>> {
         (!self.calls.is_closed()).then_some(CallRoom(self))
-    }
-
-    fn lost(is_far: bool) -> Arc<Link> {
-        Arc::new(Link { calls: mpsc::unbounded_channel().0, is_far })
     }
 
     pub(super) async fn run(&self, script: &'static Script, part: &Part) -> Result<Answer, Fault> {

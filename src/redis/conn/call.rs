@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Link;
 use crate::{
     redis::{
         answer::Answer,
@@ -21,7 +20,7 @@ pub(crate) type Answers = SmallVec<[Result<Answer, Fault>; 1]>;
 /// Sends calls.
 pub(crate) trait Caller: Send + Sync {
     /// The reply, or why there is none. It may send other calls; it must not wait.
-    fn answered(self: Arc<Self>, link: &Arc<Link>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight>;
+    fn answered(self: Arc<Self>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight>;
     /// So many requests are no longer under way.
     fn landed(&self, sent: Sent, count: usize);
 }

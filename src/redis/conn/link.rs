@@ -96,7 +96,7 @@ impl Called for LinkCall {
     fn answered(self, answered: Answered) -> Option<InFlight> {
         let LinkCall { link, first, call } = self;
         let answers = link.read(answered, call.script, call.parts(), first);
-        Arc::clone(&call.in_flight.caller).answered(&link, call, answers)
+        Arc::clone(&call.in_flight.caller).answered(call, answers)
     }
 }
 
