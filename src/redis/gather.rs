@@ -38,6 +38,7 @@ use super::{
     node_settings::{Company, NodeSettings},
     pending::{Later, PendingRequest, Requests, Urgency, left_for_another},
     script::{Part, Script},
+    window::Window,
 };
 
 /// The number of requests under way above which others are gathered. Below this number of tasks a separate call for each request is
@@ -76,15 +77,15 @@ pub(super) struct Dispatcher {
     closed: CancellationToken,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Backlog {
     /// What may share a call. A server that refuses calls across slots is a cluster behind one address, whatever the URL says.
     company: Company,
     under_way: UnderWay,
     /// Gathered requests.
     held: usize,
-    /// How far the limits have grown: with each reply by one, see [`Dispatcher::note_call`].
-    reach: usize,
+    /// What the network is known to carry.
+    window: Window,
     /// The reason for which no more requests are sent.
     closed: Option<Fault>,
     /// One batch for each script; the script whose turn is next is in front.
@@ -131,7 +132,7 @@ impl Dispatcher {
         let dispatcher = Arc::new_cyclic(|this| Dispatcher {
             this: Weak::clone(this),
             conn,
-            backlog: Mutex::new(Backlog { company: settings.company, ..Backlog::default() }),
+            backlog: Mutex::new(Backlog::new(settings.company)),
             work: Notify::new(),
             confirmations: Confirmations::start(settings, closed),
             command_timeout: settings.command_timeout,
@@ -272,18 +273,20 @@ impl Dispatcher {
     /// How far the server is. Only gathered requests need it.
     fn distance(&self, backlog: &Backlog) -> usize {
         let shortest = if backlog.held == 0 { None } else { self.conn.shortest_round_trip() };
-        distance(shortest, backlog.reach, backlog.company)
+        distance(shortest, backlog.company)
     }
 
     // ---- replies ----
 
-    /// A call has ended. The limits grow step by step, as the window of TCP does (RFC 5681, slow start): a network may be narrow, and then
-    /// more requests under way would only come too late. They begin anew when replies take long, or when there is none.
-    fn note_call(&self, answers: &Result<Answers, Fault>) {
-        let has_reply = !matches!(answers, Err(Fault::Unknown(_)));
-        let is_well = has_reply && self.conn.shortest_round_trip().is_some();
+    /// A call has ended.
+    fn note_call(&self, requests: usize, answers: &Result<Answers, Fault>) {
         let mut backlog = self.backlog();
-        backlog.reach = if is_well { (backlog.reach + 1).min(FARTHEST) } else { 1 };
+        let UnderWay { alone, together } = backlog.under_way;
+        match answers {
+            Err(Fault::Unknown(_)) => backlog.window.shrink(alone + together, self.command_timeout),
+            _ if self.conn.shortest_round_trip().is_none() => backlog.window.limit(ENOUGH),
+            _ => backlog.window.grow(requests),
+        }
         if answers.as_ref().is_err_and(Fault::is_across_slots) {
             backlog.company = Company::OfOneSlot;
         }
@@ -366,7 +369,7 @@ impl Caller for Dispatcher {
     /// arrives: it has to pass through the same network as those after it.
     fn answered(self: Arc<Self>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight> {
         if call.attempt == Attempt::First {
-            self.note_call(&answers);
+            self.note_call(call.requests.len(), &answers);
         }
         let runtime = self.runtime.clone();
         match answers {
@@ -412,8 +415,10 @@ impl Dispatcher {
             |request: &PendingRequest| left_for_another(request.since, self.command_timeout) < self.command_timeout;
         let (late, in_time): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_late);
         self.fail_unsent(late);
+        if in_time.is_empty() {
+            return;
+        }
         match link.room() {
-            _ if in_time.is_empty() => {}
             Some(room) => room.send(Call { script, requests: in_time.into(), attempt: Attempt::Second, in_flight }),
             None => {
                 let mut backlog = self.backlog();
@@ -442,15 +447,20 @@ impl Dispatcher {
 }
 
 impl Backlog {
+    fn new(company: Company) -> Backlog {
+        let (under_way, by_script) = Default::default();
+        Backlog { company, under_way, held: 0, window: Window::new(ENOUGH, MOST_UNDER_WAY), closed: None, by_script }
+    }
+
     fn has_room_alone(&self) -> bool {
-        self.under_way.alone + self.under_way.together < ALONE && self.held == 0
+        self.under_way.alone + self.under_way.together < ALONE.min(self.window.get()) && self.held == 0
     }
 
     /// True if the gathered requests are worth a call. If no call with several is under way, any number is.
     fn is_due(&self, distance: usize) -> bool {
         let UnderWay { alone, together } = self.under_way;
         let is_worth_it = self.held * PART_OF_UNDER_WAY * distance >= alone + together
-            && together < (ENOUGH * distance).min(MOST_UNDER_WAY);
+            && together < (ENOUGH * distance).min(self.window.get());
         self.held > 0 && (together == 0 || is_worth_it)
     }
 
@@ -486,7 +496,8 @@ impl Backlog {
         let next = batches.position(wait(false)).or_else(|| self.by_script.iter().position(wait(true)))?;
         self.by_script.rotate_left(next);
         let mut pending = self.by_script.pop_front().expect("it was just found");
-        let batch: Requests = pending.waiting.drain(..pending.waiting.len().min(PARTS)).collect();
+        let batch: Requests =
+            pending.waiting.drain(..pending.waiting.len().min(PARTS).min(self.window.get())).collect();
         self.held -= batch.len();
         let script = pending.script;
         self.by_script.push_back(pending);
@@ -528,13 +539,13 @@ fn may_succeed_alone(fault: &Fault, requests: &Requests) -> bool {
 }
 
 /// At least 1, which is near: the factor of the limits.
-fn distance(shortest: Option<Duration>, reach: usize, company: Company) -> usize {
+fn distance(shortest: Option<Duration>, company: Company) -> usize {
     let farthest = match company {
         Company::Any => FARTHEST,
         Company::OfOneSlot => FARTHEST_OF_ONE_SLOT,
     };
     let distance = usize::try_from(shortest.unwrap_or_default().as_micros() / NEAR.as_micros()).unwrap_or(usize::MAX);
-    distance.min(reach).clamp(1, farthest)
+    distance.clamp(1, farthest)
 }
 
 fn by_slot(batch: Requests) -> Vec<Requests> {
@@ -550,19 +561,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_grow_with_the_round_trip_and_step_by_step() {
-        let far = |millis, reach, company| distance(Some(Duration::from_millis(millis)), reach, company);
-        assert_eq!(distance(None, FARTHEST, Company::Any), 1, "nothing is known, or replies take long");
-        assert_eq!(far(0, FARTHEST, Company::Any), 1);
-        assert_eq!([0, 1, 5].map(|reach| far(50, reach, Company::Any)), [1, 1, 5], "so many replies came so far");
-        assert_eq!(far(50, FARTHEST, Company::Any), 50);
-        assert_eq!(far(300, FARTHEST, Company::Any), FARTHEST);
-        assert_eq!(far(50, FARTHEST, Company::OfOneSlot), FARTHEST_OF_ONE_SLOT);
+    fn the_limits_grow_with_the_round_trip() {
+        let far = |millis, company| distance(Some(Duration::from_millis(millis)), company);
+        assert_eq!(distance(None, Company::Any), 1, "nothing is known, or replies take long");
+        assert_eq!(far(0, Company::Any), 1);
+        assert_eq!(far(50, Company::Any), 50);
+        assert_eq!(far(300, Company::Any), FARTHEST);
+        assert_eq!(far(50, Company::OfOneSlot), FARTHEST_OF_ONE_SLOT);
     }
 
     #[test]
     fn the_farther_the_server_the_more_is_under_way() {
-        let busy = |held, together| Backlog { held, under_way: UnderWay { alone: 0, together }, ..Backlog::default() };
+        let any = || Backlog::new(Company::Any);
+        let wide = || Window::new(MOST_UNDER_WAY, MOST_UNDER_WAY);
+        let of = |held, together, window| Backlog { held, under_way: UnderWay { alone: 0, together }, window, ..any() };
+        let busy = |held, together| of(held, together, wide());
         assert!(busy(1, 0).is_due(1), "nothing else is under way");
         assert!(busy(PARTS, PARTS).is_due(1));
         assert!(!busy(1, PARTS).is_due(1), "it waits for others");
@@ -570,5 +583,6 @@ mod tests {
         assert!(!busy(ENOUGH, ENOUGH).is_due(1), "a near server is busy");
         assert!(busy(ENOUGH, ENOUGH).is_due(2));
         assert!(!busy(2 * ENOUGH, 2 * ENOUGH).is_due(2));
+        assert!(!of(PARTS, PARTS, Window::new(PARTS, PARTS)).is_due(FARTHEST), "the network is narrow");
     }
 }

@@ -22,6 +22,7 @@ mod raw;
 mod reply_to;
 mod script;
 mod url;
+mod window;
 
 use std::{sync::Arc, time::Duration};
 
