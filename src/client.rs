@@ -450,7 +450,8 @@ impl Builder {
     /// Whether callers look for a reply before they sleep, if the server is on the same machine: at a loopback address or a unix socket. To
     /// wake a thread takes longer than such a server needs. A caller whose request was just sent lets the other tasks of the runtime run, and
     /// looks again and again, for 100 µs at most, while at most four requests are under way. Calls then take less time, and the client more of
-    /// the processor. Only on a multi-threaded runtime that the client's tasks share. Defaults to true.
+    /// the processor. If the processors have other work, and most looks are in vain, callers soon stop looking. Only tasks on the worker
+    /// threads of the runtime on which the client was made look. Defaults to true.
     pub fn busy_poll(self, busy: bool) -> Self {
         Builder { busy_poll: busy, ..self }
     }

@@ -210,7 +210,7 @@ const MACHINE: [&str; 20] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 14] = [
+const DRIVER: [&str; 15] = [
     "translate",
     "wire",
     "notes",
@@ -219,6 +219,7 @@ const DRIVER: [&str; 14] = [
     "reports",
     "channels",
     "watchers",
+    "payoff",
     "shared",
     "named",
     "looking",

@@ -76,6 +76,7 @@ impl Call {
             self.beginning = Beginning::Over; // it may be woken before it is polled for the first time
             while looking.goes_on().await {
                 if let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(self.poll(cx))).await {
+                    looking.found();
                     return ended;
                 }
             }

@@ -33,7 +33,7 @@ impl TaskRuntime {
         Config { busy_poll: false, ..config }
     }
 
-    pub(crate) fn runs_on() -> bool {
+    pub(crate) fn is_worker_of(_runtime: &Handle) -> bool {
         false
     }
 
