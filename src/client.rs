@@ -328,7 +328,6 @@ pub struct Builder {
     replicas: u8,
     confirmed: Confirmed,
     handovers: u32,
-    busy_poll: bool,
     connections: usize,
     own_thread: Option<bool>,
     pubsub: PubSub,
@@ -352,7 +351,6 @@ impl Default for Builder {
             replicas: 0,
             confirmed: Confirmed::Received,
             handovers: 16,
-            busy_poll: true,
             connections: 1,
             own_thread: None,
             pubsub: PubSub::Auto,
@@ -445,15 +443,6 @@ impl Builder {
     /// [How a lock moves](crate::guide::guarantees#how-a-lock-moves-between-the-tasks-of-one-client) has the details. Defaults to 16.
     pub fn handovers(self, n: u32) -> Self {
         Builder { handovers: n, ..self }
-    }
-
-    /// Whether callers look for a reply before they sleep, if the server is on the same machine: at a loopback address or a unix socket. To
-    /// wake a thread takes longer than such a server needs. A caller whose request was just sent lets the other tasks of the runtime run, and
-    /// looks again and again, for 100 µs at most, while at most four requests are under way. Calls then take less time, and the client more of
-    /// the processor. If the processors have other work, and most looks are in vain, callers soon stop looking. Only tasks on the worker
-    /// threads of the runtime on which the client was made look. Defaults to true.
-    pub fn busy_poll(self, busy: bool) -> Self {
-        Builder { busy_poll: busy, ..self }
     }
 
     /// The number of connections for commands; one lock name always uses the same connection. More connections help if the bandwidth
@@ -625,7 +614,6 @@ impl Builder {
             replicas: self.replicas,
             confirmed: self.confirmed,
             handovers: self.handovers,
-            busy_poll: self.busy_poll,
             connections: self.connections,
             pubsub: self.pubsub,
             credentials: self.credentials.clone(),
@@ -681,7 +669,6 @@ impl fmt::Debug for Builder {
             .field("replicas", &self.replicas)
             .field("confirmed", &self.confirmed)
             .field("handovers", &self.handovers)
-            .field("busy_poll", &self.busy_poll)
             .field("connections", &self.connections)
             .field("own_thread", &self.own_thread)
             .field("pubsub", &self.pubsub)

@@ -28,7 +28,6 @@ pub(crate) struct Config {
     pub(crate) replicas: u8,
     pub(crate) confirmed: Confirmed,
     pub(crate) handovers: u32,
-    pub(crate) busy_poll: bool,
     pub(crate) connections: usize,
     pub(crate) pubsub: PubSub,
     /// The user and the password, if they change.
@@ -77,7 +76,6 @@ impl Config {
             replicas: 0,
             confirmed: Confirmed::Received,
             handovers: 0,
-            busy_poll: false,
             connections: 1,
             pubsub: PubSub::Auto,
             credentials: None,

@@ -60,7 +60,6 @@ fn new_client_id() -> Uuid {
 impl Engine {
     /// Connects and starts all tasks on `runtime`.
     pub(crate) async fn start(url: Url, config: Config, runtime: TaskRuntime) -> Result<Arc<Engine>> {
-        let config = runtime.adapt(config);
         let counters = Arc::new(Counters::new(config.metrics_with_names)); // on the thread of the caller, see there
         let engine = runtime.run(Box::pin(Engine::connect(url, config, counters))).await?;
         let (engine, last_task) = engine?;
@@ -86,7 +85,6 @@ impl Engine {
         runtime: TaskRuntime,
         redis: impl FnOnce(&Config, &Arc<Counters>, &CancellationToken) -> Redis,
     ) -> Arc<Engine> {
-        let config = runtime.adapt(config);
         let counters = Arc::new(Counters::new(config.metrics_with_names));
         let build = || {
             let closed = CancellationToken::new();

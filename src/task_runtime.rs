@@ -19,7 +19,6 @@ use tokio::{
 };
 
 use crate::{
-    config::Config,
     error::{Error, Result},
     sync::tokio,
 };
@@ -70,18 +69,6 @@ impl TaskRuntime {
     /// True if a task that is spawned here runs on after the caller's `block_on` has returned.
     pub(crate) fn runs_on() -> bool {
         Handle::try_current().is_ok_and(|handle| is_threaded(&handle))
-    }
-
-    /// True if this is a task of that runtime, on one of its own threads.
-    pub(crate) fn is_worker_of(runtime: &Handle) -> bool {
-        let is_it = |handle: Handle| handle.id() == runtime.id();
-        Handle::try_current().is_ok_and(is_it) && ::tokio::task::try_id().is_some()
-    }
-
-    /// Who looks for a reply drives the runtime of the connection, and needs a second processor for the server.
-    pub(crate) fn adapt(&self, config: Config) -> Config {
-        let can_look = self.own.is_none() && thread::available_parallelism().is_ok_and(|count| count.get() > 1);
-        Config { busy_poll: config.busy_poll && can_look, ..config }
     }
 
     /// Runs `work` on that runtime. Dropping the future drops `work`.

@@ -210,7 +210,7 @@ const MACHINE: [&str; 20] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 15] = [
+const DRIVER: [&str; 13] = [
     "translate",
     "wire",
     "notes",
@@ -219,10 +219,8 @@ const DRIVER: [&str; 15] = [
     "reports",
     "channels",
     "watchers",
-    "payoff",
     "shared",
     "named",
-    "looking",
     "call",
     "held",
     "acquire",

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    call::{Beginning, Call, OnDrop, error},
+    call::{Call, OnDrop, error},
     calls::{AcquiredHold, AcquiredHow, CallResult, EndedCall},
     held::HeldLock,
     named::{Driver, NamedLock},
@@ -98,7 +98,7 @@ impl Begun<'_> {
     /// The call with its result.
     async fn called(&self) -> Result<(Call, EndedCall)> {
         let mut call = poll_fn(|cx| Poll::Ready(self.begin_call(cx.waker()))).await?;
-        let ended = call.ended().await?;
+        let ended = poll_fn(|cx| call.poll(cx)).await?;
         report_end(&call.lock, call.ticket, self.began, &ended.result);
         Ok((call, ended))
     }
@@ -153,10 +153,10 @@ fn begin(
         let ticket = inner.next_ticket();
         inner.calls.begin(ticket, began);
         inner.handle(lock, Event::Acquire { ticket, owner, terms, limit }, fed);
-        Some((ticket, Beginning::of(inner.calls.wait(ticket, waker), fed)))
+        Some((ticket, inner.calls.wait(ticket, waker)))
     });
-    let (ticket, beginning) = begun?;
-    Some(Call { what: request.what, lock: Arc::clone(lock), ticket, ending: OnDrop::Leaves, beginning })
+    let (ticket, waits) = begun?;
+    Some(Call { what: request.what, lock: Arc::clone(lock), ticket, ending: OnDrop::Leaves, waits })
 }
 
 /// The hold was lost, or may have been, before the caller saw that it acquired it.

@@ -1,7 +1,6 @@
 //! A call that waits for its result.
 
 use std::{
-    future::poll_fn,
     mem,
     sync::Arc,
     task::{Context, Poll},
@@ -11,8 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::{CallResult, Cause, EndedCall, Notice, Polled},
-    looking::Looking,
-    named::{Fed, NamedLock},
+    named::NamedLock,
     translate::{lost, now},
 };
 use crate::{
@@ -43,50 +41,14 @@ pub(super) struct Call {
     pub(super) lock: Arc<NamedLock>,
     pub(super) ticket: Ticket,
     pub(super) ending: OnDrop,
-    pub(super) beginning: Beginning,
-}
-
-/// How a call has begun, until it is polled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Beginning {
-    /// Its request was sent, and it is woken when it has a result.
-    Asks,
-    /// It waits for something else, and is woken when it has a result.
-    Waits,
-    /// It has a result already, or was polled since.
-    Over,
-}
-
-impl Beginning {
-    pub(super) fn of(waits: bool, fed: &Fed<'_>) -> Beginning {
-        match waits {
-            true if fed.asks() => Beginning::Asks,
-            true => Beginning::Waits,
-            false => Beginning::Over,
-        }
-    }
+    /// It had no result when it began, and is woken when it has.
+    pub(super) waits: bool,
 }
 
 impl Call {
-    /// The same as [`poll`](Call::poll). If a reply is about to arrive, it looks before it sleeps.
-    pub(super) async fn ended(&mut self) -> Result<EndedCall> {
-        if self.beginning == Beginning::Asks
-            && let Some(looking) = Looking::begin(&self.lock)
-        {
-            self.beginning = Beginning::Over; // it may be woken before it is polled for the first time
-            while looking.goes_on().await {
-                if let Poll::Ready(ended) = poll_fn(|cx| Poll::Ready(self.poll(cx))).await {
-                    looking.found();
-                    return ended;
-                }
-            }
-        }
-        poll_fn(|cx| self.poll(cx)).await
-    }
-
     /// The result. An error if the runtime of the client has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedCall>> {
-        let has_begun_now = mem::replace(&mut self.beginning, Beginning::Over) != Beginning::Over;
+        let has_begun_now = mem::take(&mut self.waits);
         let looked =
             if has_begun_now { Polled::Pending(None) } else { self.lock.inner().poll_call(self.ticket, cx.waker()) };
         match looked {

@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    call::{Beginning, Call, OnDrop, error},
+    call::{Call, OnDrop, error},
     calls::{CallResult, EndedCall},
     named::{Fed, Inner, NamedLock},
     translate::{from_machine, lost, now},
@@ -373,7 +373,7 @@ impl HeldLock {
         event: impl FnOnce(&mut Inner) -> (Ticket, Event),
     ) -> Result<Call> {
         let lock = self.lock();
-        let (ticket, beginning) = lock.with(|inner, fed| {
+        let (ticket, waits) = lock.with(|inner, fed| {
             if let Some(reason) = self.shared.fate_in(inner, fed).loss() {
                 return Err(self.lost_by(reason));
             }
@@ -381,16 +381,16 @@ impl HeldLock {
             let (ticket, event) = event(inner);
             inner.calls.begin(ticket, now());
             inner.handle(lock, event, fed);
-            Ok((ticket, Beginning::of(inner.calls.wait(ticket, waker), fed)))
+            Ok((ticket, inner.calls.wait(ticket, waker)))
         })?;
-        Ok(Call { what, lock: Arc::clone(lock), ticket, ending, beginning })
+        Ok(Call { what, lock: Arc::clone(lock), ticket, ending, waits })
     }
 
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice")]
     fn end(&self, mut begun: Result<Call>) -> impl Future<Output = Result<()>> {
         async move {
             let call = begun.as_mut().map_err(|error| error.clone())?;
-            match call.ended().await? {
+            match poll_fn(|cx| call.poll(cx)).await? {
                 EndedCall { result: CallResult { outcome: Outcome::Confirmed, .. }, .. } => Ok(()),
                 EndedCall { result, since, .. } => Err(error(self.lock(), call.what, &result, since)),
             }

@@ -1,8 +1,8 @@
 //! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
 //! notifies their callers.
 //!
-//! From the bottom up: `translate`, `wire`, `notes`, `calls`, `timers`, `reports`, `channels`, `watchers`, `payoff`, `shared`, `named`,
-//! `looking`, `call`, `held`, `acquire`. Each file imports only from those before it.
+//! From the bottom up: `translate`, `wire`, `notes`, `calls`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`, `call`, `held`,
+//! `acquire`. Each file imports only from those before it.
 
 mod acquire;
 mod call;
@@ -12,10 +12,8 @@ mod channels;
 #[path = "../../tests/explore/scenarios.rs"]
 mod explore;
 mod held;
-mod looking;
 mod named;
 mod notes;
-mod payoff;
 mod reports;
 mod shared;
 mod timers;

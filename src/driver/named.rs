@@ -96,8 +96,6 @@ struct Effects {
     replicated: SmallVec<[SentRequest; 1]>,
     notes: SmallVec<[Note; 3]>,
     yields: bool,
-    /// A request was sent at once.
-    asks: bool,
     /// A waiter has acquired the permits of [`Event::GiveBack`].
     passed_on: bool,
     /// The name is no longer in the client's map.
@@ -401,12 +399,6 @@ pub(super) struct Fed<'a> {
     effects: &'a mut Effects,
 }
 
-impl Fed<'_> {
-    pub(super) fn asks(&self) -> bool {
-        self.effects.asks
-    }
-}
-
 impl Inner {
     pub(super) fn next_ticket(&mut self) -> Ticket {
         self.tickets += 1;
@@ -497,7 +489,6 @@ impl Inner {
             driver.set_abandoned(); // a forked process knows it from now on, and has the same socket as the other
             return fed.effects.later.push(Later::Failed(Box::new(request), Fault::Abandoned));
         }
-        fed.effects.asks |= urgency == Urgency::Now;
         fed.effects.later.extend(driver.redis.submit(request));
     }
 

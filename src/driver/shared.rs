@@ -13,7 +13,7 @@ use std::{
 
 use dashmap::DashMap;
 
-use super::{payoff::Payoff, timers::Timers, watchers::Changes};
+use super::{timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
@@ -39,7 +39,6 @@ pub(crate) struct Shared<L> {
     pub(super) runtime: Spawner,
     pub(super) names: DashMap<NameKey, Arc<L>>,
     pub(super) timers: Timers<L>,
-    pub(super) payoff: Payoff,
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
@@ -82,7 +81,6 @@ impl<L> Shared<L> {
             runtime: Spawner::here(),
             names: DashMap::new(),
             timers: Timers::new(),
-            payoff: Payoff::default(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
             process: ::std::process::id(),

@@ -57,8 +57,6 @@ const FARTHEST: usize = 64;
 const MOST_UNDER_WAY: usize = FARTHEST * PARTS;
 /// In a cluster each slot needs a call, so the limits grow less there.
 const FARTHEST_OF_ONE_SLOT: usize = 3;
-/// With more requests under way than this, the threads have other work than to look for replies.
-const FEW: usize = 4;
 /// The number of parts in one call: enough to spread its cost, but few enough not to block the server for long (3 µs each).
 const PARTS: usize = 128;
 
@@ -93,7 +91,7 @@ struct Backlog {
 }
 
 /// The numbers of requests without a reply.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct UnderWay {
     /// Sent in a call of their own.
     alone: usize,
@@ -215,12 +213,6 @@ impl Dispatcher {
         self.conn.trouble(last)
     }
 
-    /// True if a reply is about to arrive: sooner than a thread that sleeps could be woken.
-    pub(super) fn is_quick(&self) -> bool {
-        let UnderWay { alone, together } = self.backlog().under_way;
-        alone + together <= FEW && self.conn.link_now().is_some_and(|link| link.is_on_this_machine())
-    }
-
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         self.conn.is_unwell(late)
     }
@@ -281,9 +273,9 @@ impl Dispatcher {
     /// A call has ended.
     fn note_call(&self, requests: usize, answers: &Result<Answers, Fault>) {
         let mut backlog = self.backlog();
-        let UnderWay { alone, together } = backlog.under_way;
+        let under_way = backlog.under_way.alone + backlog.under_way.together;
         match answers {
-            Err(Fault::Unknown(_)) => backlog.window.shrink(alone + together, self.command_timeout),
+            Err(Fault::Unknown(_)) => backlog.window.shrink(under_way, self.command_timeout),
             _ if self.conn.shortest_round_trip().is_none() => backlog.window.limit(ENOUGH),
             _ => backlog.window.grow(requests),
         }

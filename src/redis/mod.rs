@@ -188,15 +188,6 @@ impl Redis {
         }
     }
 
-    /// True if a reply of the server of `key` is about to arrive: sooner than a thread that sleeps could be woken.
-    pub(crate) fn is_quick(&self, key: &str) -> bool {
-        match &self.servers {
-            Backend::Deployed(deployment, _) => deployment.is_quick(key),
-            #[cfg(feature = "test-util")]
-            Backend::InMemory(_) => false,
-        }
-    }
-
     /// True if the server of `key` has given no reply for this long, or if a caller waits for a connection to it that cannot be opened.
     pub(crate) fn is_unwell(&self, key: &str, late: Duration) -> bool {
         match &self.servers {

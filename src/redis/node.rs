@@ -103,10 +103,6 @@ impl Node {
         self.dispatcher(key).trouble(last)
     }
 
-    pub(super) fn is_quick(&self, key: &str) -> bool {
-        self.dispatcher(key).is_quick()
-    }
-
     /// True if a caller waits for a connection that cannot be opened, or if a connection has given no reply for this long.
     pub(super) fn is_unwell(&self, late: Duration) -> bool {
         self.dispatchers.iter().any(|dispatcher| dispatcher.is_unwell(late))

@@ -134,10 +134,6 @@ impl Link {
         }
     }
 
-    pub(super) fn is_on_this_machine(&self) -> bool {
-        false
-    }
-
     pub(super) fn shortest_round_trip(&self) -> Option<Duration> {
         Some(if self.is_far { Duration::from_millis(3) } else { Duration::ZERO })
     }

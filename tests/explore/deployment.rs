@@ -75,11 +75,6 @@ impl Deployment {
         self.node.submit(request)
     }
 
-    /// Nobody looks: time passes only by the scheduler.
-    pub(super) fn is_quick(&self, _key: &str) -> bool {
-        false
-    }
-
     pub(super) fn is_unwell(&self, _: &str, late: Duration) -> bool {
         self.node.is_unwell(late)
     }

@@ -3,7 +3,6 @@
 use std::future::Future;
 
 use crate::{
-    config::Config,
     error::{Error, Result},
     explore::tokio::{
         runtime::Handle,
@@ -26,15 +25,6 @@ impl TaskRuntime {
 
     pub(crate) fn around(_what: &str) -> Result<()> {
         Ok(())
-    }
-
-    /// Nobody looks: time passes only by the scheduler.
-    pub(crate) fn adapt(&self, config: Config) -> Config {
-        Config { busy_poll: false, ..config }
-    }
-
-    pub(crate) fn is_worker_of(_runtime: &Handle) -> bool {
-        false
     }
 
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {

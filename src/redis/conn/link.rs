@@ -46,8 +46,6 @@ use crate::{
 const REPLICA: &str = "this server is no longer the master";
 /// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
-/// The longest of the shortest round trips on one machine, in microseconds: as long as it takes to wake two threads.
-const ON_THIS_MACHINE: u64 = 250;
 /// A round trip is long if it takes more than this part of the command timeout.
 const LONG: u32 = 4;
 
@@ -59,8 +57,6 @@ pub(crate) struct Link {
     nonce: AtomicU64,
     /// The id and the address of this connection on the server, if the server says so.
     pub(super) peer: Option<Peer>,
-    /// Its address is on this machine.
-    is_local: bool,
     /// The shortest time from a request to its reply so far, in microseconds: the time of the network, without that of a busy server.
     shortest: AtomicU64,
     /// The last one. Not a mean, because requests that are too many must be noticed before they come too late.
@@ -175,7 +171,6 @@ impl Link {
         let mut link = Link {
             pipe: Pipe::start((reader, stream), begun, command_timeout, counters),
             address: target.address.clone(),
-            is_local: target.is_local(),
             command_timeout,
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: None,
@@ -318,11 +313,6 @@ impl Link {
             [&self.shortest, &self.last].map(|time| Duration::from_micros(time.load(Ordering::Relaxed)));
         let long = (self.command_timeout / LONG).max(shortest.saturating_mul(2));
         (shortest <= self.command_timeout && last <= long).then_some(shortest)
-    }
-
-    /// True if the server is on this machine. At the other end of a tunnel it is farther than its address says.
-    pub(crate) fn is_on_this_machine(&self) -> bool {
-        self.is_local && self.shortest.load(Ordering::Relaxed) <= ON_THIS_MACHINE
     }
 
     /// Adds the names that the server has left out. For a call with several keys, the server never says which key it refused. So this sends

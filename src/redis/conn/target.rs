@@ -50,14 +50,6 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// Its address is on this machine.
-    pub(super) fn is_local(&self) -> bool {
-        match self.address {
-            Address::Unix(_) => true,
-            Address::Tcp(..) => self.found.is_some_and(|found| found.ip().is_loopback()),
-        }
-    }
-
     /// One target for each IP address that the host has now, in the order of the system's resolver.
     pub(super) async fn each_address(self, time: Duration) -> Result<Vec<Target>, Fault> {
         let Address::Tcp(host, port) = &self.address else { return Ok(vec![self]) };

@@ -217,10 +217,6 @@ impl Cluster {
         })
     }
 
-    pub(super) fn is_quick(&self, key: &str) -> bool {
-        self.owner_now(slot_of(key)).is_some_and(|owner| owner.node.is_quick(key))
-    }
-
     fn has_left(&self, member: &Member) -> bool {
         member.has_ended() && !self.closed.is_cancelled()
     }

@@ -143,13 +143,6 @@ impl Deployment {
         }
     }
 
-    pub(super) fn is_quick(&self, key: &str) -> bool {
-        match self {
-            Deployment::One(one) => one.node.is_quick(key),
-            Deployment::Cluster(cluster, _) => cluster.is_quick(key),
-        }
-    }
-
     /// True if the server of `key` has given no reply for this long, or if a caller waits for a connection to it that cannot be opened.
     pub(super) fn is_unwell(&self, key: &str, late: Duration) -> bool {
         match self {
