@@ -41,6 +41,7 @@ pub(crate) fn explore<F: Future<Output = ()> + 'static>(name: &str, scenario: fn
             scenario().await;
             world::calm_down();
             clock::sleep(Duration::from_nanos(1)).await; // all are asleep: none is dropped while it has a lock
+            world::check_contained();
         });
     });
     assert!(executions > 0, "there was no time for one execution");

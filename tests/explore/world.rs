@@ -44,6 +44,7 @@ pub(crate) struct World {
     /// Looked at whenever all are asleep.
     watched: Vec<(u64, Rc<dyn Fn()>)>,
     story: Vec<String>,
+    violation: Option<String>,
 }
 
 impl Default for World {
@@ -64,6 +65,7 @@ impl Default for World {
             locked: HashMap::new(),
             watched: Vec::new(),
             story: Vec::new(),
+            violation: None,
         }
     }
 }
@@ -173,5 +175,14 @@ pub(crate) fn tell(line: impl FnOnce() -> String) {
 /// A check failed: ends the execution, and prints the events that led here.
 pub(crate) fn violated(what: &str) -> ! {
     let story = with(|world| std::mem::take(&mut world.story)).join("\n");
-    panic!("{story}\nVIOLATION: {what}");
+    let violation = format!("{story}\nVIOLATION: {what}");
+    with(|world| world.violation = Some(violation.clone()));
+    panic!("{violation}");
+}
+
+/// A check may have failed in code whose panics the client contains.
+pub(super) fn check_contained() {
+    if let Some(violation) = with(|world| world.violation.take()) {
+        panic!("{violation}");
+    }
 }
