@@ -275,7 +275,7 @@ impl Dispatcher {
         let mut backlog = self.backlog();
         let under_way = backlog.under_way.alone + backlog.under_way.together;
         match answers {
-            Err(Fault::Unknown(_)) => backlog.window.shrink(under_way, self.command_timeout),
+            Err(Fault::Unknown(_)) => backlog.window.shrink(under_way, Instant::now(), self.command_timeout),
             _ if self.conn.shortest_round_trip().is_none() => backlog.window.limit(ENOUGH),
             _ => backlog.window.grow(requests),
         }

@@ -43,13 +43,13 @@ impl Window {
     }
 
     /// A call had no reply while so many requests were under way. Those that were sent at the same time have none either, so they count once.
-    pub(super) fn shrink(&mut self, under_way: usize, command_timeout: Duration) {
-        if self.shrank.is_some_and(|at| at.elapsed() < command_timeout) {
+    pub(super) fn shrink(&mut self, under_way: usize, now: Instant, command_timeout: Duration) {
+        if self.shrank.is_some_and(|at| now < at + command_timeout) {
             return;
         }
         self.requests = (self.requests.min(under_way) / SHRINKS).max(1);
         self.threshold = self.requests;
-        self.shrank = Some(Instant::now());
+        self.shrank = Some(now);
     }
 }
 
@@ -57,18 +57,17 @@ impl Window {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn it_shrinks_once_for_all_that_were_under_way() {
-        let timeout = Duration::from_secs(1);
+    #[test]
+    fn it_shrinks_once_for_all_that_were_under_way() {
+        let (timeout, now) = (Duration::from_secs(1), Instant::now());
         let mut window = Window::new(400, 10_000);
         window.grow(100);
         assert_eq!(window.get(), 500, "nothing was ever lost");
-        [400, 300, 200].iter().for_each(|under_way| window.shrink(*under_way, timeout));
+        [400, 300, 200].iter().for_each(|under_way| window.shrink(*under_way, now, timeout));
         assert_eq!(window.get(), 100);
         window.grow(64);
         assert_eq!(window.get(), 109, "slowly");
-        tokio::time::advance(timeout).await;
-        window.shrink(3, timeout);
+        window.shrink(3, now + timeout, timeout);
         assert_eq!(window.get(), 1, "never less");
         (0..1_000).for_each(|_| window.grow(128));
         assert_eq!(window.get(), 10_000);
