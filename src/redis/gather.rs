@@ -270,14 +270,18 @@ impl Dispatcher {
 
     // ---- replies ----
 
-    /// A call has ended.
-    fn note_call(&self, requests: usize, answers: &Result<Answers, Fault>) {
+    /// A call has ended. If its connection was lost before its time was over, that says nothing about what the network carries.
+    fn note_call(&self, requests: &Requests, answers: &Result<Answers, Fault>) {
+        let is_late = requests.iter().any(|request| request.since.elapsed() >= self.command_timeout);
         let mut backlog = self.backlog();
         let under_way = backlog.under_way.alone + backlog.under_way.together;
         match answers {
-            Err(Fault::Unknown(_)) => backlog.window.shrink(under_way, Instant::now(), self.command_timeout),
+            Err(Fault::Unknown(_)) if is_late => {
+                backlog.window.shrink(under_way, Instant::now(), self.command_timeout);
+            }
+            Err(Fault::Unknown(_)) => {}
             _ if self.conn.shortest_round_trip().is_none() => backlog.window.limit(ENOUGH),
-            _ => backlog.window.grow(requests),
+            _ => backlog.window.grow(requests.len()),
         }
         if answers.as_ref().is_err_and(Fault::is_across_slots) {
             backlog.company = Company::OfOneSlot;
@@ -361,7 +365,7 @@ impl Caller for Dispatcher {
     /// arrives: it has to pass through the same network as those after it.
     fn answered(self: Arc<Self>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight> {
         if call.attempt == Attempt::First {
-            self.note_call(call.requests.len(), &answers);
+            self.note_call(&call.requests, &answers);
         }
         let runtime = self.runtime.clone();
         match answers {

@@ -9,6 +9,8 @@ use crate::sync::tokio;
 
 /// A window shrinks to this part of what was under way.
 const SHRINKS: usize = 4;
+/// It never shrinks below this: any network carries so many.
+const LEAST: usize = 8;
 /// Near its threshold it grows by this part of a call that had its reply.
 const GROWS: usize = 8;
 
@@ -26,7 +28,7 @@ impl Window {
         Window { requests: first, most, threshold: most, shrank: None }
     }
 
-    /// The number of requests, at least 1.
+    /// The number of requests.
     pub(super) fn get(&self) -> usize {
         self.requests
     }
@@ -42,12 +44,12 @@ impl Window {
         self.requests = self.requests.min(requests);
     }
 
-    /// A call had no reply while so many requests were under way. Those that were sent at the same time have none either, so they count once.
+    /// A call had no reply in time while so many requests were under way. Those that were sent at the same time have none either, so they count once.
     pub(super) fn shrink(&mut self, under_way: usize, now: Instant, command_timeout: Duration) {
         if self.shrank.is_some_and(|at| now < at + command_timeout) {
             return;
         }
-        self.requests = (self.requests.min(under_way) / SHRINKS).max(1);
+        self.requests = (self.requests.min(under_way) / SHRINKS).max(LEAST);
         self.threshold = self.requests;
         self.shrank = Some(now);
     }
@@ -68,7 +70,7 @@ mod tests {
         window.grow(64);
         assert_eq!(window.get(), 109, "slowly");
         window.shrink(3, now + timeout, timeout);
-        assert_eq!(window.get(), 1, "never less");
+        assert_eq!(window.get(), LEAST);
         (0..1_000).for_each(|_| window.grow(128));
         assert_eq!(window.get(), 10_000);
         window.limit(384);
