@@ -35,7 +35,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use addresses::at_any_address;
-pub(super) use call::{Answers, Attempt, Call, Caller, InFlight, Sent};
+pub(super) use call::{Answers, Attempt, InFlight, ScriptCall, ScriptCaller, Sent};
 pub(super) use link::Link;
 use link::Peer;
 use questions::is_replica;

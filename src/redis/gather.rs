@@ -32,7 +32,7 @@ use crate::{
 use super::{
     answer::{Answer, Code},
     confirm::Confirmations,
-    conn::{Answers, Attempt, Call, Caller, Conn, InFlight, Link, Sent},
+    conn::{Answers, Attempt, Conn, InFlight, Link, ScriptCall, ScriptCaller, Sent},
     fault::Fault,
     keys::slot_of,
     node_settings::{Company, NodeSettings},
@@ -236,7 +236,7 @@ impl Dispatcher {
         let Some(room) = link.room() else { return Err(requests) };
         let count = requests.len();
         let in_flight = InFlight { caller: self.this(), sent, count };
-        room.send(Call { script, requests, attempt: Attempt::First, in_flight });
+        room.send(ScriptCall { script, requests, attempt: Attempt::First, in_flight });
         *backlog.under_way.of(sent) += count;
         Ok(())
     }
@@ -360,10 +360,10 @@ impl Dispatcher {
     }
 }
 
-impl Caller for Dispatcher {
+impl ScriptCaller for Dispatcher {
     /// Delivers the replies. If another call may do better, a task makes it. Requests that were given up remain under way until their reply
     /// arrives: it has to pass through the same network as those after it.
-    fn answered(self: Arc<Self>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight> {
+    fn answered(self: Arc<Self>, call: ScriptCall, answers: Result<Answers, Fault>) -> Option<InFlight> {
         if call.attempt == Attempt::First {
             self.note_call(&call.requests, &answers);
         }
@@ -380,7 +380,7 @@ impl Caller for Dispatcher {
                 runtime.spawn(async move { self.call_one_by_one(call).await });
             }
             Err(fault) => {
-                let Call { script, requests, in_flight, .. } = call;
+                let ScriptCall { script, requests, in_flight, .. } = call;
                 let of = |part: &Part| fault.clone().of(script, part);
                 requests
                     .into_iter()
@@ -401,8 +401,8 @@ impl Caller for Dispatcher {
 
 impl Dispatcher {
     /// The server did not know the script.
-    async fn load_and_call(&self, call: Call) {
-        let Call { script, requests, in_flight, .. } = call;
+    async fn load_and_call(&self, call: ScriptCall) {
+        let ScriptCall { script, requests, in_flight, .. } = call;
         let link = match self.loaded(script).await {
             Ok(link) => link,
             Err(refused) => return fail(requests, &refused),
@@ -415,7 +415,9 @@ impl Dispatcher {
             return;
         }
         match link.room() {
-            Some(room) => room.send(Call { script, requests: in_time.into(), attempt: Attempt::Second, in_flight }),
+            Some(room) => {
+                room.send(ScriptCall { script, requests: in_time.into(), attempt: Attempt::Second, in_flight })
+            }
             None => {
                 let mut backlog = self.backlog();
                 backlog.put_back(in_time);
@@ -430,8 +432,8 @@ impl Dispatcher {
     }
 
     /// The server has refused a whole call, and does not say because of which keys. It may permit each of them alone.
-    async fn call_one_by_one(&self, call: Call) {
-        let Call { script, requests, in_flight: _in_flight, .. } = call;
+    async fn call_one_by_one(&self, call: ScriptCall) {
+        let ScriptCall { script, requests, in_flight: _in_flight, .. } = call;
         let call = async |request: PendingRequest| {
             let left = left_for_another(request.since, self.command_timeout);
             let run = async { self.conn.link().await?.run(script, &request.part).await };

@@ -18,15 +18,15 @@ use crate::{
 pub(crate) type Answers = SmallVec<[Result<Answer, Fault>; 1]>;
 
 /// Sends calls.
-pub(crate) trait Caller: Send + Sync {
+pub(crate) trait ScriptCaller: Send + Sync {
     /// The reply, or why there is none. It may send other calls; it must not wait.
-    fn answered(self: Arc<Self>, call: Call, answers: Result<Answers, Fault>) -> Option<InFlight>;
+    fn answered(self: Arc<Self>, call: ScriptCall, answers: Result<Answers, Fault>) -> Option<InFlight>;
     /// So many requests are no longer under way.
     fn landed(&self, sent: Sent, count: usize);
 }
 
 /// See the module.
-pub(crate) struct Call {
+pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
     pub(crate) requests: Requests,
     pub(crate) attempt: Attempt,
@@ -51,7 +51,7 @@ pub(crate) enum Sent {
 
 /// Requests on the connection, until this is dropped.
 pub(crate) struct InFlight {
-    pub(crate) caller: Arc<dyn Caller>,
+    pub(crate) caller: Arc<dyn ScriptCaller>,
     pub(crate) sent: Sent,
     pub(crate) count: usize,
 }
@@ -62,7 +62,7 @@ impl Drop for InFlight {
     }
 }
 
-impl Call {
+impl ScriptCall {
     pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = &Part> + Clone {
         self.requests.iter().map(|request| &request.part)
     }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Connection,
     addresses::at_any_address,
-    call::{Answers, Call, InFlight},
+    call::{Answers, InFlight, ScriptCall},
     pipe::{Answered, Called, Pipe, Room, Then},
     questions::Asks,
     resp::{self, Malformed, Reply},
@@ -72,7 +72,7 @@ pub(crate) struct CallRoom<'a> {
 
 impl CallRoom<'_> {
     /// Sends a call, without waiting. Its caller gets the reply.
-    pub(crate) fn send(self, call: Call) {
+    pub(crate) fn send(self, call: ScriptCall) {
         let first = self.link.begin_call(call.requests.len());
         let room = self.room.write(|out| write_call(out, call.script, call.parts(), first));
         room.send(Then::Call(LinkCall { link: Arc::clone(self.link), first, call }));
@@ -83,7 +83,7 @@ impl CallRoom<'_> {
 struct LinkCall {
     link: Arc<Link>,
     first: u64,
-    call: Call,
+    call: ScriptCall,
 }
 
 impl Called for LinkCall {
