@@ -212,11 +212,10 @@ impl NamedLock {
 
     /// True if the next waiter acquires permits that a caller returns.
     pub(super) fn give_back(&self, permits: u16) -> bool {
-        let give_back = |inner: &mut Inner, fed: &mut Fed<'_>| {
+        self.with(|inner, fed| {
             inner.handle(self, Event::GiveBack(permits), fed);
             fed.effects.passed_on
-        };
-        self.with(give_back)
+        })
     }
 
     /// The time has come for which the timer was set.
@@ -465,8 +464,8 @@ impl Inner {
                 fed.effects.channels.push(channel);
             }
             Action::Unsubscribe(channel) => fed.effects.channels.push(channel),
-            Action::Yield => fed.effects.yields = true,
             Action::PassedOn => fed.effects.passed_on = true,
+            Action::Yield => fed.effects.yields = true,
         }
     }
 

@@ -17,7 +17,7 @@ use super::{timers::Timers, watchers::Changes};
 use crate::{
     config::Config,
     error::{Error, Result},
-    kind::{Kind, Waits},
+    kind::Kind,
     lock::{self, Event, Mode},
     redis::Redis,
     spawner::Spawner,
@@ -153,7 +153,6 @@ impl<L> Shared<L> {
             passes_on: kind.rules.passes_on,
             has_marks: kind.rules.has_mark(),
             joins: !kind.rules.waits.is_for_permits(),
-            has_leases: kind.rules.waits != Waits::ToKeep,
             sure: reading.rules.sure,
         }
     }

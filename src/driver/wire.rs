@@ -75,8 +75,11 @@ impl Sending<'_> {
         let id = |hold| IdForScript(self.field(kind, hold));
         match self.request {
             Request::Acquire { id: hold, lease, count, how, .. } => self.acquire_part(kind, (hold, lease, count), how),
-            Request::Release { id: hold, count, rest, .. } => {
-                let rest = if self.is_counted_once() { self.receipt } else { rest };
+            Request::Release { id: hold, count, rest, granted, .. } => {
+                let (rest, count) = match self.is_counted_once() {
+                    true => (self.receipt, if granted { hold.of_permits().1.into() } else { 0 }),
+                    false => (rest, count),
+                };
                 let terms = (id(hold), Decimal(millis(rest)), Decimal(count.into()));
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
@@ -103,7 +106,10 @@ impl Sending<'_> {
         (hold, lease, count): (HoldId, Duration, u32),
         how: How,
     ) -> (&'static Script, Part) {
-        let count = if self.is_counted_once() { u32::from(hold.of_permits().1) } else { count };
+        let (lease, count) = match self.is_counted_once() {
+            true => (self.receipt, hold.of_permits().1.into()),
+            false => (lease, count),
+        };
         let terms = (IdForScript(self.field(kind, hold)), Decimal(millis(lease)), Decimal(count.into()));
         let words = kind.words(&kind.acquire, self.key, terms, word(kind, how));
         let part = match (kind.beside, how) {

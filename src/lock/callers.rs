@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{
     hold::{NestedCall, Removed},
-    kept::Kept,
     on_server::{Lost, OnServer},
     places::Listening,
     queue::nested_by,
     requests::ConfirmWaiter,
+    server_hold::{Granted, ServerHold},
     state::{Idle, LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Turn, Wanted},
     types::{Action, Channel, Cx, Limit, Loss, Mode, Moment, Nanos, Outcome, Owner, Terms, Ticket},
 };
@@ -71,27 +71,26 @@ impl LockState {
         if is_held {
             self.on_server.extend(self.calm.take_with(ticket));
             let is_its = |one: &mut OnServer| matches!(one, OnServer::Held(_, holders) if holders.has(ticket));
-            let kept = self.on_server.extract_if(.., is_its).find_map(OnServer::into_server_hold);
-            kept.into_iter().for_each(|server| self.kept.put(server, now));
+            self.on_server.retain_mut(|one| !is_its(one));
             self.calm.remove_guard(ticket);
             self.time_to_see = TIME_TO_SEE;
         }
         is_held
     }
 
-    /// The next waiter acquires permits that another caller returns, if it wants as many. The server has these permits by an earlier request,
-    /// and knows that request for long enough to return them if the waiter never looks.
+    /// The next waiter acquires permits that another caller returns, if it wants as many. Whose permits they are makes no difference, because
+    /// nobody owns them. So they get an id of their own, by which they return if that waiter never looks.
     pub(super) fn give_back(&mut self, permits: u16, cx: &mut Cx<'_>) {
-        let next = self.next_waiter().filter(|(_, next)| next.terms.permits == permits).map(|(ticket, _)| ticket);
-        let may_pass = self.others.permit_quick_turn(cx.now, cx.config, cx.rules);
-        if let Some(ticket) = next.filter(|_| may_pass)
-            && let Some(server) = self.kept.take(permits, cx.now + cx.config.outage_timeout)
-        {
-            self.others.took_turn(cx.now);
-            cx.actions.push(Action::PassedOn);
-            return self.grant_to(Some(ticket), server, cx.now, cx);
-        }
-        self.others.end_row(cx.now); // others learn of the release
+        let next = self.next_waiter().filter(|(_, next)| next.terms.permits == permits);
+        let Some((ticket, next)) = next.filter(|_| self.others.permit_quick_turn(cx.now, cx.config)) else {
+            return self.others.end_row(cx.now); // others learn of the release
+        };
+        let (terms, request) = (next.terms, self.numbers.last());
+        let (id, lease) = (self.numbers.hold_for(&terms), terms.requested_lease(cx.config));
+        let granted = Granted { id, mode: terms.mode, token: None, request, sent: cx.now, lease, in_doubt: false };
+        self.others.took_turn(cx.now);
+        cx.actions.push(Action::PassedOn);
+        self.grant_to(Some(ticket), ServerHold::new(granted, cx), cx.now, cx);
     }
 
     /// A waiter has left, or a guard was dropped or unlocked.
@@ -233,8 +232,7 @@ impl LockState {
     // ---- connections and messages ----
 
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
-        self.kept = Kept::default(); // the server may be another one, which does not know their requests
-        for one in self.on_server.iter_mut().filter(|_| cx.rules.has_leases) {
+        for one in &mut self.on_server {
             if let OnServer::Held(server, _) | OnServer::Resting(server, ..) = one {
                 server.confirm_now(cx.now);
             }

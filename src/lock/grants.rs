@@ -66,10 +66,10 @@ impl LockState {
         }
     }
 
-    /// Another request must show whether the server has these ids. What callers keep is theirs in any case.
+    /// Another request must show whether the server has these ids.
     pub(super) fn confirm_disputed(&mut self, cx: &Cx<'_>) {
         let forced_after = self.forced_after;
-        for one in self.on_server.iter_mut().filter(|_| cx.rules.has_leases) {
+        for one in &mut self.on_server {
             if let OnServer::Held(server, _) = one
                 && !server.is_found_since(forced_after)
             {
@@ -91,9 +91,7 @@ impl LockState {
                 Mode::Shared => self.queue.put_back(branch, other), // it reads beside this hold
             }
         }
-        if cx.rules.has_leases {
-            lengthen(&mut server, waiter.terms, sent, cx);
-        }
+        lengthen(&mut server, waiter.terms, sent, cx);
         if !cx.rules.joins {
             self.calm.add_guard(ticket, server.id);
         }
@@ -246,7 +244,7 @@ impl LockState {
     fn has_turn(&self, cx: &Cx<'_>) -> bool {
         match cx.rules.joins {
             true => self.others.permit_turn(cx.now, cx.config),
-            false => self.others.permit_quick_turn(cx.now, cx.config, cx.rules),
+            false => self.others.permit_quick_turn(cx.now, cx.config),
         }
     }
 

@@ -545,7 +545,7 @@ impl Rare<Reentry> {
         let (id, mode, lease) = (server.id, hold.mode, counting.lease);
         let request = match lease {
             Some(lease) => Request::Acquire { id, mode, lease, count, how: How::Again },
-            None => Request::Release { id, mode, count, rest: Duration::ZERO },
+            None => Request::Release { id, mode, count, rest: Duration::ZERO, granted: true },
         };
         let request = counting.request.send(cx, numbers, request);
         server.count_requested(request, lease, cx);

@@ -289,7 +289,7 @@ impl LockState {
             && !asking.request.is_under_way()
             && !is_wanted(asking)
         {
-            let (mark, in_doubt) = (asking.mark, asking.request.is_in_doubt() && asking.how != How::Look);
+            let (mark, in_doubt) = (asking.mark, asking.may_leave_a_hold());
             let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
             let has_mark = mark.is_some_and(|mark| mark.id == asking.id);
             self.wanted = Wanted::One(Idle::until(cx.now, mark.filter(|_| !has_mark)));

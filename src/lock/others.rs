@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     rare::{Rare, Usual},
-    types::{Config, Moment, Rules},
+    types::{Config, Moment},
 };
 
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
@@ -20,8 +20,6 @@ const IN_VAIN: u32 = 8;
 const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
 const LONGEST_ROW: Duration = Duration::from_millis(10);
-/// The same for permits if no waiter can leave a mark. A waiter of another client that wants many permits would wait for long.
-const LONGEST_WITHOUT_MARKS: Duration = Duration::from_millis(2);
 /// If no message is published, the lock stays free after several turns in a row: for this part of their time, but for at most this long.
 const PART_OF_ROW: u32 = 4;
 const LONGEST_FREE: Duration = Duration::from_millis(50);
@@ -113,10 +111,9 @@ impl OtherClients {
     }
 
     /// The same for permits, whether others wait or not: only for a short time after a release for all, and for a short time in a row.
-    pub(crate) fn permit_quick_turn(&self, now: Moment, config: &Config, rules: &Rules) -> bool {
+    pub(crate) fn permit_quick_turn(&self, now: Moment, config: &Config) -> bool {
         let since = self.row.map_or(self.last, |row| row.since);
-        let longest = if rules.has_marks { LONGEST_ROW } else { LONGEST_WITHOUT_MARKS };
-        self.permit_turn(now, config) && now.since(since) < longest
+        self.permit_turn(now, config) && now.since(since) < LONGEST_ROW
     }
 
     /// A caller makes a release of its own.

@@ -23,12 +23,10 @@ pub(crate) struct PendingRelease {
     since: Moment,
     /// The server must run these requests before the release.
     before: [Option<RequestId>; 2],
-    /// It was certain until then.
+    /// It was certain until then. Zero: perhaps it was not granted.
     until: Moment,
     /// After this time the server has nothing left of it.
     bound: Moment,
-    /// The number of its permits, if the server has forgotten the request that acquired them without a lease.
-    forgotten: u32,
     /// The lock stays held until then.
     not_before: Moment,
     request: PendingRequest,
@@ -51,19 +49,13 @@ enum AfterRefusal {
 
 impl PendingRelease {
     pub(crate) fn new(mut server: ServerHold, ends_hold: bool, cx: &Cx<'_>) -> PendingRelease {
-        // The receipt of this release lasts for longer than it is sent again, also if that of its request has ended.
-        let (forgotten, bound) = match !cx.rules.has_leases && server.ends() <= cx.now {
-            true => (server.id.of_permits().1.into(), cx.now + cx.config.outage_timeout),
-            false => (0, server.bound),
-        };
         PendingRelease {
             id: server.id,
             mode: server.mode(),
             since: cx.now,
             before: server.before_release(server.not_before > cx.now),
             until: server.until,
-            bound,
-            forgotten,
+            bound: server.bound,
             not_before: server.not_before,
             request: PendingRequest::new(cx.now),
             waiters: server.take_waiters(),
@@ -89,7 +81,6 @@ impl PendingRelease {
             before,
             until: Moment::ZERO,
             bound,
-            forgotten: 0,
             not_before: Moment::ZERO,
             request,
             waiters,
@@ -134,7 +125,8 @@ impl PendingRelease {
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         if self.before == [None; 2] && self.request.is_due(cx.now) {
             let rest = self.not_before.since(cx.now);
-            let request = Request::Release { id: self.id, mode: self.mode, count: self.forgotten, rest };
+            let granted = self.until > Moment::ZERO;
+            let request = Request::Release { id: self.id, mode: self.mode, count: 0, rest, granted };
             self.request.send(cx, numbers, request);
         }
     }
@@ -299,7 +291,6 @@ impl HandOver {
             before: [None; 2],
             until: self.until,
             bound: self.bound,
-            forgotten: 0,
             not_before: Moment::ZERO,
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,

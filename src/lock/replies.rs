@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::{
     hold::Holders,
-    kept::Kept,
     on_server::OnServer,
     places::Listening,
     release::{HandOver, PendingRelease},
@@ -63,7 +62,9 @@ impl LockState {
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
         let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
-        self.release_late(reply, &granted, cx);
+        if matches!(reply, Reply::Busy { .. }) {
+            self.release_late(&asking, cx);
+        }
         if !asking.is_named_in(reply) {
             self.release_forgotten(reply, cx);
         }
@@ -100,10 +101,11 @@ impl LockState {
         self.turn = self.turn_after(&asking, reply, cx);
     }
 
-    /// An earlier try of a request that was not granted may run later. If no lease ends what it acquires, its id is released.
-    fn release_late(&mut self, reply: Reply, asked: &Granted, cx: &Cx<'_>) {
-        if asked.in_doubt && !matches!(reply, Reply::Granted(_) | Reply::TooFewReplicas) && !cx.rules.has_leases {
-            self.put(OnServer::Releasing(PendingRelease::of_attempt(asked.id, asked.mode, asked.lease, cx)));
+    /// An earlier try of a request that was refused may run later. Nobody would use what it acquires.
+    fn release_late(&mut self, asking: &Asking, cx: &Cx<'_>) {
+        let is_marked = asking.mark.is_some_and(|mark| mark.id == asking.id); // released with its mark
+        if asking.may_leave_a_hold() && !is_marked {
+            self.put(OnServer::Releasing(PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx)));
         }
     }
 
@@ -314,9 +316,6 @@ impl LockState {
             }
             (Reply::Unheard { grace, .. }, Wanted::Places(_)) => self.call_again(release.id(), grace, cx),
             _ => {}
-        }
-        if reply == Reply::Gone {
-            self.kept = Kept::default(); // the server may have forgotten their requests, too
         }
         release.ended(matches!(reply, Reply::Released { .. } | Reply::Unheard { found: true, .. }), cx);
         self.called(cx);

@@ -35,7 +35,7 @@ pub(crate) struct ServerHold {
     found_by: RequestId,
     /// The hold is certain until then.
     pub(crate) until: Moment,
-    /// The lease ends then, by the clock of this client, if no other program shortens it. Without a lease: the receipt of its request.
+    /// The lease ends then, by the clock of this client, if no other program shortens it.
     ends: Moment,
     /// The last request by which the server had it was sent then.
     pub(crate) seen: Moment,
@@ -150,9 +150,7 @@ impl ServerHold {
             gathers_until: Moment::ZERO,
         };
         server.lasts(Some(lease), sent, cx);
-        if cx.rules.has_leases {
-            server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
-        }
+        server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
         server
     }
 
@@ -247,8 +245,7 @@ impl ServerHold {
                 sharing.usual_ends = sharing.usual_ends.max(usual);
             }
         }
-        // Without a lease nothing ends what was granted.
-        self.until = if cx.rules.has_leases { self.ends.min(self.sure_until()) } else { Moment::FAR };
+        self.until = self.ends.min(self.sure_until());
     }
 
     /// No other program has ended the lease before that.

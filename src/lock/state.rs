@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{
     calm::Calm,
     hold::{Holders, LostHold},
-    kept::Kept,
     on_server::OnServer,
     others::OtherClients,
     places::{Listening, Places, Waiting},
@@ -34,7 +33,6 @@ pub(crate) struct LockState {
     pub(super) on_server: Vec<OnServer>,
     /// The ids of permits that need no attention now. `on_server` has the others.
     pub(super) calm: Calm,
-    pub(super) kept: Kept,
     pub(super) queue: Rare<WaitQueue>,
     /// Which waiters are next if the first one writes.
     pub(super) turn: Turn,
@@ -156,6 +154,11 @@ impl Asking {
             && self.only.is_none_or(|owner| owner == waiter.owner)
     }
 
+    /// An earlier try may have acquired a hold, or may acquire one later. A look at a latch never does.
+    pub(super) fn may_leave_a_hold(&self) -> bool {
+        self.request.is_in_doubt() && self.how != How::Look
+    }
+
     /// True if a reply to this request names its own id, or that of its mark.
     pub(super) fn is_named_in(&self, reply: Reply) -> bool {
         matches!(reply, Reply::Busy { own: Some(own), .. } if own == self.id || self.mark.is_some_and(|mark| mark.id == own))
@@ -188,7 +191,6 @@ impl LockState {
             wanted,
             on_server: Vec::new(),
             calm: Calm::default(),
-            kept: Kept::default(),
             queue: Rare::default(),
             turn: Turn::OfTheFirst,
             others: Rare::default(),

@@ -285,8 +285,6 @@ pub(crate) struct Rules {
     pub(crate) has_marks: bool,
     /// Owners of this client may join a shared hold. Else each of them has an id of its own, as of permits.
     pub(crate) joins: bool,
-    /// What a late request acquires ends with its lease. Else this client releases each id that a late request may acquire.
-    pub(crate) has_leases: bool,
     /// Other programs may shorten the lease of a shared hold to this. So it is certain for no longer after each confirmation.
     pub(crate) sure: Option<Duration>,
 }
@@ -380,13 +378,14 @@ pub(crate) enum Request {
         count: u32,
         how: How,
     },
-    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too. Without leases a hold always ends, and returns
-    /// `count` permits if the server has forgotten the request that acquired it.
+    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too. `granted`: the server had granted it, else it
+    /// may have.
     Release {
         id: HoldId,
         mode: Mode,
         count: u32,
         rest: Duration,
+        granted: bool,
     },
     /// Extends the lease; `None`: only checks the hold.
     Renew {

@@ -27,6 +27,8 @@ use crate::{
 use tokio::time::Instant;
 
 const FORCE_UNLOCK: &str = "force_unlock";
+/// A lease that no process outlives.
+const WITHOUT_END: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
 /// A lock by name, with the settings for acquiring it.
 #[derive(Clone)]
@@ -242,7 +244,7 @@ impl Handle {
     }
 
     /// Waits until the caller has acquired so many permits; false at the wait limit. From then on they are no hold of the client. Until
-    /// then, their lease is the time for which the server knows that they were acquired.
+    /// then they are a hold without an end: the server has no lease for them.
     pub(super) async fn keep_permits(
         &self,
         kind: &'static Kind,
@@ -252,8 +254,8 @@ impl Handle {
     ) -> Result<bool> {
         let request = self.permits_request(kind, permits, wait_limit);
         let request = request.map_err(|invalid| self.refuse(kind, what, invalid))?;
-        let lease = Some((*self.engine.config.receipt().lasts).into());
-        self.pass_request(what, &AcquireRequest { terms: Terms { lease, ..request.terms }, ..request }).await
+        let terms = Terms { lease: Some(WITHOUT_END.into()), ..request.terms };
+        self.pass_request(what, &AcquireRequest { terms, ..request }).await
     }
 
     /// True if a waiter of this client acquires permits that a caller returns. Not after the end of the client, whose waiters never look.

@@ -15,7 +15,7 @@ use crate::{
 
 impl PlainSemaphore {
     /// Releases `n` permits, which any task or process may have acquired. If the first waiter of this client wants as many, it may acquire them
-    /// without a request, for 2 ms in a row at most. Once this has begun, it goes on in the background if you drop the future.
+    /// without a request, for 10 ms in a row at most. Once this has begun, it goes on in the background if you drop the future.
     ///
     /// # Errors
     ///

@@ -17,7 +17,8 @@ const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
 pub(super) static CHANGE: KindScript =
     script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/change.lua"; RECEIPT);
 
-/// Its callers keep what they acquire. The machine knows a hold only until then, and confirms none.
+/// Its callers keep what they acquire. The machine knows a hold only until then. A confirmation never finds it: after a reconnection, what no
+/// caller has seen is released.
 pub(super) static PLAIN: Kind = Kind {
     channel: ChannelName::Prefixed("redisson_sc"),
     acquire: script!("latch/latch.lua", "plain_semaphore/receipt.lua", "plain_semaphore/acquire.lua"; RECEIPT),

@@ -11,7 +11,7 @@ use crate::{
     world::state_of,
 };
 
-const RULES: Rules = Rules { passes_on: false, has_marks: false, joins: true, has_leases: true, sure: None };
+const RULES: Rules = Rules { passes_on: false, has_marks: false, joins: true, sure: None };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

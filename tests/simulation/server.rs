@@ -351,10 +351,10 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
             let terms = (nanos(lease), u64::from(count));
             (name.read_acquire(&field(id, Mode::Shared), terms, asked(how), writer.as_ref(), NO_CLAIM), 0)
         }
-        Request::Release { id, mode: Mode::Exclusive, count, rest } => {
+        Request::Release { id, mode: Mode::Exclusive, count, rest, .. } => {
             name.write_release(&field(id, Mode::Exclusive), nanos(rest), u64::from(count))
         }
-        Request::Release { id, mode: Mode::Shared, count, rest } => {
+        Request::Release { id, mode: Mode::Shared, count, rest, .. } => {
             name.read_release(&field(id, Mode::Shared), nanos(rest), u64::from(count))
         }
         Request::Renew { id, mode: Mode::Exclusive, lease, claim, .. } => {

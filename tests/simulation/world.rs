@@ -42,13 +42,7 @@ pub(crate) fn state_of(kind: Kind) -> LockState {
 /// The rules of a kind.
 pub(crate) fn rules_of(kind: Kind) -> Rules {
     let is_rw = kind == Kind::ReadWrite;
-    Rules {
-        passes_on: kind == Kind::Plain,
-        has_marks: is_rw,
-        joins: true,
-        has_leases: true,
-        sure: is_rw.then_some(SURE),
-    }
+    Rules { passes_on: kind == Kind::Plain, has_marks: is_rw, joins: true, sure: is_rw.then_some(SURE) }
 }
 
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 -- Returns the permits of a hold that no caller has seen. Safe to run twice. If the server runs its acquisition later, that takes none.
 -- KEYS   semaphore, receipt
--- ARGV   nonce, hold id, ms that the receipt lasts, number of permits that it took if its receipt may have ended (0: it has not), publish
+-- ARGV   nonce, hold id, ms that the receipt lasts, number of its permits (0: perhaps it was not granted, so only the receipt counts), publish
 --        command ('': publish nothing), channel
 -- Reply  released | gone: they were not taken, or there is no semaphore | conflict: not a semaphore
 return serve(function(k, a)
