@@ -3,10 +3,10 @@
 use super::{
     on_server::{Lost, OnServer},
     places::Listening,
-    release::{HandOver, PendingRelease},
+    release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
     state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
-    types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, Terms, earliest},
+    types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, earliest},
 };
 
 impl LockState {
@@ -171,7 +171,6 @@ impl LockState {
         self.release_empty(cx);
         self.use_resting(cx);
         self.drop_attempt(cx);
-        self.hand_over_refused(cx);
         self.settle_places(cx);
         self.confirm_for_next(cx);
         self.release_spent(cx);
@@ -245,33 +244,6 @@ impl LockState {
             server.confirm_for_all(waiters, cx.now);
             self.grant(server, cx.now, cx);
         }
-    }
-
-    /// The server refuses a release, and lets nobody in before the lease ends. The next waiter here acquires the lock by a hand-over, which
-    /// needs fewer permissions.
-    fn hand_over_refused(&mut self, cx: &mut Cx<'_>) {
-        let may_hand_over =
-            |one: &OnServer| matches!(one, OnServer::Releasing(release) if release.may_hand_over(cx.now));
-        let Some(at) = self.on_server.iter().position(may_hand_over) else { return };
-        let Some(next) = self.next_by_hand_over(cx) else { return };
-        if let OnServer::Releasing(release) = self.on_server.swap_remove(at) {
-            self.others.took_turn(cx.now);
-            let (to, lease) = (self.numbers.hold(), next.requested_lease(cx.config));
-            self.put(OnServer::HandingOver(HandOver::of_refused(release, (to, lease), cx)));
-        }
-    }
-
-    /// The terms of the waiter that may acquire the lock by a hand-over. The reply to a request under way comes first.
-    fn next_by_hand_over(&self, cx: &Cx<'_>) -> Option<Terms> {
-        let is_given_up = |one: &OnServer| matches!(one, OnServer::Lost(_) | OnServer::Releasing(_));
-        let may_be_next = match &self.wanted {
-            Wanted::One(Attempt::Idle(_)) => true,
-            Wanted::One(Attempt::Asking(asking)) => !asking.request.is_under_way(),
-            Wanted::Places(_) => false, // the server decides which waiter is next
-        };
-        let may_stay = self.others.permit_turn(cx.now, cx.config) && self.on_server.iter().all(is_given_up);
-        let (_, next) = self.queue.first().filter(|_| may_be_next && may_stay)?;
-        Some(next.terms).filter(|next| next.mode == Mode::Exclusive)
     }
 
     /// A reader that may join a hold needs a confirmation, not a request of its own.

@@ -33,18 +33,6 @@ pub(crate) struct PendingRelease {
     waiters: ConfirmWaiters,
     /// The last guard of a hold that a caller has seen has left, and the reply shows whether the hold was lost before.
     ends_hold: bool,
-    after_refusal: AfterRefusal,
-}
-
-/// What may follow if the server refuses a release. Its user may lack a permission that a hand-over does not need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum AfterRefusal {
-    /// The same release again: a hand-over makes no sense.
-    Again,
-    /// A hand-over to the next waiter of this client, if the server refuses the release.
-    MayHandOver,
-    /// The server has refused the release.
-    HandsOver,
 }
 
 impl PendingRelease {
@@ -60,13 +48,7 @@ impl PendingRelease {
             request: PendingRequest::new(cx.now),
             waiters: server.take_waiters(),
             ends_hold,
-            after_refusal: AfterRefusal::MayHandOver,
         }
-    }
-
-    /// The server has not handed it over, so it is only released.
-    pub(crate) fn for_all(self) -> PendingRelease {
-        PendingRelease { after_refusal: AfterRefusal::Again, ..self }
     }
 
     /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
@@ -85,7 +67,6 @@ impl PendingRelease {
             request,
             waiters,
             ends_hold: false,
-            after_refusal: AfterRefusal::Again,
         }
     }
 
@@ -194,20 +175,7 @@ impl PendingRelease {
         self.request.failed(cx.now, failure);
         if failure == Failure::Refused {
             self.waiters.notify(cx, Outcome::Refused);
-            self.note_refusal();
         }
-    }
-
-    fn note_refusal(&mut self) {
-        if self.after_refusal == AfterRefusal::MayHandOver {
-            self.after_refusal = AfterRefusal::HandsOver;
-        }
-    }
-
-    /// True if the server has refused it, so that a waiter of this client may acquire the lock by a hand-over instead.
-    pub(crate) fn may_hand_over(&self, now: Moment) -> bool {
-        let is_refused = self.after_refusal == AfterRefusal::HandsOver && !self.request.is_in_doubt();
-        is_refused && !self.request.is_under_way() && self.mode == Mode::Exclusive && self.not_before <= now
     }
 
     /// This request ended, whatever its result.
@@ -255,13 +223,6 @@ impl HandOver {
         HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters, ends_hold }
     }
 
-    /// Instead of a release that the server has refused.
-    pub(crate) fn of_refused(release: PendingRelease, (to, lease): (HoldId, Duration), cx: &Cx<'_>) -> HandOver {
-        let PendingRelease { id: from, until, waiters, ends_hold, .. } = release;
-        let bound = release.bound.max(cx.gone_by(lease));
-        HandOver { from, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters, ends_hold }
-    }
-
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         if self.request.is_due(cx.now) {
             self.bound = cx.gone_by(self.lease).max(self.bound);
@@ -295,7 +256,6 @@ impl HandOver {
             request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
             waiters,
             ends_hold: self.ends_hold && id == self.from,
-            after_refusal: AfterRefusal::Again,
         };
         let from = release(self.from, self.waiters);
         let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));

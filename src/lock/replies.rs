@@ -300,7 +300,7 @@ impl LockState {
                 server.until = until; // nothing has extended its lease
                 server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
                 let release = PendingRelease::new(server, hand_over.ends_hold, cx);
-                self.put(OnServer::Releasing(release.for_all()));
+                self.put(OnServer::Releasing(release));
                 self.look(cx.now);
             }
         }

@@ -64,8 +64,7 @@ async fn a_lock_of_which_the_own_release_is_refused_is_not_said_to_be_held_by_an
 
 async fn own_release_is_refused() {
     let server = Server::start();
-    // Else a later attempt to release it hands it over, which needs no DEL.
-    let client = client(&server, |builder| builder.command_timeout(ms(300)).handovers(0)).await;
+    let client = client(&server, |builder| builder.command_timeout(ms(300))).await;
     let lock = client.mutex("x");
     let guard = lock.lock().await.expect("free");
     let _: String = server.ask(&["ACL", "SETUSER", "default", "-del"]);
@@ -91,7 +90,7 @@ async fn nor_is_one_of_another_kind() {
 
 async fn own_release_of_another_kind_is_refused() {
     let server = Server::start();
-    let client = client(&server, |builder| builder.handovers(0)).await;
+    let client = client(&server, |builder| builder).await;
     let (fenced, fair) = (client.fenced_lock("fenced").non_reentrant(), client.fair_lock("fair").non_reentrant());
     let rw = client.rw_lock("rw").non_reentrant();
     let held = (fenced.lock().await.expect("free"), fair.lock().await.expect("free"), rw.write().await.expect("free"));

@@ -1464,43 +1464,14 @@ fn a_refused_release_notifies_its_caller_and_is_tried_again() {
     assert!(client.state.is_quiet());
 }
 
-/// A user may lack a permission that a release needs and a hand-over does not. The next caller must not wait until the lease ends.
-#[test]
-fn a_refused_release_becomes_a_hand_over_to_the_next_caller() {
-    for kind in [Kind::Plain, Kind::Fenced] {
-        let mut client = refused_release(kind, KEPT);
-        client.acquire(2, B, KEPT, Limit::Forever);
-        let token = (kind == Kind::Fenced).then_some(Token::of(2));
-        client.end(is_hand_over, |id| Event::Replied(id, Reply::Handed(token)));
-        client.assert_told(2, Outcome::Acquired);
-        assert!(matches!(client.state.hold_of(t(2)), Some((_, _, granted)) if granted == token));
-        assert!(client.requests.is_empty(), "{:?}", client.requests);
-    }
-}
-
-/// The same for a hold that had a `min_hold`: not before that time has passed.
-#[test]
-fn a_refused_release_becomes_a_hand_over_after_its_min_hold() {
-    let terms = Terms { min_hold: Some(ms(500).into()), ..KEPT };
-    let mut client = refused_release(Kind::Plain, terms);
-    client.acquire(2, B, KEPT, Limit::Forever);
-    client.outage(ms(400), Event::NotNow);
-    client.assert_waits(2);
-    assert!(!client.requests.iter().any(|(_, request)| is_hand_over(*request)), "{:?}", client.requests);
-    while !client.requests.iter().any(|(_, request)| is_hand_over(*request)) && client.sent < 50 {
-        client.outage(ms(100), Event::NotNow);
-        client.pass(ms(10));
-    }
-    client.end(is_hand_over, |id| Event::Replied(id, Reply::Handed(None)));
-    client.assert_told(2, Outcome::Acquired);
-}
-
 /// The server refuses both. From then on only the release is tried again, with pauses.
 #[test]
 fn a_release_whose_hand_over_is_refused_is_only_released() {
     for deeper in [false, true] {
-        let mut client = refused_release(Kind::Plain, KEPT);
+        let mut client = Client::new(Kind::Fenced);
+        client.hold(1, A, KEPT);
         client.acquire(2, B, KEPT, Limit::Forever);
+        client.unlock(1);
         let end = |id| if deeper { Event::Replied(id, Reply::Deeper) } else { Event::Refused(id) };
         client.end(is_hand_over, end);
         let sent = client.sent;
@@ -1518,7 +1489,6 @@ fn a_release_whose_hand_over_is_refused_is_only_released() {
     }
 }
 
-/// An earlier release got no reply. The server may run it later, and it is sent again until it has a reply.
 /// The server does not hand over a hold with more than one acquisition. That request would only cost a round trip.
 #[test]
 fn a_hold_that_may_still_be_nested_is_released_and_not_handed_over() {
@@ -1533,28 +1503,6 @@ fn a_hold_that_may_still_be_nested_is_released_and_not_handed_over() {
         client.reply(RELEASED);
     }
     assert!(is_attempt(client.request()));
-}
-
-#[test]
-fn a_refused_release_in_doubt_is_not_handed_over() {
-    let mut client = Client::new(Kind::Plain);
-    client.hold(1, A, KEPT);
-    client.unlock(1);
-    client.end(is_release, Event::Unknown);
-    client.pass(ms(10));
-    client.end(is_release, Event::Refused);
-    client.acquire(2, B, KEPT, Limit::Forever);
-    assert!(!client.requests.iter().any(|(_, request)| is_hand_over(*request)), "{:?}", client.requests);
-}
-
-/// A client whose release the server has refused.
-fn refused_release(kind: Kind, terms: Terms) -> Client {
-    let mut client = Client::new(kind);
-    client.hold(1, A, terms);
-    client.unlock(1);
-    client.end(is_release, Event::Refused);
-    client.assert_told(1, Outcome::Refused);
-    client
 }
 
 /// The hold stays, and its next renewal requests the usual lease.
