@@ -7,7 +7,7 @@ use super::{
     on_server::{Lost, OnServer, Rest},
     queue::Waiter,
     rare::Rare,
-    release::{HandOver, PendingRelease},
+    release::{NextHold, PendingRelease},
     requests::{ConfirmWaiter, ConfirmWaiters},
     server_hold::ServerHold,
     state::{Life, LockState, Wanted},
@@ -228,10 +228,9 @@ impl LockState {
             }
             Some(next) if next.mode == Mode::Exclusive && may_stay && server.is_last() && !self.has_held() => {
                 self.others.took_turn(cx.now);
-                let (to, lease) = (self.numbers.hold(), next.requested_lease(cx.config));
-                let mut hand_over = HandOver::new(server, hold, (to, lease), cx);
-                hand_over.waiters().push(waiter);
-                self.put(OnServer::HandingOver(hand_over));
+                let next = NextHold { id: self.numbers.hold(), lease: next.requested_lease(cx.config) };
+                let release = PendingRelease::new(server, hold.is_shown(), cx).handing_over(next, waiter);
+                self.put(OnServer::Releasing(release));
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
                 hold.ended(None, cx);

@@ -119,16 +119,11 @@ impl LockState {
                     self.release_resting(at, cx);
                 }
             }
-            OnServer::HandingOver(hand_over) => {
-                if !hand_over.expire(cx) {
-                    self.on_server.swap_remove(at);
-                    self.look(cx.now);
-                }
-            }
             OnServer::Lost(lost) => lost.server.iter_mut().for_each(|server| server.expire_waiters(cx)),
             OnServer::Releasing(release) => {
                 if !release.expire(cx) {
                     self.on_server.swap_remove(at);
+                    self.look(cx.now);
                 }
             }
         }

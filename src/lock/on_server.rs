@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     hold::{Holders, LostHold},
     queue::Waiter,
-    release::{HandOver, PendingRelease},
+    release::PendingRelease,
     requests::ConfirmWaiters,
     server_hold::ServerHold,
     types::{Cx, HoldId, Mode, Moment, Numbers, RequestId, earliest},
@@ -18,11 +18,9 @@ pub(crate) enum OnServer {
     /// No owner holds it for the moment: callers that are about to be notified may want it again. The callers that released it last are
     /// notified once it is acquired again, or released for all.
     Resting(ServerHold, ConfirmWaiters, Rest),
-    /// It moves to a new id, for the next waiter of this client.
-    HandingOver(HandOver),
     /// It is lost, and its guards still exist.
     Lost(Lost),
-    /// No owner wants it anymore.
+    /// No owner wants it anymore, or the next waiter gets it by a request.
     Releasing(PendingRelease),
 }
 
@@ -64,8 +62,8 @@ impl OnServer {
         match self {
             OnServer::Held(server, holders) => server.mode() == Mode::Exclusive && !holders.has_owner(waiter.owner),
             OnServer::Resting(server, ..) => server.mode() == Mode::Exclusive,
-            OnServer::HandingOver(_) => true,
-            OnServer::Lost(_) | OnServer::Releasing(_) => false,
+            OnServer::Releasing(release) => release.is_handing_over(),
+            OnServer::Lost(_) => false,
         }
     }
 
@@ -75,7 +73,7 @@ impl OnServer {
             OnServer::Held(server, _) | OnServer::Resting(server, ..) => {
                 waiter.mode() == Mode::Shared && waiter.terms.accepts_any_hold() && server.may_admit(now)
             }
-            OnServer::HandingOver(_) | OnServer::Lost(_) | OnServer::Releasing(_) => false,
+            OnServer::Lost(_) | OnServer::Releasing(_) => false,
         }
     }
 
@@ -83,7 +81,7 @@ impl OnServer {
         match self {
             OnServer::Held(server, _) | OnServer::Resting(server, ..) => Some(server),
             OnServer::Lost(lost) => lost.server.as_mut(),
-            OnServer::HandingOver(_) | OnServer::Releasing(_) => None,
+            OnServer::Releasing(_) => None,
         }
     }
 
@@ -91,7 +89,7 @@ impl OnServer {
         match self {
             OnServer::Held(server, _) | OnServer::Resting(server, ..) => Some(server),
             OnServer::Lost(lost) => lost.server,
-            OnServer::HandingOver(_) | OnServer::Releasing(_) => None,
+            OnServer::Releasing(_) => None,
         }
     }
 
@@ -105,7 +103,6 @@ impl OnServer {
         match self {
             OnServer::Held(server, _) | OnServer::Resting(server, ..) => of(server),
             OnServer::Lost(lost) => lost.server.as_ref().and_then(of),
-            OnServer::HandingOver(_) => None,
             OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
         }
     }
@@ -113,9 +110,8 @@ impl OnServer {
     pub(crate) fn has_id(&self, id: HoldId) -> bool {
         match self {
             OnServer::Held(server, _) | OnServer::Resting(server, ..) => server.id == id,
-            OnServer::HandingOver(hand_over) => [hand_over.from, hand_over.to].contains(&id),
             OnServer::Lost(lost) => lost.server.as_ref().is_some_and(|server| server.id == id),
-            OnServer::Releasing(release) => release.id() == id,
+            OnServer::Releasing(release) => release.has_id(id),
         }
     }
 
@@ -148,7 +144,6 @@ impl OnServer {
         match self {
             OnServer::Held(server, Holders::One(_, reentry)) => server.sent(request).or_else(|| reentry.sent(request)),
             OnServer::Held(server, _) | OnServer::Resting(server, ..) => server.sent(request),
-            OnServer::HandingOver(hand_over) => hand_over.request().sent(request),
             OnServer::Lost(lost) => lost.server.as_ref()?.sent(request),
             OnServer::Releasing(release) => release.sent(request),
         }
@@ -178,7 +173,6 @@ impl OnServer {
             OnServer::Resting(server, ..) => {
                 server.send_confirmation(cx, numbers, Some(cx.config.watchdog), false);
             }
-            OnServer::HandingOver(hand_over) => hand_over.send(cx, numbers),
             OnServer::Lost(Lost { server: Some(server), .. }) => server.send_confirmation_of_lost(cx, numbers),
             OnServer::Lost(_) => {}
             OnServer::Releasing(release) => release.send(cx, numbers),
@@ -191,7 +185,6 @@ impl OnServer {
                 earliest([server.due(), holders.due(time_to_see), Some(holders.expires(server))])
             }
             OnServer::Resting(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
-            OnServer::HandingOver(hand_over) => hand_over.due(),
             OnServer::Lost(lost) => lost.server.as_ref().and_then(ServerHold::due_for_waiters),
             OnServer::Releasing(release) => release.due(),
         }

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    hold::Hold,
-    requests::{ConfirmWaiters, Failure, PendingRequest},
-    server_hold::{ServerHold, not_found},
-    types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Request, RequestId, earliest},
+    requests::{ConfirmWaiter, ConfirmWaiters, Failure, PendingRequest},
+    server_hold::{Granted, ServerHold, not_found},
+    types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, earliest},
 };
 
 /// A mark on the server lasts for this long.
@@ -14,7 +13,7 @@ const MARK: Duration = Duration::from_secs(3);
 /// A place in a queue on the server lasts for this long. A dead one beside JVMs lasts longer.
 const PLACE: Duration = Duration::from_secs(30);
 
-/// An id that no owner here holds, until the server has nothing left of it.
+/// An id that no owner here holds, until the server has nothing left of it. It is released for all, or moves to the next waiter's id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PendingRelease {
     id: HoldId,
@@ -33,6 +32,24 @@ pub(crate) struct PendingRelease {
     waiters: ConfirmWaiters,
     /// The last guard of a hold that a caller has seen has left, and the reply shows whether the hold was lost before.
     ends_hold: bool,
+    hand_over: Option<NextHold>,
+}
+
+/// The id of the waiter that is first in the queue at the reply, and its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NextHold {
+    pub(crate) id: HoldId,
+    pub(crate) lease: Duration,
+}
+
+/// What the reply to a hand-over says.
+#[derive(Debug)]
+pub(crate) enum HandedOver {
+    /// The next hold exists.
+    Granted(Granted),
+    Gone,
+    /// It is released instead, and perhaps the next hold, too: an earlier try may have created it.
+    Released(Option<PendingRelease>),
 }
 
 impl PendingRelease {
@@ -48,6 +65,7 @@ impl PendingRelease {
             request: PendingRequest::new(cx.now),
             waiters: server.take_waiters(),
             ends_hold,
+            hand_over: None,
         }
     }
 
@@ -67,7 +85,18 @@ impl PendingRelease {
             request,
             waiters,
             ends_hold: false,
+            hand_over: None,
         }
+    }
+
+    /// It moves to the next waiter's id. Its reply notifies this caller.
+    pub(crate) fn handing_over(mut self, next: NextHold, waiter: Option<ConfirmWaiter>) -> PendingRelease {
+        self.waiters.push(waiter);
+        PendingRelease { hand_over: Some(next), ..self }
+    }
+
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.hand_over.is_some()
     }
 
     /// The lock stays held until then.
@@ -104,16 +133,28 @@ impl PendingRelease {
 
     /// Sends the release if it is due.
     pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        if self.before == [None; 2] && self.request.is_due(cx.now) {
-            let rest = self.not_before.since(cx.now);
-            let granted = self.until > Moment::ZERO;
-            let request = Request::Release { id: self.id, mode: self.mode, count: 0, rest, granted };
-            self.request.send(cx, numbers, request);
+        if self.before != [None; 2] || !self.request.is_due(cx.now) {
+            return;
         }
+        let request = match self.hand_over {
+            Some(NextHold { id: to, lease }) => {
+                self.bound = cx.gone_by(lease).max(self.bound);
+                Request::HandOver { id: self.id, to, lease }
+            }
+            None => {
+                let (rest, granted) = (self.not_before.since(cx.now), self.until > Moment::ZERO);
+                Request::Release { id: self.id, mode: self.mode, count: 0, rest, granted }
+            }
+        };
+        self.request.send(cx, numbers, request);
     }
 
     pub(crate) fn id(&self) -> HoldId {
         self.id
+    }
+
+    pub(crate) fn has_id(&self, id: HoldId) -> bool {
+        self.id == id || self.hand_over.is_some_and(|next| next.id == id)
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -145,6 +186,11 @@ impl PendingRelease {
         self.request.is_in_doubt()
     }
 
+    /// The server has not replied since then, if a try has failed.
+    pub(crate) fn silent_since(&self) -> Option<Moment> {
+        self.request.silent_since()
+    }
+
     /// No reply yet, and no failure.
     pub(crate) fn is_at_first_try(&self) -> bool {
         self.request.silent_since().is_none()
@@ -170,10 +216,39 @@ impl PendingRelease {
         }
     }
 
+    /// The server replied to the request to hand it over.
+    pub(crate) fn handed_over(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) -> HandedOver {
+        let in_doubt = self.request.is_in_doubt();
+        match (reply, self.hand_over, self.request.sent(request)) {
+            (Reply::Handed(token), Some(NextHold { id, lease }), Some(sent)) => {
+                self.waiters.notify(cx, Outcome::Confirmed);
+                self.ends(None, cx);
+                HandedOver::Granted(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt })
+            }
+            (Reply::Gone, ..) => {
+                // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
+                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(self.until, cx.now) };
+                self.waiters.notify(cx, was_held);
+                self.ends((!in_doubt).then_some(Loss::Removed), cx);
+                HandedOver::Gone
+            }
+            _ => HandedOver::Released(self.release_instead(cx)),
+        }
+    }
+
+    /// The server has not handed it over, so it is released. Returns the release of the next hold, which an earlier try may have created.
+    pub(crate) fn release_instead(&mut self, cx: &Cx<'_>) -> Option<PendingRelease> {
+        let next = self.hand_over.take()?;
+        let in_doubt = self.request.is_in_doubt();
+        self.request = PendingRequest::in_doubt(cx.now, in_doubt);
+        let release = PendingRelease::of_attempt(next.id, Mode::Exclusive, next.lease, cx);
+        in_doubt.then_some(PendingRelease { bound: self.bound, ..release })
+    }
+
     /// The callers learn of a refusal. The release is tried again.
     pub(crate) fn failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
         self.request.failed(cx.now, failure);
-        if failure == Failure::Refused {
+        if failure == Failure::Refused && self.hand_over.is_none() {
             self.waiters.notify(cx, Outcome::Refused);
         }
     }
@@ -197,89 +272,5 @@ impl PendingRelease {
     pub(crate) fn due(&self) -> Option<Moment> {
         let request = self.request.due().filter(|_| self.before == [None; 2]);
         earliest([request, self.waiters.due()])
-    }
-}
-
-/// An exclusive hold moves to a new id, for the waiter that is first in the queue at the reply.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct HandOver {
-    pub(crate) from: HoldId,
-    pub(crate) to: HoldId,
-    pub(crate) lease: Duration,
-    /// `from` was certain until then.
-    pub(crate) until: Moment,
-    bound: Moment,
-    request: PendingRequest,
-    waiters: ConfirmWaiters,
-    /// The same as of a release.
-    pub(crate) ends_hold: bool,
-}
-
-impl HandOver {
-    pub(crate) fn new(mut server: ServerHold, hold: &Hold, (to, lease): (HoldId, Duration), cx: &Cx<'_>) -> HandOver {
-        let ends_hold = hold.is_shown();
-        let bound = server.bound.max(cx.gone_by(lease));
-        let (waiters, until) = (server.take_waiters(), server.until);
-        HandOver { from: server.id, to, lease, until, bound, request: PendingRequest::new(cx.now), waiters, ends_hold }
-    }
-
-    pub(crate) fn send(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        if self.request.is_due(cx.now) {
-            self.bound = cx.gone_by(self.lease).max(self.bound);
-            self.request.send(cx, numbers, Request::HandOver { id: self.from, to: self.to, lease: self.lease });
-        }
-    }
-
-    pub(crate) fn request(&self) -> &PendingRequest {
-        &self.request
-    }
-
-    pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
-        self.request.failed(now, failure);
-    }
-
-    pub(crate) fn waiters(&mut self) -> &mut ConfirmWaiters {
-        &mut self.waiters
-    }
-
-    /// The server refused it. Both ids are released, because an earlier try may have worked.
-    pub(crate) fn releases(self, cx: &Cx<'_>) -> impl Iterator<Item = PendingRelease> {
-        let in_doubt = self.request.is_in_doubt();
-        let release = |id, waiters| PendingRelease {
-            id,
-            since: cx.now,
-            mode: Mode::Exclusive,
-            before: [None; 2],
-            until: self.until,
-            bound: self.bound,
-            not_before: Moment::ZERO,
-            request: PendingRequest::in_doubt(cx.now, in_doubt && id == self.from),
-            waiters,
-            ends_hold: self.ends_hold && id == self.from,
-        };
-        let from = release(self.from, self.waiters);
-        let to = in_doubt.then(|| release(self.to, ConfirmWaiters::default()));
-        std::iter::once(from).chain(to)
-    }
-
-    /// False once the server has nothing left of it.
-    pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.waiters.expire(cx);
-        let is_over = self.bound <= cx.now && !self.request.is_under_way();
-        if is_over {
-            self.waiters.notify(cx, Outcome::Unconfirmed);
-            self.ends(None, cx);
-        }
-        !is_over
-    }
-
-    pub(crate) fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
-        if self.ends_hold {
-            cx.actions.push(Action::Ended(Mode::Exclusive, loss));
-        }
-    }
-
-    pub(crate) fn due(&self) -> Option<Moment> {
-        earliest([self.request.due(), self.waiters.due()])
     }
 }

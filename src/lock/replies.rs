@@ -6,7 +6,7 @@ use super::{
     hold::Holders,
     on_server::OnServer,
     places::Listening,
-    release::{HandOver, PendingRelease},
+    release::{HandedOver, PendingRelease},
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Turn, Wanted},
@@ -45,7 +45,7 @@ impl LockState {
             }
             OnServer::Held(..) | OnServer::Resting(..) => self.confirmed(at, reply, cx),
             OnServer::Lost(lost) => lost.server.iter_mut().for_each(|server| confirmed_lost(server, reply, cx)),
-            OnServer::HandingOver(_) => self.handed_over(at, request, reply, cx),
+            OnServer::Releasing(release) if release.is_handing_over() => self.handed_over(at, request, reply, cx),
             OnServer::Releasing(_) => self.released(at, reply, cx),
         }
     }
@@ -277,30 +277,17 @@ impl LockState {
     // ---- ids that are given up ----
 
     fn handed_over(&mut self, at: usize, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
-        let OnServer::HandingOver(mut hand_over) = self.on_server.swap_remove(at) else { return };
-        let Some(sent) = hand_over.request().sent(request) else { return };
-        let HandOver { from, to, lease, until, .. } = hand_over;
-        let in_doubt = hand_over.request().is_in_doubt();
-        let granted = |id, token| Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt };
-        match reply {
-            Reply::Handed(token) => {
-                hand_over.waiters().notify(cx, Outcome::Confirmed);
-                hand_over.ends(None, cx);
+        let OnServer::Releasing(mut release) = self.on_server.swap_remove(at) else { return };
+        match release.handed_over(request, reply, cx) {
+            HandedOver::Granted(granted) => {
                 let receiver = self.receiver(Mode::Exclusive);
-                self.grant_requested(receiver, ServerHold::new(granted(to, token), cx), (lease, sent), cx);
+                let (server, asked) = (ServerHold::new(granted, cx), (granted.lease, granted.sent));
+                self.grant_requested(receiver, server, asked, cx);
             }
-            Reply::Gone => {
-                // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
-                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(until, cx.now) };
-                hand_over.waiters().notify(cx, was_held);
-                hand_over.ends((!in_doubt).then_some(Loss::Removed), cx);
-            }
-            _ => {
-                let mut server = ServerHold::new(granted(from, None), cx);
-                server.until = until; // nothing has extended its lease
-                server.confirm_for_all(std::mem::take(hand_over.waiters()), cx.now);
-                let release = PendingRelease::new(server, hand_over.ends_hold, cx);
+            HandedOver::Gone => {}
+            HandedOver::Released(next) => {
                 self.put(OnServer::Releasing(release));
+                next.into_iter().for_each(|next| self.put(OnServer::Releasing(next)));
                 self.look(cx.now);
             }
         }
@@ -345,13 +332,14 @@ impl LockState {
             OnServer::Held(_, Holders::One(_, reentry)) if reentry.is_counted_by(request) => {
                 reentry.count_failed(cx, failure);
             }
-            OnServer::HandingOver(hand_over) => {
-                hand_over.failed(cx.now, failure);
+            OnServer::Releasing(release) => {
+                release.failed(cx, failure);
                 if failure == Failure::Refused {
-                    self.release_instead(at, cx); // a server without memory, for example, refuses a hand-over, but not a release
+                    // A server without memory, for example, refuses a hand-over, but not a release.
+                    let next = release.release_instead(cx);
+                    next.into_iter().for_each(|next| self.put(OnServer::Releasing(next)));
                 }
             }
-            OnServer::Releasing(release) => release.failed(cx, failure),
             OnServer::Held(server, Holders::Readers(readers)) => {
                 readers.confirmation_failed(server, request, failure, cx);
             }
@@ -369,12 +357,6 @@ impl LockState {
             Failure::Refused => None,
             Failure::Unknown | Failure::Unclear | Failure::NotNow => self.unanswered_since.or(sent),
         };
-    }
-
-    fn release_instead(&mut self, at: usize, cx: &mut Cx<'_>) {
-        if let OnServer::HandingOver(hand_over) = self.on_server.swap_remove(at) {
-            hand_over.releases(cx).for_each(|release| self.put(OnServer::Releasing(release)));
-        }
     }
 
     /// What waits for the end of this request goes on, whatever its result.

@@ -395,7 +395,7 @@ impl LockState {
         };
         let handing_over = || {
             self.on_server.iter().find_map(|one| match one {
-                OnServer::HandingOver(hand_over) => hand_over.request().silent_since(),
+                OnServer::Releasing(release) if release.is_handing_over() => release.silent_since(),
                 _ => None,
             })
         };
@@ -442,7 +442,7 @@ impl LockState {
             match one {
                 OnServer::Held(server, holders) => add(server.mode(), holders.guarded()),
                 OnServer::Lost(lost) => lost.holds.iter().for_each(|hold| add(hold.mode(), 1)),
-                OnServer::Resting(..) | OnServer::HandingOver(_) | OnServer::Releasing(_) => {}
+                OnServer::Resting(..) | OnServer::Releasing(_) => {}
             }
         }
         (exclusive, shared)
@@ -478,7 +478,7 @@ impl LockState {
 
     /// Releases under way, and requests for new holds that no waiter wants anymore.
     pub(crate) fn releasing(&self) -> usize {
-        let is_release = |one: &&OnServer| matches!(one, OnServer::Releasing(_) | OnServer::HandingOver(_));
+        let is_release = |one: &&OnServer| matches!(one, OnServer::Releasing(_));
         let unwanted = match &self.wanted {
             Wanted::One(Attempt::Asking(_)) => usize::from(self.queue.is_empty()),
             Wanted::One(Attempt::Idle(_)) => 0,
