@@ -193,7 +193,6 @@ const MACHINE: [&str; 20] = [
     "requests",
     "queue",
     "others",
-    "rests",
     "server_hold",
     "hold",
     "release",

@@ -633,8 +633,7 @@ impl Inner {
         }
         let due = self.state.due(config);
         let soon = self.state.next_confirmation().filter(|at| *at > now);
-        let remembered = || clock::Moment::now() + REMEMBERED.max(self.state.rests_for(now));
-        let remembered = self.state.is_quiet().then(remembered);
+        let remembered = self.state.is_quiet().then(|| clock::Moment::now() + REMEMBERED);
         let report = self.reporter.due(self.state.first_waiter(), lock.driver.config.slow_wait);
         let of_machine = earliest([due, soon, report]).map(from_machine);
         let Some(at) = earliest([of_machine, remembered]) else { return };

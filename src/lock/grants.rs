@@ -285,9 +285,6 @@ impl LockState {
 
     /// `ends_hold`: the last guard of a hold has left.
     pub(super) fn release_hold(&mut self, server: ServerHold, ends_hold: bool, cx: &mut Cx<'_>) {
-        if server.not_before > cx.now {
-            self.rests.add(server.id, server.mode(), server.not_before, cx.now);
-        }
         self.put(OnServer::Releasing(PendingRelease::new(server, ends_hold, cx)));
         self.look(cx.now);
     }

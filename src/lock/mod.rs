@@ -19,7 +19,6 @@ mod rare;
 mod release;
 mod replies;
 mod requests;
-mod rests;
 mod server_hold;
 mod state;
 mod types;

@@ -99,11 +99,6 @@ impl PendingRelease {
         self.hand_over.is_some()
     }
 
-    /// The lock stays held until then.
-    pub(crate) fn resting_until(self, not_before: Moment) -> PendingRelease {
-        PendingRelease { not_before, ..self }
-    }
-
     /// Of a place in a queue on the server, and of the hold that it may have become. `before`: the server must run this request first,
     /// because it could create the place again. `in_doubt`: an earlier try of that request may have created it.
     pub(crate) fn of_place(

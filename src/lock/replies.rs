@@ -118,8 +118,7 @@ impl LockState {
         };
         if !self.is_known(own) {
             let lease = left.unwrap_or(cx.config.watchdog);
-            let release = PendingRelease::of_attempt(own, mode, lease, cx);
-            self.put(OnServer::Releasing(release.resting_until(self.rests.of(own, mode))));
+            self.put(OnServer::Releasing(PendingRelease::of_attempt(own, mode, lease, cx)));
         }
     }
 

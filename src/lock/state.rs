@@ -11,7 +11,6 @@ use super::{
     queue::{WaitQueue, Waiter},
     rare::Rare,
     requests::PendingRequest,
-    rests::RestingHolds,
     server_hold::ServerHold,
     types::{
         Channel, Config, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket,
@@ -37,7 +36,6 @@ pub(crate) struct LockState {
     /// Which waiters are next if the first one writes.
     pub(super) turn: Turn,
     pub(super) others: Rare<OtherClients>,
-    pub(super) rests: Rare<RestingHolds>,
     pub(super) listening: Listening,
     pub(super) life: Life,
     pub(super) time_to_see: Nanos,
@@ -194,7 +192,6 @@ impl LockState {
             queue: Rare::default(),
             turn: Turn::OfTheFirst,
             others: Rare::default(),
-            rests: Rare::default(),
             listening: Listening::Off,
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
@@ -565,14 +562,8 @@ impl LockState {
         is_idle && self.on_server.is_empty() && self.calm.is_empty() && self.queue.is_empty()
     }
 
-    /// For how long a hold that has ended here keeps the lock.
-    pub(crate) fn rests_for(&self, now: Moment) -> Duration {
-        self.rests.until().since(now)
-    }
-
     /// The same, and nothing is worth remembering.
     pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
-        let remembers_nothing = self.others.are_forgotten(now) && self.rests.until() <= now;
-        self.is_quiet() && self.listening == Listening::Off && remembers_nothing
+        self.is_quiet() && self.listening == Listening::Off && self.others.are_forgotten(now)
     }
 }

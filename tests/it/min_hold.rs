@@ -445,68 +445,6 @@ async fn it_is_released_early_although_the_memory_is_full() {
     }
 }
 
-/// As a failover, or a crash, does it that loses the release of the lock, and no more.
-fn loses_the_release(server: &Server) {
-    let fields: Vec<String> = server.ask(&["HKEYS", "x"]);
-    for rest in fields.iter().filter(|field| field.ends_with(":rest")) {
-        for words in [&["HSET", "x", rest.trim_end_matches(":rest"), "1"][..], &["HDEL", "x", rest]] {
-            let _: u32 = server.ask(words);
-        }
-    }
-    for kind in ["normal", "pubsub"] {
-        let _: u32 = server.ask(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
-    }
-}
-
-macro_rules! outlasts_the_loss_of_its_release {
-    ($make:ident: $hold:ident, $try:ident) => {{
-        let server = Server::start();
-        let (one, other) = (plain(&server).await, plain(&server).await);
-        let asked = Stopwatch::start();
-        one.$make("x").min_hold(LEAST).$hold().await.expect("free").unlock().await.expect("ours");
-        for client in [&other, &one, &other] {
-            loses_the_release(&server);
-            assert!(client.$make("x").owner(&Owner::new()).$try().await.expect("answered").is_none(), "too early");
-        }
-        within("its time to pass", LEAST + SOON, one.$make("x").$hold())
-            .await
-            .0
-            .expect("free")
-            .unlock()
-            .await
-            .expect("ours");
-        assert!(asked.elapsed() >= LEAST, "{}", asked.elapsed());
-        clean(&server, &one).await;
-    }};
-}
-
-#[tokio::test]
-async fn a_lock_outlasts_the_loss_of_its_release() {
-    outlasts_the_loss_of_its_release!(lock: lock, try_lock);
-}
-
-#[tokio::test]
-async fn a_fair_lock_outlasts_the_loss_of_its_release() {
-    outlasts_the_loss_of_its_release!(fair_lock: lock, try_lock);
-}
-
-#[tokio::test]
-async fn a_writer_outlasts_the_loss_of_its_release() {
-    outlasts_the_loss_of_its_release!(rw_lock: write, try_write);
-}
-
-#[tokio::test]
-async fn a_job_runs_once_per_period_although_its_release_is_lost() {
-    let server = Server::start();
-    let client = plain(&server).await;
-    let job = client.mutex("x");
-    let run = || job.run_once_per(LEAST, async || ());
-    assert!(matches!(run().await.expect("answered"), Once::Ran(())));
-    loses_the_release(&server);
-    let again = run().await.expect("answered");
-    assert!(matches!(again, Once::AlreadyRan { .. }), "{again:?}");
-}
-
 /// Nobody else runs it, so this caller must, however late it looks.
 #[tokio::test]
 async fn a_job_whose_caller_looks_late_runs() {

@@ -1256,53 +1256,6 @@ fn a_hold_that_has_ended_is_released_again() {
     }
 }
 
-/// A failover has lost the release of a hold whose time is not over. It stays held for what is left of that time.
-#[test]
-fn a_min_hold_outlasts_the_loss_of_its_release() {
-    for kind in [Kind::Plain, Kind::ReadWrite, Kind::Fair] {
-        let mut client = Client::new(kind);
-        client.hold(1, A, Terms { min_hold: Some(ms(4_000).into()), ..KEPT });
-        client.unlock(1);
-        client.reply(Reply::Released { receivers: 0 });
-        client.pass(ms(1_000));
-        assert!(!client.state.is_forgotten(client.now), "the time is not over");
-        client.acquire(2, B, KEPT, Limit::Once);
-        client.reply(Reply::Busy { left: Some(ms(29_000)), by: Mode::Exclusive, own: Some(HoldId(1)) });
-        let rests =
-            |request| matches!(request, Request::Release { rest, .. } if (ms(2_900)..=ms(3_000)).contains(&rest));
-        client.end(rests, |id| Event::Replied(id, Reply::Released { receivers: 0 }));
-        client.pass(ms(200));
-        client.end(is_attempt, |id| {
-            Event::Replied(id, Reply::Busy { left: Some(ms(2_700)), by: Mode::Exclusive, own: None })
-        });
-        client.assert_told(2, Outcome::Busy);
-        client.pass(ms(20_000));
-        assert!(client.state.is_forgotten(client.now), "nothing is left to remember");
-    }
-}
-
-/// The rest of a hold that was forced open is not that of a later one, and that of a reader is not that of a writer.
-#[test]
-fn a_hold_that_is_brought_back_has_no_rest_of_another() {
-    let resting = |mode| Terms { min_hold: Some(ms(9_000).into()), mode, ..KEPT };
-    for (first, own) in [(Mode::Exclusive, HoldId(2)), (Mode::Shared, HoldId(1))] {
-        let mut client = Client::new(Kind::ReadWrite);
-        let (one, two) = match first {
-            Mode::Exclusive => (resting(Mode::Exclusive), KEPT),
-            Mode::Shared => (KEPT, resting(Mode::Shared)),
-        };
-        for (ticket, terms) in [(1, one), (2, two)] {
-            client.hold(ticket, A, terms);
-            client.unlock(ticket);
-            client.reply(Reply::Released { receivers: 0 });
-        }
-        client.acquire(3, B, KEPT, Limit::Once);
-        client.reply(Reply::Busy { left: Some(ms(29_000)), by: Mode::Exclusive, own: Some(own) });
-        let rests_not = |request| matches!(request, Request::Release { rest, .. } if rest.is_zero());
-        client.end(rests_not, |id| Event::Replied(id, Reply::Released { receivers: 0 }));
-    }
-}
-
 /// What the client still has, or may have, is not released because a reply names it.
 #[test]
 fn a_hold_that_is_not_over_is_not_released_again() {
