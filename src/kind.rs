@@ -8,6 +8,7 @@ use std::{
 };
 
 use crate::{
+    decimal::Decimal,
     events::KindLabel,
     lock::Mode,
     redis::{ChannelName, Part, PartBuilder, Script, prefixed},
@@ -224,12 +225,9 @@ impl Kind {
         }
     }
 
-    /// A request that confirms a hold and extends its lease (0: only confirms; less: makes it just as long), or that withdraws a claim (count
-    /// 1, and the claim).
-    pub(crate) fn renew_part(&self, key: &str, hold: (impl Display, impl Display, u32), claim: &str) -> Part {
-        let words = self.words(&self.renew, key, hold, claim);
-        // The script also repairs what is left of the lease. The machine requests that as the lease.
-        if self.rules.sure.is_some() { words.arg(0).done() } else { words.done() }
+    /// A request that confirms a hold and extends its lease (0: only confirms).
+    pub(crate) fn renew_part(&self, key: &str, (id, lease): (impl Display, impl Display), count: u32) -> Part {
+        self.part(&self.renew, key, (id, lease, Decimal(count.into())), "")
     }
 
     /// The two kinds of one lock that several may hold at once, and the one kind of others.

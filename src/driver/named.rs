@@ -713,9 +713,7 @@ impl std::fmt::Debug for NamedLock {
 fn reply_note(event: &Event, request: &Request) -> Option<Note> {
     match event {
         Event::Replied(_, Reply::Busy { .. } | Reply::Queued { .. }) => Some(Note::Refused(mode_of(request))),
-        Event::Replied(_, Reply::Kept { .. } | Reply::StillClaimed { .. })
-            if matches!(request, Request::Renew { .. }) =>
-        {
+        Event::Replied(_, Reply::Kept { .. }) if matches!(request, Request::Renew { .. }) => {
             Some(Note::Renewed(mode_of(request)))
         }
         _ => None,

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     decimal::Decimal,
     kind::{Kind, NUMBERINGS, Waits},
-    lock::{Claim, Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token},
+    lock::{Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token},
     redis::{Answer, Code, Fault, Part, Persistence, Script},
 };
 
@@ -83,15 +83,9 @@ impl Sending<'_> {
                 let terms = (id(hold), Decimal(millis(rest)), Decimal(count.into()));
                 (&kind.release.script, kind.part(&kind.release, self.key, terms, publish))
             }
-            Request::Renew { id: hold, lease, claim: request_claim, count, .. } => {
-                let (claim, count) = match request_claim {
-                    _ if kind.rules.waits.is_for_permits() => (count.to_string(), 0),
-                    Claim::Nothing | Claim::Exactly(_) => (String::new(), 0),
-                    Claim::Needs(number) => (number.to_string(), 0),
-                    Claim::Withdraws(number) => (number.to_string(), 1),
-                };
-                let terms = (id(hold), RenewedLease { lease, claim: request_claim }, count);
-                (&kind.renew.script, kind.renew_part(self.key, terms, &claim))
+            Request::Renew { id: hold, lease, count, .. } => {
+                let lease = Decimal(lease.map_or(0, millis));
+                (&kind.renew.script, kind.renew_part(self.key, (id(hold), lease), count))
             }
             Request::HandOver { id: from, to, lease } => {
                 let script = kind.hand_over.as_ref().expect("only kinds that hand over make this request");
@@ -215,22 +209,6 @@ impl Display for Field<'_> {
     }
 }
 
-/// The lease of a renewal: `-ms:left` if it becomes just that one.
-struct RenewedLease {
-    lease: Option<Duration>,
-    claim: Claim,
-}
-
-impl Display for RenewedLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.lease.map_or(0, millis);
-        match self.claim {
-            Claim::Exactly(left) => write!(f, "-{lease}:{}", millis(left)),
-            Claim::Nothing | Claim::Needs(_) | Claim::Withdraws(_) => Decimal(lease).fmt(f),
-        }
-    }
-}
-
 /// The same for requests. Of permits, it also says how many there are.
 struct IdForScript<'a>(Field<'a>);
 
@@ -276,7 +254,7 @@ fn looked(code: Code) -> Reply {
 fn kept(answer: &Answer) -> Reply {
     let [left, admits] = answer.words().or_else(|| answer.words().map(|[left]| [left, ""])).unwrap_or_default();
     let left = left.parse().ok().map(Duration::from_millis);
-    if admits == "later" { Reply::StillClaimed { left } } else { Reply::Kept { admits: admits == "yes", left } }
+    Reply::Kept { admits: admits == "yes", left }
 }
 
 fn queued(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Replied {

@@ -178,8 +178,7 @@ impl LockState {
         let Some(at) = self.find_held(|_, holders| holders.has(guard)) else {
             return cx.notify(ticket, Outcome::Lost(self.loss_of(guard)));
         };
-        if let OnServer::Held(server, holders) = &mut self.on_server[at] {
-            holders.lengthen(guard, lease, cx.config);
+        if let OnServer::Held(server, _) = &mut self.on_server[at] {
             server.extend(lease);
             server.confirm_for(Some(ConfirmWaiter::new(ticket, cx)), cx.now);
         }

@@ -9,8 +9,8 @@ use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, FIRST_PAUSE, Failure, PendingRequest},
     server_hold::ServerHold,
     types::{
-        Action, Config, Cx, How, Loss, Mode, Moment, Nanos, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms,
-        Ticket, earliest,
+        Action, Cx, How, Loss, Mode, Moment, Nanos, Numbers, Outcome, Owner, Reply, Request, RequestId, Terms, Ticket,
+        earliest,
     },
 };
 
@@ -21,8 +21,6 @@ pub(crate) struct Hold {
     mode: Mode,
     /// The time at which the request was sent that acquired the lock.
     since: Moment,
-    /// It has requested a longer lease than the watchdog's.
-    lengthened: bool,
     /// A caller has seen that it acquired the lock. Statistics leave out other holds.
     shown: bool,
     /// A call has acquired it. Later ones are nested.
@@ -60,7 +58,7 @@ pub(crate) struct NestedCall {
 
 impl Hold {
     pub(crate) fn new(owner: Owner, mode: Mode, since: Moment) -> Hold {
-        Hold { owner, mode, since, lengthened: false, shown: false, acquired: false, acquisitions: SmallVec::new() }
+        Hold { owner, mode, since, shown: false, acquired: false, acquisitions: SmallVec::new() }
     }
 
     /// A request that was sent at `sent` has acquired the lock for this call.
@@ -70,7 +68,6 @@ impl Hold {
         let nested = mem::replace(&mut self.acquired, true);
         let (unseen_since, min_hold) = (Some(cx.now), terms.min_hold);
         self.acquisitions.push(Acquisition { ticket, share, renewed, nested, cap, unseen_since, min_hold });
-        self.lengthened |= terms.requested_lease(cx.config) > cx.config.watchdog;
         cx.notify(ticket, Outcome::Acquired);
     }
 
@@ -137,18 +134,6 @@ impl Hold {
         self.acquisitions.iter().any(|one| one.renewed)
     }
 
-    /// The lease of this owner is certain until then. Readers that share an id have their own ends, because the lease that one of them needs
-    /// ends with it.
-    fn until(&self, server: &ServerHold) -> Moment {
-        if self.lengthened { server.until } else { server.usual_until() }
-    }
-
-    /// The same, also with the lease of a confirmation under way. It was requested for this owner, too.
-    fn requested_until(&self, server: &ServerHold, config: &Config) -> Moment {
-        let most = if self.lengthened { Duration::MAX } else { config.watchdog };
-        self.until(server).max(server.requested_until(most, config))
-    }
-
     fn cap(&self) -> Moment {
         self.acquisitions.iter().map(|one| one.cap).min().unwrap_or(Moment::FAR)
     }
@@ -159,8 +144,8 @@ impl Hold {
     }
 
     /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
-    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, server: &ServerHold, cx: &mut Cx<'_>) -> Option<LostHold> {
-        let (is_seen, until) = (self.unseen_since().is_none(), self.requested_until(server, cx.config));
+    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<LostHold> {
+        let is_seen = self.unseen_since().is_none();
         self.ended(Some(loss), cx);
         let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
         calls.extract_if(.., |call| call.owner == self.owner).for_each(|call| cx.notify(call.ticket, nested));
@@ -175,7 +160,7 @@ impl Hold {
         if !has_guards {
             self.left(cx);
         }
-        has_guards.then_some(LostHold { hold: self, loss, until })
+        has_guards.then_some(LostHold { hold: self, loss })
     }
 }
 
@@ -184,8 +169,6 @@ impl Hold {
 pub(crate) struct LostHold {
     hold: Hold,
     pub(crate) loss: Loss,
-    /// The lease that was requested for it ends then. Its owner needs that time to stop, if the server confirms so much.
-    until: Moment,
 }
 
 impl LostHold {
@@ -199,10 +182,6 @@ impl LostHold {
 
     pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
         self.hold.split(guard, part);
-    }
-
-    pub(crate) fn until(&self) -> Moment {
-        self.until
     }
 
     pub(crate) fn has(&self, ticket: Ticket) -> bool {
@@ -326,7 +305,7 @@ impl Holders {
         let guarded = self.holds().iter().filter(|hold| !hold.acquisitions.is_empty());
         guarded.map(move |hold| {
             let nested = calls.iter().filter(|call| call.owner == hold.owner).count();
-            (hold.since, hold.count() as usize + nested, hold.cap().min(hold.until(server)))
+            (hold.since, hold.count() as usize + nested, hold.cap().min(server.until))
         })
     }
 
@@ -401,33 +380,13 @@ impl Holders {
     /// The time until which the guard with this ticket is certain.
     pub(crate) fn certain_until(&self, guard: Ticket, server: &ServerHold) -> Option<Moment> {
         let hold = self.holds().iter().find(|hold| hold.has(guard))?;
-        Some(hold.cap().min(hold.until(server)))
-    }
-
-    /// The lease of the first of them ends then.
-    pub(crate) fn expires(&self, server: &ServerHold) -> Moment {
-        self.holds().iter().map(|hold| hold.until(server)).min().map_or(server.until, |first| first.min(server.until))
-    }
-
-    /// One of them needs a longer lease than the watchdog's.
-    pub(crate) fn is_lengthened(&self, config: &Config) -> bool {
-        let calls = if let Holders::Readers(readers) = self { &readers.calls[..] } else { &[] };
-        let is_long = |call: &NestedCall| call.terms.requested_lease(config) > config.watchdog;
-        let mut holds = self.holds().iter().chain(self.ended().iter().map(|lost| &lost.hold));
-        holds.any(|hold| hold.lengthened) || calls.iter().any(is_long)
-    }
-
-    /// The holder of this guard requests that lease.
-    pub(crate) fn lengthen(&mut self, guard: Ticket, lease: Option<Duration>, config: &Config) {
-        if lease > Some(config.watchdog) {
-            self.holds_mut().iter_mut().filter(|hold| hold.has(guard)).for_each(|hold| hold.lengthened = true);
-        }
+        Some(hold.cap().min(server.until))
     }
 
     pub(crate) fn expire(&mut self, server: &mut ServerHold, cx: &mut Cx<'_>) {
         match self {
             Holders::One(_, reentry) => reentry.expire(cx),
-            Holders::Readers(readers) => readers.expire(server, cx),
+            Holders::Readers(readers) => readers.expire(cx),
         }
         server.expire_waiters(cx);
     }
@@ -450,12 +409,12 @@ impl Holders {
         match self {
             Holders::One(hold, mut reentry) => {
                 let calls = reentry.changed().map(|reentry| mem::take(&mut reentry.calls));
-                let lost = hold.lose(loss, &mut calls.unwrap_or_default(), server, cx);
+                let lost = hold.lose(loss, &mut calls.unwrap_or_default(), cx);
                 server.confirm_for_all(reentry.take_waiters(), cx.now);
                 lost.into_iter().collect()
             }
             Holders::Readers(mut readers) => {
-                let lost = readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, server, cx));
+                let lost = readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, cx));
                 readers.ended.extend(lost);
                 readers.ended
             }
@@ -631,7 +590,7 @@ pub(crate) struct Readers {
     holds: Vec<Hold>,
     /// Nested calls. The next confirmation that is sent after a call acquires the lock for it.
     calls: Vec<NestedCall>,
-    /// Readers that reached their `max_hold`, or the end of their own lease. They may use the rest of the lease to stop.
+    /// Readers that reached their `max_hold`. They may use the rest of the lease to stop.
     ended: Vec<LostHold>,
 }
 
@@ -724,15 +683,10 @@ impl Readers {
         }
     }
 
-    fn expire(&mut self, server: &ServerHold, cx: &mut Cx<'_>) {
+    fn expire(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
-        if self.holds.iter().any(|hold| hold.cap().min(hold.until(server)) <= now) {
-            for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
-                self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, server, cx));
-            }
-            for expired in self.holds.extract_if(.., |hold| hold.until(server) <= now) {
-                self.ended.extend(expired.lose(Loss::Expired, &mut self.calls, server, cx));
-            }
+        for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
+            self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, cx));
         }
         if !self.calls.is_empty() {
             expire_calls(&mut self.calls, cx);

@@ -44,15 +44,11 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
-    /// The time at which its owners no longer need it, if the server may have it for longer: a hold beside it has extended the lease of both,
-    /// or a reader that has left needed a longer lease. `shared_until`: as of [`ServerHold::kept_until`].
+    /// The time at which its owners no longer need it, if the server may have it for longer: a hold beside it has extended the lease of both.
+    /// `shared_until`: as of [`ServerHold::kept_until`].
     pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
         let server = self.server.as_ref()?;
-        let needed = match server.mode() {
-            Mode::Exclusive => server.until,
-            Mode::Shared => self.holds.iter().map(LostHold::until).max()?.min(server.until),
-        };
-        (has_held || needed < server.kept_until(shared_until)).then_some(needed)
+        (has_held || server.until < server.kept_until(shared_until)).then_some(server.until)
     }
 }
 
@@ -166,12 +162,11 @@ impl OnServer {
                 }
                 if server.is_due(cx.now) {
                     let lease = holders.is_renewed().then_some(cx.config.watchdog);
-                    let is_lengthened = holders.is_lengthened(cx.config);
-                    server.send_confirmation(cx, numbers, lease, is_lengthened);
+                    server.send_confirmation(cx, numbers, lease);
                 }
             }
             OnServer::Resting(server, ..) => {
-                server.send_confirmation(cx, numbers, Some(cx.config.watchdog), false);
+                server.send_confirmation(cx, numbers, Some(cx.config.watchdog));
             }
             OnServer::Lost(Lost { server: Some(server), .. }) => server.send_confirmation_of_lost(cx, numbers),
             OnServer::Lost(_) => {}
@@ -181,9 +176,7 @@ impl OnServer {
 
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
-            OnServer::Held(server, holders) => {
-                earliest([server.due(), holders.due(time_to_see), Some(holders.expires(server))])
-            }
+            OnServer::Held(server, holders) => earliest([server.due(), holders.due(time_to_see), Some(server.until)]),
             OnServer::Resting(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
             OnServer::Lost(lost) => lost.server.as_ref().and_then(ServerHold::due_for_waiters),
             OnServer::Releasing(release) => release.due(),

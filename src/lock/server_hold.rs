@@ -5,8 +5,8 @@ use std::{mem, time::Duration};
 use super::{
     requests::{ConfirmWaiter, ConfirmWaiters, Failure},
     types::{
-        Action, Claim, Config, Cx, HoldId, Loss, Mode, Moment, Nanos, Numbers, Outcome, Reply, Request, RequestId,
-        Terms, Token, earliest,
+        Action, Config, Cx, HoldId, Loss, Mode, Moment, Nanos, Numbers, Outcome, Reply, Request, RequestId, Terms,
+        Token, earliest,
     },
 };
 
@@ -53,9 +53,6 @@ pub(crate) struct ServerHold {
     waiting: ConfirmWaiters,
     /// The next confirmation requests at least this lease.
     extension: Option<Nanos>,
-    /// The server keeps it for longer than any request of this client has asked: its clock was set back. If the holder's process died, the lock
-    /// would stay. The next confirmation corrects that.
-    set_back_to: Moment,
     /// A request about the count is under way.
     counting: Option<RequestId>,
     /// The client sends no confirmation before that, unless the other tasks have run.
@@ -68,22 +65,15 @@ struct Sharing {
     /// Further readers may join it until then, and no later than `limit`.
     open_until: Moment,
     limit: Moment,
-    /// The end of the lease if none had been longer than the watchdog's. Permits have no end of their own, because nobody joins them.
-    usual_ends: Moment,
     /// No other program has ended the lease before that.
     sure_until: Moment,
-    /// The number of the last lease that was longer than the watchdog's, and of the last one that was withdrawn.
-    claims: u32,
-    withdrawn: u32,
 }
 
 impl Sharing {
     fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
         let limit = if cx.rules.joins { sent + open(cx.config) * OPENINGS } else { Moment::ZERO };
         let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
-        let usual_ends = if cx.rules.joins { Moment::ZERO } else { Moment::FAR };
-        let open_until = Moment::ZERO;
-        Sharing { open_until, limit, usual_ends, sure_until, claims: 0, withdrawn: 0 }
+        Sharing { open_until: Moment::ZERO, limit, sure_until }
     }
 }
 
@@ -100,7 +90,6 @@ struct SentConfirmation {
     lease: Option<Duration>,
     /// The part of it that is not the usual one.
     extension: Option<Nanos>,
-    claim: Claim,
     waiters: ConfirmWaiters,
 }
 
@@ -145,7 +134,6 @@ impl ServerHold {
             confirmation: Confirmation::PlannedFor(Moment::FAR),
             waiting: ConfirmWaiters::default(),
             extension: None,
-            set_back_to: Moment::ZERO,
             counting: None,
             gathers_until: Moment::ZERO,
         };
@@ -240,10 +228,6 @@ impl ServerHold {
         if let Some(lease) = lease {
             self.ends = self.ends.max(sent + cx.config.certain(lease));
             self.bound = self.bound.max(cx.gone_by(lease));
-            if let Some(sharing) = &mut self.sharing {
-                let usual = sent + cx.config.certain(lease.min(cx.config.watchdog));
-                sharing.usual_ends = sharing.usual_ends.max(usual);
-            }
         }
         self.until = self.ends.min(self.sure_until());
     }
@@ -256,19 +240,6 @@ impl ServerHold {
     /// The lease ends then, unless another program has shortened it.
     pub(crate) fn ends(&self) -> Moment {
         self.ends
-    }
-
-    /// The time until which it is certain for a reader that has requested no longer lease than the watchdog's.
-    pub(crate) fn usual_until(&self) -> Moment {
-        self.sharing.as_ref().map_or(self.until, |sharing| sharing.usual_ends.min(self.until))
-    }
-
-    /// The end of the lease that the confirmation under way requests, of which a holder needs `most`.
-    pub(crate) fn requested_until(&self, most: Duration, config: &Config) -> Moment {
-        let end = |confirmation: &SentConfirmation| {
-            confirmation.lease.map(|lease| confirmation.sent + config.certain(lease.min(most)))
-        };
-        self.under_way().and_then(end).unwrap_or(Moment::ZERO)
     }
 
     /// The server had this much left of the lease of a shared hold when it ran a request that was sent at `sent`. If that is less than this
@@ -319,76 +290,32 @@ impl ServerHold {
         }
     }
 
-    /// Sends a confirmation if it is due. `lease`: the lease that it renews. `is_lengthened`: a holder needs a longer one than the watchdog's.
-    pub(crate) fn send_confirmation(
-        &mut self,
-        cx: &mut Cx<'_>,
-        numbers: &mut Numbers,
-        lease: Option<Duration>,
-        is_lengthened: bool,
-    ) {
+    /// Sends a confirmation if it is due. `lease`: the lease that it renews.
+    pub(crate) fn send_confirmation(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers, lease: Option<Duration>) {
         if !self.is_due(cx.now) {
             return;
         }
         let extension = self.extension.take();
-        let claimed = self.claimed(lease.max(extension.map(Duration::from)), is_lengthened, cx);
-        let (lease, claim) = self.corrected(claimed, cx.now);
+        let lease = lease.max(extension.map(Duration::from));
         let request = numbers.request();
         self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
-        let sent = SentConfirmation { request, sent: cx.now, lease, extension, claim, waiters };
+        let sent = SentConfirmation { request, sent: cx.now, lease, extension, waiters };
         self.confirmation = Confirmation::UnderWay(Box::new(sent));
-        let repaired = if claim == Claim::Nothing { lease.max(self.to_repair(cx.now)) } else { lease };
-        let request_for = Request::Renew { id: self.id, mode: self.mode(), lease: repaired, claim, count: self.count };
+        let lease = lease.max(self.to_repair(cx.now));
+        let request_for = Request::Renew { id: self.id, mode: self.mode(), lease, count: self.count };
         cx.actions.push(Action::Send(request, request_for));
     }
 
-    /// The lease that this confirmation requests. When the readers have left that needed a longer one than the watchdog's, that one ends.
-    fn claimed(&mut self, lease: Option<Duration>, is_lengthened: bool, cx: &Cx<'_>) -> (Option<Duration>, Claim) {
-        let watchdog = cx.config.watchdog;
-        let Some(sharing) = &mut self.sharing else { return (lease, Claim::Nothing) };
-        if lease > Some(watchdog) {
-            sharing.claims += 1;
-            return (lease, Claim::Needs(sharing.claims));
-        }
-        if is_lengthened || sharing.claims == sharing.withdrawn {
-            return (lease, Claim::Nothing);
-        }
-        let lease = watchdog.max(self.not_before.since(cx.now));
-        self.ends = self.ends.min(cx.now + cx.config.certain(lease)); // the server may run it at any time
-        self.until = self.until.min(self.ends);
-        (Some(lease), Claim::Withdraws(sharing.claims))
-    }
-
-    /// A lease that is longer than requested, because the server's clock was set back, becomes what the holders need. Not while a request
-    /// about the count is under way, because that may ask for a longer one.
-    fn corrected(&mut self, (lease, claim): (Option<Duration>, Claim), now: Moment) -> (Option<Duration>, Claim) {
-        let needed = lease.unwrap_or_default().max(self.rest(now)).max(self.not_before.since(now));
-        let left = self.set_back_to.since(now);
-        if left.is_zero() || self.counting.is_some() || claim != Claim::Nothing || needed.is_zero() {
-            return (lease, claim);
-        }
-        self.clean = false; // run late, it could shorten a later lease
-        (Some(needed), Claim::Exactly(left))
-    }
-
-    /// Another program may have shortened the lease of a shared hold, and a late request that of any. Each confirmation requests what is left
-    /// of it.
+    /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
     fn to_repair(&self, now: Moment) -> Option<Duration> {
-        let left = if self.mode() == Mode::Shared { self.ends.since(now) } else { self.rest(now) };
-        Some(left).filter(|left| (self.mode() == Mode::Shared || !self.clean) && !left.is_zero())
-    }
-
-    /// The lease of which what is left until its certain end is certain.
-    fn rest(&self, now: Moment) -> Duration {
-        let left = self.ends.since(now);
-        if left.is_zero() { left } else { left + left / 999 + Duration::from_millis(2) }
+        Some(self.ends.since(now)).filter(|left| self.mode() == Mode::Shared && !left.is_zero())
     }
 
     /// A lost hold is confirmed only for callers that wait.
     pub(crate) fn send_confirmation_of_lost(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
         if !self.waiting.is_empty() {
-            self.send_confirmation(cx, numbers, None, true);
+            self.send_confirmation(cx, numbers, None);
         }
     }
 
@@ -449,22 +376,14 @@ impl ServerHold {
     /// The confirmation under way got a reply.
     pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
         let Confirmation::UnderWay(confirmation) = &mut self.confirmation else { return Confirmed::Gone };
-        let SentConfirmation { request, sent, lease, claim, .. } = **confirmation;
+        let SentConfirmation { request, sent, lease, .. } = **confirmation;
         let mut waiters = mem::take(&mut confirmation.waiters);
-        let (admits, left, is_withdrawn) = match reply {
-            Reply::Kept { admits, left } => (admits, left, true),
-            Reply::StillClaimed { left } => (false, left, false),
-            _ => {
-                self.confirmation = Confirmation::PlannedFor(Moment::FAR);
-                waiters.append(mem::take(&mut self.waiting));
-                self.waiting = waiters;
-                return Confirmed::Gone;
-            }
+        let Reply::Kept { admits, left } = reply else {
+            self.confirmation = Confirmation::PlannedFor(Moment::FAR);
+            waiters.append(mem::take(&mut self.waiting));
+            self.waiting = waiters;
+            return Confirmed::Gone;
         };
-        if let (Claim::Withdraws(number), Some(sharing), true) = (claim, &mut self.sharing, is_withdrawn) {
-            sharing.withdrawn = number;
-        }
-        self.set_back_to = left.filter(|left| sent + *left > self.bound).map_or(Moment::ZERO, |left| cx.now + left);
         self.note_left(left, sent, cx);
         self.lasts(lease, sent, cx);
         self.found_by = request;
@@ -546,9 +465,9 @@ impl ServerHold {
 
     // ---- its end ----
 
-    /// False once the server has nothing left of it, unless its clock was set back.
+    /// False once the server has nothing left of it.
     pub(crate) fn may_be_there(&self, shared_until: Moment, now: Moment) -> bool {
-        self.set_back_to.max(self.bound).max(self.kept_until(shared_until)) > now
+        self.bound.max(self.kept_until(shared_until)) > now
     }
 
     /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.

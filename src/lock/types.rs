@@ -392,7 +392,6 @@ pub(crate) enum Request {
         id: HoldId,
         mode: Mode,
         lease: Option<Duration>,
-        claim: Claim,
         /// The count on the server, by its last reply.
         count: u32,
     },
@@ -456,20 +455,6 @@ impl PastPlaces {
     }
 }
 
-/// What a renewal says about leases that are longer than the watchdog's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Claim {
-    Nothing,
-    /// One of the readers needs this lease.
-    Needs(u32),
-    /// The reader that needed the lease with this number has left. The lease becomes the one of this request, unless there was another
-    /// claim since.
-    Withdraws(u32),
-    /// The lease becomes just this one: it is longer than any that was requested, because the server's clock was set back. So much is left of it
-    /// now. If this arrives late, and another lease was set meanwhile, that one stays.
-    Exactly(Duration),
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reply {
     Granted(Option<Token>),
@@ -507,10 +492,6 @@ pub(crate) enum Reply {
         /// The lock would be granted to further readers.
         admits: bool,
         /// The time that was left of the lease: of a shared hold before this renewal, else after it.
-        left: Option<Duration>,
-    },
-    /// As `Kept`, and the claim on a longer lease was not withdrawn.
-    StillClaimed {
         left: Option<Duration>,
     },
     Handed(Option<Token>),

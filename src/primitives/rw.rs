@@ -29,7 +29,7 @@ static READ: Kind = Kind {
     channel: CHANNEL,
     acquire: script!("rw/rwlock.lua", "rw/read_acquire.lua"; LIVES, MARK),
     release: script!(of_other_holds: "rw/rwlock.lua", "rw/read_release.lua"; LIVES),
-    renew: script!("rw/rwlock.lua", "rw/read_renew.lua"; LIVES),
+    renew: script!(of_lease: "rw/rwlock.lua", "rw/read_renew.lua"; LIVES),
     hand_over: None,
     inspect: script!(of_other_holds: "rw/rwlock.lua", "rw/inspect.lua"),
     force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),

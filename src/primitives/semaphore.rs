@@ -24,7 +24,7 @@ pub(super) static SEMAPHORE: Kind = Kind {
     channel: ChannelName::Prefixed("redisson_sc"),
     acquire: script!("semaphore/permits.lua", "semaphore/acquire.lua"; TAKEN, MARK),
     release: script!("semaphore/permits.lua", "semaphore/release.lua"; TAKEN, MARK),
-    renew: script!("semaphore/permits.lua", "semaphore/renew.lua"; TAKEN),
+    renew: script!(without_channel: "semaphore/permits.lua", "semaphore/renew.lua"; TAKEN),
     hand_over: None,
     inspect: script!("semaphore/permits.lua", "semaphore/inspect.lua"; TAKEN),
     force_unlock: script!("semaphore/permits.lua", "semaphore/inspect.lua"; TAKEN),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Owner, ReadGuard};
+use leasehold::{Client, Guard, Owner};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -22,86 +22,6 @@ const HOUR: Duration = ms(3_600_000);
 fn waits(client: &Client) -> JoinHandle<Guard> {
     let lock = client.mutex("x");
     tokio::spawn(async move { lock.lock().await.expect("in the end") })
-}
-
-/// Two readers that share, and the owner of the first.
-async fn two(client: &Client) -> (ReadGuard, ReadGuard, Owner) {
-    loop {
-        let owner = Owner::new();
-        let first = client.rw_lock("x").owner(&owner).read().await.expect("free");
-        let second = client.rw_lock("x").owner(&Owner::new()).read().await.expect("free");
-        if first.id() == second.id() {
-            return (first, second, owner);
-        }
-    }
-}
-
-/// Two readers share, and one of them asks for a long lease and leaves. What is left is what the other needs.
-#[tokio::test]
-async fn of_a_reader_that_has_left_nothing_lasts() {
-    let server = Server::start();
-    let one = client(&server, |builder| builder.watchdog(ms(2_000))).await;
-    for (nested, is_dropped) in [(false, false), (false, true), (true, false)] {
-        let lock = |owner: &Owner| one.rw_lock("x").owner(owner);
-        let (leaves, stays, first) = two(&one).await;
-        if nested {
-            lock(&first).lease(HOUR).read().await.expect("nested").unlock().await.expect("ours");
-        } else {
-            leaves.extend(HOUR).await.expect("ours");
-        }
-        assert!(server.pttl("x") > 2_000, "the lease is as long as it was asked for");
-        if is_dropped {
-            drop(leaves);
-        } else {
-            leaves.unlock().await.expect("ours to the end");
-        }
-        until("the end of the long lease", SOON, || (1..=2_000).contains(&server.pttl("x"))).await;
-        stays.check().await.expect("still ours");
-        stays.extend(HOUR).await.expect("ours");
-        assert!(server.pttl("x") > 2_000, "{}", server.pttl("x"));
-        stays.unlock().await.expect("ours to the end");
-        idle(&one).await;
-        assert!(!server.exists("x"));
-    }
-}
-
-/// One leaves while something of it is under way, so that goes on in the background.
-#[tokio::test]
-async fn of_a_reader_that_leaves_late_nothing_lasts() {
-    let server = Server::start();
-    let renew = family_faults::script(&server, Kind::Read, "renew"); // nested reads send it, too
-    let proxy = before(&server);
-    let client = behind(&proxy, |builder| builder.watchdog(ms(2_000))).await;
-    let (leaves, stays, owner) = two(&client).await;
-    leaves.extend(HOUR).await.expect("ours");
-    proxy.rule(Rule::new(renew, Fault::Delay(Way::There, ms(200))));
-    {
-        let lock = client.rw_lock("x").owner(&owner);
-        let mut nested = Box::pin(lock.read());
-        poll_until("it to be under way", nested.as_mut(), || proxy.tally().delayed == 1).await;
-        drop(leaves);
-    }
-    until("the end of the long lease", SOON, || (1..=2_000).contains(&server.pttl("x"))).await;
-    stays.unlock().await.expect("ours to the end");
-    idle(&client).await;
-    assert!(!server.exists("x"));
-}
-
-/// What one leaves behind is taken back while the other asks for as much: it gets that, in whatever order the two arrive.
-#[tokio::test]
-async fn what_the_other_asks_for_meanwhile_is_kept() {
-    let server = Server::start();
-    let client = client(&server, |builder| builder.watchdog(ms(2_000))).await;
-    for _ in 0..100 {
-        let (leaves, stays, _) = two(&client).await;
-        leaves.extend(HOUR).await.expect("ours");
-        let (left, extended) = tokio::join!(leaves.unlock(), stays.extend(HOUR));
-        left.expect("ours to the end");
-        extended.expect("ours");
-        assert!(server.pttl("x") > 3_500_000, "{}", server.pttl("x"));
-        stays.unlock().await.expect("ours to the end");
-    }
-    idle(&client).await;
 }
 
 /// The request is on its way when its caller leaves, so what it comes to is known to nobody: the lock is not passed on in memory.

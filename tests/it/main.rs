@@ -10,7 +10,6 @@ mod behind_a_name;
 mod blocking;
 mod cancelled;
 mod channels;
-mod clock_of_the_server;
 mod closing;
 mod cluster;
 mod concurrent;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Guard, Once, Owner};
+use leasehold::{Client, Error, Guard, Owner};
 
 use crate::{
     family::{Way as Kind, clean, idle},

@@ -200,8 +200,7 @@ async fn two(client: &Client) -> (ReadGuard, ReadGuard, Owner) {
     }
 }
 
-/// The one that leaves last releases for all, with what the others were promised. A longer lease than the others need is taken back only
-/// as far as that.
+/// The one that leaves last releases for all, with what the others were promised.
 #[tokio::test]
 async fn a_nested_min_hold_outlasts_the_readers_that_share_the_hold() {
     for (watchdog, dies) in [(ms(30_000), false), (ms(600), false), (ms(600), true)] {

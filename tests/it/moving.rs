@@ -174,40 +174,6 @@ async fn a_reader_that_goes_leaves_the_others() {
     second.unlock().await.expect("ours to the end");
 }
 
-/// A reader that needed a longer lease has left, and the others withdraw it. The new master has their key, and not yet that of a reader of
-/// another client, which must not look as if it had expired.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_withdrawn_lease_leaves_the_readers_that_have_not_arrived() {
-    let cluster = Cluster::of_masters().await;
-    let (one, two) = (connect(&cluster).await, connect(&cluster).await);
-    let (leaves, stays) = loop {
-        let readers = [one.rw_lock("x").owner(&Owner::new()), one.rw_lock("x").owner(&Owner::new())];
-        let [leaves, stays] = readers.map(|lock| async move { lock.read().await.expect("shared") });
-        let (leaves, stays) = (leaves.await, stays.await);
-        if leaves.id() == stays.id() {
-            break (leaves, stays);
-        }
-        leaves.unlock().await.expect("ours");
-        stays.unlock().await.expect("ours");
-    };
-    let other = two.rw_lock("x").read().await.expect("shared");
-    leaves.extend(Duration::from_secs(3_600)).await.expect("ours");
-    let migration = begin(&cluster, "x");
-    cluster.move_some(&migration, &["x", &lives("x", stays.id())]);
-    within("the release", SOON, leaves.unlock()).await.0.expect("ours to the end");
-    stays.check().await.expect("it reads on");
-    end(&cluster, migration);
-    stays.check().await.expect("it reads on");
-    for key in ["x", &lives("x", stays.id())] {
-        let left: i64 = cluster.master_of("x").ask(&["PTTL", key]);
-        assert!((0..=30_000).contains(&left), "{key}: the longer lease is withdrawn now: {left} ms");
-    }
-    other.check().await.expect("it reads on");
-    stays.unlock().await.expect("ours to the end");
-    assert!(one.rw_lock("x").owner(&Owner::new()).try_write().await.expect("answered").is_none(), "somebody reads");
-    other.unlock().await.expect("ours to the end");
-}
-
 /// The keys of its readers are found out by the script, so they may be elsewhere already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn looking_at_readers_and_forcing_them_open_wait_for_the_slot() {

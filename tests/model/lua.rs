@@ -90,10 +90,6 @@ impl Real {
 
     fn run(&mut self, Request { id, what }: Request) -> Reply {
         let (source, lease, level, more) = match what {
-            What::Correct { lease } => {
-                let seen: i64 = self.ask(&["PTTL", "lock"]);
-                return self.invoke(id, script!("renew"), (format!("-{}:{}", millis(lease), seen.max(0)), 0, ""));
-            }
             What::Acquire { level, lease, again } => {
                 (script!("acquire"), lease, level, if again { "again" } else { "first" })
             }
@@ -200,7 +196,7 @@ fn all_requests() -> Vec<Request> {
     let mut all = vec![What::ForceUnlock, What::Inspect, What::Renew { lease: 0 }, What::Release { level: 0 }];
     all.extend(LEVELS.map(|level| What::Release { level }));
     for lease in LEASES {
-        all.extend([What::Renew { lease }, What::Correct { lease }, What::ReleaseEarly { rest: lease }]);
+        all.extend([What::Renew { lease }, What::ReleaseEarly { rest: lease }]);
         all.extend(ids().map(|heir| What::HandOver { heir, lease }));
         for level in LEVELS {
             all.extend([true, false].map(|again| What::Acquire { level, lease, again }));

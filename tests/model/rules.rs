@@ -30,10 +30,6 @@ pub(crate) enum What {
     Renew {
         lease: Ticks,
     },
-    /// As a renewal, but makes the lease shorter, too.
-    Correct {
-        lease: Ticks,
-    },
     Release {
         level: u8,
     },
@@ -86,9 +82,6 @@ pub(crate) fn run(lock: Option<Lock>, Request { id, what }: Request) -> After {
             let lock = if lease > 0 { lock.at_least(Some(lease)) } else { lock };
             quietly(Some(lock), Reply::Kept(lock.left))
         }
-        (What::Correct { lease }, Some(lock)) => {
-            quietly(Some(Lock { left: Some(lease), ..lock }), Reply::Kept(Some(lease)))
-        }
         (What::Release { level: 0 } | What::ForceUnlock, Some(_)) => freed(),
         (What::Release { level }, Some(lock)) => quietly(Some(Lock { count: level, ..lock }), Reply::Released),
         (What::ReleaseEarly { rest }, Some(_)) => rests(Lock { id: resting(id), count: 1, left: Some(rest) }),
@@ -96,9 +89,7 @@ pub(crate) fn run(lock: Option<Lock>, Request { id, what }: Request) -> After {
             Some(lock) if lock.id == resting(id) => rests(lock),
             _ => quietly(lock, Reply::Gone),
         },
-        (What::Renew { .. } | What::Correct { .. } | What::Release { .. } | What::ForceUnlock, None) => {
-            quietly(lock, Reply::Gone)
-        }
+        (What::Renew { .. } | What::Release { .. } | What::ForceUnlock, None) => quietly(lock, Reply::Gone),
         (What::Inspect, _) => {
             quietly(lock, lock.map_or(Reply::Free, |lock| Reply::Held(lock.id, lock.count, lock.left)))
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Actions, Channel, Claim, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
+        Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
         Outcome, Owner, PastPlaces, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
@@ -1667,15 +1667,6 @@ impl Client {
     fn check(&mut self, guard: u64, ticket: u64, lease: Option<Duration>) {
         self.feed(Event::Check { guard: t(guard), ticket: t(ticket), lease });
     }
-
-    /// A second reader joins the hold of the first.
-    fn two_readers(&mut self) {
-        self.hold(1, A, READ);
-        self.acquire(2, B, READ, Limit::Forever);
-        self.reply(kept(ms(30_000)));
-        self.assert_told(2, Outcome::Acquired);
-        self.feed(Event::Seen(t(2)));
-    }
 }
 
 /// A JVM that reads may set the lease to its own, without notice. Each renewal requests what is left by this client's clock.
@@ -1714,104 +1705,6 @@ fn a_slow_renewal_does_not_look_like_a_shortened_lease() {
     client.pass(ms(2_000));
     client.reply(kept(ms(28_500)));
     assert_eq!(client.certain(1), before - ms(2_000));
-}
-
-/// One of two readers has requested a long lease and leaves.
-#[test]
-fn a_long_lease_ends_with_the_reader_that_needed_it() {
-    let mut client = Client::new(Kind::ReadWrite);
-    client.two_readers();
-    client.check(1, 3, Some(ms(3_600_000)));
-    assert!(matches!(client.request(), Request::Renew { claim: Claim::Needs(1), .. }), "{:?}", client.requests);
-    client.reply(kept(ms(30_000)));
-    client.unlock(1);
-    let Request::Renew { lease, claim: Claim::Withdraws(1), .. } = client.request() else {
-        panic!("{:?}", client.requests)
-    };
-    assert_eq!(lease, Some(ms(30_000)));
-    client.reply(kept(ms(3_600_000)));
-    client.assert_told(1, Outcome::Confirmed);
-    client.pass(ms(9_000));
-    assert!(matches!(client.request(), Request::Renew { claim: Claim::Nothing, .. }), "{:?}", client.requests);
-}
-
-/// The other reader shares the hold, but what it was told does not depend on a lease that ends with another reader.
-#[test]
-fn a_reader_does_not_rely_on_the_long_lease_of_another() {
-    let mut client = Client::new(Kind::ReadWrite);
-    client.config.watchdog = ms(2_000);
-    client.hold(1, A, READ);
-    client.acquire(2, B, READ, Limit::Forever);
-    client.reply(kept(ms(2_000)));
-    client.feed(Event::Seen(t(2)));
-    client.check(1, 3, Some(ms(20_000)));
-    client.reply(kept(ms(2_000)));
-    assert!(client.certain(1) > ms(19_000) && client.certain(2) < ms(2_000), "{:?}", client.certain(2));
-    client.outage(ms(2_100), Event::Unknown);
-    assert_eq!(client.lost.get(&t(2)), Some(&Loss::Expired));
-    assert!(!client.lost.contains_key(&t(1)));
-}
-
-/// A request for a long lease that comes while the last one is withdrawn has a number of its own, so it is not withdrawn.
-#[test]
-fn a_long_lease_that_another_reader_needs_stays() {
-    let mut client = Client::new(Kind::ReadWrite);
-    client.two_readers();
-    client.check(1, 3, Some(ms(3_600_000)));
-    client.reply(kept(ms(30_000)));
-    client.unlock(1);
-    client.check(2, 4, Some(ms(3_600_000)));
-    client.reply(kept(ms(3_600_000)));
-    assert!(matches!(client.request(), Request::Renew { claim: Claim::Needs(2), .. }), "{:?}", client.requests);
-    client.reply(kept(ms(30_000)));
-    assert_eq!(client.certain(2), SURE);
-}
-
-/// A reader that reached its `max_hold` keeps its guard. The last of the others releases the lock all the same, once that one has had the
-/// rest of its own lease.
-#[test]
-fn a_lost_reader_keeps_the_lock_for_no_longer_than_its_own_lease() {
-    for (time, is_released) in [(ms(1_000), false), (ms(31_000), true)] {
-        let mut client = Client::new(Kind::ReadWrite);
-        client.hold(1, A, READ);
-        client.acquire(2, B, Terms { max_hold: Some(ms(500).into()), ..READ }, Limit::Forever);
-        client.reply(kept(ms(30_000)));
-        client.feed(Event::Seen(t(2)));
-        for _ in 0..time.as_millis() / 500 {
-            client.pass(ms(500));
-            while !client.requests.is_empty() {
-                client.reply(kept(ms(25_000)));
-            }
-        }
-        assert_eq!(client.lost.get(&t(2)), Some(&Loss::MaxHold));
-        client.unlock(1);
-        let has_released = client.requests.iter().any(|(_, request)| is_release(*request));
-        assert_eq!(has_released, is_released, "{:?}", client.requests);
-    }
-}
-
-/// The same if another reader of this hold needed a longer lease, and has left. The server keeps the hold for that lease.
-#[test]
-fn a_lost_reader_does_not_keep_the_long_lease_of_another() {
-    let mut client = Client::new(Kind::ReadWrite);
-    client.hold(1, A, READ);
-    client.acquire(2, B, Terms { max_hold: Some(ms(500).into()), ..READ }, Limit::Forever);
-    client.reply(kept(ms(30_000)));
-    client.feed(Event::Seen(t(2)));
-    client.check(1, 3, Some(ms(3_600_000)));
-    client.reply(kept(ms(30_000)));
-    client.pass(ms(1_000));
-    assert_eq!(client.lost.get(&t(2)), Some(&Loss::MaxHold));
-    client.unlock(1);
-    client.reply(kept(ms(3_599_000)));
-    client.assert_told(1, Outcome::Confirmed);
-    client.pass(ms(28_000));
-    assert_eq!(client.requests, [], "the lost reader has its own lease to stop");
-    client.pass(ms(1_000));
-    assert!(is_release(client.request()), "{:?}", client.request());
-    client.reply(RELEASED);
-    client.pass(ms(60_000));
-    assert_eq!(client.requests, [], "it is gone");
 }
 
 /// A renewal was under way when a reader reached its `max_hold`. Its reply shows that the server has the lock for longer, and the reader may
@@ -2021,31 +1914,4 @@ fn a_refused_hand_over_does_not_extend_the_lease() {
     client.now = client.now + ms(200);
     client.end(is_release, |id| Event::Replied(id, Reply::Gone));
     client.assert_told(1, Outcome::Unconfirmed);
-}
-
-// ---- the clock of the server ----
-
-/// It has the hold for longer than any request has asked. The next renewal makes the lease what the holder needs.
-#[test]
-fn a_lease_that_the_servers_clock_has_made_longer_is_corrected() {
-    let keeps = |left| Reply::Kept { admits: false, left: Some(left) };
-    for (lease, needed) in [(None, ms(30_000)), (Some(ms(3_600_000)), ms(3_600_000))] {
-        let mut client = Client::new(Kind::Plain);
-        client.hold(1, A, KEPT);
-        if lease.is_some() {
-            client.feed(Event::Check { guard: t(1), ticket: t(2), lease });
-            client.reply(keeps(needed));
-        }
-        client.pass(ms(9_000));
-        client.reply(keeps(needed + ms(600_000)));
-        client.pass(ms(9_000));
-        let Request::Renew { lease: Some(exact), claim: Claim::Exactly(_), .. } = client.request() else {
-            panic!("{:?}", client.requests)
-        };
-        let spent = if lease.is_some() { ms(18_000) + needed / 1000 + ms(1) } else { ms(0) };
-        assert!(exact <= needed && exact >= needed - spent, "{exact:?} of {needed:?}");
-        client.reply(keeps(exact));
-        client.pass(ms(9_000));
-        assert!(matches!(client.request(), Request::Renew { claim: Claim::Nothing, .. }), "{:?}", client.requests);
-    }
 }

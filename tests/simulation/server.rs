@@ -6,10 +6,10 @@ use crate::{
     family::{
         fair::{Fair, FairAnswer, Past, Told},
         fenced::Fenced,
-        hash::{self, Answer, Hash, NO_CLAIM},
+        hash::{self, Answer, Hash},
         rw::{self, ReadWrite, life},
     },
-    lock::{Claim, HoldId, How, Mode, Moment, PastPlaces, Queueing, Reply, Request, Token},
+    lock::{HoldId, How, Mode, Moment, PastPlaces, Queueing, Reply, Request, Token},
     rules::{self, Lock, What, pass},
     units::{FieldId, GRACE, PLACE, is_rest, writes},
 };
@@ -294,11 +294,6 @@ fn plain(lock: &mut Option<Lock>, client: u8, request: Request, told: u32) -> (R
             (id, What::ReleaseEarly { rest: nanos(rest) as u64 })
         }
         Request::Release { id, count, .. } => (id, What::Release { level: count as u8 }),
-        Request::Renew { id, lease, claim, .. }
-            if signed(lease, claim, lock.and_then(|lock| lock.left).map_or(-1, |left| left as i64)) < 0 =>
-        {
-            (id, What::Correct { lease: lease.map_or(0, nanos) as u64 })
-        }
         Request::Renew { id, lease, .. } => (id, What::Renew { lease: lease.map_or(0, nanos) as u64 }),
         Request::HandOver { id, to, lease } => (id, What::HandOver { heir: field(to), lease: nanos(lease) as u64 }),
     };
@@ -349,7 +344,7 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
         Request::Acquire { id, mode: Mode::Shared, lease, count, how } => {
             let writer = if let How::Beside(id) = how { Some(exclusive(client, id)) } else { None };
             let terms = (nanos(lease), u64::from(count));
-            (name.read_acquire(&field(id, Mode::Shared), terms, asked(how), writer.as_ref(), NO_CLAIM), 0)
+            (name.read_acquire(&field(id, Mode::Shared), terms, asked(how), writer.as_ref()), 0)
         }
         Request::Release { id, mode: Mode::Exclusive, count, rest, .. } => {
             name.write_release(&field(id, Mode::Exclusive), nanos(rest), u64::from(count))
@@ -357,19 +352,11 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
         Request::Release { id, mode: Mode::Shared, count, rest, .. } => {
             name.read_release(&field(id, Mode::Shared), nanos(rest), u64::from(count))
         }
-        Request::Renew { id, mode: Mode::Exclusive, lease, claim, .. } => {
-            let left = name.lock.as_ref().map_or(-1, |lock| lock.left);
-            (name.write_renew(&field(id, Mode::Exclusive), signed(lease, claim, left)), 0)
+        Request::Renew { id, mode: Mode::Exclusive, lease, .. } => {
+            (name.write_renew(&field(id, Mode::Exclusive), lease.map_or(0, nanos)), 0)
         }
-        Request::Renew { id, mode: Mode::Shared, lease, claim, .. } => {
-            let lives = name.lives.iter().find(|((reader, _), _)| *reader == field(id, Mode::Shared));
-            let lease = signed(lease, claim, lives.map_or(-1, |(_, life)| life.0));
-            let claim = match claim {
-                Claim::Nothing | Claim::Exactly(_) => (false, NO_CLAIM),
-                Claim::Needs(number) => (false, u64::from(number)),
-                Claim::Withdraws(number) => (true, u64::from(number)),
-            };
-            (name.read_renew(&field(id, Mode::Shared), lease, claim, 0), 0)
+        Request::Renew { id, mode: Mode::Shared, lease, .. } => {
+            (name.read_renew(&field(id, Mode::Shared), lease.map_or(0, nanos)), 0)
         }
         Request::HandOver { id, to, lease } => {
             (name.write_hand_over(&exclusive(client, id), nanos(lease), &exclusive(client, to)), 0)
@@ -389,11 +376,10 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
             name.acquire((&exclusive(client, id), past), nanos(lease), u64::from(count), asked(how))
         }
         Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),
-        Request::Renew { id, lease, claim, .. } => {
+        Request::Renew { id, lease, .. } => {
             let own = name.lock.as_mut().filter(|lock| lock.count(&exclusive(client, id)).is_some());
             let kept = own.map(|lock| {
-                let lease = signed(lease, claim, lock.left);
-                lock.left = if lease < 0 { -lease } else { lock.left.max(lease) };
+                lock.left = lock.left.max(lease.map_or(0, nanos));
                 u64::try_from(lock.left).ok().map(Duration::from_nanos)
             });
             return (kept.map_or(Reply::Gone, |left| Reply::Kept { admits: false, left }), Vec::new());
@@ -401,15 +387,6 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
         Request::HandOver { .. } => return (Reply::Conflict, Vec::new()), // there is no script for that
     };
     (fair_reply(answer, client), notified)
-}
-
-/// As the scripts take it: below zero if the lease becomes just this one, because what is left is as the client has seen it.
-fn signed(lease: Option<Duration>, claim: Claim, left: i64) -> i64 {
-    let lease = lease.map_or(0, nanos);
-    match claim {
-        Claim::Exactly(seen) if (left - nanos(seen)).abs() < nanos(Duration::from_secs(5)) => -lease,
-        _ => lease,
-    }
 }
 
 fn fair_reply(answer: FairAnswer, client: u8) -> Reply {

@@ -4,13 +4,13 @@
 -- writers out (see write_acquire), but no readers.
 -- KEYS   lock, the reader's expiry key, the waiting writer's mark
 -- ARGV   nonce, hold id, lease ms, wanted count, 'again' to re-enter an existing hold, 'turn' or 'late' to leave a mark, else
---        'first'; channel, id of the owner's write hold or ''; for `again` the claim of a longer lease or '', see read_renew
+--        'first'; channel, id of the owner's write hold or ''
 -- Reply  granted, count | lost: `again`, but there is no such hold, or the write hold is gone | conflict: not a read-write lock
 --        busy, ms left (-1: never expires), id of the writer, or of a waiting writer
 return serve(function(k, a)
   local lock, lives, mark = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, again = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5] == 'again'
-  local writer, claim = again and '' or ARGV[a + 7], again and ARGV[a + 7] or ''
+  local writer = again and '' or ARGV[a + 7]
   local mode, theirs = mode_now(lock)
   local is_lock = mode == 'read' or mode == 'write'
   local is_held = is_lock and redis.call('HEXISTS', lock, id) == 1
@@ -41,7 +41,7 @@ return serve(function(k, a)
     end
   end
   -- First the key that expires by itself: without the field it means nothing.
-  local longer = lives_for(lives, lease, claim)
+  local longer = lives_for(lives, lease)
   if mode == 'free' then
     redis.call('HSET', lock, 'mode', 'read', id, wanted)
   else

@@ -180,13 +180,12 @@ local function lasts(key, lease)
   end
 end
 
--- The same for a reader's expiry key, which this creates if it does not exist. The value of the key is the claim of the reader that
--- needs a longer lease than the others, so that the others can withdraw it. No other program reads that value. Returns the ms left.
-local function lives_for(lives, lease, claim)
+-- The same for a reader's expiry key, which this creates if it does not exist. Returns the ms left.
+local function lives_for(lives, lease)
   local left = redis.call('PTTL', lives)
   local longer = tonumber(lease) > left and lease or left
-  if left == -2 or claim ~= '' then
-    redis.call('SET', lives, claim == '' and '1' or claim, 'PX', longer)
+  if left == -2 then
+    redis.call('SET', lives, '1', 'PX', longer)
   elseif longer == lease then
     redis.call('PEXPIRE', lives, lease)
   end

@@ -1,8 +1,7 @@
--- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks, with `-ms:left` the lease becomes just as long,
--- if what is left is as the client has seen it. A permit whose time is over does not come
+-- Extends the lease of the permits of a hold; never shortens it. With lease 0 it only checks. A permit whose time is over does not come
 -- back. All permits of a hold have one end.
 -- KEYS   semaphore, permits taken
--- ARGV   nonce, hold id, lease ms, 0, or -ms:left, (unused), number of its permits
+-- ARGV   nonce, hold id, lease ms, number of its permits
 -- Reply  kept, ms left | gone: the permits are not there, or their time is over, or there is no semaphore
 return serve(function(k, a)
   local taken, now, lease, lasts = KEYS[k + 2], clock(), ARGV[a + 3], redis.call('PTTL', KEYS[k + 1])
@@ -12,16 +11,11 @@ return serve(function(k, a)
     return 'gone'
   end
   local function extend()
-    for n = 0, tonumber(ARGV[a + 5]) - 1 do
+    for n = 0, tonumber(ARGV[a + 4]) - 1 do
       redis.call('ZADD', taken, 'XX', string.format('%.0f', ends), permit(n))
     end
   end
-  local exactly, left = string.byte(lease) == 45, ends - now -- '-'
-  if exactly then
-    local needed, seen = string.match(lease, '(%d+):(%d+)')
-    lease, exactly = needed, math.abs(left - seen) < 5000 -- else it is late, and another lease was set since
-  end
-  if exactly or tonumber(lease) > left then
+  if tonumber(lease) > ends - now then
     ends = now + lease
     if not pcall(extend) then
       redis.call('ZREM', taken, NO_PERMIT) -- a server without memory permits it only after a removal

@@ -7,7 +7,7 @@ use redis::Pipeline;
 use super::{
     Hash, IDS, Real, Request, Rules, TICK, assert_seen, one_of,
     rules::{
-        hash::{Answer, How, NO_CLAIM},
+        hash::{Answer, How},
         rw::{Life, Mode, ReadWrite, life},
     },
     sources, walk,
@@ -15,8 +15,6 @@ use super::{
 use crate::units::{is_rest, ours, rest_of};
 
 const MARK: &str = "leasehold_rwlock_waits:{x}";
-/// What a reader may have left by its own count: nothing, three ticks, nine.
-const OWN: [&str; 3] = ["0", "7500", "22500"];
 /// Those of ours that write, and a JVM's.
 const WRITERS: [&str; 3] = [
     "6b1c7d3e-0000-8000-8000-000000000001:3:write",
@@ -43,12 +41,11 @@ impl ReadWrite {
 }
 
 impl ReadWrite {
-    /// The last word is a claim for one that reads again, else the id of its owner's write hold.
+    /// The last word is the id of its owner's write hold.
     fn reads(&mut self, Request { id, lease, level, more, last, .. }: &Request) -> Answer {
         let (how, last) = (how(more), last.first().cloned().unwrap_or_default());
         let writer = Some(&last).filter(|last| how != How::Again && !last.is_empty());
-        let claim = if how == How::Again { number(&last) } else { NO_CLAIM };
-        self.read_acquire(id, (*lease, *level), how, writer, claim)
+        self.read_acquire(id, (*lease, *level), how, writer)
     }
 
     /// One owner has written, which may rest, and reads.
@@ -74,23 +71,15 @@ fn how(word: &str) -> How {
     }
 }
 
-/// Of a claim; none if there is no number.
-fn number(claim: &str) -> u64 {
-    claim.parse().unwrap_or(NO_CLAIM)
-}
-
 impl Rules for ReadWrite {
     const CHANNEL: &'static str = "redisson_rwlock:{x}";
 
     fn run(&mut self, request: &Request) -> (String, u64) {
-        let Request { script, id, lease, level, more, last } = request;
+        let Request { script, id, lease, level, more, .. } = request;
         let (answer, published) = match *script {
             "read_acquire" => (self.reads(request), 0),
             "read_release" => self.read_release(id, *lease, *level),
-            "read_renew" => {
-                let own = last.first().map_or("", String::as_str).parse().map_or(0, |own: i64| own / TICK);
-                (self.read_renew(id, *lease, (*level == 1, number(more)), own), 0)
-            }
+            "read_renew" => (self.read_renew(id, *lease), 0),
             "write_acquire" => (self.write_acquire(id, (*lease, *level), how(more)), 0),
             "write_renew" => (self.write_renew(id, *lease), 0),
             "write_hand_over" => (self.write_hand_over(id, *lease, more), 0),
@@ -141,8 +130,7 @@ impl Rules for ReadWrite {
             "read_acquire" => one_of(rng, &["first", "turn", "late", "again"]),
             "write_acquire" => one_of(rng, &["first", "join", "stay", "turn", "late", "again"]),
             "write_hand_over" => one_of(rng, &WRITERS[..2]),
-            "read_renew" => one_of(rng, &["", "1", "2", "3"]),
-            "write_renew" => "",
+            "read_renew" | "write_renew" => "",
             _ => "PUBLISH",
         };
         let id = match script {
@@ -157,22 +145,20 @@ impl Rules for ReadWrite {
             _ => WRITERS[usize::from(rng.u8(..4) == 0)].to_owned(),
         };
         let level = match script {
-            "read_renew" => u64::from(!more.is_empty() && rng.bool()),
+            "read_renew" => 0,
             _ if script.ends_with("release") => one_of(rng, &[0, 0, 1, 2]),
             _ => rng.u64(1..=3),
         };
         let lease = match script {
-            "read_renew" if level == 0 => rng.i64(-8..=8),
-            "write_renew" => rng.i64(-8..=8),
+            "read_renew" | "write_renew" => rng.i64(0..=8),
             _ if script.ends_with("release") => one_of(rng, &[0, 0, 1, 2, 5]),
             _ => rng.i64(1..=8),
         };
         let last = match more {
-            _ if script == "read_renew" => one_of(rng, &OWN),
-            "again" => one_of(rng, &["", "2", "3"]),
+            "again" => "",
             _ => one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]),
         };
-        let has_last = matches!(script, "read_acquire" | "read_renew");
+        let has_last = script == "read_acquire";
         let last = has_last.then(|| last.to_owned()).into_iter().collect();
         Request { script, id, lease, level, more: more.to_owned(), last }
     }
@@ -193,9 +179,9 @@ impl Rules for ReadWrite {
 
     fn put(&self, commands: &mut Pipeline, _: i64) {
         self.lock.iter().for_each(|lock| lock.put(commands, "x"));
-        for ((id, level), Life(left, claim)) in &self.lives {
+        for ((id, level), Life(left)) in &self.lives {
             let key = format!("{{x}}:{id}:rwlock_timeout:{level}");
-            commands.cmd("SET").arg(key).arg(*claim).arg("PX").arg(left * TICK);
+            commands.cmd("SET").arg(key).arg(1).arg("PX").arg(left * TICK);
         }
         self.mark.iter().for_each(|(id, left)| _ = commands.cmd("SET").arg(MARK).arg(id).arg("PX").arg(left * TICK));
     }
@@ -206,8 +192,7 @@ impl Rules for ReadWrite {
             let Some(left) = real.left(&key).filter(|_| key != "x") else { continue };
             match key.strip_prefix("{x}:").and_then(|rest| rest.split_once(":rwlock_timeout:")) {
                 Some((id, level)) => {
-                    let life = Life(left, real.ask(&["GET", &key]));
-                    found.lives.insert((id.to_owned(), level.parse().expect("a number")), life);
+                    found.lives.insert((id.to_owned(), level.parse().expect("a number")), Life(left));
                 }
                 None => found.mark = Some((real.ask(&["GET", MARK]), left)),
             }

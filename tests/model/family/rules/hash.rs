@@ -4,10 +4,6 @@ use std::fmt;
 
 use crate::units::{FieldId as Id, FieldRef, is_hold};
 
-/// The number of a request for a longer lease.
-pub(crate) type Claim = u64;
-pub(crate) const NO_CLAIM: Claim = 0;
-
 /// Its fields stand in the order in which they came, as in a small hash of Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hash {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::hash::{Answer, Claim, Hash, How, NO_CLAIM, later};
+use super::hash::{Answer, Hash, How, later};
 use crate::units::{FieldId as Id, FieldRef, MARKED, SOON, is_of_one_client, is_rest, ours, rest_of, writes};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -13,13 +13,13 @@ pub(crate) struct ReadWrite {
     pub(crate) mark: Option<(Id, i64)>,
 }
 
-/// How long it has left, and who claimed that, if it was claimed.
+/// How long it has left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Life(pub(crate) i64, pub(crate) Claim);
+pub(crate) struct Life(pub(crate) i64);
 
 impl Life {
     pub(crate) fn of(left: i64) -> Life {
-        Life(left, 1)
+        Life(left)
     }
 }
 
@@ -126,13 +126,10 @@ impl ReadWrite {
         (longest, is_read)
     }
 
-    /// Puts the end of a reader's lease off; it may be claimed.
-    fn lives_for(&mut self, id: &Id, lease: i64, claim: Claim) -> i64 {
+    /// Puts the end of a reader's lease off.
+    fn lives_for(&mut self, id: &Id, lease: i64) -> i64 {
         let life = self.lives.entry(life(id)).or_insert(Life::of(-2));
         life.0 = life.0.max(lease);
-        if claim != NO_CLAIM {
-            life.1 = claim;
-        }
         life.0
     }
 
@@ -143,7 +140,6 @@ impl ReadWrite {
         (lease, level): (i64, u64),
         how: How,
         writer: Option<&Id>,
-        claim: Claim,
     ) -> Answer {
         let mode = self.mode_now();
         let is_held = mode != Mode::Conflict && self.count(id).is_some() && self.lives.contains_key(&life(id));
@@ -156,7 +152,7 @@ impl ReadWrite {
             }
             self.mark.take_if(|(waits, _)| waits == id && writer.is_none());
         }
-        let left = self.lives_for(id, lease, claim);
+        let left = self.lives_for(id, lease);
         match &mut self.lock {
             Some(lock) => lock.set(id, level),
             None => self.lock = Some(Hash::of(Some("read"), id, level, -1)),
@@ -235,29 +231,14 @@ impl ReadWrite {
         (Some(rest.max(longest).max(writes)), u64::from(!is_read))
     }
 
-    /// `own`: what the reader has left by its own count. A lease below zero is one that the reader's becomes, whatever it was.
-    pub(crate) fn read_renew(&mut self, id: &Id, lease: i64, (settles, claim): (bool, Claim), own: i64) -> Answer {
+    pub(crate) fn read_renew(&mut self, id: &Id, lease: i64) -> Answer {
         if self.count(id).is_none() || !self.lives.contains_key(&life(id)) {
             return Answer::Gone;
         }
         let before = self.lives[&life(id)].0.min(self.held().left);
-        let (mode, exactly, lease) = (self.mode_now(), lease < 0, lease.abs());
+        self.mode_now();
         let lets_in = !self.mark.as_ref().is_some_and(|(id, _)| writes(id));
-        let left = match self.lives.get_mut(&life(id)) {
-            Some(life) if exactly || settles && life.1 == claim => {
-                life.0 = lease;
-                if mode == Mode::Read && self.held().fields.iter().all(|(id, _)| ours(id)) {
-                    self.held().left = self.longest_reader(None).0;
-                }
-                lease
-            }
-            _ if settles => self.lives_for(id, lease, NO_CLAIM),
-            _ => {
-                let left = self.lives_for(id, lease, claim).max(own);
-                self.lives.get_mut(&life(id)).expect("it is there").0 = left;
-                left
-            }
-        };
+        let left = self.lives_for(id, lease);
         self.held().lasts(left);
         Answer::Kept(before, lets_in)
     }
@@ -292,10 +273,8 @@ impl ReadWrite {
     /// The script of the plain lock: the lease is that of the hash.
     pub(crate) fn write_renew(&mut self, id: &Id, lease: i64) -> Answer {
         let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) else { return Answer::Gone };
-        if lease < 0 && lock.fields.len() == 1 {
-            lock.left = -lease;
-        } else if lease != 0 {
-            lock.lasts(lease.abs());
+        if lease != 0 {
+            lock.lasts(lease);
         }
         Answer::KeptFor(lock.left)
     }
@@ -404,7 +383,7 @@ impl ReadWrite {
         self.mark = self.mark.take().and_then(|(id, left)| Some((id, later(left, time)?)));
         self.lives = std::mem::take(&mut self.lives)
             .into_iter()
-            .filter_map(|(level, life)| Some((level, Life(later(life.0, time)?, life.1))))
+            .filter_map(|(level, life)| Some((level, Life(later(life.0, time)?))))
             .collect();
     }
 }
