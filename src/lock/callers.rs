@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     hold::{NestedCall, Removed},
-    on_server::{Lost, OnServer},
+    lost::LostHolds,
+    on_server::OnServer,
     places::Listening,
     queue::nested_by,
     requests::ConfirmWaiter,
@@ -20,8 +21,8 @@ impl LockState {
         if let Some(at) = own(terms.mode) {
             return self.reenter(at, (ticket, owner, terms), limit, cx);
         }
-        if let Some(loss) = self.lost_of(owner) {
-            return cx.notify(ticket, Outcome::Lost(loss));
+        if let Some(lost) = self.lost.by(owner) {
+            return cx.notify(ticket, Outcome::Lost(lost.loss));
         }
         if terms.mode == Mode::Exclusive && own(Mode::Shared).is_some() {
             return cx.notify(ticket, Outcome::Upgrade);
@@ -116,12 +117,11 @@ impl LockState {
         let calm = self.calm.split(guard, part.0);
         let all = if calm.is_some() { Default::default() } else { &mut self.on_server[..] };
         for one in all.iter_mut().chain(calm) {
-            match one {
-                OnServer::Held(_, holders) => holders.split(guard, part),
-                OnServer::Lost(lost) => lost.holds.iter_mut().for_each(|hold| hold.split(guard, part)),
-                _ => {}
+            if let OnServer::Held(_, holders) = one {
+                holders.split(guard, part);
             }
         }
+        self.lost.changed().into_iter().for_each(|lost| lost.split(guard, part));
     }
 
     /// These callers do not look: others go first.
@@ -136,26 +136,12 @@ impl LockState {
     fn leave_lost(&mut self, ticket: Ticket, waiter: Option<ConfirmWaiter>, cx: &mut Cx<'_>) {
         let loss = self.loss_of(ticket);
         waiter.into_iter().for_each(|waiter| cx.notify(waiter.ticket, Outcome::Lost(loss)));
-        for at in 0..self.on_server.len() {
-            let OnServer::Lost(Lost { holds, .. }) = &mut self.on_server[at] else { continue };
-            let Some(hold) = holds.iter().position(|hold| hold.has(ticket)) else { continue };
-            if holds[hold].remove(ticket, cx) {
-                holds.swap_remove(hold);
-            }
-            return if self.is_empty_loss(at) {
-                self.release_lost(at, cx)
-            };
-        }
-    }
-
-    fn is_empty_loss(&self, at: usize) -> bool {
-        matches!(&self.on_server[at], OnServer::Lost(lost) if lost.holds.is_empty())
-    }
-
-    /// A lost hold without guards is released: the server may still have it.
-    fn release_lost(&mut self, at: usize, cx: &mut Cx<'_>) {
-        if let OnServer::Lost(Lost { server: Some(server), .. }) = self.on_server.swap_remove(at) {
-            self.release(server, cx);
+        let Some(of) = self.lost.changed().and_then(|lost| lost.remove(ticket, cx)) else { return };
+        self.lost.forget_if(LostHolds::is_empty);
+        let is_it = |one: &OnServer| matches!(one, OnServer::Lost(server) if server.id == of);
+        let Some(at) = self.on_server.iter().position(is_it) else { return };
+        if let OnServer::Lost(server) = self.on_server.swap_remove(at) {
+            self.release(server, cx); // the server may still have it
         }
     }
 
@@ -166,11 +152,7 @@ impl LockState {
 
     /// The same; `None` if there is no such guard, because it was released.
     pub(crate) fn known_loss_of(&self, guard: Ticket) -> Option<Loss> {
-        let known = self.on_server.iter().find_map(|one| match one {
-            OnServer::Held(_, holders) => holders.lost_with(guard),
-            OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.has(guard)).map(|hold| hold.loss),
-            _ => None,
-        });
+        let known = self.lost.with(guard).map(|lost| lost.loss);
         known.or((self.life == Life::Closed).then_some(Loss::Closed))
     }
 
@@ -216,16 +198,15 @@ impl LockState {
         }
         // Guards that are dropped later find nothing to release.
         let lost: Vec<_> = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_))).collect();
-        for one in lost {
-            one.lost_holds().iter().for_each(|hold| hold.left(cx));
-            let is_gone = one.lost_holds().iter().all(|hold| hold.loss == Loss::Removed);
-            let Some(mut server) = one.into_server_hold() else { continue };
+        for mut server in lost.into_iter().filter_map(OnServer::into_server_hold) {
             server.notify_waiters(cx, Outcome::Closed);
             // A client may have lost thousands, and the server has nothing left of most.
+            let is_gone = self.lost.of(server.id).all(|lost| lost.loss == Loss::Removed);
             if !is_gone && server.may_be_there(self.shared_until, cx.now) {
                 self.release(server, cx);
             }
         }
+        self.lost.changed().into_iter().for_each(|lost| lost.end(cx));
     }
 
     // ---- connections and messages ----

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     hold::{Hold, Holders, NestedCall, Readers, Reentry},
-    on_server::{Lost, OnServer, Rest},
+    lost::LostHold,
+    on_server::{OnServer, Rest},
     queue::Waiter,
     rare::Rare,
     release::{NextHold, PendingRelease},
@@ -200,8 +201,8 @@ impl LockState {
                     Wanted::Places(_) => self.release_for(waiter, server, &hold, cx), // the server decides which waiter is next
                 }
             }
-            OnServer::Held(server, Holders::Readers(readers)) => {
-                self.rest_or_release_shared(server, readers, may_pass, waiter, cx);
+            OnServer::Held(server, Holders::Readers(_)) => {
+                self.rest_or_release_shared(server, may_pass, waiter, cx);
             }
             other => self.put(other),
         }
@@ -256,11 +257,11 @@ impl LockState {
     fn rest_or_release_shared(
         &mut self,
         mut server: ServerHold,
-        mut readers: Readers,
         may_pass: bool,
         waiter: Option<ConfirmWaiter>,
         cx: &mut Cx<'_>,
     ) {
+        let may_pass = may_pass && !self.lost.has_of(server.id);
         let is_open = server.may_admit(cx.now) && server.has_long_lease(cx.now, cx.config);
         let may_rest =
             may_pass && is_open && !self.is_disputed(&server) && server.not_before <= cx.now && self.life == Life::Open;
@@ -272,10 +273,7 @@ impl LockState {
             return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
         }
         server.confirm_for(waiter, cx.now);
-        match readers.take_ended() {
-            ended if ended.is_empty() => self.release(server, cx),
-            holds => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
-        }
+        self.release_or_lose(server, cx);
     }
 
     /// No owner here wants it anymore. The next waiter sends its request when this has a reply, or has failed once.
@@ -353,13 +351,19 @@ impl LockState {
             beside.into_iter().for_each(|(ticket, _)| cx.notify(ticket, Outcome::Lost(loss)));
         }
         holders.guards().for_each(|guard| self.calm.remove_guard(guard));
-        let holds = holders.lose(loss, &mut server, cx);
+        let (holds, of) = (holders.lose(loss, &mut server, cx), server.id);
+        self.note_lost(holds.into_iter().map(|hold| LostHold { hold, loss, of }).collect());
         server.lose(loss, cx);
-        match holds.is_empty() {
-            true => self.release(server, cx),
-            false => self.put(OnServer::Lost(Lost { server: Some(server), holds })),
-        }
+        self.release_or_lose(server, cx);
         self.look_for_next(cx.now);
+    }
+
+    /// No owner holds it. If guards of lost holds are left, it stays until these are dropped.
+    fn release_or_lose(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
+        match self.lost.has_of(server.id) {
+            true => self.put(OnServer::Lost(server)),
+            false => self.release(server, cx),
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Hold {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Acquisition {
+pub(crate) struct Acquisition {
     ticket: Ticket,
     /// The number of its permits, else 1.
     share: u32,
@@ -81,12 +81,20 @@ impl Hold {
     }
 
     /// Another guard has so many permits of this one from now on. The server counts those of all guards of a hold.
-    fn split(&mut self, guard: Ticket, (ticket, share): (Ticket, u32)) {
+    pub(crate) fn split(&mut self, guard: Ticket, (ticket, share): (Ticket, u32)) {
         let parts = self.acquisitions.iter_mut().find(|one| one.ticket == guard).map(|one| {
             one.share -= share;
             Acquisition { ticket, share, nested: true, ..*one }
         });
         self.acquisitions.extend(parts);
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn has_guards(&self) -> bool {
+        !self.acquisitions.is_empty()
     }
 
     fn tickets(&self) -> impl Iterator<Item = Ticket> {
@@ -138,13 +146,13 @@ impl Hold {
         self.acquisitions.iter().map(|one| one.cap).min().unwrap_or(Moment::FAR)
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Acquisition> {
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Acquisition> {
         let at = self.acquisitions.iter().position(|one| one.ticket == ticket)?;
         Some(self.acquisitions.swap_remove(at))
     }
 
-    /// The hold is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again.
-    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<LostHold> {
+    /// It is lost, and so are the calls of its owner. Callers that have not seen that they acquired it start again. Returns it if it has guards.
+    fn lose(self, loss: Loss, calls: &mut Vec<NestedCall>, cx: &mut Cx<'_>) -> Option<Hold> {
         let is_seen = self.unseen_since().is_none();
         self.ended(Some(loss), cx);
         let nested = if is_seen { Outcome::Lost(loss) } else { Outcome::StartAgain };
@@ -160,47 +168,7 @@ impl Hold {
         if !has_guards {
             self.left(cx);
         }
-        has_guards.then_some(LostHold { hold: self, loss })
-    }
-}
-
-/// It was lost before its guards were dropped.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct LostHold {
-    hold: Hold,
-    pub(crate) loss: Loss,
-}
-
-impl LostHold {
-    pub(crate) fn owner(&self) -> Owner {
-        self.hold.owner
-    }
-
-    pub(crate) fn mode(&self) -> Mode {
-        self.hold.mode
-    }
-
-    pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
-        self.hold.split(guard, part);
-    }
-
-    pub(crate) fn has(&self, ticket: Ticket) -> bool {
-        self.hold.has(ticket)
-    }
-
-    /// Removes one guard. True if none is left.
-    pub(crate) fn remove(&mut self, ticket: Ticket, cx: &mut Cx<'_>) -> bool {
-        self.hold.remove(ticket);
-        let is_last = self.hold.acquisitions.is_empty();
-        if is_last {
-            self.left(cx);
-        }
-        is_last
-    }
-
-    /// None of its guards is left, or they no longer count.
-    pub(crate) fn left(&self, cx: &mut Cx<'_>) {
-        self.hold.left(cx);
+        has_guards.then_some(self)
     }
 }
 
@@ -225,7 +193,7 @@ pub(crate) enum Holders {
 impl Holders {
     /// No owner yet.
     pub(crate) fn readers() -> Readers {
-        Readers { holds: Vec::with_capacity(1), calls: Vec::new(), ended: Vec::new() }
+        Readers { holds: Vec::with_capacity(1), calls: Vec::new() }
     }
 
     fn holds(&self) -> &[Hold] {
@@ -242,25 +210,13 @@ impl Holders {
         }
     }
 
-    fn ended(&self) -> &[LostHold] {
-        match self {
-            Holders::One(..) => &[],
-            Holders::Readers(readers) => &readers.ended,
-        }
-    }
-
     pub(crate) fn has(&self, ticket: Ticket) -> bool {
         self.holds().iter().any(|hold| hold.has(ticket))
     }
 
-    /// The number of owners with guards, also of those that were lost before the others.
+    /// The number of owners with guards.
     pub(crate) fn guarded(&self) -> usize {
-        self.holds().iter().filter(|hold| !hold.acquisitions.is_empty()).count() + self.ended().len()
-    }
-
-    /// The same, also for a guard that was lost before the others.
-    pub(crate) fn has_or_had(&self, ticket: Ticket) -> bool {
-        self.has(ticket) || self.lost_with(ticket).is_some()
+        self.holds().iter().filter(|hold| hold.has_guards()).count()
     }
 
     pub(crate) fn has_owner(&self, owner: Owner) -> bool {
@@ -269,14 +225,6 @@ impl Holders {
 
     pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
         self.holds().iter().map(|hold| hold.owner)
-    }
-
-    pub(crate) fn lost_of(&self, owner: Owner) -> Option<Loss> {
-        self.ended().iter().find(|lost| lost.owner() == owner).map(|lost| lost.loss)
-    }
-
-    pub(crate) fn lost_with(&self, ticket: Ticket) -> Option<Loss> {
-        self.ended().iter().find(|lost| lost.has(ticket)).map(|lost| lost.loss)
     }
 
     pub(crate) fn seen(&mut self, ticket: Ticket, server: &mut ServerHold, now: Moment) -> bool {
@@ -383,12 +331,16 @@ impl Holders {
         Some(hold.cap().min(server.until))
     }
 
-    pub(crate) fn expire(&mut self, server: &mut ServerHold, cx: &mut Cx<'_>) {
+    /// Returns the holds that their `max_hold` ends before the others.
+    pub(crate) fn expire(&mut self, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<Hold> {
+        server.expire_waiters(cx);
         match self {
-            Holders::One(_, reentry) => reentry.expire(cx),
+            Holders::One(_, reentry) => {
+                reentry.expire(cx);
+                Vec::new()
+            }
             Holders::Readers(readers) => readers.expire(cx),
         }
-        server.expire_waiters(cx);
     }
 
     pub(crate) fn remove(
@@ -405,7 +357,7 @@ impl Holders {
     }
 
     /// The id is lost. Returns the holds whose guards were not dropped.
-    pub(crate) fn lose(self, loss: Loss, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<LostHold> {
+    pub(crate) fn lose(self, loss: Loss, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<Hold> {
         match self {
             Holders::One(hold, mut reentry) => {
                 let calls = reentry.changed().map(|reentry| mem::take(&mut reentry.calls));
@@ -414,9 +366,7 @@ impl Holders {
                 lost.into_iter().collect()
             }
             Holders::Readers(mut readers) => {
-                let lost = readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, cx));
-                readers.ended.extend(lost);
-                readers.ended
+                readers.holds.drain(..).filter_map(|hold| hold.lose(loss, &mut readers.calls, cx)).collect()
             }
         }
     }
@@ -590,8 +540,6 @@ pub(crate) struct Readers {
     holds: Vec<Hold>,
     /// Nested calls. The next confirmation that is sent after a call acquires the lock for it.
     calls: Vec<NestedCall>,
-    /// Readers that reached their `max_hold`. They may use the rest of the lease to stop.
-    ended: Vec<LostHold>,
 }
 
 impl Readers {
@@ -652,20 +600,13 @@ impl Readers {
         server: &mut ServerHold,
         cx: &mut Cx<'_>,
     ) -> Removed {
-        if let Some(at) = self.ended.iter().position(|lost| lost.has(ticket)) {
-            waiter.into_iter().for_each(|waiter| cx.notify(waiter.ticket, Outcome::Lost(self.ended[at].loss)));
-            if self.ended[at].remove(ticket, cx) {
-                self.ended.swap_remove(at);
-            }
-            return Removed::Inner;
-        }
         let removed = self.holds.iter_mut().find_map(|hold| hold.remove(ticket));
         if removed.is_none() && self.calls.extract_if(.., |call| call.ticket == ticket).next().is_none() {
             return Removed::Nothing;
         }
         self.drop_unused(cx);
         if self.holds.is_empty() {
-            return Removed::Last { may_pass: removed.is_some_and(|one| one.renewed) && self.ended.is_empty() };
+            return Removed::Last { may_pass: removed.is_some_and(|one| one.renewed) };
         }
         if waiter.is_some() {
             server.confirm_for(waiter, cx.now);
@@ -683,19 +624,16 @@ impl Readers {
         }
     }
 
-    fn expire(&mut self, cx: &mut Cx<'_>) {
-        let now = cx.now;
-        for capped in self.holds.extract_if(.., |hold| hold.cap() <= now) {
-            self.ended.extend(capped.lose(Loss::MaxHold, &mut self.calls, cx));
-        }
+    /// Returns the readers that reached their `max_hold`. They may use the rest of the lease to stop.
+    fn expire(&mut self, cx: &mut Cx<'_>) -> Vec<Hold> {
+        let (now, calls) = (cx.now, &mut self.calls);
+        let capped = self.holds.extract_if(.., |hold| hold.cap() <= now);
+        let lost = capped.filter_map(|hold| hold.lose(Loss::MaxHold, calls, cx)).collect();
         if !self.calls.is_empty() {
             expire_calls(&mut self.calls, cx);
             self.drop_unused(cx);
         }
-    }
-
-    pub(crate) fn take_ended(&mut self) -> Vec<LostHold> {
-        mem::take(&mut self.ended)
+        lost
     }
 }
 

@@ -1,12 +1,13 @@
 //! The one function that everything goes through.
 
 use super::{
-    on_server::{Lost, OnServer},
+    lost::LostHold,
+    on_server::OnServer,
     places::Listening,
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
     state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
-    types::{Action, Channel, Config, Cx, Event, How, Mode, Moment, Request, earliest},
+    types::{Action, Channel, Config, Cx, Event, How, Loss, Mode, Moment, Request, earliest},
 };
 
 impl LockState {
@@ -110,7 +111,11 @@ impl LockState {
         match &mut self.on_server[at] {
             OnServer::Held(server, holders) => match holders.end(server) {
                 (end, loss) if end <= cx.now => self.lose(at, loss, cx),
-                _ => holders.expire(server, cx),
+                _ => {
+                    let (of, loss) = (server.id, Loss::MaxHold);
+                    let lost = holders.expire(server, cx).into_iter().map(|hold| LostHold { hold, loss, of });
+                    self.note_lost(lost.collect());
+                }
             },
             OnServer::Resting(server, waiters, _) => {
                 waiters.expire(cx);
@@ -119,7 +124,7 @@ impl LockState {
                     self.release_resting(at, cx);
                 }
             }
-            OnServer::Lost(lost) => lost.server.iter_mut().for_each(|server| server.expire_waiters(cx)),
+            OnServer::Lost(server) => server.expire_waiters(cx),
             OnServer::Releasing(release) => {
                 if !release.expire(cx) {
                     self.on_server.swap_remove(at);
@@ -153,7 +158,7 @@ impl LockState {
     fn spent_due(&self) -> Option<Moment> {
         let has_held = self.has_held();
         let spent = |one: &OnServer| match one {
-            OnServer::Lost(lost) => lost.spent(has_held, self.shared_until),
+            OnServer::Lost(server) => server.spent(has_held, self.shared_until),
             _ => None,
         };
         self.on_server.iter().filter_map(spent).min()
@@ -189,12 +194,10 @@ impl LockState {
         }
         self.note_shared(cx); // an attempt without a waiter may have become a release
         let (has_held, shared_until) = (self.has_held(), self.shared_until);
-        let is_spent = |lost: &Lost| lost.spent(has_held, shared_until).is_some_and(|end| end <= cx.now);
-        let spent = |one: &mut OnServer| match one {
-            OnServer::Lost(lost) if is_spent(lost) => lost.server.take(),
-            _ => None,
-        };
-        let spent: Vec<_> = self.on_server.iter_mut().filter_map(spent).collect();
+        let is_over = |end: Option<Moment>| end.is_some_and(|end| end <= cx.now);
+        let is_spent =
+            |one: &mut OnServer| matches!(one, OnServer::Lost(server) if is_over(server.spent(has_held, shared_until)));
+        let spent: Vec<_> = self.on_server.extract_if(.., is_spent).filter_map(OnServer::into_server_hold).collect();
         spent.into_iter().for_each(|server| self.release(server, cx));
     }
 

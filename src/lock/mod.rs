@@ -1,7 +1,7 @@
 //! A lock as one state machine for each name: all that one client knows and wants of it. It does no I/O, has no clock, and waits for nothing:
 //! events come in with the time, actions come out. So what ships is what `tests/simulation` simulates and explores.
 //!
-//! From the bottom up: `types`, `rare` and `few`, `requests`, `queue` and `others`, `server_hold`, `hold`, `release`, `on_server` and `places`, `calm`,
+//! From the bottom up: `types`, `rare` and `few`, `requests`, `queue` and `others`, `server_hold`, `hold`, `lost`, `release`, `on_server` and `places`, `calm`,
 //! `state`, `grants`, `callers` and `fair`, `replies`, `machine`. Each file imports only from those before it.
 
 mod callers;
@@ -10,6 +10,7 @@ mod fair;
 mod few;
 mod grants;
 mod hold;
+mod lost;
 mod machine;
 mod on_server;
 mod others;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    hold::{Holders, LostHold},
+    hold::Holders,
     queue::Waiter,
     release::PendingRelease,
     requests::ConfirmWaiters,
@@ -18,8 +18,8 @@ pub(crate) enum OnServer {
     /// No owner holds it for the moment: callers that are about to be notified may want it again. The callers that released it last are
     /// notified once it is acquired again, or released for all.
     Resting(ServerHold, ConfirmWaiters, Rest),
-    /// It is lost, and its guards still exist.
-    Lost(Lost),
+    /// It is lost, and its guards still exist. The server may have it: the holders need the rest of the lease to stop.
+    Lost(ServerHold),
     /// No owner wants it anymore, or the next waiter gets it by a request.
     Releasing(PendingRelease),
 }
@@ -34,22 +34,6 @@ pub(crate) enum Rest {
     Yielding,
     /// Until the second confirmation has a reply.
     Again,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Lost {
-    /// The server may still have it: the holders need the rest of the lease to stop.
-    pub(crate) server: Option<ServerHold>,
-    pub(crate) holds: Vec<LostHold>,
-}
-
-impl Lost {
-    /// The time at which its owners no longer need it, if the server may have it for longer: a hold beside it has extended the lease of both.
-    /// `shared_until`: as of [`ServerHold::kept_until`].
-    pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
-        let server = self.server.as_ref()?;
-        (has_held || server.until < server.kept_until(shared_until)).then_some(server.until)
-    }
 }
 
 impl OnServer {
@@ -75,39 +59,39 @@ impl OnServer {
 
     pub(crate) fn server_hold(&mut self) -> Option<&mut ServerHold> {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) => Some(server),
-            OnServer::Lost(lost) => lost.server.as_mut(),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => Some(server),
             OnServer::Releasing(_) => None,
         }
     }
 
     pub(crate) fn into_server_hold(self) -> Option<ServerHold> {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) => Some(server),
-            OnServer::Lost(lost) => lost.server,
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => Some(server),
             OnServer::Releasing(_) => None,
         }
-    }
-
-    pub(crate) fn lost_holds(&self) -> &[LostHold] {
-        if let OnServer::Lost(lost) = self { &lost.holds } else { &[] }
     }
 
     /// After this time the server has nothing left of a shared id.
     pub(crate) fn shared_bound(&self) -> Option<Moment> {
         let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.bound);
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) => of(server),
-            OnServer::Lost(lost) => lost.server.as_ref().and_then(of),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => of(server),
             OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
         }
     }
 
     pub(crate) fn has_id(&self, id: HoldId) -> bool {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) => server.id == id,
-            OnServer::Lost(lost) => lost.server.as_ref().is_some_and(|server| server.id == id),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => server.id == id,
             OnServer::Releasing(release) => release.has_id(id),
+        }
+    }
+
+    /// The last request by which the server had this id was sent then.
+    pub(crate) fn seen_of(&self, id: HoldId) -> Option<Moment> {
+        match self {
+            OnServer::Held(server, _) | OnServer::Lost(server) if server.id == id => Some(server.seen),
+            _ => None,
         }
     }
 
@@ -139,8 +123,7 @@ impl OnServer {
     pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
         match self {
             OnServer::Held(server, Holders::One(_, reentry)) => server.sent(request).or_else(|| reentry.sent(request)),
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) => server.sent(request),
-            OnServer::Lost(lost) => lost.server.as_ref()?.sent(request),
+            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => server.sent(request),
             OnServer::Releasing(release) => release.sent(request),
         }
     }
@@ -168,8 +151,7 @@ impl OnServer {
             OnServer::Resting(server, ..) => {
                 server.send_confirmation(cx, numbers, Some(cx.config.watchdog));
             }
-            OnServer::Lost(Lost { server: Some(server), .. }) => server.send_confirmation_of_lost(cx, numbers),
-            OnServer::Lost(_) => {}
+            OnServer::Lost(server) => server.send_confirmation_of_lost(cx, numbers),
             OnServer::Releasing(release) => release.send(cx, numbers),
         }
     }
@@ -178,7 +160,7 @@ impl OnServer {
         match self {
             OnServer::Held(server, holders) => earliest([server.due(), holders.due(time_to_see), Some(server.until)]),
             OnServer::Resting(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
-            OnServer::Lost(lost) => lost.server.as_ref().and_then(ServerHold::due_for_waiters),
+            OnServer::Lost(server) => server.due_for_waiters(),
             OnServer::Releasing(release) => release.due(),
         }
     }

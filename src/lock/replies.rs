@@ -44,7 +44,7 @@ impl LockState {
                 }
             }
             OnServer::Held(..) | OnServer::Resting(..) => self.confirmed(at, reply, cx),
-            OnServer::Lost(lost) => lost.server.iter_mut().for_each(|server| confirmed_lost(server, reply, cx)),
+            OnServer::Lost(server) => confirmed_lost(server, reply, cx),
             OnServer::Releasing(release) if release.is_handing_over() => self.handed_over(at, request, reply, cx),
             OnServer::Releasing(_) => self.released(at, reply, cx),
         }

@@ -475,6 +475,12 @@ impl ServerHold {
         if self.sharing.is_some() { self.until } else { shared_until }
     }
 
+    /// The time at which the owners of a lost hold no longer need it, if the server may have it for longer: a hold beside it has extended the
+    /// lease of both.
+    pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
+        (has_held || self.until < self.kept_until(shared_until)).then_some(self.until)
+    }
+
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.
     pub(crate) fn before_release(&self, rests: bool) -> [Option<RequestId>; 2] {
         let confirming = self.under_way().filter(|_| rests).map(|confirmation| confirmation.request);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     calm::Calm,
-    hold::{Holders, LostHold},
+    hold::Holders,
+    lost::{LostHold, LostHolds},
     on_server::OnServer,
     others::OtherClients,
     places::{Listening, Places, Waiting},
@@ -13,8 +14,8 @@ use super::{
     requests::PendingRequest,
     server_hold::ServerHold,
     types::{
-        Channel, Config, Cx, HoldId, How, Loss, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket,
-        Token, earliest,
+        Channel, Config, Cx, HoldId, How, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket, Token,
+        earliest,
     },
 };
 
@@ -32,6 +33,7 @@ pub(crate) struct LockState {
     pub(super) on_server: Vec<OnServer>,
     /// The ids of permits that need no attention now. `on_server` has the others.
     pub(super) calm: Calm,
+    pub(super) lost: Rare<LostHolds>,
     pub(super) queue: Rare<WaitQueue>,
     /// Which waiters are next if the first one writes.
     pub(super) turn: Turn,
@@ -189,6 +191,7 @@ impl LockState {
             wanted,
             on_server: Vec::new(),
             calm: Calm::default(),
+            lost: Rare::default(),
             queue: Rare::default(),
             turn: Turn::OfTheFirst,
             others: Rare::default(),
@@ -264,13 +267,11 @@ impl LockState {
             .position(|one| matches!(one, OnServer::Held(server, holders) if is_meant(server, holders)))
     }
 
-    /// Why this owner has lost a hold whose guards still exist.
-    pub(super) fn lost_of(&self, owner: Owner) -> Option<Loss> {
-        self.on_server.iter().find_map(|one| match one {
-            OnServer::Held(_, holders) => holders.lost_of(owner),
-            OnServer::Lost(lost) => lost.holds.iter().find(|hold| hold.owner() == owner).map(|hold| hold.loss),
-            _ => None,
-        })
+    /// These were lost. Most names never need the memory for that.
+    pub(super) fn note_lost(&mut self, lost: Vec<LostHold>) {
+        if !lost.is_empty() {
+            self.lost.extend(lost);
+        }
     }
 
     /// True if the lock was forced open since the server confirmed this id.
@@ -438,39 +439,23 @@ impl LockState {
         for one in &self.on_server {
             match one {
                 OnServer::Held(server, holders) => add(server.mode(), holders.guarded()),
-                OnServer::Lost(lost) => lost.holds.iter().for_each(|hold| add(hold.mode(), 1)),
-                OnServer::Resting(..) | OnServer::Releasing(_) => {}
+                OnServer::Lost(_) | OnServer::Resting(..) | OnServer::Releasing(_) => {}
             }
         }
+        self.lost.iter().for_each(|lost| add(lost.hold.mode(), 1));
         (exclusive, shared)
     }
 
     /// True if that owner has a hold of this mode, lost or not.
     pub(crate) fn is_held_by(&self, owner: Owner, mode: Mode) -> bool {
-        let is_lost = |lost: &LostHold| lost.owner() == owner && lost.mode() == mode;
-        let is_calm = mode == Mode::Shared && self.calm.held().any(|(_, holders)| holders.has_owner(owner));
-        is_calm
-            || self.on_server.iter().any(|one| match one {
-                OnServer::Held(server, holders) => {
-                    server.mode() == mode && (holders.has_owner(owner) || holders.lost_of(owner).is_some())
-                }
-                OnServer::Lost(lost) => lost.holds.iter().any(is_lost),
-                _ => false,
-            })
+        let mut held = self.held().chain(self.calm.held());
+        self.lost.has_by(owner, mode) || held.any(|(server, holders)| server.mode() == mode && holders.has_owner(owner))
     }
 
     /// The last request by which the server had the hold of this guard, lost or not, was sent then.
     pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
-        let calm = self.calm.held_with(guard).map(|(server, _)| server.seen);
-        calm.or_else(|| {
-            self.on_server.iter().find_map(|one| match one {
-                OnServer::Held(server, holders) if holders.has_or_had(guard) => Some(server.seen),
-                OnServer::Lost(lost) if lost.holds.iter().any(|hold| hold.has(guard)) => {
-                    lost.server.as_ref().map(|server| server.seen)
-                }
-                _ => None,
-            })
-        })
+        let lost = || self.lost.with(guard).and_then(|lost| self.on_server.iter().find_map(|one| one.seen_of(lost.of)));
+        self.held_with(guard).map(|(server, _)| server.seen).or_else(lost)
     }
 
     /// Releases under way, and requests for new holds that no waiter wants anymore.
@@ -559,7 +544,7 @@ impl LockState {
             Wanted::One(Attempt::Asking(_)) => false,
             Wanted::Places(places) => places.is_empty(),
         };
-        is_idle && self.on_server.is_empty() && self.calm.is_empty() && self.queue.is_empty()
+        is_idle && self.on_server.is_empty() && self.calm.is_empty() && self.lost.is_empty() && self.queue.is_empty()
     }
 
     /// The same, and nothing is worth remembering.
