@@ -4,13 +4,12 @@ use std::{
     fmt::Display,
     hash::{Hash, Hasher},
     ptr,
-    time::Duration,
 };
 
 use crate::{
     decimal::Decimal,
     events::KindLabel,
-    lock::Mode,
+    lock::{self, Mode, Waits},
     redis::{ChannelName, Part, PartBuilder, Script, prefixed},
 };
 
@@ -67,30 +66,6 @@ pub(crate) enum ExtraKey {
     Suffixed(&'static str),
 }
 
-/// The place where waiters wait, and the traces of them on the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// In a queue of this process. Its head sends the requests.
-    Here,
-    /// In a queue of this process. While holders of the other kind have the lock, its head also leaves a mark on the server.
-    Marked,
-    /// Here, until the server says that all may pass. They hold nothing.
-    ToPass,
-    /// Here, for a number of permits. Its head also leaves a mark on the server after it was refused several times.
-    ForPermits,
-    /// Here, for a number of permits that nobody owns on the server. A caller keeps them, and the client has nothing of them anymore.
-    ToKeep,
-    /// In a queue on the server. Each waiter sends its own requests, and is notified on a channel of its own.
-    InLine,
-}
-
-impl Waits {
-    /// True if each call wants a number of permits, and its hold is its own.
-    pub(crate) fn is_for_permits(self) -> bool {
-        matches!(self, Waits::ForPermits | Waits::ToKeep)
-    }
-}
-
 /// Kinds that share keys on the server must not share numbers of holds: one would take a hold of the other for its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Numbering {
@@ -130,16 +105,12 @@ pub(crate) struct Rules {
     pub(crate) suffix: &'static str,
     /// Several owners may hold it at once. Owners of one client then share one hold on the server, which counts it once.
     pub(crate) shared: bool,
-    pub(crate) waits: Waits,
     /// The numbers of its holds.
     pub(crate) numbering: Numbering,
-    /// The lock may pass from hold to hold in this process without a request.
-    pub(crate) passes_on: bool,
     /// The server returns a fencing token when it grants the lock or hands it over.
     pub(crate) has_token: bool,
-    /// Other clients may shorten the lease, by default to no less than this. So after each confirmation the hold is certain for at most
-    /// this long.
-    pub(crate) sure: Option<Duration>,
+    /// Those that the state machine follows. Two kinds of one lock have the same.
+    pub(crate) machine: lock::Rules,
 }
 
 /// The suffix of the field of a hold that was released before its `min_hold` was over.
@@ -151,17 +122,10 @@ impl Rules {
         label: KindLabel::Lock,
         suffix: "",
         shared: false,
-        waits: Waits::Here,
         numbering: Numbering::Lock,
-        passes_on: true,
         has_token: false,
-        sure: None,
+        machine: lock::Rules { waits: Waits::Here, passes_on: true, sure: None },
     };
-
-    /// True if the waiters may leave a mark on the server, for three seconds. With the mark they claim the next turn.
-    pub(crate) fn has_mark(&self) -> bool {
-        matches!(self.waits, Waits::Marked | Waits::ForPermits)
-    }
 
     /// True if this is the id of a hold of this kind, held or resting. Ids do not distinguish kinds without a suffix.
     pub(crate) fn is_of_kind(&self, id: &str) -> bool {

@@ -26,10 +26,10 @@ use crate::{
     config::Name,
     error::Source,
     events::{AcquiredBy, Subject},
-    kind::{Kind, Waits},
+    kind::Kind,
     lock::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
-        RequestId, Ticket, earliest,
+        RequestId, Ticket, Waits, earliest,
     },
     redis::{Answer, Code, Fault, Later, Listener, OnReply, PendingRequest, Subscription, Urgency},
     sync::{std, tokio},
@@ -205,7 +205,7 @@ impl NamedLock {
 
     /// The number of receivers of a message for all that are not this client. Without messages, there may always be one.
     fn others(&self, receivers: u32) -> u32 {
-        let is_for_all = self.kind.rules.waits != Waits::InLine;
+        let is_for_all = self.kind.rules.machine.waits != Waits::InLine;
         let hears = is_for_all && receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
         receivers - u32::from(hears)
     }
@@ -433,7 +433,7 @@ impl Inner {
     pub(super) fn handle(&mut self, lock: &NamedLock, event: Event, fed: &mut Fed<'_>) {
         let (config, mut actions) = (lock.driver.machine_config(), Actions::new());
         let now = now();
-        let mut cx = Cx { now, config: &config, rules: &lock.driver.rules_of(lock.kind), actions: &mut actions };
+        let mut cx = Cx { now, config: &config, rules: &lock.kind.rules.machine, actions: &mut actions };
         self.state.handle(event, &mut cx);
         for action in actions.drain(..) {
             self.act(lock, action, &event, now, fed);
@@ -688,14 +688,10 @@ impl NamedLock {
 
 fn new_state(driver: &Driver, kind: &'static Kind) -> LockState {
     let numbers = Numbers::after(driver.used());
-    let mut state = match kind.rules.waits {
-        Waits::InLine => LockState::fair(numbers),
-        Waits::ToPass => LockState::latch(numbers),
-        Waits::Here | Waits::Marked | Waits::ForPermits | Waits::ToKeep => LockState::new(numbers),
-    };
+    let mut state = LockState::new(&kind.rules.machine, numbers);
     if let Some(event) = driver.life_event() {
-        let (config, rules, mut actions) = (driver.machine_config(), driver.rules_of(kind), Actions::new());
-        state.handle(event, &mut Cx { now: now(), config: &config, rules: &rules, actions: &mut actions });
+        let (config, rules, mut actions) = (driver.machine_config(), &kind.rules.machine, Actions::new());
+        state.handle(event, &mut Cx { now: now(), config: &config, rules, actions: &mut actions });
     }
     state
 }

@@ -18,7 +18,7 @@ use crate::{
     config::Config,
     error::{Error, Result},
     kind::Kind,
-    lock::{self, Event, Mode},
+    lock::{self, Event},
     redis::Redis,
     spawner::Spawner,
     stats::Counters,
@@ -144,16 +144,6 @@ impl<L> Shared<L> {
     pub(super) fn note_holder(&self, id: &str) {
         if !is_leasehold(id) {
             self.has_seen_jvm.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn rules_of(&self, kind: &'static Kind) -> lock::Rules {
-        let reading = kind.of_mode(Mode::Shared);
-        lock::Rules {
-            passes_on: kind.rules.passes_on,
-            has_marks: kind.rules.has_mark(),
-            joins: !kind.rules.waits.is_for_permits(),
-            sure: reading.rules.sure,
         }
     }
 

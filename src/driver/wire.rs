@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     decimal::Decimal,
-    kind::{Kind, NUMBERINGS, Waits},
-    lock::{Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token},
+    kind::{Kind, NUMBERINGS},
+    lock::{Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token, Waits},
     redis::{Answer, Code, Fault, Part, Persistence, Script},
 };
 
@@ -113,8 +113,8 @@ impl Sending<'_> {
                 let before = kind.rules.numbering.number(self.key, past.before.0);
                 words.arg(self.publish).arg(before).arg(NUMBERINGS).arg(Bits(past.after))
             }
-            (None, _) if kind.rules.waits == Waits::InLine => words.arg(self.publish).arg("").arg("").arg(""),
-            (None, _) if kind.rules.waits == Waits::ForPermits => words.arg(self.publish),
+            (None, _) if kind.rules.machine.waits == Waits::InLine => words.arg(self.publish).arg("").arg("").arg(""),
+            (None, _) if kind.rules.machine.waits == Waits::ForPermits => words.arg(self.publish),
             (None, _) => words,
         };
         (&kind.acquire.script, part.done())
@@ -126,13 +126,13 @@ impl Sending<'_> {
 
     /// The server has no holds of this kind, only a receipt for each request.
     fn is_counted_once(&self) -> bool {
-        self.kind.rules.waits == Waits::ToKeep
+        self.kind.rules.machine.waits == Waits::ToKeep
     }
 
     pub(super) fn read(&self, answer: &Answer) -> Replied {
         let token = || answer.number().filter(|_| self.kind.rules.has_token).map(Token::of);
         let reply = match answer.code {
-            code if self.kind.rules.waits == Waits::ToPass => looked(code),
+            code if self.kind.rules.machine.waits == Waits::ToPass => looked(code),
             Code::Granted => Reply::Granted(token()),
             Code::Lost => Reply::Lost,
             Code::Busy => return busy(answer, self.client, self.kind, self.key),
@@ -163,7 +163,7 @@ pub(super) fn mode_of(request: &Request) -> Mode {
 
 /// How a hold is requested.
 fn word(kind: &Kind, how: How) -> &'static str {
-    let leaves_traces = kind.rules.waits != Waits::Here;
+    let leaves_traces = kind.rules.machine.waits != Waits::Here;
     match how {
         How::Wait if leaves_traces => "join",
         How::Queue(Queueing::Join, _) => "join",
@@ -195,7 +195,7 @@ pub(super) struct Field<'a> {
 impl Display for Field<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Field { client, kind, key, hold } = *self;
-        if kind.rules.waits.is_for_permits() {
+        if kind.rules.machine.waits.are_for_permits() {
             let mut digits: String = client.chars().filter(|digit| *digit != '-').collect();
             digits.replace_range(12..28, ""); // the client's own digits, of which all are random
             // `a` and `{a}` are two semaphores whose permits are in one sorted set.
@@ -215,7 +215,7 @@ struct IdForScript<'a>(Field<'a>);
 impl Display for IdForScript<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)?;
-        if self.0.kind.rules.waits.is_for_permits() {
+        if self.0.kind.rules.machine.waits.are_for_permits() {
             write!(f, "{:04x}", self.0.hold.of_permits().1)?;
         }
         Ok(())

@@ -10,8 +10,8 @@ use super::{
     queue::nested_by,
     requests::ConfirmWaiter,
     server_hold::{Granted, ServerHold},
-    state::{Idle, LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Turn, Wanted},
-    types::{Action, Channel, Cx, Limit, Loss, Mode, Moment, Nanos, Outcome, Owner, Terms, Ticket},
+    state::{Idle, LEAST_TIME_TO_SEE, Life, LockState, TIME_TO_SEE, Wanted},
+    types::{Action, Channel, Cx, Limit, Loss, Mode, Moment, Nanos, Outcome, Owner, Terms, Ticket, Waits},
 };
 
 impl LockState {
@@ -174,7 +174,7 @@ impl LockState {
         match &mut self.wanted {
             Wanted::Places(places) => places.stop_calling(cx),
             // Nothing is left of a request that only looks, so the end of the client does not wait for its reply.
-            Wanted::One(attempt) if self.turn == Turn::AllPass => *attempt = Idle::until(cx.now, None),
+            Wanted::One(attempt) if cx.rules.waits == Waits::ToPass => *attempt = Idle::until(cx.now, None),
             Wanted::One(_) => {}
         }
         self.release_all_resting(cx);

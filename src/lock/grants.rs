@@ -49,7 +49,7 @@ impl LockState {
                 self.granted_too_late(ticket, &server, cx);
                 self.release(server, cx);
             }
-            Some(ticket) if server.mode() == Mode::Exclusive || !cx.rules.joins => {
+            Some(ticket) if server.mode() == Mode::Exclusive || cx.rules.waits.are_for_permits() => {
                 self.grant_to_one(server, ticket, sent, cx);
             }
             Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
@@ -93,7 +93,7 @@ impl LockState {
             }
         }
         lengthen(&mut server, waiter.terms, sent, cx);
-        if !cx.rules.joins {
+        if cx.rules.waits.are_for_permits() {
             self.calm.add_guard(ticket, server.id);
         }
         self.put(OnServer::Held(server, Holders::One(hold, reentry)));
@@ -242,9 +242,9 @@ impl LockState {
     }
 
     fn has_turn(&self, cx: &Cx<'_>) -> bool {
-        match cx.rules.joins {
-            true => self.others.permit_turn(cx.now, cx.config),
-            false => self.others.permit_quick_turn(cx.now, cx.config),
+        match cx.rules.waits.are_for_permits() {
+            true => self.others.permit_quick_turn(cx.now, cx.config),
+            false => self.others.permit_turn(cx.now, cx.config),
         }
     }
 

@@ -26,7 +26,7 @@ impl LockState {
         self.expire(cx); // a new grant may be over already
         self.end_waits(cx); // an owner that has stopped writing may read no longer
         self.next_actions(cx);
-        if !cx.rules.joins {
+        if cx.rules.waits.are_for_permits() {
             self.calm_down();
         }
     }

@@ -86,7 +86,7 @@ impl Waiter {
 
     /// A writer that has waited for a lease leaves a mark only if all holders know marks. Without it, readers may pass: the server decides.
     pub(crate) fn lets_readers_pass(&self, cx: &Cx<'_>) -> bool {
-        cx.rules.has_marks && self.mode() == Mode::Exclusive && self.joined + cx.config.watchdog <= cx.now
+        cx.rules.waits.leave_marks() && self.mode() == Mode::Exclusive && self.joined + cx.config.watchdog <= cx.now
     }
 
     pub(crate) fn is_beaten(&self) -> bool {

@@ -9,8 +9,8 @@ use super::{
     release::{HandedOver, PendingRelease},
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
-    state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Turn, Wanted},
-    types::{Action, Channel, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId},
+    state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Wanted},
+    types::{Action, Channel, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId, Ticket, Waits},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
@@ -39,7 +39,7 @@ impl LockState {
             OnServer::Held(server, Holders::One(hold, reentry)) if reentry.is_counted_by(request) => {
                 if !reentry.counted(hold, server, request, reply, cx) {
                     self.lose(at, Loss::Removed, cx);
-                } else if !cx.rules.joins {
+                } else if cx.rules.waits.are_for_permits() {
                     self.called(cx); // permits were released
                 }
             }
@@ -70,7 +70,7 @@ impl LockState {
         }
         match reply {
             Reply::Granted(_) => {
-                if mode == Mode::Exclusive || !cx.rules.joins {
+                if mode == Mode::Exclusive || cx.rules.waits.are_for_permits() {
                     // not if a hold passes on in memory: others may still be about to acquire what was released
                     self.others.had_their_turn();
                 }
@@ -98,7 +98,7 @@ impl LockState {
             Reply::Open => self.queue.pass(asking.last, cx),
             _ => self.end_next(cx, Outcome::Refused),
         }
-        self.turn = self.turn_after(&asking, reply, cx);
+        self.readers_before = self.lets_readers_before(&asking, reply, cx);
     }
 
     /// An earlier try of a request that was refused may run later. Nobody would use what it acquires.
@@ -142,19 +142,19 @@ impl LockState {
             self.forced(cx); // a writer and a reader exclude each other
         }
         self.count_beaten(asking, cx);
-        match self.turn {
-            Turn::AllPass => self.queue.shut(asking.last, sent, cx),
+        match cx.rules.waits {
+            Waits::ToPass => self.queue.shut(asking.last, sent, cx),
             _ => {
                 self.queue.refuse(asking.last, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx)
             }
         }
         let mark = mark_after(asking, by);
-        let latest = match self.turn {
-            Turn::OfReaders { .. } if asking.mode == Mode::Shared => asking.planned,
+        let latest = match self.readers_before {
+            Some(_) if asking.mode == Mode::Shared => asking.planned,
             _ => Moment::FAR,
         };
         let look_at = if asking.woken { cx.now } else { latest.min(cx.now + self.nap(left, mark, cx)) };
-        let called = cx.rules.has_marks && asking.woken;
+        let called = cx.rules.waits.leave_marks() && asking.woken;
         let idle = Idle { look_at, called, refused: Refusal::Of(asking.mode, asking.permits), mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
         match &mut self.listening {
@@ -179,24 +179,18 @@ impl LockState {
         left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
     }
 
-    /// The writer for which the request was sent may have left since.
-    fn turn_after(&self, asking: &Asking, reply: Reply, cx: &Cx<'_>) -> Turn {
+    /// The first waiter, if it is a writer that readers may pass now. The writer for which the request was sent may have left since.
+    fn lets_readers_before(&self, asking: &Asking, reply: Reply, cx: &Cx<'_>) -> Option<Ticket> {
         let was_late = asking.how == How::Late && asking.mode == Mode::Exclusive;
-        match (reply, self.queue.first()) {
-            (Reply::Busy { by: Mode::Shared, .. }, Some((before, first)))
-                if was_late && first.lets_readers_pass(cx) =>
-            {
-                Turn::OfReaders { before }
-            }
-            _ if self.turn == Turn::AllPass => Turn::AllPass,
-            _ => Turn::OfTheFirst,
-        }
+        let is_read = matches!(reply, Reply::Busy { by: Mode::Shared, .. });
+        let (writer, _) = self.queue.first().filter(|(_, first)| was_late && is_read && first.lets_readers_pass(cx))?;
+        Some(writer)
     }
 
     /// Another client was quicker after a release, or this client learns of none.
     fn count_beaten(&mut self, asking: &Asking, cx: &Cx<'_>) {
         let is_beaten = asking.called || self.listening != Listening::On;
-        if cx.rules.has_marks
+        if cx.rules.waits.leave_marks()
             && is_beaten
             && let Some((ticket, _)) = self.next_waiter()
         {
@@ -245,7 +239,7 @@ impl LockState {
     /// run, so one confirmation serves them all. The actions after `earlier` are about the reply for `id`. Only this id waits. If others did,
     /// their replies could prolong the wait of one another without end.
     fn gather(&mut self, id: HoldId, earlier: usize, cx: &mut Cx<'_>) {
-        if cx.rules.joins && cx.has_notified_several(earlier) {
+        if !cx.rules.waits.are_for_permits() && cx.has_notified_several(earlier) {
             let servers = self.on_server.iter_mut().filter_map(OnServer::server_hold);
             servers.filter(|server| server.id == id).for_each(|server| server.gather(cx));
         }
@@ -319,7 +313,7 @@ impl LockState {
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
-            if failure.may_have_run() && cx.rules.has_marks {
+            if failure.may_have_run() && cx.rules.waits.leave_marks() {
                 asking.mark = mark_after(asking, Mode::Shared); // it may have found readers, and the retry may leave none
             }
             return if failure == Failure::Refused {

@@ -71,7 +71,7 @@ struct Sharing {
 
 impl Sharing {
     fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
-        let limit = if cx.rules.joins { sent + open(cx.config) * OPENINGS } else { Moment::ZERO };
+        let limit = if cx.rules.waits.are_for_permits() { Moment::ZERO } else { sent + open(cx.config) * OPENINGS };
         let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
         Sharing { open_until: Moment::ZERO, limit, sure_until }
     }

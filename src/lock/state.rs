@@ -14,8 +14,8 @@ use super::{
     requests::PendingRequest,
     server_hold::ServerHold,
     types::{
-        Channel, Config, Cx, HoldId, How, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Terms, Ticket, Token,
-        earliest,
+        Channel, Config, Cx, HoldId, How, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Rules, Terms, Ticket,
+        Token, Waits, earliest,
     },
 };
 
@@ -35,8 +35,9 @@ pub(crate) struct LockState {
     pub(super) calm: Calm,
     pub(super) lost: Rare<LostHolds>,
     pub(super) queue: Rare<WaitQueue>,
-    /// Which waiters are next if the first one writes.
-    pub(super) turn: Turn,
+    /// A writer that has waited for long leaves no mark beside holders that do not know marks. Then it would keep out the readers of its own
+    /// client only. So after each request for this one, readers send one.
+    pub(super) readers_before: Option<Ticket>,
     pub(super) others: Rare<OtherClients>,
     pub(super) listening: Listening,
     pub(super) life: Life,
@@ -117,19 +118,6 @@ pub(super) struct Asking {
     pub(super) planned: Moment,
 }
 
-/// A writer that has waited for long leaves no mark beside holders that do not know marks. Then it would keep out the readers of its own
-/// client only. So after each of its requests they send one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Turn {
-    OfTheFirst,
-    /// All are next, as at a latch. They pass and hold nothing, so requests only look.
-    AllPass,
-    /// Of readers, before this writer.
-    OfReaders {
-        before: Ticket,
-    },
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Life {
     Open,
@@ -172,28 +160,18 @@ impl Idle {
 }
 
 impl LockState {
-    pub(crate) fn new(numbers: Numbers) -> LockState {
-        LockState::wanted(Wanted::One(Idle::until(Moment::ZERO, None)), numbers)
-    }
-
-    /// A lock whose waiters are in a queue on the server.
-    pub(crate) fn fair(numbers: Numbers) -> LockState {
-        LockState::wanted(Wanted::Places(Box::default()), numbers)
-    }
-
-    /// A latch, whose waiters pass when it is open.
-    pub(crate) fn latch(numbers: Numbers) -> LockState {
-        LockState { turn: Turn::AllPass, ..LockState::new(numbers) }
-    }
-
-    fn wanted(wanted: Wanted, numbers: Numbers) -> LockState {
+    pub(crate) fn new(rules: &Rules, numbers: Numbers) -> LockState {
+        let wanted = match rules.waits {
+            Waits::InLine => Wanted::Places(Box::default()),
+            _ => Wanted::One(Idle::until(Moment::ZERO, None)),
+        };
         LockState {
             wanted,
             on_server: Vec::new(),
             calm: Calm::default(),
             lost: Rare::default(),
             queue: Rare::default(),
-            turn: Turn::OfTheFirst,
+            readers_before: None,
             others: Rare::default(),
             listening: Listening::Off,
             life: Life::Open,
@@ -225,7 +203,7 @@ impl LockState {
     pub(super) fn called(&mut self, cx: &Cx<'_>) {
         self.look(cx.now);
         if let Wanted::One(Attempt::Idle(idle)) = &mut self.wanted {
-            idle.called = cx.rules.has_marks;
+            idle.called = cx.rules.waits.leave_marks();
         }
     }
 
@@ -289,8 +267,9 @@ impl LockState {
         let writer = || self.writer().filter(|_| self.queue.readers() > 0); // what else its owner wants is nested
         let beside = writer().and_then(|(_, owner)| self.queue.first_of(owner));
         let first = || self.queue.first();
-        let is_passed = |ticket| matches!(self.turn, Turn::OfReaders { before } if before == ticket);
-        let reader = || first().filter(|(ticket, _)| is_passed(*ticket)).and_then(|_| self.queue.first_reader());
+        let reader = || {
+            first().filter(|(ticket, _)| self.readers_before == Some(*ticket)).and_then(|_| self.queue.first_reader())
+        };
         beside.or_else(reader).or_else(first)
     }
 
@@ -311,12 +290,12 @@ impl LockState {
 
     /// How a new hold is requested for this waiter.
     pub(super) fn how(&self, waiter: &Waiter, cx: &Cx<'_>) -> How {
-        let passes_a_writer = self.turn != Turn::OfTheFirst && waiter.mode() == Mode::Shared;
-        let may_mark = cx.rules.has_marks && !passes_a_writer;
+        let passes_a_writer = self.readers_before.is_some() && waiter.mode() == Mode::Shared;
+        let may_mark = cx.rules.waits.leave_marks() && !passes_a_writer;
         let is_late = waiter.joined + cx.config.watchdog <= cx.now;
         match self.writer() {
             Some((id, owner)) if owner == waiter.owner => How::Beside(id),
-            _ if self.turn == Turn::AllPass => How::Look,
+            _ if cx.rules.waits == Waits::ToPass => How::Look,
             _ if !waiter.keeps_waiting() => How::Try,
             _ if may_mark && is_late && (waiter.mode() == Mode::Exclusive || waiter.is_beaten()) => How::Late,
             _ if may_mark && waiter.is_beaten() => How::Turn,

@@ -276,17 +276,43 @@ impl Config {
     }
 }
 
-/// The differences between kinds of locks that requests and replies do not show.
+/// The differences between kinds of locks that requests and replies do not show: one table, which each kind fills in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
+    pub(crate) waits: Waits,
     /// A hold that nobody joins may pass from owner to owner in this process without a request.
     pub(crate) passes_on: bool,
-    /// A waiter that was refused several times leaves a mark on the server, which keeps the others out.
-    pub(crate) has_marks: bool,
-    /// Owners of this client may join a shared hold. Else each of them has an id of its own, as of permits.
-    pub(crate) joins: bool,
     /// Other programs may shorten the lease of a shared hold to this. So it is certain for no longer after each confirmation.
     pub(crate) sure: Option<Duration>,
+}
+
+/// The place where waiters wait, what they wait for, and the traces of them on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// In a queue of this process. Its head sends the requests.
+    Here,
+    /// The same. While holders of the other mode have the lock, or if other clients are always quicker, its head leaves a mark on the server.
+    Marked,
+    /// Here, until the server says that all may pass. They hold nothing, so requests only look.
+    ToPass,
+    /// Here, for a number of permits. Its head also leaves a mark on the server after it was refused several times.
+    ForPermits,
+    /// Here, for a number of permits that nobody owns on the server. A caller keeps them, and the client has nothing of them anymore.
+    ToKeep,
+    /// In a queue on the server. Each waiter sends its own requests, and is notified on a channel of its own.
+    InLine,
+}
+
+impl Waits {
+    /// True if each call wants a number of permits, and its hold is its own. Else owners of this client may join a shared hold.
+    pub(crate) fn are_for_permits(self) -> bool {
+        matches!(self, Waits::ForPermits | Waits::ToKeep)
+    }
+
+    /// True if waiters may leave a mark on the server, for three seconds. It keeps the others out, so the next turn is theirs.
+    pub(crate) fn leave_marks(self) -> bool {
+        matches!(self, Waits::Marked | Waits::ForPermits)
+    }
 }
 
 /// Something that happened.

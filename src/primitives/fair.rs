@@ -9,7 +9,8 @@ use crate::{
     error::Result,
     events::KindLabel,
     guard::Guard,
-    kind::{ExtraKey, Kind, KindScript, Numbering, Rules, Waits},
+    kind::{ExtraKey, Kind, KindScript, Numbering, Rules},
+    lock::{self, Waits},
     redis::{Code, LOCK_CHANNEL},
 };
 
@@ -28,9 +29,8 @@ static FAIR: Kind = Kind {
     barred_by: None,
     rules: Rules {
         label: KindLabel::Fair,
-        waits: Waits::InLine,
         numbering: Numbering::Fair,
-        passes_on: false,
+        machine: lock::Rules { waits: Waits::InLine, passes_on: false, sure: None },
         ..Rules::PLAIN
     },
 };

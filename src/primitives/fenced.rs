@@ -10,6 +10,7 @@ use crate::{
     events::KindLabel,
     guard::Guard,
     kind::{ExtraKey, Kind, KindScript, Numbering, Rules},
+    lock::{self, Waits},
     redis::{LOCK_CHANNEL, Part},
 };
 
@@ -29,7 +30,7 @@ static FENCED: Kind = Kind {
     rules: Rules {
         label: KindLabel::Fenced,
         numbering: Numbering::Fenced,
-        passes_on: false,
+        machine: lock::Rules { waits: Waits::Here, passes_on: false, sure: None },
         has_token: true,
         ..Rules::PLAIN
     },

@@ -7,7 +7,8 @@ use crate::{
     client::Client,
     error::{About, Result},
     events::KindLabel,
-    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
+    kind::{ExtraKey, Kind, KindScript, Rules},
+    lock::{self, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
 };
@@ -28,7 +29,11 @@ static LATCH: Kind = Kind {
     force_unlock: script!("latch/latch.lua", "latch/look.lua"),
     beside: None,
     barred_by: None,
-    rules: Rules { label: KindLabel::Latch, waits: Waits::ToPass, passes_on: false, ..Rules::PLAIN },
+    rules: Rules {
+        label: KindLabel::Latch,
+        machine: lock::Rules { waits: Waits::ToPass, passes_on: false, sure: None },
+        ..Rules::PLAIN
+    },
 };
 
 impl Client {

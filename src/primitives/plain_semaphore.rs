@@ -8,7 +8,8 @@ use crate::{
     client::Client,
     error::Result,
     events::KindLabel,
-    kind::{ExtraKey, Kind, KindScript, Rules, Waits},
+    kind::{ExtraKey, Kind, KindScript, Rules},
+    lock::{self, Waits},
     redis::ChannelName,
     request::WaitLimit,
 };
@@ -32,8 +33,7 @@ pub(super) static PLAIN: Kind = Kind {
     rules: Rules {
         label: KindLabel::PlainSemaphore,
         shared: true,
-        waits: Waits::ToKeep,
-        passes_on: false,
+        machine: lock::Rules { waits: Waits::ToKeep, passes_on: false, sure: None },
         ..Rules::PLAIN
     },
 };

@@ -11,7 +11,8 @@ use crate::{
     error::{Error, Lost, Result},
     events::KindLabel,
     guard::Guard,
-    kind::{ExtraKey, Kind, Numbering, Rules, Waits},
+    kind::{ExtraKey, Kind, Numbering, Rules},
+    lock::{self, Waits},
     redis::{Answer, ChannelName, Code},
     request::WaitLimit,
     sync::tokio,
@@ -24,6 +25,8 @@ const LIVES: ExtraKey = ExtraKey::OfHold("rwlock_timeout:1");
 /// If a JVM reads at the same time, its watchdog may shorten the lease of the whole lock to its own lease, 30 s by default. This is a
 /// little less, because clocks differ.
 const OF_OTHERS: Duration = Duration::from_millis(29_960);
+
+const MACHINE: lock::Rules = lock::Rules { waits: Waits::Marked, passes_on: false, sure: Some(OF_OTHERS) };
 
 static READ: Kind = Kind {
     channel: CHANNEL,
@@ -38,9 +41,8 @@ static READ: Kind = Kind {
     rules: Rules {
         label: KindLabel::Read,
         shared: true,
-        passes_on: false,
-        sure: Some(OF_OTHERS),
         numbering: Numbering::ReadWrite,
+        machine: MACHINE,
         ..Rules::PLAIN
     },
 };
@@ -58,9 +60,8 @@ static WRITE: Kind = Kind {
     rules: Rules {
         label: KindLabel::Write,
         suffix: ":write",
-        waits: Waits::Marked,
-        passes_on: false,
         numbering: Numbering::ReadWrite,
+        machine: MACHINE,
         ..Rules::PLAIN
     },
 };

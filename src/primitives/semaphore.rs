@@ -11,7 +11,8 @@ use crate::{
     client::Client,
     error::Result,
     events::KindLabel,
-    kind::{ExtraKey, Kind, Rules, Waits},
+    kind::{ExtraKey, Kind, Rules},
+    lock::{self, Waits},
     redis::ChannelName,
     request::WaitLimit,
 };
@@ -30,7 +31,12 @@ pub(super) static SEMAPHORE: Kind = Kind {
     force_unlock: script!("semaphore/permits.lua", "semaphore/inspect.lua"; TAKEN),
     beside: None,
     barred_by: None,
-    rules: Rules { label: KindLabel::Semaphore, shared: true, waits: Waits::ForPermits, ..Rules::PLAIN },
+    rules: Rules {
+        label: KindLabel::Semaphore,
+        shared: true,
+        machine: lock::Rules { waits: Waits::ForPermits, passes_on: true, sure: None },
+        ..Rules::PLAIN
+    },
 };
 
 impl Client {

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use crate::{
     lock::{
         Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner,
-        Queueing, Reply, Request, RequestId, Rules, Terms, Ticket,
+        Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Waits,
     },
     server::Kind,
     world::state_of,
 };
 
-const RULES: Rules = Rules { passes_on: false, has_marks: false, joins: true, sure: None };
+const RULES: Rules = Rules { waits: Waits::Here, passes_on: false, sure: None };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -272,7 +272,7 @@ fn replied_at_once(crowd: &mut Crowd, rules: &Rules, event: Event) {
 /// one.
 fn hold_permits(count: u64, parts: u16) {
     let mut crowd = Crowd { state: state_of(Kind::Plain), ..Crowd::new() };
-    let rules = Rules { joins: false, has_marks: true, ..RULES };
+    let rules = Rules { waits: Waits::ForPermits, ..RULES };
     for n in 1..=count {
         let terms = Terms { mode: Mode::Shared, permits: 2 * parts, ..Terms::default() };
         let acquire = Event::Acquire { ticket: Ticket(n), owner: Owner(n), terms, limit: Limit::Forever };

@@ -114,7 +114,7 @@ fn ticket(caller: usize) -> Ticket {
 impl Client {
     fn new(callers: &[u16]) -> Client {
         Client {
-            state: LockState::new(Numbers::after(0)),
+            state: LockState::new(&RULES, Numbers::after(0)),
             callers: callers.iter().map(|permits| Caller::NotYet(*permits)).collect(),
             requests: Vec::new(),
             replies: Vec::new(),

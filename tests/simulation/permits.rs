@@ -12,13 +12,13 @@ use std::{
 
 use crate::lock::{
     Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Nanos, Numbers,
-    Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket,
+    Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Waits,
 };
 
 const ALL: i64 = 5;
 const WATCHDOG: Duration = ms(1_000);
 const MARK: Duration = ms(3_000);
-pub(crate) const RULES: Rules = Rules { passes_on: true, has_marks: true, joins: false, sure: None };
+pub(crate) const RULES: Rules = Rules { waits: Waits::ForPermits, passes_on: true, sure: None };
 /// The lease of a hold of a plain semaphore, until its caller keeps it.
 const RECEIPT: Duration = ms(90_000);
 /// The lease of what callers of a plain semaphore acquire.
@@ -254,7 +254,7 @@ impl Client {
             publishes,
             all_know_marks: true,
         };
-        let state = LockState::new(Numbers::after(0));
+        let state = LockState::new(&RULES, Numbers::after(0));
         let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());
         let (messages, listens, yields, passed_on) = (0, false, false, false);
         let (unlocking, kept, tickets) = (Vec::new(), Vec::new(), 0);
@@ -300,8 +300,10 @@ impl World {
     }
 
     fn rules(&self) -> Rules {
-        let has_holds = !self.is_plain();
-        Rules { passes_on: has_holds, has_marks: has_holds, ..RULES }
+        match self.is_plain() {
+            true => Rules { waits: Waits::ToKeep, passes_on: false, ..RULES },
+            false => RULES,
+        }
     }
 
     fn now(&self) -> Moment {

@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     lock::{
-        Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
-        Outcome, Owner, PastPlaces, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner,
+        PastPlaces, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
-    world::rules_of,
+    world::{rules_of, state_of},
 };
 
 const KEPT: Terms = Terms { mode: Mode::Exclusive, lease: None, max_hold: None, min_hold: None, permits: 0 };
@@ -53,11 +53,7 @@ struct Client {
 impl Client {
     fn new(kind: Kind) -> Client {
         Client {
-            state: if kind == Kind::Fair {
-                LockState::fair(Numbers::after(0))
-            } else {
-                LockState::new(Numbers::after(0))
-            },
+            state: state_of(kind),
             config: Config {
                 watchdog: ms(30_000),
                 command_timeout: ms(4_000),

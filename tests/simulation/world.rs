@@ -9,7 +9,7 @@ use std::{
 use crate::{
     lock::{
         Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Numbers,
-        Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Outcome, Owner, Reply, Request, RequestId, Rules, Terms, Ticket, Token, Waits,
     },
     server::{Kind, Listeners, Published, Server},
     units::FieldId,
@@ -32,17 +32,18 @@ fn certain(left: u64, lease: u64) -> u64 {
 }
 
 pub(crate) fn state_of(kind: Kind) -> LockState {
-    match kind {
-        Kind::Plain | Kind::Fenced | Kind::ReadWrite => LockState::new(Numbers::after(0)),
-        Kind::Fair => LockState::fair(Numbers::after(0)),
-        Kind::Latch => LockState::latch(Numbers::after(0)),
-    }
+    LockState::new(&rules_of(kind), Numbers::after(0))
 }
 
 /// The rules of a kind.
 pub(crate) fn rules_of(kind: Kind) -> Rules {
-    let is_rw = kind == Kind::ReadWrite;
-    Rules { passes_on: kind == Kind::Plain, has_marks: is_rw, joins: true, sure: is_rw.then_some(SURE) }
+    let waits = match kind {
+        Kind::Plain | Kind::Fenced => Waits::Here,
+        Kind::ReadWrite => Waits::Marked,
+        Kind::Fair => Waits::InLine,
+        Kind::Latch => Waits::ToPass,
+    };
+    Rules { waits, passes_on: kind == Kind::Plain, sure: (kind == Kind::ReadWrite).then_some(SURE) }
 }
 
 #[derive(Debug, Clone)]
