@@ -96,7 +96,7 @@ impl LockState {
             },
             Reply::Lost => self.writer_lost(how, cx),
             Reply::Open => self.queue.pass(asking.last, cx),
-            _ => self.end_next(cx, Outcome::Refused),
+            _ => self.end_served(&asking, Outcome::Refused, cx),
         }
         self.readers_before = self.lets_readers_before(&asking, reply, cx);
     }
@@ -214,6 +214,16 @@ impl LockState {
         }
     }
 
+    /// The reply is for all waiters that had joined when the request was sent, if it would have served them.
+    fn end_served(&mut self, asking: &Asking, outcome: Outcome, cx: &mut Cx<'_>) {
+        while let Some((ticket, next)) = self.next_waiter()
+            && ticket <= asking.last
+            && asking.serves(next, cx.config)
+        {
+            self.queue.end(ticket, cx, outcome);
+        }
+    }
+
     fn end_next(&mut self, cx: &mut Cx<'_>, outcome: Outcome) {
         if let Some((ticket, _)) = self.next_waiter() {
             self.queue.end(ticket, cx, outcome);
@@ -316,9 +326,8 @@ impl LockState {
             if failure.may_have_run() && cx.rules.waits.leave_marks() {
                 asking.mark = mark_after(asking, Mode::Shared); // it may have found readers, and the retry may leave none
             }
-            return if failure == Failure::Refused {
-                self.end_next(cx, Outcome::Refused)
-            };
+            let refused = (failure == Failure::Refused).then(|| asking.clone());
+            return refused.into_iter().for_each(|asking| self.end_served(&asking, Outcome::Refused, cx));
         }
         let Some(at) = self.on_server.iter().position(|one| one.awaits(request)) else { return };
         match &mut self.on_server[at] {

@@ -282,15 +282,16 @@ fn a_client_that_stops_waits_for_no_look() {
 }
 
 #[test]
-fn refusals_end_one_wait_each_and_a_client_that_stops_ends_all() {
+fn a_refusal_ends_all_waits_and_so_does_a_client_that_stops() {
     let mut client = Client::asleep(3);
     client.feed(Event::Message(Channel::Name));
     client.reply(Reply::Conflict);
-    assert_eq!(client.ended(), [(1, Outcome::Refused)]);
-    assert_eq!(client.requests.len(), 1);
-    client.stop();
-    assert_eq!(client.ended(), [(2, Outcome::Closed), (3, Outcome::Closed)]);
+    assert_eq!(client.ended(), [1, 2, 3].map(|ticket| (ticket, Outcome::Refused)));
+    assert!(client.requests.is_empty());
     client.wait(4, Limit::Forever);
+    client.stop();
     assert_eq!(client.ended(), [(4, Outcome::Closed)]);
+    client.wait(5, Limit::Forever);
+    assert_eq!(client.ended(), [(5, Outcome::Closed)]);
     client.assert_over();
 }

@@ -1413,6 +1413,27 @@ fn a_refused_release_notifies_its_caller_and_is_tried_again() {
     assert!(client.state.is_quiet());
 }
 
+/// A server that refuses the login, or the script, refuses all. A later caller gets a reply of its own.
+#[test]
+fn a_refused_request_ends_all_waiters_that_it_was_for() {
+    for reply in [None, Some(Reply::Conflict)] {
+        let mut client = Client::new(Kind::Plain);
+        for (ticket, owner) in [(1, A), (2, B)] {
+            client.acquire(ticket, owner, KEPT, Limit::Forever);
+        }
+        let (id, _) = client.requests.remove(0);
+        client.feed(Event::NotNow(id));
+        client.pass(ms(10));
+        client.acquire(3, C, KEPT, Limit::Forever);
+        client.end(is_attempt, |id| reply.map_or(Event::Refused(id), |reply| Event::Replied(id, reply)));
+        [1, 2].into_iter().for_each(|ticket| client.assert_told(ticket, Outcome::Refused));
+        client.assert_waits(3);
+        client.pass(ms(20));
+        client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+        client.assert_told(3, Outcome::Acquired);
+    }
+}
+
 /// The server refuses both. From then on only the release is tried again, with pauses.
 #[test]
 fn a_release_whose_hand_over_is_refused_is_only_released() {
