@@ -177,7 +177,7 @@ impl LockState {
             Wanted::One(attempt) if cx.rules.waits == Waits::ToPass => *attempt = Idle::until(cx.now, None),
             Wanted::One(_) => {}
         }
-        self.release_all_resting(cx);
+        self.release_all_parked(cx);
     }
 
     /// Nobody acquires the lock anymore. While the client stops, an owner that writes may still read, as it may go on writing.
@@ -213,7 +213,7 @@ impl LockState {
 
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
         for one in &mut self.on_server {
-            if let OnServer::Held(server, _) | OnServer::Resting(server, ..) = one {
+            if let OnServer::Held(server, _) | OnServer::Parked(server, ..) = one {
                 server.confirm_now(cx.now);
             }
         }
@@ -226,7 +226,7 @@ impl LockState {
     /// The next confirmation shows what this client still holds. Until then it passes on nothing in memory.
     pub(super) fn forced(&mut self, cx: &mut Cx<'_>) {
         self.forced_after = self.numbers.last();
-        self.release_all_resting(cx);
+        self.release_all_parked(cx);
         self.confirm_disputed(cx);
         self.look(cx.now);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     hold::{Hold, Holders, NestedCall, Readers, Reentry},
     lost::LostHold,
-    on_server::{OnServer, Rest},
+    on_server::{OnServer, ParkedUntil},
     queue::Waiter,
     rare::Rare,
     release::{NextHold, PendingRelease},
@@ -181,7 +181,7 @@ impl LockState {
 
     // ---- left ----
 
-    /// The last guard of a held id has left: the next waiter acquires it in memory or by a request, or it rests, or it is released.
+    /// The last guard of a held id has left: the next waiter acquires it in memory or by a request, or it is parked, or it is released.
     pub(super) fn pass_or_release(
         &mut self,
         at: usize,
@@ -202,7 +202,7 @@ impl LockState {
                 }
             }
             OnServer::Held(server, Holders::Readers(_)) => {
-                self.rest_or_release_shared(server, may_pass, waiter, cx);
+                self.park_or_release_shared(server, may_pass, waiter, cx);
             }
             other => self.put(other),
         }
@@ -235,7 +235,7 @@ impl LockState {
             }
             None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
                 hold.ended(None, cx);
-                self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
+                self.put(OnServer::Parked(server, ConfirmWaiters::of(waiter), ParkedUntil::Confirmed));
             }
             _ => self.release_for(waiter, server, hold, cx),
         }
@@ -254,7 +254,7 @@ impl LockState {
         self.release_hold(server, hold.is_shown(), cx);
     }
 
-    fn rest_or_release_shared(
+    fn park_or_release_shared(
         &mut self,
         mut server: ServerHold,
         may_pass: bool,
@@ -263,14 +263,14 @@ impl LockState {
     ) {
         let may_pass = may_pass && !self.lost.has_of(server.id);
         let is_open = server.may_admit(cx.now) && server.has_long_lease(cx.now, cx.config);
-        let may_rest =
+        let may_park =
             may_pass && is_open && !self.is_disputed(&server) && server.not_before <= cx.now && self.life == Life::Open;
         let is_wanted = match self.queue.first() {
             Some((_, next)) => next.mode() == Mode::Shared && next.terms.accepts_any_hold(),
             None => server.has_waiters(),
         };
-        if may_rest && is_wanted {
-            return self.put(OnServer::Resting(server, ConfirmWaiters::of(waiter), Rest::Confirming));
+        if may_park && is_wanted {
+            return self.put(OnServer::Parked(server, ConfirmWaiters::of(waiter), ParkedUntil::Confirmed));
         }
         server.confirm_for(waiter, cx.now);
         self.release_or_lose(server, cx);
@@ -287,45 +287,51 @@ impl LockState {
         self.look(cx.now);
     }
 
-    /// An id that rests is released.
-    pub(super) fn release_resting(&mut self, at: usize, cx: &mut Cx<'_>) {
+    /// An id that is parked is released.
+    pub(super) fn release_parked(&mut self, at: usize, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
-            OnServer::Resting(server, waiters, _) => self.release_rested(server, waiters, cx),
+            OnServer::Parked(server, waiters, _) => self.release_unused(server, waiters, cx),
             other => self.put(other),
         }
     }
 
     /// The other tasks have run. The callers that were notified together have called, so their confirmation may be sent. No task acquired the
-    /// ids that rest: one more confirmation, and then they are released.
+    /// ids that are parked: one more confirmation, and then they are released.
     pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
         for one in &mut self.on_server {
             one.server_hold().into_iter().for_each(ServerHold::gathered);
-            if let OnServer::Resting(server, _, rest @ Rest::Yielding) = one {
-                *rest = Rest::Again;
+            if let OnServer::Parked(server, _, until @ ParkedUntil::OthersHaveRun) = one {
+                *until = ParkedUntil::ConfirmedAgain;
                 server.confirm_now(cx.now);
             }
         }
     }
 
-    /// The server has confirmed an id that rests.
-    pub(super) fn rested(&mut self, server: ServerHold, waiters: ConfirmWaiters, rest: Rest, cx: &mut Cx<'_>) {
-        match rest {
-            Rest::Confirming => cx.actions.push(Action::Yield),
-            Rest::Yielding => {}
-            Rest::Again => return self.release_rested(server, waiters, cx),
+    /// The server has confirmed an id that is parked.
+    pub(super) fn parked_on(
+        &mut self,
+        server: ServerHold,
+        waiters: ConfirmWaiters,
+        until: ParkedUntil,
+        cx: &mut Cx<'_>,
+    ) {
+        match until {
+            ParkedUntil::Confirmed => cx.actions.push(Action::Yield),
+            ParkedUntil::OthersHaveRun => {}
+            ParkedUntil::ConfirmedAgain => return self.release_unused(server, waiters, cx),
         }
-        self.put(OnServer::Resting(server, waiters, Rest::Yielding));
+        self.put(OnServer::Parked(server, waiters, ParkedUntil::OthersHaveRun));
     }
 
-    fn release_rested(&mut self, mut server: ServerHold, waiters: ConfirmWaiters, cx: &mut Cx<'_>) {
+    fn release_unused(&mut self, mut server: ServerHold, waiters: ConfirmWaiters, cx: &mut Cx<'_>) {
         server.confirm_for_all(waiters, cx.now);
         self.release(server, cx);
     }
 
-    pub(super) fn release_all_resting(&mut self, cx: &mut Cx<'_>) {
-        let resting = |state: &LockState| state.on_server.iter().position(|one| matches!(one, OnServer::Resting(..)));
-        while let Some(at) = resting(self) {
-            self.release_resting(at, cx);
+    pub(super) fn release_all_parked(&mut self, cx: &mut Cx<'_>) {
+        let parked = |state: &LockState| state.on_server.iter().position(|one| matches!(one, OnServer::Parked(..)));
+        while let Some(at) = parked(self) {
+            self.release_parked(at, cx);
         }
     }
 
@@ -336,7 +342,7 @@ impl LockState {
     pub(super) fn lose(&mut self, at: usize, loss: Loss, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
             OnServer::Held(server, holders) => self.lose_held(server, holders, loss, cx),
-            OnServer::Resting(mut server, mut waiters, _) => {
+            OnServer::Parked(mut server, mut waiters, _) => {
                 waiters.notify(cx, Outcome::Lost(loss));
                 server.notify_waiters(cx, Outcome::Lost(loss));
                 self.release(server, cx);

@@ -117,11 +117,11 @@ impl LockState {
                     self.note_lost(lost.collect());
                 }
             },
-            OnServer::Resting(server, waiters, _) => {
+            OnServer::Parked(server, waiters, _) => {
                 waiters.expire(cx);
                 server.expire_waiters(cx);
                 if server.until <= cx.now {
-                    self.release_resting(at, cx);
+                    self.release_parked(at, cx);
                 }
             }
             OnServer::Lost(server) => server.expire_waiters(cx),
@@ -169,7 +169,7 @@ impl LockState {
     /// Whether a request is due is not remembered. It follows from the facts.
     fn next_actions(&mut self, cx: &mut Cx<'_>) {
         self.release_empty(cx);
-        self.use_resting(cx);
+        self.use_parked(cx);
         self.drop_attempt(cx);
         self.settle_places(cx);
         self.confirm_for_next(cx);
@@ -226,16 +226,16 @@ impl LockState {
         }
     }
 
-    /// The next waiter acquires an id that rests, or the id is released for it.
-    fn use_resting(&mut self, cx: &mut Cx<'_>) {
+    /// The next waiter acquires an id that is parked, or the id is released for it.
+    fn use_parked(&mut self, cx: &mut Cx<'_>) {
         let Some((_, next)) = self.next_waiter() else { return };
-        let (terms, mut rests) = (next.terms, self.on_server.iter().filter(|one| matches!(one, OnServer::Resting(..))));
-        if rests.any(|one| one.may_admit(next, cx.now)) {
+        let (terms, mut parked) = (next.terms, self.on_server.iter().filter(|one| matches!(one, OnServer::Parked(..))));
+        if parked.any(|one| one.may_admit(next, cx.now)) {
             return; // a reader, at the next confirmation
         }
-        let suits = |one: &OnServer| matches!(one, OnServer::Resting(server, ..) if server.suits(&terms));
-        let Some(at) = self.on_server.iter().position(suits) else { return self.release_all_resting(cx) };
-        if let OnServer::Resting(mut server, waiters, _) = self.on_server.swap_remove(at) {
+        let suits = |one: &OnServer| matches!(one, OnServer::Parked(server, ..) if server.suits(&terms));
+        let Some(at) = self.on_server.iter().position(suits) else { return self.release_all_parked(cx) };
+        if let OnServer::Parked(mut server, waiters, _) = self.on_server.swap_remove(at) {
             if server.mode() == Mode::Exclusive {
                 self.others.took_turn(cx.now);
             }

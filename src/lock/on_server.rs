@@ -17,23 +17,23 @@ pub(crate) enum OnServer {
     Held(ServerHold, Holders),
     /// No owner holds it for the moment: callers that are about to be notified may want it again. The callers that released it last are
     /// notified once it is acquired again, or released for all.
-    Resting(ServerHold, ConfirmWaiters, Rest),
+    Parked(ServerHold, ConfirmWaiters, ParkedUntil),
     /// It is lost, and its guards still exist. The server may have it: the holders need the rest of the lease to stop.
     Lost(ServerHold),
     /// No owner wants it anymore, or the next waiter gets it by a request.
     Releasing(PendingRelease),
 }
 
-/// How far a rest has come. The callers that the first confirmation notified may not have called again when the other tasks have run, because
+/// What a parked id waits for. The callers that the first confirmation notified may not have called again when the other tasks have run, because
 /// a worker without other tasks continues at once. A second confirmation gives them the time of a round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Rest {
-    /// Until a confirmation has notified callers.
-    Confirming,
-    /// Until the other tasks have run.
-    Yielding,
-    /// Until the second confirmation has a reply.
-    Again,
+pub(crate) enum ParkedUntil {
+    /// A confirmation has notified callers.
+    Confirmed,
+    /// The other tasks have run.
+    OthersHaveRun,
+    /// The second confirmation has a reply.
+    ConfirmedAgain,
 }
 
 impl OnServer {
@@ -41,7 +41,7 @@ impl OnServer {
     pub(crate) fn keeps_out(&self, waiter: &Waiter) -> bool {
         match self {
             OnServer::Held(server, holders) => server.mode() == Mode::Exclusive && !holders.has_owner(waiter.owner),
-            OnServer::Resting(server, ..) => server.mode() == Mode::Exclusive,
+            OnServer::Parked(server, ..) => server.mode() == Mode::Exclusive,
             OnServer::Releasing(release) => release.is_handing_over(),
             OnServer::Lost(_) => false,
         }
@@ -50,7 +50,7 @@ impl OnServer {
     /// True if the next reply to a confirmation may admit this waiter.
     pub(crate) fn may_admit(&self, waiter: &Waiter, now: Moment) -> bool {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) => {
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) => {
                 waiter.mode() == Mode::Shared && waiter.terms.accepts_any_hold() && server.may_admit(now)
             }
             OnServer::Lost(_) | OnServer::Releasing(_) => false,
@@ -59,14 +59,14 @@ impl OnServer {
 
     pub(crate) fn server_hold(&mut self) -> Option<&mut ServerHold> {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => Some(server),
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => Some(server),
             OnServer::Releasing(_) => None,
         }
     }
 
     pub(crate) fn into_server_hold(self) -> Option<ServerHold> {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => Some(server),
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => Some(server),
             OnServer::Releasing(_) => None,
         }
     }
@@ -75,14 +75,14 @@ impl OnServer {
     pub(crate) fn shared_bound(&self) -> Option<Moment> {
         let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.bound);
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => of(server),
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => of(server),
             OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
         }
     }
 
     pub(crate) fn has_id(&self, id: HoldId) -> bool {
         match self {
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => server.id == id,
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => server.id == id,
             OnServer::Releasing(release) => release.has_id(id),
         }
     }
@@ -123,7 +123,7 @@ impl OnServer {
     pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
         match self {
             OnServer::Held(server, Holders::One(_, reentry)) => server.sent(request).or_else(|| reentry.sent(request)),
-            OnServer::Held(server, _) | OnServer::Resting(server, ..) | OnServer::Lost(server) => server.sent(request),
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => server.sent(request),
             OnServer::Releasing(release) => release.sent(request),
         }
     }
@@ -148,7 +148,7 @@ impl OnServer {
                     server.send_confirmation(cx, numbers, lease);
                 }
             }
-            OnServer::Resting(server, ..) => {
+            OnServer::Parked(server, ..) => {
                 server.send_confirmation(cx, numbers, Some(cx.config.watchdog));
             }
             OnServer::Lost(server) => server.send_confirmation_of_lost(cx, numbers),
@@ -159,7 +159,7 @@ impl OnServer {
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
             OnServer::Held(server, holders) => earliest([server.due(), holders.due(time_to_see), Some(server.until)]),
-            OnServer::Resting(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
+            OnServer::Parked(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
             OnServer::Lost(server) => server.due_for_waiters(),
             OnServer::Releasing(release) => release.due(),
         }

@@ -43,7 +43,7 @@ impl LockState {
                     self.called(cx); // permits were released
                 }
             }
-            OnServer::Held(..) | OnServer::Resting(..) => self.confirmed(at, reply, cx),
+            OnServer::Held(..) | OnServer::Parked(..) => self.confirmed(at, reply, cx),
             OnServer::Lost(server) => confirmed_lost(server, reply, cx),
             OnServer::Releasing(release) if release.is_handing_over() => self.handed_over(at, request, reply, cx),
             OnServer::Releasing(_) => self.released(at, reply, cx),
@@ -255,7 +255,7 @@ impl LockState {
         }
     }
 
-    /// Readers enter that have waited for this confirmation. If no owner uses the id, it rests until other tasks have run.
+    /// Readers enter that have waited for this confirmation. If no owner uses the id, it is parked until other tasks have run.
     fn admit_more(&mut self, at: usize, sent: Moment, cx: &mut Cx<'_>) {
         match self.on_server.swap_remove(at) {
             OnServer::Held(mut server, Holders::Readers(mut readers)) => {
@@ -263,16 +263,16 @@ impl LockState {
                 self.admit(&mut server, &mut readers, sent, cx);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
-            OnServer::Resting(mut server, waiters, rest) if server.mode() == Mode::Shared => {
+            OnServer::Parked(mut server, waiters, until) if server.mode() == Mode::Shared => {
                 let mut readers = Holders::readers();
                 self.admit(&mut server, &mut readers, sent, cx);
                 if readers.is_empty() {
-                    return self.rested(server, waiters, rest, cx);
+                    return self.parked_on(server, waiters, until, cx);
                 }
                 server.confirm_for_all(waiters, cx.now);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
-            OnServer::Resting(server, waiters, rest) => self.rested(server, waiters, rest, cx),
+            OnServer::Parked(server, waiters, until) => self.parked_on(server, waiters, until, cx),
             other => self.put(other),
         }
     }

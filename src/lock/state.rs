@@ -418,7 +418,7 @@ impl LockState {
         for one in &self.on_server {
             match one {
                 OnServer::Held(server, holders) => add(server.mode(), holders.guarded()),
-                OnServer::Lost(_) | OnServer::Resting(..) | OnServer::Releasing(_) => {}
+                OnServer::Lost(_) | OnServer::Parked(..) | OnServer::Releasing(_) => {}
             }
         }
         self.lost.iter().for_each(|lost| add(lost.hold.mode(), 1));
