@@ -150,7 +150,7 @@ impl LockState {
         self.known_loss_of(guard).unwrap_or(Loss::Removed)
     }
 
-    /// The same; `None` if there is no such guard, because it was released.
+    /// Why the guard with this ticket was lost; `None` if there is no such guard, because it was released.
     pub(crate) fn known_loss_of(&self, guard: Ticket) -> Option<Loss> {
         let known = self.lost.with(guard).map(|lost| lost.loss);
         known.or((self.life == Life::Closed).then_some(Loss::Closed))

@@ -14,9 +14,9 @@ use super::{
 
 /// The longest sleep between two requests of a waiter. It is the cost of a lost message.
 const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// The same for the next waiters, which notice that the one before them does not come.
+/// The longest such sleep of the next waiters, which notice that the one before them does not come.
 const NEXT_NAP: Duration = Duration::from_millis(2_500);
-/// The same while no message can arrive.
+/// The longest such sleep while no message can arrive.
 const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
 
 impl LockState {

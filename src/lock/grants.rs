@@ -27,7 +27,7 @@ impl LockState {
         self.grant_to(receiver, server, sent, cx);
     }
 
-    /// The same for this waiter, unless it was requested for another one with a longer lease.
+    /// This waiter acquires this id, unless it was requested for another one with a longer lease.
     pub(super) fn grant_requested(
         &mut self,
         receiver: Option<Ticket>,
@@ -41,7 +41,7 @@ impl LockState {
         }
     }
 
-    /// The same for this waiter.
+    /// This waiter acquires this id, by a request that was sent at `sent`. Without one the id is released.
     pub(super) fn grant_to(&mut self, receiver: Option<Ticket>, server: ServerHold, sent: Moment, cx: &mut Cx<'_>) {
         match receiver {
             None => self.release(server, cx),
@@ -60,7 +60,7 @@ impl LockState {
 
     /// An exclusive id was granted. If that is certain, the server has no hold of another owner.
     pub(super) fn lose_others(&mut self, granted: &ServerHold, cx: &mut Cx<'_>) {
-        while granted.until > cx.now
+        while granted.certain_until > cx.now
             && let Some(at) = self.find_held(|_, _| true)
         {
             self.lose(at, Loss::Removed, cx);
@@ -154,13 +154,13 @@ impl LockState {
 
     /// The lease, or the `max_hold` of this waiter, has ended before it can be notified.
     fn is_too_late(&self, ticket: Ticket, server: &ServerHold, sent: Moment, cx: &Cx<'_>) -> bool {
-        server.until <= cx.now || self.queue.get(ticket).is_some_and(|waiter| waiter.terms.cap(sent) <= cx.now)
+        server.certain_until <= cx.now || self.queue.get(ticket).is_some_and(|waiter| waiter.terms.cap(sent) <= cx.now)
     }
 
     fn granted_too_late(&mut self, ticket: Ticket, server: &ServerHold, cx: &mut Cx<'_>) {
         let Some(mut waiter) = self.queue.leave(ticket) else { return };
         waiter.too_late += 1;
-        let loss = if server.until <= cx.now { Loss::Expired } else { Loss::MaxHold };
+        let loss = if server.certain_until <= cx.now { Loss::Expired } else { Loss::MaxHold };
         match waiter.too_late {
             TOO_LATE => cx.notify(ticket, Outcome::Lost(loss)),
             _ => self.queue.put_back(ticket, waiter),
@@ -248,7 +248,7 @@ impl LockState {
         }
     }
 
-    /// The same as `release`. Its reply notifies this caller.
+    /// The last guard of this hold has left. The reply to the release notifies this caller.
     fn release_for(&mut self, waiter: Option<ConfirmWaiter>, mut server: ServerHold, hold: &Hold, cx: &mut Cx<'_>) {
         server.confirm_for(waiter, cx.now);
         self.release_hold(server, hold.is_shown(), cx);
@@ -383,7 +383,7 @@ fn nested_branch(ticket: Ticket, waiter: &Waiter, cx: &Cx<'_>) -> NestedCall {
 fn lengthen(server: &mut ServerHold, terms: Terms, sent: Moment, cx: &Cx<'_>) {
     let lease = terms.requested_lease(cx.config);
     let least = if terms.accepts_any_hold() { cx.now + lease / 2 } else { sent + cx.config.certain(lease) };
-    if server.ends() < least {
+    if server.lease_end() < least {
         server.extend(Some(lease));
         server.confirm_now(cx.now);
     }

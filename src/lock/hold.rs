@@ -253,7 +253,7 @@ impl Holders {
         let guarded = self.holds().iter().filter(|hold| !hold.acquisitions.is_empty());
         guarded.map(move |hold| {
             let nested = calls.iter().filter(|call| call.owner == hold.owner).count();
-            (hold.since, hold.count() as usize + nested, hold.cap().min(server.until))
+            (hold.since, hold.count() as usize + nested, hold.cap().min(server.certain_until))
         })
     }
 
@@ -267,7 +267,7 @@ impl Holders {
         hold.count() as usize + calls.iter().filter(|call| call.owner == hold.owner).count()
     }
 
-    /// The same as of a hold.
+    /// Another guard has so many permits of this one from now on.
     pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
         self.holds_mut().iter_mut().for_each(|hold| hold.split(guard, part));
     }
@@ -320,15 +320,15 @@ impl Holders {
     /// The time until which the whole id is certain, and the loss that ends it. `max_hold` of one reader does not end the others.
     pub(crate) fn end(&self, server: &ServerHold) -> (Moment, Loss) {
         match self {
-            Holders::One(hold, _) if hold.cap() <= server.until => (hold.cap(), Loss::MaxHold),
-            _ => (server.until, Loss::Expired),
+            Holders::One(hold, _) if hold.cap() <= server.certain_until => (hold.cap(), Loss::MaxHold),
+            _ => (server.certain_until, Loss::Expired),
         }
     }
 
     /// The time until which the guard with this ticket is certain.
     pub(crate) fn certain_until(&self, guard: Ticket, server: &ServerHold) -> Option<Moment> {
         let hold = self.holds().iter().find(|hold| hold.has(guard))?;
-        Some(hold.cap().min(server.until))
+        Some(hold.cap().min(server.certain_until))
     }
 
     /// Returns the holds that their `max_hold` ends before the others.

@@ -120,7 +120,7 @@ impl LockState {
             OnServer::Parked(server, waiters, _) => {
                 waiters.expire(cx);
                 server.expire_waiters(cx);
-                if server.until <= cx.now {
+                if server.certain_until <= cx.now {
                     self.release_parked(at, cx);
                 }
             }

@@ -73,10 +73,10 @@ impl OnServer {
 
     /// After this time the server has nothing left of a shared id.
     pub(crate) fn shared_bound(&self) -> Option<Moment> {
-        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.bound);
+        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.gone_by);
         match self {
             OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => of(server),
-            OnServer::Releasing(release) => Some(release.bound()).filter(|_| release.mode() == Mode::Shared),
+            OnServer::Releasing(release) => Some(release.gone_by()).filter(|_| release.mode() == Mode::Shared),
         }
     }
 
@@ -90,7 +90,7 @@ impl OnServer {
     /// The last request by which the server had this id was sent then.
     pub(crate) fn seen_of(&self, id: HoldId) -> Option<Moment> {
         match self {
-            OnServer::Held(server, _) | OnServer::Lost(server) if server.id == id => Some(server.seen),
+            OnServer::Held(server, _) | OnServer::Lost(server) if server.id == id => Some(server.last_confirmed),
             _ => None,
         }
     }
@@ -109,7 +109,7 @@ impl OnServer {
         self.first_try().is_some()
     }
 
-    /// The same: the time at which the release began.
+    /// The time at which its release began, if that got no reply yet, and did not fail.
     pub(crate) fn first_try(&self) -> Option<Moment> {
         if let OnServer::Releasing(release) = self { release.first_try() } else { None }
     }
@@ -158,8 +158,10 @@ impl OnServer {
 
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
-            OnServer::Held(server, holders) => earliest([server.due(), holders.due(time_to_see), Some(server.until)]),
-            OnServer::Parked(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.until)]),
+            OnServer::Held(server, holders) => {
+                earliest([server.due(), holders.due(time_to_see), Some(server.certain_until)])
+            }
+            OnServer::Parked(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.certain_until)]),
             OnServer::Lost(server) => server.due_for_waiters(),
             OnServer::Releasing(release) => release.due(),
         }

@@ -110,7 +110,7 @@ impl OtherClients {
         config.handovers > 0 && is_short
     }
 
-    /// The same for permits, whether others wait or not: only for a short time after a release for all, and for a short time in a row.
+    /// Whether permits may remain in this process for one more turn, whether others wait or not: only for a short time after a release for all, and for a short time in a row.
     pub(crate) fn permit_quick_turn(&self, now: Moment, config: &Config) -> bool {
         let since = self.row.map_or(self.last, |row| row.since);
         self.permit_turn(now, config) && now.since(since) < LONGEST_ROW

@@ -371,7 +371,7 @@ impl Places {
         result
     }
 
-    /// The same, of a place whose owner waits.
+    /// Changes a place whose owner waits.
     pub(crate) fn change_waiting<R>(&mut self, id: HoldId, change: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
         let change = |place: &mut Place| if let Place::Waiting(waiting) = place { Some(change(waiting)) } else { None };
         self.change(id, change).flatten()

@@ -70,7 +70,7 @@ pub(crate) fn nested_by(limit: Limit, cx: &Cx<'_>) -> Moment {
 }
 
 impl Waiter {
-    /// The same for a waiter whose owner has acquired the lock by another call.
+    /// The time until which this waiter waits for the server, if its owner has acquired the lock by another call.
     pub(crate) fn nested_by(&self, cx: &Cx<'_>) -> Moment {
         self.limit.server_by(cx)
     }

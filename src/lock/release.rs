@@ -23,9 +23,9 @@ pub(crate) struct PendingRelease {
     /// The server must run these requests before the release.
     before: [Option<RequestId>; 2],
     /// It was certain until then. Zero: perhaps it was not granted.
-    until: Moment,
+    certain_until: Moment,
     /// After this time the server has nothing left of it.
-    bound: Moment,
+    gone_by: Moment,
     /// The lock stays held until then.
     not_before: Moment,
     request: PendingRequest,
@@ -59,8 +59,8 @@ impl PendingRelease {
             mode: server.mode(),
             since: cx.now,
             before: server.before_release(server.not_before > cx.now),
-            until: server.until,
-            bound: server.bound,
+            certain_until: server.certain_until,
+            gone_by: server.gone_by,
             not_before: server.not_before,
             request: PendingRequest::new(cx.now),
             waiters: server.take_waiters(),
@@ -72,15 +72,15 @@ impl PendingRelease {
     /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
     pub(crate) fn of_attempt(id: HoldId, mode: Mode, lease: Duration, cx: &Cx<'_>) -> PendingRelease {
         let request = PendingRequest::new(cx.now);
-        let bound = cx.gone_by(lease.max(MARK));
+        let gone_by = cx.gone_by(lease.max(MARK));
         let (before, waiters) = ([None; 2], ConfirmWaiters::default());
         PendingRelease {
             id,
             mode,
             since: cx.now,
             before,
-            until: Moment::ZERO,
-            bound,
+            certain_until: Moment::ZERO,
+            gone_by,
             not_before: Moment::ZERO,
             request,
             waiters,
@@ -133,11 +133,11 @@ impl PendingRelease {
         }
         let request = match self.hand_over {
             Some(NextHold { id: to, lease }) => {
-                self.bound = cx.gone_by(lease).max(self.bound);
+                self.gone_by = cx.gone_by(lease).max(self.gone_by);
                 Request::HandOver { id: self.id, to, lease }
             }
             None => {
-                let (rest, granted) = (self.not_before.since(cx.now), self.until > Moment::ZERO);
+                let (rest, granted) = (self.not_before.since(cx.now), self.certain_until > Moment::ZERO);
                 Request::Release { id: self.id, mode: self.mode, count: 0, rest, granted }
             }
         };
@@ -156,14 +156,14 @@ impl PendingRelease {
         self.mode
     }
 
-    pub(crate) fn bound(&self) -> Moment {
-        self.bound
+    pub(crate) fn gone_by(&self) -> Moment {
+        self.gone_by
     }
 
     /// A request for a shared hold may keep an exclusive one of the same client on the server until then.
-    pub(crate) fn is_kept_until(&mut self, bound: Moment) {
+    pub(crate) fn is_kept_until(&mut self, time: Moment) {
         if self.mode == Mode::Exclusive {
-            self.bound = self.bound.max(bound);
+            self.gone_by = self.gone_by.max(time);
         }
     }
 
@@ -200,12 +200,12 @@ impl PendingRelease {
     pub(crate) fn ended(mut self, found: bool, cx: &mut Cx<'_>) {
         // If it did not after a try without a reply: that try worked, or the lease had ended. Nobody can know.
         let was_held = found || self.request.is_in_doubt();
-        let outcome = if was_held { Outcome::Confirmed } else { not_found(self.until, cx.now) };
+        let outcome = if was_held { Outcome::Confirmed } else { not_found(self.certain_until, cx.now) };
         self.waiters.notify(cx, outcome);
-        self.ends(if let Outcome::Lost(loss) = outcome { Some(loss) } else { None }, cx);
+        self.note_end(if let Outcome::Lost(loss) = outcome { Some(loss) } else { None }, cx);
     }
 
-    fn ends(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+    fn note_end(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
         if self.ends_hold {
             cx.actions.push(Action::Ended(self.mode, loss));
         }
@@ -217,14 +217,14 @@ impl PendingRelease {
         match (reply, self.hand_over, self.request.sent(request)) {
             (Reply::Handed(token), Some(NextHold { id, lease }), Some(sent)) => {
                 self.waiters.notify(cx, Outcome::Confirmed);
-                self.ends(None, cx);
+                self.note_end(None, cx);
                 HandedOver::Granted(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt })
             }
             (Reply::Gone, ..) => {
                 // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
-                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(self.until, cx.now) };
+                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(self.certain_until, cx.now) };
                 self.waiters.notify(cx, was_held);
-                self.ends((!in_doubt).then_some(Loss::Removed), cx);
+                self.note_end((!in_doubt).then_some(Loss::Removed), cx);
                 HandedOver::Gone
             }
             _ => HandedOver::Released(self.release_instead(cx)),
@@ -237,7 +237,7 @@ impl PendingRelease {
         let in_doubt = self.request.is_in_doubt();
         self.request = PendingRequest::in_doubt(cx.now, in_doubt);
         let release = PendingRelease::of_attempt(next.id, Mode::Exclusive, next.lease, cx);
-        in_doubt.then_some(PendingRelease { bound: self.bound, ..release })
+        in_doubt.then_some(PendingRelease { gone_by: self.gone_by, ..release })
     }
 
     /// The callers learn of a refusal. The release is tried again.
@@ -256,10 +256,10 @@ impl PendingRelease {
     /// False once the server has nothing left of it.
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) -> bool {
         self.waiters.expire(cx);
-        let is_over = self.bound <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
+        let is_over = self.gone_by <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
         if is_over {
             self.waiters.notify(cx, Outcome::Unconfirmed);
-            self.ends(None, cx);
+            self.note_end(None, cx);
         }
         !is_over
     }

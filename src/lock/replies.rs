@@ -15,11 +15,11 @@ use super::{
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
 const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// The same while no message can arrive.
+/// The longest such sleep while no message can arrive.
 const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
 /// The first such sleep if no message is ever published. Each is twice as long as the one before.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
-/// The same with a mark on the server, which must not expire.
+/// The longest such sleep with a mark on the server, which must not expire.
 const MARKED_NAP: Duration = Duration::from_secs(1);
 
 impl LockState {
@@ -370,7 +370,7 @@ impl LockState {
 
 fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     if server.confirmed(cx, reply) == Confirmed::Gone {
-        server.notify_waiters(cx, not_found(server.until, cx.now));
+        server.notify_waiters(cx, not_found(server.certain_until, cx.now));
     }
 }
 

@@ -31,7 +31,7 @@ impl PendingRequest {
         PendingRequest { state: Try::DueAt(at), since: None, in_doubt: false, pause: FIRST_PAUSE }
     }
 
-    /// The same, for an id that an earlier request may have reached.
+    /// A request for an id that an earlier request may have reached.
     pub(crate) fn in_doubt(at: Moment, in_doubt: bool) -> PendingRequest {
         PendingRequest { in_doubt, ..PendingRequest::new(at) }
     }

@@ -34,13 +34,13 @@ pub(crate) struct ServerHold {
     /// The last request whose reply showed that the server had it.
     found_by: RequestId,
     /// The hold is certain until then.
-    pub(crate) until: Moment,
+    pub(crate) certain_until: Moment,
     /// The lease ends then, by the clock of this client, if no other program shortens it.
-    ends: Moment,
+    lease_end: Moment,
     /// The last request by which the server had it was sent then.
-    pub(crate) seen: Moment,
+    pub(crate) last_confirmed: Moment,
     /// After this time the server has nothing left of it.
-    pub(crate) bound: Moment,
+    pub(crate) gone_by: Moment,
     /// The lock stays held until then, because of a `min_hold`.
     pub(crate) not_before: Moment,
     /// Every request that can change this hold had a reply at its first try, and its count was never above one. So the server will
@@ -124,10 +124,10 @@ impl ServerHold {
             token,
             count: 1,
             found_by: request,
-            until: Moment::ZERO,
-            ends: Moment::ZERO,
-            seen: sent,
-            bound: cx.gone_by(lease),
+            certain_until: Moment::ZERO,
+            lease_end: Moment::ZERO,
+            last_confirmed: sent,
+            gone_by: cx.gone_by(lease),
             not_before: Moment::ZERO,
             clean: !in_doubt,
             every: every.into(),
@@ -204,7 +204,7 @@ impl ServerHold {
             Confirmation::PlannedFor(_) => self.extension.map(Duration::from),
         };
         let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
-        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.ends.since(now))
+        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.lease_end.since(now))
     }
 
     pub(crate) fn keep_until(&mut self, min_hold: Option<Duration>, now: Moment) {
@@ -214,7 +214,7 @@ impl ServerHold {
     /// A request about the count was sent. `lease`: the lease that it requests.
     pub(crate) fn count_requested(&mut self, request: RequestId, lease: Option<Duration>, cx: &Cx<'_>) {
         (self.clean, self.counting) = (false, Some(request));
-        self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
+        self.gone_by = self.gone_by.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
     }
 
     /// The server has this count, by a request that was sent at `sent`.
@@ -224,12 +224,12 @@ impl ServerHold {
     }
 
     fn lasts(&mut self, lease: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
-        self.seen = self.seen.max(sent);
+        self.last_confirmed = self.last_confirmed.max(sent);
         if let Some(lease) = lease {
-            self.ends = self.ends.max(sent + cx.config.certain(lease));
-            self.bound = self.bound.max(cx.gone_by(lease));
+            self.lease_end = self.lease_end.max(sent + cx.config.certain(lease));
+            self.gone_by = self.gone_by.max(cx.gone_by(lease));
         }
-        self.until = self.ends.min(self.sure_until());
+        self.certain_until = self.lease_end.min(self.sure_until());
     }
 
     /// No other program has ended the lease before that.
@@ -238,8 +238,8 @@ impl ServerHold {
     }
 
     /// The lease ends then, unless another program has shortened it.
-    pub(crate) fn ends(&self) -> Moment {
-        self.ends
+    pub(crate) fn lease_end(&self) -> Moment {
+        self.lease_end
     }
 
     /// The server had this much left of the lease of a shared hold when it ran a request that was sent at `sent`. If that is less than this
@@ -249,8 +249,8 @@ impl ServerHold {
         let (Some(usual), Some(sharing)) = (cx.rules.sure, &mut self.sharing) else { return };
         let time = |left| usual.min(cx.config.certain(left));
         sharing.sure_until = match left {
-            Some(left) if cx.now + left < self.ends => sent + time(left),
-            Some(left) if sent + left < self.ends => self.until.max(sent + time(left)),
+            Some(left) if cx.now + left < self.lease_end => sent + time(left),
+            Some(left) if sent + left < self.lease_end => self.certain_until.max(sent + time(left)),
             _ => sharing.sure_until.max(sent + usual),
         };
     }
@@ -298,7 +298,7 @@ impl ServerHold {
         let extension = self.extension.take();
         let lease = lease.max(extension.map(Duration::from));
         let request = numbers.request();
-        self.bound = self.bound.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
+        self.gone_by = self.gone_by.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
         let waiters = mem::take(&mut self.waiting);
         let sent = SentConfirmation { request, sent: cx.now, lease, extension, waiters };
         self.confirmation = Confirmation::UnderWay(Box::new(sent));
@@ -309,7 +309,7 @@ impl ServerHold {
 
     /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
     fn to_repair(&self, now: Moment) -> Option<Duration> {
-        Some(self.ends.since(now)).filter(|left| self.mode() == Mode::Shared && !left.is_zero())
+        Some(self.lease_end.since(now)).filter(|left| self.mode() == Mode::Shared && !left.is_zero())
     }
 
     /// A lost hold is confirmed only for callers that wait.
@@ -336,7 +336,7 @@ impl ServerHold {
         cx.actions.push(Action::Yield);
     }
 
-    /// The same for the first confirmation of a row of turns, unless one is due already. If the row is released by then, that confirms them all.
+    /// The first confirmation of a row of turns waits in the same way, unless one is due already. If the row is released by then, that confirms them all.
     pub(crate) fn gather_row(&mut self, cx: &mut Cx<'_>) {
         if matches!(self.confirmation, Confirmation::PlannedFor(at) if at > cx.now) {
             self.gather(cx);
@@ -452,7 +452,7 @@ impl ServerHold {
         earliest([self.planned(), self.waiters_due()])
     }
 
-    /// The same for a lost hold.
+    /// The next time at which this needs attention while it is lost.
     pub(crate) fn due_for_waiters(&self) -> Option<Moment> {
         let planned = self.planned().filter(|_| !self.waiting.is_empty());
         earliest([planned, self.waiters_due()])
@@ -467,18 +467,18 @@ impl ServerHold {
 
     /// False once the server has nothing left of it.
     pub(crate) fn may_be_there(&self, shared_until: Moment, now: Moment) -> bool {
-        self.bound.max(self.kept_until(shared_until)) > now
+        self.gone_by.max(self.kept_until(shared_until)) > now
     }
 
     /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.
     pub(crate) fn kept_until(&self, shared_until: Moment) -> Moment {
-        if self.sharing.is_some() { self.until } else { shared_until }
+        if self.sharing.is_some() { self.certain_until } else { shared_until }
     }
 
     /// The time at which the owners of a lost hold no longer need it, if the server may have it for longer: a hold beside it has extended the
     /// lease of both.
     pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
-        (has_held || self.until < self.kept_until(shared_until)).then_some(self.until)
+        (has_held || self.certain_until < self.kept_until(shared_until)).then_some(self.certain_until)
     }
 
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.

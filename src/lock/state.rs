@@ -199,7 +199,7 @@ impl LockState {
         }
     }
 
-    /// The same, because there was a release.
+    /// There was a release: the next request is sent now.
     pub(super) fn called(&mut self, cx: &Cx<'_>) {
         self.look(cx.now);
         if let Wanted::One(Attempt::Idle(idle)) = &mut self.wanted {
@@ -207,7 +207,7 @@ impl LockState {
         }
     }
 
-    /// The same. No message arrives, because the server notifies nobody when a lease ends.
+    /// The next request is sent no later than that, also for a place. No message arrives, because the server notifies nobody when a lease ends.
     pub(super) fn look_for_next(&mut self, at: Moment) {
         match &mut self.wanted {
             Wanted::One(_) => self.look(at),
@@ -434,7 +434,7 @@ impl LockState {
     /// The last request by which the server had the hold of this guard, lost or not, was sent then.
     pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
         let lost = || self.lost.with(guard).and_then(|lost| self.on_server.iter().find_map(|one| one.seen_of(lost.of)));
-        self.held_with(guard).map(|(server, _)| server.seen).or_else(lost)
+        self.held_with(guard).map(|(server, _)| server.last_confirmed).or_else(lost)
     }
 
     /// Releases under way, and requests for new holds that no waiter wants anymore.
@@ -526,7 +526,7 @@ impl LockState {
         is_idle && self.on_server.is_empty() && self.calm.is_empty() && self.lost.is_empty() && self.queue.is_empty()
     }
 
-    /// The same, and nothing is worth remembering.
+    /// Nothing is held, wanted, under way, or worth remembering.
     pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
         self.is_quiet() && self.listening == Listening::Off && self.others.are_forgotten(now)
     }

@@ -291,7 +291,7 @@ pub(crate) struct Rules {
 pub(crate) enum Waits {
     /// In a queue of this process. Its head sends the requests.
     Here,
-    /// The same. While holders of the other mode have the lock, or if other clients are always quicker, its head leaves a mark on the server.
+    /// In a queue of this process. While holders of the other mode have the lock, or if other clients are always quicker, its head leaves a mark on the server.
     Marked,
     /// Here, until the server says that all may pass. They hold nothing, so requests only look.
     ToPass,
@@ -440,7 +440,7 @@ pub(crate) enum How {
     /// A new hold, for a waiter that was refused at several releases. It leaves a mark, whoever holds the lock. The mark keeps the others
     /// out, so the next turn is that of this waiter.
     Turn,
-    /// The same, but only if all holders know marks. For a waiter that has waited for long: its mark would keep out none of the others.
+    /// A new hold, for a waiter that leaves a mark, but only if all holders know marks. For a waiter that has waited for long: its mark would keep out none of the others.
     Late,
     /// A new shared hold beside this exclusive one of the same owner.
     Beside(HoldId),
