@@ -45,7 +45,7 @@ impl ReadWrite {
 impl ReadWrite {
     /// The last word is a claim for one that reads again, else the id of its owner's write hold.
     fn reads(&mut self, Request { id, lease, level, more, last, .. }: &Request) -> Answer {
-        let (how, last) = (how(more), last.first().cloned().unwrap_or_default());
+        let (how, last) = (how(more), last.clone().unwrap_or_default());
         let writer = Some(&last).filter(|last| how != How::Again && !last.is_empty());
         let claim = if how == How::Again { number(&last) } else { NO_CLAIM };
         self.read_acquire(id, (*lease, *level), how, writer, claim)
@@ -88,7 +88,7 @@ impl Rules for ReadWrite {
             "read_acquire" => (self.reads(request), 0),
             "read_release" => self.read_release(id, *lease, *level),
             "read_renew" => {
-                let own = last.first().map_or("", String::as_str).parse().map_or(0, |own: i64| own / TICK);
+                let own = last.as_deref().unwrap_or_default().parse().map_or(0, |own: i64| own / TICK);
                 (self.read_renew(id, *lease, (*level == 1, number(more)), own), 0)
             }
             "write_acquire" => (self.write_acquire(id, (*lease, *level), how(more)), 0),
@@ -172,8 +172,7 @@ impl Rules for ReadWrite {
             "again" => one_of(rng, &["", "2", "3"]),
             _ => one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]),
         };
-        let has_last = matches!(script, "read_acquire" | "read_renew");
-        let last = has_last.then(|| last.to_owned()).into_iter().collect();
+        let last = matches!(script, "read_acquire" | "read_renew").then(|| last.to_owned());
         Request { script, id, lease, level, more: more.to_owned(), last }
     }
 
