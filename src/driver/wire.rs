@@ -8,7 +8,7 @@ use std::{
 use crate::{
     decimal::Decimal,
     kind::{Kind, NUMBERINGS},
-    lock::{Event, HoldId, How, Mode, PastPlaces, Queueing, Reply, Request, RequestId, Token, Waits},
+    lock::{Event, HoldId, How, Mode, Queueing, Reply, Request, RequestId, Token, Waits},
     redis::{Answer, Code, Fault, Part, Persistence, Script},
 };
 
@@ -109,12 +109,9 @@ impl Sending<'_> {
         let part = match (kind.beside, how) {
             (Some(beside), How::Beside(hold)) => words.arg(self.field(beside, hold)),
             (Some(_), _) => words.arg(""),
-            (None, How::Queue(_, past)) if past != PastPlaces::default() => {
-                let before = kind.rules.numbering.number(self.key, past.before.0);
-                words.arg(self.publish).arg(before).arg(NUMBERINGS).arg(Bits(past.after))
+            (None, _) if matches!(kind.rules.machine.waits, Waits::InLine | Waits::ForPermits) => {
+                words.arg(self.publish)
             }
-            (None, _) if kind.rules.machine.waits == Waits::InLine => words.arg(self.publish).arg("").arg("").arg(""),
-            (None, _) if kind.rules.machine.waits == Waits::ForPermits => words.arg(self.publish),
             (None, _) => words,
         };
         (&kind.acquire.script, part.done())
@@ -166,9 +163,9 @@ fn word(kind: &Kind, how: How) -> &'static str {
     let leaves_traces = kind.rules.machine.waits != Waits::Here;
     match how {
         How::Wait if leaves_traces => "join",
-        How::Queue(Queueing::Join, _) => "join",
-        How::Queue(Queueing::Stay, _) => "stay",
-        How::Queue(Queueing::Never, _) | How::Try | How::Wait | How::Beside(_) | How::Look => "first",
+        How::Queue(Queueing::Join) => "join",
+        How::Queue(Queueing::Stay) => "stay",
+        How::Queue(Queueing::Never) | How::Try | How::Wait | How::Beside(_) | How::Look => "first",
         How::Turn => "turn",
         How::Late => "late",
         How::Again => "again",
@@ -219,16 +216,6 @@ impl Display for IdForScript<'_> {
             write!(f, "{:04x}", self.0.hold.of_permits().1)?;
         }
         Ok(())
-    }
-}
-
-/// One digit for each bit, the lowest first, up to the last one that is set.
-struct Bits(u64);
-
-impl Display for Bits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = u64::BITS - self.0.leading_zeros();
-        (0..digits).try_for_each(|at| f.write_str(if self.0 >> at & 1 == 1 { "1" } else { "0" }))
     }
 }
 

@@ -234,7 +234,7 @@ impl LockState {
     pub(super) fn received_message(&mut self, channel: Channel, cx: &Cx<'_>) {
         match (channel, &mut self.wanted) {
             (Channel::Place(id), Wanted::Places(places)) => {
-                places.change_waiting(id, |waiting| waiting.heard(cx.now));
+                places.change_waiting(id, |waiting| waiting.look(cx.now));
             }
             _ => {
                 self.others.received_message(cx.now, cx.config);

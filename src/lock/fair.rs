@@ -86,7 +86,7 @@ impl LockState {
             let terms = first.map(|(_, first)| {
                 let waits = self.queue.of(first.owner).any(|(_, waiter)| waiter.keeps_waiting());
                 let (lease, last) = (first.terms.requested_lease(cx.config), self.queue.last());
-                PlaceTerms { lease, waits, last, past: places.past(self.numbers.last_hold()) }
+                PlaceTerms { lease, waits, last }
             });
             let release = terms.filter(|terms| !terms.waits).and_then(|_| own_release(&self.on_server));
             let waits_for = |release| places.change_waiting(id, |waiting| waiting.waits_for(release));

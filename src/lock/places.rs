@@ -11,10 +11,7 @@ use std::{
 use super::{
     release::PendingRelease,
     requests::{Failure, PendingRequest},
-    types::{
-        Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, PastPlaces, Queueing, Request, RequestId,
-        Ticket,
-    },
+    types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Queueing, Request, RequestId, Ticket},
 };
 
 /// How often in a row a release is sent again because no client received its message.
@@ -62,9 +59,6 @@ pub(crate) struct Waiting {
     /// By its last reply, the server has this place.
     queued: bool,
     listening: Listening,
-    /// The next request also removes places of past turns. It does not if a message or a subscription causes it: these arrive soon after
-    /// another request.
-    removes_past: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -95,7 +89,6 @@ pub(crate) struct PlaceTerms {
     pub(crate) waits: bool,
     /// The waiter that has joined last.
     pub(crate) last: Ticket,
-    pub(crate) past: PastPlaces,
 }
 
 /// The request that got a reply.
@@ -112,7 +105,7 @@ pub(crate) struct Asked {
 impl Waiting {
     fn new(owner: Owner, now: Moment) -> Waiting {
         let (next, listening) = (Next::LookAt(now), Listening::Off);
-        Waiting { owner, next, queued: false, listening, removes_past: true }
+        Waiting { owner, next, queued: false, listening }
     }
 
     pub(crate) fn owner(&self) -> Owner {
@@ -153,18 +146,6 @@ impl Waiting {
         }
     }
 
-    /// A message has arrived, or may have been published before the subscription began.
-    pub(crate) fn heard(&mut self, now: Moment) {
-        self.removes_past &= !matches!(self.next, Next::LookAt(_));
-        self.look(now);
-    }
-
-    /// The server may be another one.
-    fn reconnected(&mut self, now: Moment) {
-        self.removes_past = true;
-        self.look(now);
-    }
-
     /// The next request is sent no later than that. If a request is under way, its reply is soon enough.
     pub(crate) fn look_if_asleep(&mut self, now: Moment) {
         if let Next::LookAt(look_at) = &mut self.next {
@@ -175,7 +156,7 @@ impl Waiting {
     pub(crate) fn subscribed(&mut self, now: Moment) {
         if self.listening != Listening::Off {
             self.listening = Listening::On;
-            self.heard(now);
+            self.look(now);
         }
     }
 
@@ -202,7 +183,7 @@ impl Waiting {
     }
 
     fn send(&mut self, id: HoldId, terms: PlaceTerms, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        let PlaceTerms { lease, waits, last, past } = terms;
+        let PlaceTerms { lease, waits, last } = terms;
         let how = match (self.queued, waits) {
             (true, _) => Queueing::Stay,
             (false, true) => Queueing::Join,
@@ -216,7 +197,7 @@ impl Waiting {
             // An earlier try, for a call that has left since, may have got a longer lease. The server keeps that.
             let lease = if asking.request.is_in_doubt() { lease.max(asking.lease) } else { lease };
             (asking.how, asking.lease, asking.woken, asking.last) = (how, lease, false, last);
-            let how = How::Queue(how, if self.removes_past { past } else { PastPlaces::default() });
+            let how = How::Queue(how);
             let request = Request::Acquire { id, mode: Mode::Exclusive, lease, count: 1, how };
             asking.request.send(cx, numbers, request);
         }
@@ -234,7 +215,7 @@ impl Waiting {
     pub(crate) fn queued(&mut self, id: HoldId, nap: Duration, cx: &mut Cx<'_>) {
         let woken = matches!(&self.next, Next::Asking(asking) if asking.woken);
         self.queued = true;
-        self.look_next(if woken { cx.now } else { cx.now + nap });
+        self.next = Next::LookAt(if woken { cx.now } else { cx.now + nap });
         if self.listening == Listening::Off {
             self.listening = Listening::Requested(0);
             cx.actions.push(Action::Subscribe(Channel::Place(id)));
@@ -244,19 +225,14 @@ impl Waiting {
     /// The server does not have this place.
     pub(crate) fn not_queued(&mut self, now: Moment) {
         self.queued = false;
-        self.look_next(now);
-    }
-
-    /// After a reply.
-    fn look_next(&mut self, at: Moment) {
-        (self.next, self.removes_past) = (Next::LookAt(at), true);
+        self.next = Next::LookAt(now);
     }
 
     /// The request was refused, and has created no place. The server has the place that an earlier try has created, or may have. The next
     /// request is sent then.
     pub(crate) fn refused(&mut self, look_at: Moment) {
         self.queued |= matches!(&self.next, Next::Asking(asking) if asking.request.is_in_doubt());
-        self.look_next(look_at);
+        self.next = Next::LookAt(look_at);
     }
 
     pub(crate) fn failed(&mut self, now: Moment, failure: Failure) {
@@ -424,12 +400,6 @@ impl Places {
         self.requests.get(&request).copied()
     }
 
-    /// The places that this client no longer has. The newest one was `last`. After a retry the queue is not in the order of the numbers.
-    pub(crate) fn past(&self, last: HoldId) -> PastPlaces {
-        let live = self.places.iter().filter(|(_, place)| place.may_be_there());
-        PastPlaces::of(live.map(|(id, _)| *id), last)
-    }
-
     /// The server may have this place, or a hold that it has become.
     pub(crate) fn may_be_there(&self, id: HoldId) -> bool {
         self.get(id).is_some_and(Place::may_be_there)
@@ -496,7 +466,7 @@ impl Places {
     pub(crate) fn reconnected(&mut self, now: Moment) {
         let mut waiting: Vec<_> = self.owners.values().copied().collect();
         waiting.sort();
-        waiting.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.reconnected(now)));
+        waiting.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.look(now)));
     }
 
     /// Sends the request of this place, which is due.

@@ -119,7 +119,7 @@ impl RequestId {
 
 /// The field of a hold on the server, without the client's own part. Ids are never reused. The id of a hold of permits also says how many
 /// it has, so that each request about it names all of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HoldId(pub(crate) u64);
 
 /// The last bits of the id of a hold of permits are their number.
@@ -435,8 +435,8 @@ pub(crate) enum How {
     Try,
     /// A new hold, for a waiter. If it finds readers, a writer leaves a mark that keeps new readers out.
     Wait,
-    /// A new hold, for a waiter for a fair lock. The server also removes these places from the queue.
-    Queue(Queueing, PastPlaces),
+    /// A new hold, for a waiter for a fair lock.
+    Queue(Queueing),
     /// A new hold, for a waiter that was refused at several releases. It leaves a mark, whoever holds the lock. The mark keeps the others
     /// out, so the next turn is that of this waiter.
     Turn,
@@ -459,26 +459,6 @@ pub(crate) enum Queueing {
     Join,
     /// It keeps its place and creates none, so a late run does no harm.
     Stay,
-}
-
-/// Places in the queue on the server that this client no longer has: all before this one, and those of the 64 after it whose bit is set, the
-/// first bit for the next place. A failover can bring such places back.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PastPlaces {
-    pub(crate) before: HoldId,
-    pub(crate) after: u64,
-}
-
-impl PastPlaces {
-    /// Those of a client that has these places, in order, and whose newest place was `last`.
-    pub(crate) fn of(mut live: impl Iterator<Item = HoldId>, last: HoldId) -> PastPlaces {
-        let before = live.next().unwrap_or(last);
-        let given = last.0.saturating_sub(before.0).min(u64::BITS.into());
-        let all = u64::MAX.checked_shr(u64::BITS - given as u32).unwrap_or_default();
-        let bit = |id: HoldId| u32::try_from(id.0 - before.0 - 1).ok().and_then(|at| 1_u64.checked_shl(at));
-        let after = live.map_while(bit).fold(all, |after, bit| after & !bit);
-        PastPlaces { before, after }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -591,51 +571,41 @@ impl Cx<'_> {
     }
 }
 
-/// Numbers for requests and holds of one name, each used once. Holds have a count of their own, so the numbers of the waiters in a queue follow
-/// one another closely.
+/// Numbers for requests and holds of one name, each used once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Numbers {
-    holds: u64,
-    requests: u64,
-}
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
     /// `used`: no number above this one was ever used for this name by this client.
     pub(crate) fn after(used: u64) -> Numbers {
-        Numbers { holds: used, requests: used }
+        Numbers(used)
     }
 
     /// No number above this one was used.
     pub(crate) fn used(&self) -> u64 {
-        self.holds.max(self.requests)
+        self.0
     }
 
-    fn next_hold(&mut self) -> u64 {
-        self.holds += 1;
-        self.holds
+    fn next(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
     }
 
     pub(crate) fn hold(&mut self) -> HoldId {
-        HoldId(self.next_hold())
-    }
-
-    /// The hold or the place that got a number last.
-    pub(crate) fn last_hold(&self) -> HoldId {
-        HoldId(self.holds)
+        HoldId(self.next())
     }
 
     /// An id for a hold that suits this waiter.
     pub(crate) fn hold_for(&mut self, terms: &Terms) -> HoldId {
-        HoldId::of(self.next_hold(), terms.permits)
+        HoldId::of(self.next(), terms.permits)
     }
 
     /// The last request.
     pub(crate) fn last(&self) -> RequestId {
-        RequestId(Small::of(self.requests))
+        RequestId(Small::of(self.0))
     }
 
     pub(crate) fn request(&mut self) -> RequestId {
-        self.requests += 1;
-        self.last()
+        RequestId(Small::of(self.next()))
     }
 }

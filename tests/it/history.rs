@@ -604,38 +604,6 @@ fn two_that_are_gone_from_a_line_cost_two_graces() {
     assert_eq!(kinds(&idle), [Kind::Idle], "the other came, but late");
 }
 
-/// Two waiters of one client had their turn, and a failover has brought them back. If that client waits, it removes them.
-#[test]
-fn those_that_are_back_in_a_line_cost_nothing_if_their_client_waits() {
-    let granted = 13 * SECOND;
-    let turns = "1 0 a asked\n2 0 a granted one:1~o 100\n9 0 a releasing one:1~o\n11 0 a asked\n12 0 a granted one:2~o 100\n\
-        19 0 a releasing one:2~o";
-    let waits = format!("{SECOND} 0 a asked\n{granted} 0 a granted other:1~o {}", 14 * SECOND);
-    let line = |history: &mut History| {
-        history.calm = vec![(SECOND, 20 * SECOND)];
-        history.slack.insert("a".into(), Duration::from_millis(5_500));
-        let look = |second: u64, head: &str| Seen {
-            since: second * SECOND,
-            at: second * SECOND + 1,
-            ids: vec![],
-            line: vec![head.to_owned()],
-            ..Seen::default()
-        };
-        history
-            .seen
-            .insert("a".into(), vec![look(2, "one:1"), look(4, "one:2"), look(8, "one:3"), look(12, "other:1")]);
-    };
-    let mut away = history(turns, &waits);
-    line(&mut away);
-    assert_eq!(kinds(&away), [], "it does not wait");
-    let mut waiting = history(&format!("{turns}\n{} 1 a asked", 2 * SECOND), &waits);
-    line(&mut waiting);
-    assert_eq!(kinds(&waiting), [Kind::Idle]);
-    let mut late = history(&format!("{turns}\n{} 1 a asked", 8 * SECOND), &waits);
-    line(&mut late);
-    assert_eq!(kinds(&late), [], "it has just begun to wait");
-}
-
 #[test]
 fn who_was_killed_may_have_left_something_for_a_lease() {
     let calm = (SECOND, 2 * SECOND + SECOND / 4);

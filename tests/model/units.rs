@@ -31,13 +31,6 @@ pub(crate) fn is_of_one_client(one: &str, other: &str) -> bool {
     one.get(..37) == other.get(..37)
 }
 
-/// The number in the id of a waiter.
-pub(crate) type Number = u64;
-
-pub(crate) fn number(id: &str) -> Number {
-    id.rsplit_once(':').and_then(|id| id.1.parse().ok()).expect("an id ends with a number")
-}
-
 /// A client of ours has a UUID of version 8, Redisson's are of version 4.
 pub(crate) fn ours(id: &str) -> bool {
     id[14..].starts_with('8')

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     lock::{
         Action, Actions, Channel, Config, Cx, Event, HoldId, How, Limit, LockState, Loss, Mode, Moment, Outcome, Owner,
-        PastPlaces, Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
+        Queueing, Reply, Request, RequestId, Rules, Terms, Ticket, Token,
     },
     server::Kind,
     world::{rules_of, state_of},
@@ -1147,15 +1147,14 @@ fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
         let mut client = Client::new(Kind::Fair);
         let own = is_own.then(|| releasing(&mut client, KEPT));
         client.acquire(2, B, KEPT, Limit::Until(client.now + ms(5)));
-        let Some((request, Request::Acquire { id, how: How::Queue(Queueing::Join, _), .. })) = client.requests.pop()
+        let Some((request, Request::Acquire { id, how: How::Queue(Queueing::Join), .. })) = client.requests.pop()
         else {
             panic!("{:?}", client.requests)
         };
         client.feed(Event::Unknown(request));
         client.pass(ms(11));
-        let is_single = |(_, request): &(_, Request)| {
-            matches!(request, Request::Acquire { how: How::Queue(Queueing::Never, _), .. })
-        };
+        let is_single =
+            |(_, request): &(_, Request)| matches!(request, Request::Acquire { how: How::Queue(Queueing::Never), .. });
         assert!(client.requests.iter().any(is_single), "{:?}", client.requests);
         if leaves_first {
             client.feed(Event::Dropped(t(2)));
@@ -1165,35 +1164,6 @@ fn a_fair_waiter_whose_last_try_is_refused_leaves_no_place() {
         let is_of_place = |(_, request): &(_, Request)| matches!(request, Request::Release { id: of, .. } if *of == id);
         assert!(client.requests.iter().any(is_of_place), "{own:?} {leaves_first}: {:?}", client.requests);
     }
-}
-
-/// The server removes what a failover has brought back of a client, so it must know which places that client has: those of waiters, and
-/// those that are to be released. A release that is sent again has none.
-#[test]
-fn a_fair_waiter_names_the_oldest_place_of_its_client() {
-    let mut client = Client::new(Kind::Fair);
-    let oldest = |client: &mut Client| match client.requests.pop() {
-        Some((_, Request::Acquire { id, how: How::Queue(_, past), .. })) => (id, past.before),
-        other => panic!("{other:?}"),
-    };
-    client.acquire(1, A, KEPT, Limit::Forever);
-    let (first, named) = oldest(&mut client);
-    assert_eq!(named, first);
-    client.acquire(2, B, KEPT, Limit::Forever);
-    let (second, named) = oldest(&mut client);
-    assert_eq!(named, first);
-    client.feed(Event::Dropped(t(1)));
-    client.acquire(3, C, KEPT, Limit::Forever);
-    let (third, named) = oldest(&mut client);
-    assert!(named == first && second < third, "the request of the first may still create its place: {named:?}");
-
-    let mut client = Client::new(Kind::Fair);
-    client.hold(1, A, KEPT);
-    client.unlock(1);
-    client.end(is_release, |id| Event::Replied(id, Reply::Unheard { found: true, grace: ms(5_000) }));
-    client.acquire(2, B, KEPT, Limit::Forever);
-    let (own, named) = oldest(&mut client);
-    assert_eq!(named, own);
 }
 
 /// It may go on writing, so it may also read, and downgrade. All others acquire nothing more.
@@ -1271,76 +1241,6 @@ fn a_hold_that_is_not_over_is_not_released_again() {
     client.assert_told(1, Outcome::Acquired);
 }
 
-/// After retries, the places of a client are not in the order of their numbers. So it also names those that are gone between others, but none
-/// that may still come.
-#[test]
-fn a_fair_waiter_names_the_past_places_between_those_of_its_client() {
-    let queued = Reply::Queued { left: None, place: 3, own: None };
-    let mut client = Client::new(Kind::Fair);
-    for (ticket, owner) in [(1, A), (2, B), (3, C)] {
-        client.acquire(ticket, owner, KEPT, Limit::Forever);
-        client.reply(queued);
-    }
-    client.feed(Event::Dropped(t(2)));
-    let past = |client: &Client| {
-        let past = |request: &Request| match request {
-            Request::Acquire { how: How::Queue(_, past), .. } => Some(*past),
-            _ => None,
-        };
-        client.requests.iter().find_map(|(_, request)| past(request)).expect("a waiter asks")
-    };
-    client.pass(ms(300));
-    assert_eq!(past(&client), PastPlaces { before: HoldId(1), after: 0b0 }, "the release of the second is under way");
-    (0..2).for_each(|_| client.end(is_attempt, |id| Event::Replied(id, queued)));
-    client.end(is_release, |id| Event::Replied(id, Reply::Gone));
-    client.pass(ms(300));
-    assert_eq!(past(&client), PastPlaces { before: HoldId(1), after: 0b1 });
-}
-
-#[test]
-fn past_places_are_those_that_are_not_there() {
-    let past = |live: &[u64], last| {
-        let PastPlaces { before: HoldId(before), after } =
-            PastPlaces::of(live.iter().copied().map(HoldId), HoldId(last));
-        (before, after)
-    };
-    assert_eq!(past(&[7], 7), (7, 0));
-    assert_eq!(past(&[7, 9], 9), (7, 0b01));
-    assert_eq!(past(&[7, 9], 11), (7, 0b1101));
-    assert_eq!(past(&[7, 71, 72], 80), (7, u64::MAX >> 1));
-    assert_eq!(past(&[7], 71), (7, u64::MAX));
-    assert_eq!(past(&[7], 500), (7, u64::MAX));
-}
-
-/// A look after a subscription or a message comes soon after another request, so the server need not compare again. All other looks name it,
-/// and so does each later try of a request that was under way when the connection ended.
-#[test]
-fn a_fair_waiter_names_the_oldest_place_unless_it_was_called() {
-    let queued = Reply::Queued { left: None, place: 3, own: None };
-    let mut client = Client::new(Kind::Fair);
-    let names = |client: &Client| match client.request() {
-        Request::Acquire { how: How::Queue(_, past), .. } => past != PastPlaces::default(),
-        other => panic!("{other:?}"),
-    };
-    client.acquire(1, A, KEPT, Limit::Forever);
-    assert!(names(&client));
-    client.reply(queued);
-    client.feed_subscribed();
-    assert!(!names(&client));
-    client.reply(queued);
-    client.pass(ms(5_000));
-    assert!(names(&client), "the clock");
-    client.reply(queued);
-    client.feed_subscribed();
-    assert!(!names(&client));
-    client.feed(Event::Reconnected);
-    client.end(is_attempt, Event::Unknown);
-    client.pass(ms(1_000));
-    assert!(names(&client), "a later try");
-    client.reply(Reply::Out);
-    assert!(names(&client), "another place");
-}
-
 /// The same in a queue on the server, where a caller with a limit has a place.
 #[test]
 fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
@@ -1351,7 +1251,7 @@ fn a_fair_waiter_behind_an_own_release_ends_without_a_result() {
     for _ in 0..500 {
         for (id, request) in std::mem::take(&mut client.requests) {
             let reply = match request {
-                Request::Acquire { how: How::Queue(Queueing::Never, _), .. } => {
+                Request::Acquire { how: How::Queue(Queueing::Never), .. } => {
                     Reply::Busy { left: None, by: Mode::Exclusive, own }
                 }
                 _ => Reply::Queued { left: None, place: 1, own },

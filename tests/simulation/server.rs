@@ -1,15 +1,15 @@
 //! One name on a server: the rules that `tests/model` holds against the scripts, with a clock.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use crate::{
     family::{
-        fair::{Fair, FairAnswer, Past, Told},
+        fair::{Fair, FairAnswer, Told},
         fenced::Fenced,
         hash::{self, Answer, Hash},
         rw::{self, ReadWrite, life},
     },
-    lock::{HoldId, How, Mode, Moment, PastPlaces, Queueing, Reply, Request, Token},
+    lock::{HoldId, How, Mode, Moment, Queueing, Reply, Request, Token},
     rules::{self, Lock, What, pass},
     units::{FieldId, GRACE, PLACE, is_rest, writes},
 };
@@ -170,9 +170,12 @@ impl Server {
         id.client == DEAD || self.brought_back.contains(id)
     }
 
-    /// The processes of such waiters.
-    pub(crate) fn dead(&self) -> BTreeSet<u8> {
-        self.queue().iter().filter(|id| self.is_dead(id)).map(|id| id.client).collect()
+    /// How often the queue waits for one that does not come: once for all that were killed, and once for each that was brought back, because
+    /// requests of its own client pass over one at a time.
+    pub(crate) fn absent(&self) -> u64 {
+        let (killed, back): (Vec<_>, Vec<_>) =
+            self.queue().into_iter().filter(|id| self.is_dead(id)).partition(|id| id.client == DEAD);
+        u64::from(!killed.is_empty()) + back.len() as u64
     }
 
     /// The queue of a new master begins with these.
@@ -369,11 +372,7 @@ fn read_write(name: &mut ReadWrite, client: u8, request: Request, told: u32) -> 
 fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) {
     let (answer, notified) = match request {
         Request::Acquire { id, lease, count, how, .. } => {
-            let past = match how {
-                How::Queue(_, PastPlaces { before: HoldId(before), after }) => Past { before, after },
-                _ => Past::default(),
-            };
-            name.acquire((&exclusive(client, id), past), nanos(lease), u64::from(count), asked(how))
+            name.acquire(&exclusive(client, id), nanos(lease), u64::from(count), asked(how))
         }
         Request::Release { id, count, rest, .. } => name.release(&exclusive(client, id), nanos(rest), u64::from(count)),
         Request::Renew { id, lease, .. } => {
@@ -412,9 +411,9 @@ fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
 
 fn asked(how: How) -> hash::How {
     match how {
-        How::Try | How::Beside(_) | How::Look | How::Queue(Queueing::Never, _) => hash::How::First,
-        How::Wait | How::Queue(Queueing::Join, _) => hash::How::Wait,
-        How::Queue(Queueing::Stay, _) => hash::How::Stay,
+        How::Try | How::Beside(_) | How::Look | How::Queue(Queueing::Never) => hash::How::First,
+        How::Wait | How::Queue(Queueing::Join) => hash::How::Wait,
+        How::Queue(Queueing::Stay) => hash::How::Stay,
         How::Turn => hash::How::Turn,
         How::Late => hash::How::Late,
         How::Again => hash::How::Again,

@@ -62,13 +62,6 @@ pub(crate) fn is_of_one_client(one: &FieldId, other: &FieldId) -> bool {
     one.client == other.client
 }
 
-/// The number in the id of a waiter.
-pub(crate) type Number = u64;
-
-pub(crate) fn number(id: &FieldId) -> Number {
-    id.id.0
-}
-
 pub(crate) fn writes(id: &FieldId) -> bool {
     id.mode == Mode::Exclusive
 }

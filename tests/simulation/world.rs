@@ -1075,7 +1075,7 @@ impl World {
         for _ in 0..self.rng.usize(1..=12) {
             let at = self.rng.usize(..self.clients.len());
             let state = &self.clients[at].state;
-            let HoldId(last) = state.numbers().last_hold();
+            let last = state.numbers().used();
             let id = HoldId(self.rng.u64(1..=last.max(1)));
             let may_be_there = last == 0 || state.places().any(|place| place == id);
             if !may_be_there {
@@ -1401,10 +1401,7 @@ impl World {
         if self.free_since.is_none() {
             self.freed = false; // the next release counts
         }
-        // A client that waits removes its own.
-        let waits = |client: &u8| self.clients.get(usize::from(*client)).is_some_and(Client::is_waiting);
-        let dead = self.server.dead().iter().filter(|client| !waits(client)).count() as u64;
-        self.behind_dead = if self.free_since.is_some() { self.behind_dead.max(dead) } else { 0 };
+        self.behind_dead = if self.free_since.is_some() { self.behind_dead.max(self.server.absent()) } else { 0 };
         // Where a lease ends nobody is told, and others sleep as long as they were told that it lasts. A latch has no lease.
         let bound = match (self.is_troubled(), self.freed || self.kind == Kind::Latch) {
             (true, _) => 8_000,
@@ -1431,8 +1428,8 @@ impl World {
                 _ => {}
             }
         }
-        // A release is sent again until the queue has passed over each process that does not come.
-        let limit = self.t + (20_000 + 5_050 * self.server.dead().len() as u64) * MS;
+        // A release is sent again until the queue has passed over each one that does not come.
+        let limit = self.t + (20_000 + 5_050 * self.server.absent()) * MS;
         while self.t < limit {
             for client in 0..self.clients.len() {
                 for owner in 0..self.clients[client].away.len() {

@@ -3,23 +3,10 @@
 -- `first` does not wait. Safe to run twice: the second run finds the count or the place already set.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, lease ms, wanted count, 'join', 'stay', 'first', or 'again' to re-enter an existing hold; channel,
---        publish command, number of the oldest waiter of this client for this lock ('': removes no past ones), distance between its
---        numbers, a digit for each number after that one: 1 if this client no longer has the waiter
+--        publish command
 -- Reply  granted, count | lost: `again`, but there is no such hold | conflict: not a lock | out: `stay`, but there is no place
 --        queued, ms until the next request makes sense (-1: the lock never expires), place (1: next), id of the holder or nothing
 --        busy, ms as above, id of the holder or nothing: for `first`
-
--- True for a waiter that this client no longer has. A failover can bring such waiters back, if the new master did not have the last
--- writes. The client has no waiter for this lock with a number below `oldest`, nor one with a digit of 1 in `gone`. The numbers of its
--- waiters for another lock, whose name shares the queue, are never a multiple of `step` apart from that.
-local function is_past(id, client, oldest, step, gone)
-  if string.find(id, client, 1, true) ~= 1 then
-    return false
-  end
-  local after = (tonumber(string.sub(id, 38)) or oldest) - oldest
-  return after % step == 0 and (after < 0 or after > 0 and string.byte(gone, after / step) == 49) -- '1'
-end
-
 return serve(function(k, a)
   local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, lease, wanted, how, channel = ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
@@ -44,15 +31,10 @@ return serve(function(k, a)
   if how == 'stay' and not place then
     return 'out'
   end
-  local oldest, step, gone, left = ARGV[a + 8], ARGV[a + 9], ARGV[a + 10]
+  local left
   if free then
     local first, turn = id, 0 -- if this waiter is the head of the queue, no other one is notified
     if place ~= 0 then
-      first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
-    end
-    while first and first ~= id and oldest ~= '' and is_past(first, string.sub(id, 1, 37), oldest, step, gone)
-      and budget(queue, 'passes') > 0 do
-      pass_over(queue, places, first)
       first, turn = call_next(queue, places, ARGV[a + 7], channel, id, false)
     end
     if not first or first == id then
@@ -79,18 +61,9 @@ return serve(function(k, a)
   -- Count only as many as can have their turn before this waiter's next request, because the queue may be long.
   local stay = PLACE
   if place ~= 0 then
-    local client = oldest ~= '' and string.sub(id, 1, 37)
     for _, other in ipairs(redis.call('LRANGE', queue, 0, math.min(place or 256, 256) - 1)) do
       if not ours(other) then
         stay = stay + JVM
-      elseif client and string.find(other, client, 1, true) then
-        if is_past(other, client, oldest, step, gone) then
-          redis.call('ZREM', places, other)
-          redis.call('LREM', queue, 1, other)
-          place = place and place - 1
-        elseif gone == '' then
-          client = nil -- those that had their turn were before it
-        end
       end
     end
   end

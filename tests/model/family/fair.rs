@@ -4,13 +4,10 @@ use redis::Pipeline;
 
 use super::{
     Hash, IDS, Real, Request, Rules, TICK, assert_seen, one_of,
-    rules::{
-        fair::{Fair, Past},
-        hash::How,
-    },
+    rules::{fair::Fair, hash::How},
     sources, walk,
 };
-use crate::units::{JVM, PLACE, number};
+use crate::units::{JVM, PLACE};
 
 const LINE: &str = "redisson_lock_queue:{x}";
 const PLACES: &str = "redisson_lock_timeout:{x}";
@@ -35,9 +32,7 @@ impl Rules for Fair {
         let Request { script, id, lease, level, more, .. } = request;
         let (answer, published) = match *script {
             "acquire" => {
-                let bits = request.last[3].bytes().rev().fold(0, |bits, digit| bits << 1 | u64::from(digit == b'1'));
-                let past = request.last[1].parse().map_or(Past::default(), |before| Past { before, after: bits });
-                let (answer, published) = self.acquire((id, past), *lease, *level, asked(more));
+                let (answer, published) = self.acquire(id, *lease, *level, asked(more));
                 (answer.to_string(), published.len())
             }
             "release" => {
@@ -75,13 +70,7 @@ impl Rules for Fair {
             _ => "PUBLISH",
         };
         let level = if script == "release" { one_of(rng, &[0, 0, 1, 2]) } else { rng.u64(1..=3) };
-        let before = rng.u64(..=1);
-        let oldest = if rng.bool() { (number(id) - before).to_string() } else { String::new() };
-        // A waiter that sends a request is never gone itself.
-        let gone = one_of(rng, if before == 1 { &["", "", "01", "001", "011"] } else { &["", "", "1", "01", "11"] });
-        let acquires = script == "acquire";
-        let last = ["PUBLISH", &oldest, "1", gone].map(str::to_owned).to_vec();
-        let last = if acquires { last } else { Vec::new() };
+        let last = (script == "acquire").then(|| "PUBLISH".to_owned());
         let lease = if script == "release" { one_of(rng, &[0, 0, 0, 2]) } else { rng.i64(1..=4) };
         Request { script, id: id.to_owned(), lease, level, more: more.to_owned(), last }
     }

@@ -39,7 +39,7 @@ impl Rules for Fenced {
             _ => one_of(rng, &IDS),
         };
         let (lease, level) = (rng.i64(1..=4), rng.u64(1..=3));
-        Request { script, id: id.to_owned(), lease, level, more: more.to_owned(), last: Vec::new() }
+        Request { script, id: id.to_owned(), lease, level, more: more.to_owned(), last: None }
     }
 
     fn disturb(&mut self, rng: &mut fastrand::Rng) {

@@ -43,7 +43,7 @@ struct Request {
     lease: i64,
     level: u64,
     more: String,
-    last: Vec<String>,
+    last: Option<String>,
 }
 
 /// What the server has of one lock, and what its scripts make of it.

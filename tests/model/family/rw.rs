@@ -43,7 +43,7 @@ impl ReadWrite {
 impl ReadWrite {
     /// The last word is the id of its owner's write hold.
     fn reads(&mut self, Request { id, lease, level, more, last, .. }: &Request) -> Answer {
-        let (how, last) = (how(more), last.first().cloned().unwrap_or_default());
+        let (how, last) = (how(more), last.clone().unwrap_or_default());
         let writer = Some(&last).filter(|last| how != How::Again && !last.is_empty());
         self.read_acquire(id, (*lease, *level), how, writer)
     }
@@ -158,8 +158,7 @@ impl Rules for ReadWrite {
             "again" => "",
             _ => one_of(rng, &["", "", WRITERS[0], WRITERS[0], WRITERS[1]]),
         };
-        let has_last = script == "read_acquire";
-        let last = has_last.then(|| last.to_owned()).into_iter().collect();
+        let last = (script == "read_acquire").then(|| last.to_owned());
         Request { script, id, lease, level, more: more.to_owned(), last }
     }
 

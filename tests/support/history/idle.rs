@@ -19,7 +19,7 @@ const AT_LAST: Duration = Duration::from_secs(13);
 /// How long waiters in a queue on the server may sleep, and a little more.
 const LINE_UP: Duration = Duration::from_millis(5_500);
 /// The time that each waiter that is first in a queue and does not come, except one, costs the others: it died, or had left the
-/// queue that a failover has brought back and its client did not wait again.
+/// queue that a failover has brought back.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long something may be on its way back, in calm times.
 pub(super) const GIVEN_BACK: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ impl History {
         // First what is rare, else the three lists would be gone through for each other.
         let long = |(since, until): &(u64, u64)| until - since > at_once;
         for (since, until) in self.free(name, holds).into_iter().filter(long) {
-            let more = nanos(GRACE) * self.absent(name, &waits, since, until).saturating_sub(1);
+            let more = nanos(GRACE) * self.absent(name, since, until).saturating_sub(1);
             for (calm, over, most) in windows.iter().filter(|(calm, over, _)| *calm < until && *over > since) {
                 let stuck = waits.iter().find(|wait| {
                     let (from, to) = (since.max(*calm).max(wait.since), until.min(*over).min(wait.until));
@@ -89,9 +89,8 @@ impl History {
         self.clients.get(client).map_or(0, |events| overlap(&pauses(events), since, until))
     }
 
-    /// How many waiters were seen at the head of its queue then and did not acquire the lock. Some had acquired it before, and a failover
-    /// brought them back. They do not count if their client waited, because it must remove them with its next request.
-    fn absent(&self, name: &str, waits: &[Wait], since: u64, until: u64) -> u64 {
+    /// How many waiters were seen at the head of its queue then and did not acquire the lock.
+    fn absent(&self, name: &str, since: u64, until: u64) -> u64 {
         let looks = self.seen.get(name).into_iter().flatten().filter(|seen| seen.since >= since && seen.at <= until);
         let mut heads: HashSet<&str> = looks.filter_map(|seen| seen.line.first()).map(String::as_str).collect();
         for event in self.clients.values().flatten().filter(|event| event.at >= since && event.name == name) {
@@ -99,29 +98,7 @@ impl History {
                 heads.remove(on_server(id));
             }
         }
-        let had_it = self.holders_before(name, since);
-        heads.retain(|head| !had_it.get(head).is_some_and(|client| self.asked_again(client, waits, since, until)));
         heads.len() as u64
-    }
-
-    /// The ids that had acquired it by then, with their clients.
-    fn holders_before(&self, name: &str, at: u64) -> HashMap<&str, &str> {
-        let mut holders = HashMap::new();
-        for (client, events) in &self.clients {
-            for event in events.iter().filter(|event| event.at < at && event.name == name) {
-                if let What::Granted { id, .. } = &event.what {
-                    holders.insert(on_server(id), client.as_str());
-                }
-            }
-        }
-        holders
-    }
-
-    /// This client waited for so long that it must have sent a request, and was not paused.
-    fn asked_again(&self, client: &str, waits: &[Wait], since: u64, until: u64) -> bool {
-        let waited = |wait: &&Wait| until.min(wait.until).saturating_sub(since.max(wait.since)) > nanos(LINE_UP);
-        waits.iter().filter(|wait| wait.client == client).any(|wait| waited(&wait))
-            && self.stood_still(client, since, until) == 0
     }
 
     pub(super) fn waits(&self, name: &str) -> Vec<Wait> {

@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::hash::{Hash as Lock, How};
-use crate::units::{
-    FieldId as Id, FieldRef, GRACE, JVM, NEVER, Number, PLACE, is_of_one_client, number, ours, rest_of,
-};
+use crate::units::{FieldId as Id, FieldRef, GRACE, JVM, NEVER, PLACE, is_of_one_client, ours, rest_of};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fair {
@@ -65,31 +63,6 @@ struct Called {
     published: Vec<Id>,
 }
 
-/// The waiters that a client no longer has: all before this number, and some of the 64 after it, with a bit for each.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Past {
-    pub(crate) before: Number,
-    pub(crate) after: Number,
-}
-
-impl Past {
-    fn has(self, number: Number) -> bool {
-        let at = number.checked_sub(self.before + 1).and_then(|at| u32::try_from(at).ok());
-        number < self.before || at.and_then(|at| self.after.checked_shr(at)).is_some_and(|bits| bits & 1 == 1)
-    }
-}
-
-/// The waiter of a request, and those that its client no longer has.
-#[derive(Clone, Copy)]
-struct Me<'a>(&'a FieldRef, Past);
-
-impl Me<'_> {
-    /// Its client no longer has this waiter: a failover has brought it back.
-    fn has_forgotten(self, id: &FieldRef) -> bool {
-        is_of_one_client(id, self.0) && self.1.has(number(id))
-    }
-}
-
 impl Called {
     fn told(&self) -> Told {
         Told { heard: self.heard, till: if self.first.is_some() { self.till } else { 0 } }
@@ -143,19 +116,6 @@ impl Fair {
         }
     }
 
-    /// Heads that the client of this waiter no longer has are notified like the others, and removed.
-    fn call_next_but_forgotten(&mut self, me: Me<'_>) -> Called {
-        let mut published = Vec::new();
-        loop {
-            let mut called = self.call_next(Some(me.0), false);
-            published.append(&mut called.published);
-            match called.first.clone().filter(|first| me.has_forgotten(first)) {
-                Some(first) => self.leave(&first),
-                None => return Called { published, ..called },
-            }
-        }
-    }
-
     /// A waiter did not come. The next waiters of its client leave, up to the first that is subscribed. Returns all these.
     fn sweep(&mut self, gone: &FieldRef) -> Vec<Id> {
         let theirs = self.line.iter().filter(|id| is_of_one_client(id, gone));
@@ -166,13 +126,7 @@ impl Fair {
     }
 
     /// The waiters that messages were sent to come second.
-    pub(crate) fn acquire(
-        &mut self,
-        (id, past): (&FieldRef, Past),
-        lease: i64,
-        level: u64,
-        how: How,
-    ) -> (FairAnswer, Vec<Id>) {
+    pub(crate) fn acquire(&mut self, id: &FieldRef, lease: i64, level: u64, how: How) -> (FairAnswer, Vec<Id>) {
         if let Some(lock) = self.lock.as_mut().filter(|lock| lock.count(id).is_some()) {
             lock.set(id, level);
             lock.lasts(lease);
@@ -183,13 +137,13 @@ impl Fair {
             _ if how == How::Again => (FairAnswer::Lost, Vec::new()),
             None => (FairAnswer::Conflict, Vec::new()),
             _ if how == How::Stay && self.place(id).is_none() => (FairAnswer::Out, Vec::new()),
-            Some(theirs) => self.take_or_wait(Me(id, past), lease, level, (how, theirs)),
+            Some(theirs) => self.take_or_wait(id, lease, level, (how, theirs)),
         }
     }
 
     fn take_or_wait(
         &mut self,
-        me @ Me(id, _): Me<'_>,
+        id: &FieldRef,
         lease: i64,
         level: u64,
         (how, theirs): (How, Option<Id>),
@@ -197,7 +151,7 @@ impl Fair {
         let (left, published) = match &self.lock {
             Some(lock) => (lock.left, Vec::new()),
             None => {
-                let called = self.call_next_but_forgotten(me);
+                let called = self.call_next(Some(id), false);
                 if called.first.as_ref().is_none_or(|first| first == id) {
                     self.leave(id);
                     self.lock = Some(Lock::of(None, id, level, lease));
@@ -209,17 +163,12 @@ impl Fair {
         if how == How::First {
             return (FairAnswer::Busy(left, theirs), published);
         }
-        let place = self.stand(me);
+        let place = self.stand(id);
         (FairAnswer::Queued(left, place, theirs), published)
     }
 
     /// The waiter joins the queue, or renews its place. Returns that place, from 1.
-    fn stand(&mut self, me @ Me(id, _): Me<'_>) -> usize {
-        let before = self.place(id).unwrap_or(self.line.len());
-        let own = self.line[..before].iter().filter(|other| is_of_one_client(other, id));
-        let compared = own.take_while(|other| me.1.after > 0 || me.has_forgotten(other));
-        let forgotten: Vec<_> = compared.filter(|other| me.has_forgotten(other)).cloned().collect();
-        forgotten.iter().for_each(|other| self.leave(other));
+    fn stand(&mut self, id: &FieldRef) -> usize {
         let before = self.place(id).unwrap_or(self.line.len());
         if self.place(id) == Some(0) && self.places.get(id).is_some_and(|till| (1 - GRACE..=GRACE).contains(till)) {
             return 1; // it was notified a while ago, though its lock is held: for another lock that shares the queue
