@@ -202,7 +202,7 @@ impl LockState {
             server.notify_waiters(cx, Outcome::Closed);
             // A client may have lost thousands, and the server has nothing left of most.
             let is_gone = self.lost.of(server.id).all(|lost| lost.loss == Loss::Removed);
-            if !is_gone && server.may_be_there(self.shared_until, cx.now) {
+            if !is_gone && server.lease.may_be_there(self.shared_until, cx.now) {
                 self.release(server, cx);
             }
         }

@@ -60,7 +60,7 @@ impl LockState {
 
     /// An exclusive id was granted. If that is certain, the server has no hold of another owner.
     pub(super) fn lose_others(&mut self, granted: &ServerHold, cx: &mut Cx<'_>) {
-        while granted.certain_until > cx.now
+        while granted.lease.certain_until > cx.now
             && let Some(at) = self.find_held(|_, _| true)
         {
             self.lose(at, Loss::Removed, cx);
@@ -74,7 +74,7 @@ impl LockState {
             if let OnServer::Held(server, _) = one
                 && !server.is_found_since(forced_after)
             {
-                server.close();
+                server.lease.close();
                 server.confirm_now(cx.now);
             }
         }
@@ -102,7 +102,7 @@ impl LockState {
     fn grant_to_readers(&mut self, mut server: ServerHold, first: Ticket, sent: Moment, cx: &mut Cx<'_>) {
         let Some(waiter) = self.queue.leave(first) else { return };
         if !waiter.terms.accepts_any_hold() {
-            server.close();
+            server.lease.close();
         }
         lengthen(&mut server, waiter.terms, sent, cx);
         let (mut readers, earlier) = (Holders::readers(), cx.actions.len());
@@ -154,13 +154,14 @@ impl LockState {
 
     /// The lease, or the `max_hold` of this waiter, has ended before it can be notified.
     fn is_too_late(&self, ticket: Ticket, server: &ServerHold, sent: Moment, cx: &Cx<'_>) -> bool {
-        server.certain_until <= cx.now || self.queue.get(ticket).is_some_and(|waiter| waiter.terms.cap(sent) <= cx.now)
+        server.lease.certain_until <= cx.now
+            || self.queue.get(ticket).is_some_and(|waiter| waiter.terms.cap(sent) <= cx.now)
     }
 
     fn granted_too_late(&mut self, ticket: Ticket, server: &ServerHold, cx: &mut Cx<'_>) {
         let Some(mut waiter) = self.queue.leave(ticket) else { return };
         waiter.too_late += 1;
-        let loss = if server.certain_until <= cx.now { Loss::Expired } else { Loss::MaxHold };
+        let loss = if server.lease.certain_until <= cx.now { Loss::Expired } else { Loss::MaxHold };
         match waiter.too_late {
             TOO_LATE => cx.notify(ticket, Outcome::Lost(loss)),
             _ => self.queue.put_back(ticket, waiter),
@@ -216,7 +217,7 @@ impl LockState {
         waiter: Option<ConfirmWaiter>,
         cx: &mut Cx<'_>,
     ) {
-        let may_stay = self.has_turn(cx) && server.not_before <= cx.now;
+        let may_stay = self.has_turn(cx) && server.lease.not_before <= cx.now;
         let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config) && !self.is_disputed(&server);
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
         match self.queue.first().map(|(_, next)| next.terms) {
@@ -263,8 +264,11 @@ impl LockState {
     ) {
         let may_pass = may_pass && !self.lost.has_of(server.id);
         let is_open = server.may_admit(cx.now) && server.has_long_lease(cx.now, cx.config);
-        let may_park =
-            may_pass && is_open && !self.is_disputed(&server) && server.not_before <= cx.now && self.life == Life::Open;
+        let may_park = may_pass
+            && is_open
+            && !self.is_disputed(&server)
+            && server.lease.not_before <= cx.now
+            && self.life == Life::Open;
         let is_wanted = match self.queue.first() {
             Some((_, next)) => next.mode() == Mode::Shared && next.terms.accepts_any_hold(),
             None => server.has_waiters(),
@@ -383,7 +387,7 @@ fn nested_branch(ticket: Ticket, waiter: &Waiter, cx: &Cx<'_>) -> NestedCall {
 fn lengthen(server: &mut ServerHold, terms: Terms, sent: Moment, cx: &Cx<'_>) {
     let lease = terms.requested_lease(cx.config);
     let least = if terms.accepts_any_hold() { cx.now + lease / 2 } else { sent + cx.config.certain(lease) };
-    if server.lease_end() < least {
+    if server.lease.end < least {
         server.extend(Some(lease));
         server.confirm_now(cx.now);
     }

@@ -104,7 +104,7 @@ impl Hold {
     fn seen(&mut self, ticket: Ticket, server: &mut ServerHold, now: Moment) -> bool {
         let Some(one) = self.acquisitions.iter_mut().find(|one| one.ticket == ticket) else { return false };
         if one.unseen_since.take().is_some() {
-            server.keep_until(one.min_hold.map(Duration::from), now);
+            server.lease.keep_until(one.min_hold.map(Duration::from), now);
         }
         self.shown = true;
         true
@@ -253,7 +253,7 @@ impl Holders {
         let guarded = self.holds().iter().filter(|hold| !hold.acquisitions.is_empty());
         guarded.map(move |hold| {
             let nested = calls.iter().filter(|call| call.owner == hold.owner).count();
-            (hold.since, hold.count() as usize + nested, hold.cap().min(server.certain_until))
+            (hold.since, hold.count() as usize + nested, hold.cap().min(server.lease.certain_until))
         })
     }
 
@@ -320,15 +320,15 @@ impl Holders {
     /// The time until which the whole id is certain, and the loss that ends it. `max_hold` of one reader does not end the others.
     pub(crate) fn end(&self, server: &ServerHold) -> (Moment, Loss) {
         match self {
-            Holders::One(hold, _) if hold.cap() <= server.certain_until => (hold.cap(), Loss::MaxHold),
-            _ => (server.certain_until, Loss::Expired),
+            Holders::One(hold, _) if hold.cap() <= server.lease.certain_until => (hold.cap(), Loss::MaxHold),
+            _ => (server.lease.certain_until, Loss::Expired),
         }
     }
 
     /// The time until which the guard with this ticket is certain.
     pub(crate) fn certain_until(&self, guard: Ticket, server: &ServerHold) -> Option<Moment> {
         let hold = self.holds().iter().find(|hold| hold.has(guard))?;
-        Some(hold.cap().min(server.certain_until))
+        Some(hold.cap().min(server.lease.certain_until))
     }
 
     /// Returns the holds that their `max_hold` ends before the others.

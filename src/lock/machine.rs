@@ -120,7 +120,7 @@ impl LockState {
             OnServer::Parked(server, waiters, _) => {
                 waiters.expire(cx);
                 server.expire_waiters(cx);
-                if server.certain_until <= cx.now {
+                if server.lease.certain_until <= cx.now {
                     self.release_parked(at, cx);
                 }
             }
@@ -158,7 +158,7 @@ impl LockState {
     fn spent_due(&self) -> Option<Moment> {
         let has_held = self.has_held();
         let spent = |one: &OnServer| match one {
-            OnServer::Lost(server) => server.spent(has_held, self.shared_until),
+            OnServer::Lost(server) => server.lease.spent(has_held, self.shared_until),
             _ => None,
         };
         self.on_server.iter().filter_map(spent).min()
@@ -195,8 +195,7 @@ impl LockState {
         self.note_shared(cx); // an attempt without a waiter may have become a release
         let (has_held, shared_until) = (self.has_held(), self.shared_until);
         let is_over = |end: Option<Moment>| end.is_some_and(|end| end <= cx.now);
-        let is_spent =
-            |one: &mut OnServer| matches!(one, OnServer::Lost(server) if is_over(server.spent(has_held, shared_until)));
+        let is_spent = |one: &mut OnServer| matches!(one, OnServer::Lost(server) if is_over(server.lease.spent(has_held, shared_until)));
         let spent: Vec<_> = self.on_server.extract_if(.., is_spent).filter_map(OnServer::into_server_hold).collect();
         spent.into_iter().for_each(|server| self.release(server, cx));
     }

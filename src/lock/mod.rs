@@ -32,6 +32,7 @@ mod fair;
 mod few;
 mod grants;
 mod hold;
+mod lease;
 mod lost;
 mod machine;
 mod on_server;

@@ -73,7 +73,7 @@ impl OnServer {
 
     /// After this time the server has nothing left of a shared id.
     pub(crate) fn shared_bound(&self) -> Option<Moment> {
-        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.gone_by);
+        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.lease.gone_by);
         match self {
             OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => of(server),
             OnServer::Releasing(release) => Some(release.gone_by()).filter(|_| release.mode() == Mode::Shared),
@@ -90,7 +90,7 @@ impl OnServer {
     /// The last request by which the server had this id was sent then.
     pub(crate) fn seen_of(&self, id: HoldId) -> Option<Moment> {
         match self {
-            OnServer::Held(server, _) | OnServer::Lost(server) if server.id == id => Some(server.last_confirmed),
+            OnServer::Held(server, _) | OnServer::Lost(server) if server.id == id => Some(server.lease.last_confirmed),
             _ => None,
         }
     }
@@ -159,9 +159,11 @@ impl OnServer {
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
             OnServer::Held(server, holders) => {
-                earliest([server.due(), holders.due(time_to_see), Some(server.certain_until)])
+                earliest([server.due(), holders.due(time_to_see), Some(server.lease.certain_until)])
             }
-            OnServer::Parked(server, waiters, _) => earliest([server.due(), waiters.due(), Some(server.certain_until)]),
+            OnServer::Parked(server, waiters, _) => {
+                earliest([server.due(), waiters.due(), Some(server.lease.certain_until)])
+            }
             OnServer::Lost(server) => server.due_for_waiters(),
             OnServer::Releasing(release) => release.due(),
         }

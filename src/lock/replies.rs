@@ -76,7 +76,7 @@ impl LockState {
                 }
                 let mut server = ServerHold::new(granted, cx);
                 if asking.only.is_none() {
-                    server.admits(sent, cx.config); // beside a writer, others are not admitted
+                    server.lease.admits(sent, cx.config); // beside a writer, others are not admitted
                 }
                 if mode == Mode::Exclusive {
                     self.lose_others(&server, cx);
@@ -370,7 +370,7 @@ impl LockState {
 
 fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     if server.confirmed(cx, reply) == Confirmed::Gone {
-        server.notify_waiters(cx, not_found(server.certain_until, cx.now));
+        server.notify_waiters(cx, not_found(server.lease.certain_until, cx.now));
     }
 }
 

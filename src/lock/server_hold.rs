@@ -3,6 +3,7 @@
 use std::{mem, time::Duration};
 
 use super::{
+    lease::Lease,
     requests::{ConfirmWaiter, ConfirmWaiters, Failure},
     types::{
         Action, Config, Cx, HoldId, Loss, Mode, Moment, Nanos, Numbers, Outcome, Reply, Request, RequestId, Terms,
@@ -10,15 +11,10 @@ use super::{
     },
 };
 
-/// Readers may join a hold for this long after a request that would have admitted them. A writer waits at most this much longer.
-const OPEN: Duration = Duration::from_millis(10);
-const LONGEST_OPEN: Duration = Duration::from_millis(100);
 /// The shortest time between two confirmations.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 /// The longest that a confirmation waits for other tasks to run, so that it, or a release, serves them, too.
 const GATHERING: Duration = Duration::from_millis(1);
-/// A hold stays open for at most this many times as long.
-const OPENINGS: u32 = 10;
 
 /// From the grant until this client gives the id up. Several holders of this client may have it, one after the other or at once, without
 /// a request. A caller that has left is then notified by the next request that is sent after that. If that request finds the id, the server
@@ -26,23 +22,12 @@ const OPENINGS: u32 = 10;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ServerHold {
     pub(crate) id: HoldId,
-    /// `None`: it is exclusive.
-    sharing: Option<Box<Sharing>>,
+    pub(crate) lease: Lease,
     pub(crate) token: Option<Token>,
     /// The count on the server, by its last reply.
     pub(crate) count: u32,
     /// The last request whose reply showed that the server had it.
     found_by: RequestId,
-    /// The hold is certain until then.
-    pub(crate) certain_until: Moment,
-    /// The lease ends then, by the clock of this client, if no other program shortens it.
-    lease_end: Moment,
-    /// The last request by which the server had it was sent then.
-    pub(crate) last_confirmed: Moment,
-    /// After this time the server has nothing left of it.
-    pub(crate) gone_by: Moment,
-    /// The lock stays held until then, because of a `min_hold`.
-    pub(crate) not_before: Moment,
     /// Every request that can change this hold had a reply at its first try, and its count was never above one. So the server will
     /// not change it later.
     clean: bool,
@@ -57,24 +42,6 @@ pub(crate) struct ServerHold {
     counting: Option<RequestId>,
     /// The client sends no confirmation before that, unless the other tasks have run.
     gathers_until: Moment,
-}
-
-/// What only shared holds have. In a box, because most holds are exclusive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Sharing {
-    /// Further readers may join it until then, and no later than `limit`.
-    open_until: Moment,
-    limit: Moment,
-    /// No other program has ended the lease before that.
-    sure_until: Moment,
-}
-
-impl Sharing {
-    fn new(sent: Moment, cx: &Cx<'_>) -> Sharing {
-        let limit = if cx.rules.waits.are_for_permits() { Moment::ZERO } else { sent + open(cx.config) * OPENINGS };
-        let sure_until = cx.rules.sure.map_or(Moment::FAR, |sure| sent + sure);
-        Sharing { open_until: Moment::ZERO, limit, sure_until }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -120,15 +87,10 @@ impl ServerHold {
         let every = part_of(lease.min(cx.config.watchdog)).max(SHORTEST_PERIOD);
         let mut server = ServerHold {
             id,
-            sharing: (mode == Mode::Shared).then(|| Box::new(Sharing::new(sent, cx))),
+            lease: Lease::new(mode, (lease, sent), cx),
             token,
             count: 1,
             found_by: request,
-            certain_until: Moment::ZERO,
-            lease_end: Moment::ZERO,
-            last_confirmed: sent,
-            gone_by: cx.gone_by(lease),
-            not_before: Moment::ZERO,
             clean: !in_doubt,
             every: every.into(),
             confirmation: Confirmation::PlannedFor(Moment::FAR),
@@ -137,13 +99,12 @@ impl ServerHold {
             counting: None,
             gathers_until: Moment::ZERO,
         };
-        server.lasts(Some(lease), sent, cx);
         server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
         server
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        if self.sharing.is_some() { Mode::Shared } else { Mode::Exclusive }
+        self.lease.mode()
     }
 
     /// True if this waiter may acquire it from its last owner, in memory.
@@ -159,22 +120,9 @@ impl ServerHold {
 
     // ---- readers that join ----
 
-    /// A request that was sent at `sent` would have admitted any reader.
-    pub(crate) fn admits(&mut self, sent: Moment, config: &Config) {
-        if let Some(sharing) = self.sharing.as_mut().filter(|_| config.handovers > 0) {
-            sharing.open_until = (sent + open(config)).min(sharing.limit);
-        }
-    }
-
-    pub(crate) fn close(&mut self) {
-        if let Some(sharing) = &mut self.sharing {
-            (sharing.open_until, sharing.limit) = (Moment::ZERO, Moment::ZERO);
-        }
-    }
-
     /// True if a request that is sent at `at` may admit readers of other owners.
     pub(crate) fn is_open(&self, at: Moment) -> bool {
-        self.clean && self.sharing.as_ref().is_some_and(|sharing| at < sharing.open_until)
+        self.clean && self.lease.is_open(at)
     }
 
     /// True if the reply to a confirmation, under way, about to be sent or sent now, may admit readers of other owners.
@@ -204,60 +152,24 @@ impl ServerHold {
             Confirmation::PlannedFor(_) => self.extension.map(Duration::from),
         };
         let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
-        is_usual && (config.watchdog / 2..=config.watchdog).contains(&self.lease_end.since(now))
-    }
-
-    pub(crate) fn keep_until(&mut self, min_hold: Option<Duration>, now: Moment) {
-        self.not_before = self.not_before.max(min_hold.map_or(Moment::ZERO, |min| now + min));
+        is_usual && self.lease.is_long(now, config)
     }
 
     /// A request about the count was sent. `lease`: the lease that it requests.
     pub(crate) fn count_requested(&mut self, request: RequestId, lease: Option<Duration>, cx: &Cx<'_>) {
         (self.clean, self.counting) = (false, Some(request));
-        self.gone_by = self.gone_by.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
+        self.lease.requested(lease, cx);
     }
 
     /// The server has this count, by a request that was sent at `sent`.
     pub(crate) fn counted(&mut self, count: u32, lease: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
         self.count = count;
-        self.lasts(lease, sent, cx);
-    }
-
-    fn lasts(&mut self, lease: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
-        self.last_confirmed = self.last_confirmed.max(sent);
-        if let Some(lease) = lease {
-            self.lease_end = self.lease_end.max(sent + cx.config.certain(lease));
-            self.gone_by = self.gone_by.max(cx.gone_by(lease));
-        }
-        self.certain_until = self.lease_end.min(self.sure_until());
-    }
-
-    /// No other program has ended the lease before that.
-    fn sure_until(&self) -> Moment {
-        self.sharing.as_ref().map_or(Moment::FAR, |sharing| sharing.sure_until)
-    }
-
-    /// The lease ends then, unless another program has shortened it.
-    pub(crate) fn lease_end(&self) -> Moment {
-        self.lease_end
-    }
-
-    /// The server had this much left of the lease of a shared hold when it ran a request that was sent at `sent`. If that is less than this
-    /// client had confirmed, another program has shortened the lease, and may do so again at once. But the server may have run the request
-    /// at any time between `sent` and now, and only proof makes the time shorter that a holder was told.
-    fn note_left(&mut self, left: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
-        let (Some(usual), Some(sharing)) = (cx.rules.sure, &mut self.sharing) else { return };
-        let time = |left| usual.min(cx.config.certain(left));
-        sharing.sure_until = match left {
-            Some(left) if cx.now + left < self.lease_end => sent + time(left),
-            Some(left) if sent + left < self.lease_end => self.certain_until.max(sent + time(left)),
-            _ => sharing.sure_until.max(sent + usual),
-        };
+        self.lease.lasts(lease, sent, cx);
     }
 
     /// The time of the next confirmation after one that was sent at `sent`, before other programs may have ended the lease.
     fn next_after(&self, sent: Moment) -> Moment {
-        let every = Duration::from(self.every).min(part_of(self.sure_until().since(sent))).max(SHORTEST_PERIOD);
+        let every = Duration::from(self.every).min(part_of(self.lease.sure_until().since(sent))).max(SHORTEST_PERIOD);
         (sent + every).floor(every / 16)
     }
 
@@ -298,18 +210,13 @@ impl ServerHold {
         let extension = self.extension.take();
         let lease = lease.max(extension.map(Duration::from));
         let request = numbers.request();
-        self.gone_by = self.gone_by.max(lease.map_or(Moment::ZERO, |lease| cx.gone_by(lease)));
+        self.lease.requested(lease, cx);
         let waiters = mem::take(&mut self.waiting);
         let sent = SentConfirmation { request, sent: cx.now, lease, extension, waiters };
         self.confirmation = Confirmation::UnderWay(Box::new(sent));
-        let lease = lease.max(self.to_repair(cx.now));
+        let lease = lease.max(self.lease.to_repair(cx.now));
         let request_for = Request::Renew { id: self.id, mode: self.mode(), lease, count: self.count };
         cx.actions.push(Action::Send(request, request_for));
-    }
-
-    /// Another program may have shortened the lease of a shared hold. Each confirmation requests what is left of it.
-    fn to_repair(&self, now: Moment) -> Option<Duration> {
-        Some(self.lease_end.since(now)).filter(|left| self.mode() == Mode::Shared && !left.is_zero())
     }
 
     /// A lost hold is confirmed only for callers that wait.
@@ -384,23 +291,23 @@ impl ServerHold {
             self.waiting = waiters;
             return Confirmed::Gone;
         };
-        self.note_left(left, sent, cx);
-        self.lasts(lease, sent, cx);
+        self.lease.note_left(left, sent, cx);
+        self.lease.lasts(lease, sent, cx);
         self.found_by = request;
         waiters.notify(cx, Outcome::Confirmed);
         let planned = self.next_after(sent);
         self.confirmation = Confirmation::PlannedFor(if self.waiting.is_empty() { planned } else { cx.now });
         if !admits {
-            self.close();
+            self.lease.close();
         } else if self.is_open(sent) {
-            self.admits(sent, cx.config);
+            self.lease.admits(sent, cx.config);
         }
         Confirmed::Since(sent)
     }
 
     /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
     pub(crate) fn confirmation_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
-        self.close();
+        self.lease.close();
         let extension = self.under_way().and_then(|confirmation| confirmation.extension);
         self.extension = self.extension.max(extension); // a caller has requested it
         self.recall_waiters();
@@ -440,7 +347,7 @@ impl ServerHold {
 
     /// Its callers are notified as long as the server has the hold, and at once if it does not.
     pub(crate) fn lose(&mut self, loss: Loss, cx: &mut Cx<'_>) {
-        self.close();
+        self.lease.close();
         self.extension = None;
         if loss == Loss::Removed {
             self.notify_waiters(cx, Outcome::Lost(loss));
@@ -465,22 +372,6 @@ impl ServerHold {
 
     // ---- its end ----
 
-    /// False once the server has nothing left of it.
-    pub(crate) fn may_be_there(&self, shared_until: Moment, now: Moment) -> bool {
-        self.gone_by.max(self.kept_until(shared_until)) > now
-    }
-
-    /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.
-    pub(crate) fn kept_until(&self, shared_until: Moment) -> Moment {
-        if self.sharing.is_some() { self.certain_until } else { shared_until }
-    }
-
-    /// The time at which the owners of a lost hold no longer need it, if the server may have it for longer: a hold beside it has extended the
-    /// lease of both.
-    pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
-        (has_held || self.certain_until < self.kept_until(shared_until)).then_some(self.certain_until)
-    }
-
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.
     pub(crate) fn before_release(&self, rests: bool) -> [Option<RequestId>; 2] {
         let confirming = self.under_way().filter(|_| rests).map(|confirmation| confirmation.request);
@@ -502,8 +393,4 @@ pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
 /// The part of a lease after which it is renewed.
 fn part_of(lease: Duration) -> Duration {
     lease / 10 * 3
-}
-
-fn open(config: &Config) -> Duration {
-    (config.round_trip * 4).clamp(OPEN, LONGEST_OPEN)
 }

@@ -434,7 +434,7 @@ impl LockState {
     /// The last request by which the server had the hold of this guard, lost or not, was sent then.
     pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
         let lost = || self.lost.with(guard).and_then(|lost| self.on_server.iter().find_map(|one| one.seen_of(lost.of)));
-        self.held_with(guard).map(|(server, _)| server.last_confirmed).or_else(lost)
+        self.held_with(guard).map(|(server, _)| server.lease.last_confirmed).or_else(lost)
     }
 
     /// Releases under way, and requests for new holds that no waiter wants anymore.
