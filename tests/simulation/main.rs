@@ -12,22 +12,7 @@
 //!   Settings: `ONLY=text` for sizes with this text in their names, `MOST=n` for the number of states that a size may have, `ENOUGH=n` to
 //!   stop each size after so many, `FIRST=1`.
 //!
-//! These rules hold after every step:
-//!
-//! * If a guard is certain, the server has its hold, with the count that the client expects. If it is exclusive, no other owner is certain.
-//! * A guard that is no longer certain was notified. A reason is given only if it can be the reason. After `max_hold`, the server has the
-//!   hold for the rest of the lease that replies have confirmed.
-//! * Each call ends by its limit. An unlock returns success only if the lock was held, and reports no loss that did not happen.
-//! * Waiters acquire the lock in the order of their calls. An owner that writes may read before them. An owner that reads never waits to
-//!   write. No reader acquires the lock half a second after a writer has left a mark.
-//! * Waiters for a fair lock acquire it in the order of the queue on the server. The server passes over no waiter that is alive.
-//! * A reader that joins, and a nested call, acquire only what the server confirmed after the call. Tokens grow.
-//! * No lock is free for longer than 60 ms after a release, while a waiter could acquire it. Behind a waiter that was killed it
-//!   may be free for five seconds longer. A caller that does not look is passed over.
-//! * A waiter passes a latch only if the latch was open since its call, and all waiters of a client need one request. No waiter sleeps while
-//!   the latch is open, and none gives up at its limit while the latch has been open since before. Requests only look.
-//! * For each hold that a guard showed, the client reports once that its last guard has gone, and once what became of it.
-//! * A timer that was served is not due again at once. In the end nothing is left, on the server or in the clients.
+//! `docs/dev/machine.md` has the rules that are checked after every step.
 //!
 //! `scripts/simulation-mutants` adds the defects in `mutants/` one at a time and prints what finds them.
 
