@@ -37,7 +37,7 @@ pub(crate) fn spread(pause: Duration) -> Duration {
 
 #[path = "../../src/redis/conn/call.rs"]
 mod call;
-pub(super) use call::{Answers, Attempt, Call, Caller, InFlight, Sent};
+pub(super) use call::{Answers, Attempt, InFlight, ScriptCall, ScriptCaller, Sent};
 
 /// Called whenever a lost connection has been replaced.
 pub(super) type Reconnected = Arc<dyn Fn() + Send + Sync>;
@@ -55,7 +55,7 @@ struct Asked {
 }
 
 enum By {
-    Caller(Call),
+    Caller(ScriptCall),
     Task(Part, oneshot::Sender<Result<Answers, Fault>>),
 }
 
@@ -108,7 +108,7 @@ impl Debug for Asked {
 pub(super) struct CallRoom<'a>(&'a Arc<Link>);
 
 impl CallRoom<'_> {
-    pub(super) fn send(self, call: Call) {
+    pub(super) fn send(self, call: ScriptCall) {
         let CallRoom(link) = self;
         let script = call.script;
         let asked = Asked::new(script, By::Caller(call));
