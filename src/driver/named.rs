@@ -29,7 +29,7 @@ use crate::{
     kind::Kind,
     lock::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
-        RequestId, Ticket, Waits, earliest,
+        RequestId, Ticket, earliest,
     },
     redis::{Answer, Code, Fault, Later, Listener, OnReply, PendingRequest, Subscription, Urgency},
     sync::{std, tokio},
@@ -205,8 +205,7 @@ impl NamedLock {
 
     /// The number of receivers of a message for all that are not this client. Without messages, there may always be one.
     fn others(&self, receivers: u32) -> u32 {
-        let is_for_all = self.kind.rules.machine.waits != Waits::InLine;
-        let hears = is_for_all && receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
+        let hears = receivers > 0 && self.driver.redis.hears(&self.kind.channel(self.name.key()));
         receivers - u32::from(hears)
     }
 

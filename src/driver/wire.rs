@@ -135,7 +135,8 @@ impl Sending<'_> {
             Code::Busy => return busy(answer, self.client, self.kind, self.key),
             Code::Queued => return queued(answer, self.client, self.kind, self.key),
             Code::Out => Reply::Out,
-            Code::Released | Code::Gone => released(answer, self.publish),
+            Code::Released => released(answer),
+            Code::Gone => Reply::Gone,
             Code::Kept => kept(answer),
             Code::Handed => Reply::Handed(handed_token(answer).filter(|_| self.kind.rules.has_token).map(Token::of)),
             Code::Deeper => Reply::Deeper,
@@ -252,27 +253,14 @@ fn queued(answer: &Answer, client: &str, kind: &'static Kind, key: &str) -> Repl
     Replied::Reply(Reply::Queued { left, place, own }, holder)
 }
 
-/// The number of clients that received the message. From a queue on the server also the time that the notified waiter has to come, or 0.
-/// If nothing is published, nobody sleeps until a message.
-fn released(answer: &Answer, publish: &str) -> Reply {
-    let found = answer.code == Code::Released;
-    let [receivers, grace] = answer
-        .words()
-        .map_or([answer.number().unwrap_or(0), 0], |words: [&str; 2]| words.map(|word| word.parse().unwrap_or(0)));
-    match grace {
-        1.. if receivers == 0 && !publish.is_empty() => Reply::Unheard { found, grace: Duration::from_millis(grace) },
-        _ if found => Reply::Released { receivers: clamped(receivers) },
-        _ => Reply::Gone,
-    }
+/// The number of clients that received the message. From a queue on the server, which notifies one waiter, there is no number.
+fn released(answer: &Answer) -> Reply {
+    Reply::Released { receivers: answer.number().map_or(0, |number| u32::try_from(number).unwrap_or(u32::MAX)) }
 }
 
 /// `handed token`, or `handed before token` if an earlier try had worked.
 fn handed_token(answer: &Answer) -> Option<u64> {
     answer.number().or_else(|| answer.words().and_then(|[_before, token]| token.parse().ok()))
-}
-
-fn clamped(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// As Redis counts it, and no less.

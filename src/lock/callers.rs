@@ -171,11 +171,11 @@ impl LockState {
     pub(super) fn stop(&mut self, life: Life, cx: &mut Cx<'_>) {
         self.life = self.life.max(life);
         self.end_waits(cx);
-        match &mut self.wanted {
-            Wanted::Places(places) => places.stop_calling(cx),
+        if let Wanted::One(attempt) = &mut self.wanted
+            && cx.rules.waits == Waits::ToPass
+        {
             // Nothing is left of a request that only looks, so the end of the client does not wait for its reply.
-            Wanted::One(attempt) if cx.rules.waits == Waits::ToPass => *attempt = Idle::until(cx.now, None),
-            Wanted::One(_) => {}
+            *attempt = Idle::until(cx.now, None);
         }
         self.release_all_parked(cx);
     }

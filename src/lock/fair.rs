@@ -8,7 +8,7 @@ use super::{
     places::{Asked, Listening, Place, PlaceTerms, Waiting},
     requests::Failure,
     server_hold::{Granted, ServerHold},
-    state::{Life, LockState, Wanted},
+    state::{LockState, Wanted},
     types::{Config, Cx, HoldId, Mode, Moment, Outcome, Owner, Reply, RequestId, earliest},
 };
 
@@ -114,10 +114,7 @@ impl LockState {
                 let asked = waiting.asked(request).map(|asked| (waiting.owner(), waiting.listening(), asked));
                 asked.into_iter().for_each(|asked| self.waiter_replied(id, asked, reply, cx));
             }
-            Some(Place::Left(release) | Place::Calling(release, _)) if release.sent(request).is_some() => match reply {
-                Reply::Unheard { grace, .. } if self.life == Life::Open => places.call_again(id, grace, cx),
-                _ => places.remove(id, cx),
-            },
+            Some(Place::Left(release)) if release.sent(request).is_some() => places.remove(id, cx),
             // The last request for a place that was left. An earlier try may have created the place.
             Some(Place::Left(release)) if matches!(reply, Reply::Busy { .. }) && !release.is_in_doubt() => {
                 places.remove(id, cx);
@@ -201,10 +198,8 @@ impl LockState {
         let Wanted::Places(places) = &mut self.wanted else { return };
         places.change(id, |place| match place {
             Place::Waiting(waiting) => waiting.failed(cx.now, failure),
-            Place::Left(release) | Place::Calling(release, _) if release.sent(request).is_some() => {
-                release.failed(cx, failure)
-            }
-            Place::Left(release) | Place::Calling(release, _) => release.request_ended(request),
+            Place::Left(release) if release.sent(request).is_some() => release.failed(cx, failure),
+            Place::Left(release) => release.request_ended(request),
         });
         let owner = places.waiting(id).map(Waiting::owner).filter(|_| failure == Failure::Refused);
         owner.into_iter().for_each(|owner| self.end_first_of(owner, Outcome::Refused, cx));
@@ -213,15 +208,6 @@ impl LockState {
     fn end_first_of(&mut self, owner: Owner, outcome: Outcome, cx: &mut Cx<'_>) {
         if let Some((ticket, _)) = self.queue.first_of(owner) {
             self.queue.end(ticket, cx, outcome);
-        }
-    }
-
-    /// No client received the message of the release of a hold.
-    pub(super) fn call_again(&mut self, id: HoldId, grace: Duration, cx: &Cx<'_>) {
-        if let Wanted::Places(places) = &mut self.wanted
-            && self.life == Life::Open
-        {
-            places.call_again(id, grace, cx);
         }
     }
 }

@@ -14,9 +14,6 @@ use super::{
     types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Queueing, Request, RequestId, Ticket},
 };
 
-/// How often in a row a release is sent again because no client received its message.
-const CALLS: u8 = 12;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Listening {
     Off,
@@ -38,8 +35,6 @@ pub(crate) struct Places {
     due: BTreeSet<(Moment, HoldId)>,
     /// By the time since which the server has not replied.
     silent: BTreeSet<(Moment, HoldId)>,
-    /// The release that is sent again.
-    calling: Option<HoldId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,8 +42,6 @@ pub(crate) enum Place {
     Waiting(Waiting),
     /// Its owner waits no longer.
     Left(PendingRelease),
-    /// The server has nothing of it. The same release once more notifies the waiter behind one that does not come, up to so many times.
-    Calling(PendingRelease, u8),
 }
 
 /// The place of an owner that waits. It becomes the hold of that owner.
@@ -268,15 +261,11 @@ impl Waiting {
 }
 
 impl Place {
-    fn may_be_there(&self) -> bool {
-        !matches!(self, Place::Calling(..))
-    }
-
     /// The request that this place waits for.
     fn awaited(&self) -> Option<RequestId> {
         match self {
             Place::Waiting(waiting) => waiting.request().and_then(PendingRequest::under_way),
-            Place::Left(release) | Place::Calling(release, _) => release.awaited(),
+            Place::Left(release) => release.awaited(),
         }
     }
 
@@ -291,20 +280,20 @@ impl Place {
     fn due(&self) -> Option<Moment> {
         match self {
             Place::Waiting(waiting) => waiting.due(),
-            Place::Left(release) | Place::Calling(release, _) => release.due(),
+            Place::Left(release) => release.due(),
         }
     }
 
     fn silent_since(&self) -> Option<Moment> {
         match self {
             Place::Waiting(waiting) => waiting.request().and_then(PendingRequest::silent_since),
-            Place::Left(_) | Place::Calling(..) => None,
+            Place::Left(_) => None,
         }
     }
 
     /// This request ended, whatever its result.
     pub(crate) fn request_ended(&mut self, request: RequestId) {
-        if let Place::Left(release) | Place::Calling(release, _) = self {
+        if let Place::Left(release) = self {
             release.request_ended(request);
         }
     }
@@ -315,10 +304,8 @@ impl Places {
 
     fn index(&mut self, id: HoldId) {
         let Some(place) = self.places.get(&id) else { return };
-        match place {
-            Place::Waiting(waiting) => _ = self.owners.insert(waiting.owner, id),
-            Place::Calling(..) => self.calling = Some(id),
-            Place::Left(_) => {}
+        if let Place::Waiting(waiting) = place {
+            self.owners.insert(waiting.owner, id);
         }
         self.after.extend(place.after().map(|request| (request, id)));
         self.requests.extend(place.awaited().map(|request| (request, id)));
@@ -328,10 +315,8 @@ impl Places {
 
     fn unindex(&mut self, id: HoldId) {
         let Some(place) = self.places.get(&id) else { return };
-        match place {
-            Place::Waiting(waiting) => _ = self.owners.remove(&waiting.owner),
-            Place::Calling(..) => self.calling = None,
-            Place::Left(_) => {}
+        if let Place::Waiting(waiting) = place {
+            self.owners.remove(&waiting.owner);
         }
         place.after().map(|request| self.after.remove(&(request, id)));
         place.awaited().map(|request| self.requests.remove(&request));
@@ -374,7 +359,7 @@ impl Places {
 
     /// The number of places that are to be released.
     pub(crate) fn left(&self) -> usize {
-        self.places.len() - self.owners.len() - usize::from(self.calling.is_some())
+        self.places.len() - self.owners.len()
     }
 
     pub(crate) fn get(&self, id: HoldId) -> Option<&Place> {
@@ -402,7 +387,7 @@ impl Places {
 
     /// The server may have this place, or a hold that it has become.
     pub(crate) fn may_be_there(&self, id: HoldId) -> bool {
-        self.get(id).is_some_and(Place::may_be_there)
+        self.places.contains_key(&id)
     }
 
     pub(crate) fn due(&self) -> Option<Moment> {
@@ -429,24 +414,6 @@ impl Places {
         let release = self.waiting(id).and_then(|waiting| waiting.leave(id, cx));
         self.remove(id, cx);
         release.into_iter().for_each(|release| self.put(id, Place::Left(release)));
-    }
-
-    /// No client received the message of this release. One release at a time is sent again.
-    pub(crate) fn call_again(&mut self, id: HoldId, grace: Duration, cx: &Cx<'_>) {
-        let calls = match self.places.get(&id) {
-            Some(Place::Calling(_, calls)) => *calls,
-            _ if self.calling.is_none() => CALLS,
-            _ => 0,
-        };
-        self.unindex(id);
-        self.places.remove(&id);
-        if calls > 0 {
-            self.put(id, Place::Calling(PendingRelease::again(id, cx.now + grace, cx), calls - 1));
-        }
-    }
-
-    pub(crate) fn stop_calling(&mut self, cx: &mut Cx<'_>) {
-        self.calling.into_iter().for_each(|id| self.remove(id, cx));
     }
 
     /// The release of a hold ended, whatever its result.
@@ -477,7 +444,7 @@ impl Places {
                 true
             }
             (Place::Waiting(_), None) => false,
-            (Place::Left(release) | Place::Calling(release, _), _) => {
+            (Place::Left(release), _) => {
                 let goes_on = release.expire(cx);
                 if goes_on {
                     release.send(cx, numbers);

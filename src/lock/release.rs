@@ -111,11 +111,6 @@ impl PendingRelease {
         PendingRelease { before: [before, None], request: PendingRequest::in_doubt(cx.now, in_doubt), ..release }
     }
 
-    /// Of an id that the server no longer has: this notifies the waiter behind one that did not come.
-    pub(crate) fn again(id: HoldId, at: Moment, cx: &Cx<'_>) -> PendingRelease {
-        PendingRelease { request: PendingRequest::new(at), ..PendingRelease::of_place(id, PLACE, (None, false), cx) }
-    }
-
     /// The release is under way, and nothing else is to be done.
     pub(crate) fn calm_request(&self) -> Option<RequestId> {
         self.request.under_way().filter(|_| self.before == [None; 2])

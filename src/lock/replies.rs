@@ -298,16 +298,12 @@ impl LockState {
 
     fn released(&mut self, at: usize, reply: Reply, cx: &mut Cx<'_>) {
         let OnServer::Releasing(release) = self.on_server.swap_remove(at) else { return };
-        match (reply, &self.wanted) {
-            (Reply::Released { receivers }, Wanted::One(_))
-                if release.mode() == Mode::Exclusive || cx.rules.passes_on =>
-            {
-                self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
-            }
-            (Reply::Unheard { grace, .. }, Wanted::Places(_)) => self.call_again(release.id(), grace, cx),
-            _ => {}
+        if let (Reply::Released { receivers }, Wanted::One(_)) = (reply, &self.wanted)
+            && (release.mode() == Mode::Exclusive || cx.rules.passes_on)
+        {
+            self.others.released(receivers, self.listening == Listening::On, cx.now, cx.config);
         }
-        release.ended(matches!(reply, Reply::Released { .. } | Reply::Unheard { found: true, .. }), cx);
+        release.ended(matches!(reply, Reply::Released { .. }), cx);
         self.called(cx);
     }
 

@@ -487,12 +487,6 @@ pub(crate) enum Reply {
     Released {
         receivers: u32,
     },
-    /// The next waiter in the queue on the server was notified, and no client received the message. The same release, sent after `grace`,
-    /// notifies the waiter behind it. `found`: the server had the hold.
-    Unheard {
-        found: bool,
-        grace: Duration,
-    },
     Gone,
     Kept {
         /// The lock would be granted to further readers.

@@ -22,6 +22,8 @@ use scene::{LIVING, SHORT, Scene, Victim};
 const MARK: Duration = ms(3_000);
 /// What a dead one in line costs when it is its turn: from when we find that out.
 const GRACE: Duration = ms(5_000);
+/// A JVM that is not notified sleeps for the rest of the lease that it was told: at most for ours.
+const LEASE: Duration = ms(30_000);
 /// How often those of ours look: the next two in line, and the others.
 const NEXT_LOOK: Duration = ms(2_500);
 const LOOK: Duration = ms(5_000);
@@ -145,8 +147,8 @@ impl Writers<'_> {
 /// Of fair locks, with the place of the victim and what it may cost.
 struct Lines<'a>(Vec<(Waiting<'a>, usize, Duration)>);
 
-/// Where one of ours gives the lock back, it sees whether the next heard of it. A JVM does not look: those of ours who wait
-/// find that out, sooner if they have known before that they are the next but one.
+/// Where one of ours gives the lock back, the time of the dead one runs from then; else from when one of ours looks, sooner if it has known
+/// before that it is the next but one. A JVM with none of ours behind it notices only when it looks.
 async fn in_line<'a>(scene: &'a Scene, victim: &mut Victim) -> Lines<'a> {
     let [theirs, ours] = scene.sides();
     let lines = [
@@ -154,7 +156,7 @@ async fn in_line<'a>(scene: &'a Scene, victim: &mut Victim) -> Lines<'a> {
         (ours, 0, [ours, theirs], GRACE),
         (theirs, 0, [ours, theirs], NEXT_LOOK + GRACE),
         (theirs, 0, [theirs, ours], LOOK + GRACE),
-        (theirs, 1, [ours, theirs], GRACE),
+        (theirs, 1, [ours, theirs], LEASE),
         (ours, 1, [theirs, ours], LOOK + GRACE),
     ];
     let mut all = Vec::new();
@@ -184,7 +186,7 @@ async fn line_moves(Waiting { name, held, others }: Waiting<'_>, place: usize, c
 
 /// When it was granted, and when it was given back.
 async fn has_its_turn(name: &str, waiting: Taking<'_>) -> (u64, u64) {
-    let held = waiting.granted(name, 2 * (LOOK + GRACE)).await;
+    let held = waiting.granted(name, LEASE + GRACE).await;
     (held.granted, held.release().await)
 }
 

@@ -2,16 +2,16 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
-use leasehold::{Client, Error, FairLock, Guard, Owner, PubSub};
+use leasehold::{Client, Error, FairLock, Guard, Owner};
 use tokio::task::JoinHandle;
 
 use crate::{
     family::{clean, idle},
-    support::{Server, Stopwatch, client, ms, plain, poll_until, until, within},
+    support::{Server, Stopwatch, ms, plain, poll_until, until, within},
 };
 
 const SOON: Duration = ms(3_000);
@@ -143,27 +143,6 @@ async fn one_that_is_not_polled_is_passed_over_soon() {
     next.expect("no panic").unlock().await.expect("ours");
     drop(kept);
     clean(&server, &two).await;
-}
-
-/// Redisson's waiters sleep until they are told: behind a dead head they are called when its time to come is over, also by a client
-/// that has nobody in line.
-#[tokio::test]
-async fn who_waits_behind_a_dead_head_is_called() {
-    for in_background in [false, true] {
-        let (server, one, _) = two_clients().await;
-        let guard = lock(&one).lock().await.expect("free");
-        stands_in_line(&server, DEAD, Some(ms(60_000)));
-        stands_in_line(&server, DEAD_JVM, Some(ms(60_000)));
-        let started = Instant::now();
-        if in_background {
-            drop(guard);
-        } else {
-            guard.unlock().await.expect("ours");
-        }
-        until("the second to be called", GRACE + ms(2_000), || server.calls("publish") == 2).await;
-        assert!(started.elapsed() >= GRACE - ms(100), "{:?}", started.elapsed());
-        assert_eq!(server.ask::<Vec<String>>(&["LRANGE", QUEUE, "0", "-1"]), [DEAD_JVM]);
-    }
 }
 
 /// All of a killed process: when the first has not come, the others are passed over at once.
@@ -389,27 +368,6 @@ async fn a_turn_that_is_over_is_not_renewed_by_a_waiter_for_another_name() {
     held.unlock().await.expect("ours");
     let next = within("its turn", SOON, waiting).await.0;
     next.expect("no panic").unlock().await.expect("ours");
-}
-
-/// Where nobody can be called there is nothing to be sent again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "nightly"]
-async fn without_channels_releases_are_not_sent_again() {
-    let server = Server::start();
-    let client = client(&server, |builder| builder.pubsub(PubSub::Off)).await;
-    let tasks = (0..3).map(|_| {
-        let lock = lock(&client);
-        tokio::spawn(async move {
-            for _ in 0..30 {
-                lock.lock().await.expect("in turn").unlock().await.expect("ours");
-            }
-        })
-    });
-    join_all(tasks.collect::<Vec<_>>()).await;
-    idle(&client).await;
-    let before = server.calls("evalsha");
-    tokio::time::sleep(GRACE + ms(500)).await;
-    assert_eq!(server.calls("evalsha"), before, "requests after all was over");
 }
 
 /// One whose place is over, and one that never had any: neither costs anything.

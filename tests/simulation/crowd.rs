@@ -154,30 +154,6 @@ fn one_attempt_takes_no_place() {
     assert!(crowd.state.is_quiet());
 }
 
-/// The waiter that was notified did not hear that. One release at a time is sent again after the grace, and not without end.
-#[test]
-fn releases_that_nobody_heard() {
-    let mut crowd = Crowd::new();
-    let requests = crowd.calls(2, Limit::Forever);
-    let grace = ms(5_000);
-    let unheard = Reply::Unheard { found: false, grace };
-    crowd.queued(&requests);
-    let first = sent(&crowd.feed(Event::Dropped(Ticket(1))));
-    let second = sent(&crowd.feed(Event::Dropped(Ticket(2))));
-    assert_eq!(sent(&crowd.replied(first[0].0, unheard)), []);
-    assert_eq!(sent(&crowd.replied(second[0].0, unheard)), []);
-    let mut again = 0;
-    while let Some(due) = crowd.state.due(&crowd.config) {
-        assert_eq!((due, again < 20), (crowd.now + grace, true));
-        crowd.now = due;
-        let requests = sent(&crowd.feed(Event::Due));
-        assert!(matches!(requests[..], [(_, Request::Release { id, .. })] if id == id_of(first[0].1)));
-        crowd.replied(requests[0].0, unheard);
-        again += 1;
-    }
-    assert_eq!((again, crowd.state.is_quiet()), (12, true));
-}
-
 /// The server does not reply. A branch that called later waits for longer.
 #[test]
 fn an_outage_ends_the_wait_of_each() {

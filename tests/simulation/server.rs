@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     family::{
-        fair::{Fair, FairAnswer, Told},
+        fair::{Fair, FairAnswer},
         fenced::Fenced,
         hash::{self, Answer, Hash},
         rw::{self, ReadWrite, life},
@@ -390,7 +390,6 @@ fn fair(name: &mut Fair, client: u8, request: Request) -> (Reply, Vec<FieldId>) 
 
 fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
     let time = |left: i64| u64::try_from(left).ok().map(Duration::from_nanos);
-    let unheard = |told: Told, found| Reply::Unheard { found, grace: time(told.till).unwrap_or_default() };
     match answer {
         FairAnswer::Granted(_) => Reply::Granted(None),
         FairAnswer::Lost => Reply::Lost,
@@ -402,10 +401,8 @@ fn fair_reply(answer: FairAnswer, client: u8) -> Reply {
         FairAnswer::Busy(left, by) => {
             Reply::Busy { left: time(left), by: Mode::Exclusive, own: by.and_then(|by| by.own(client)) }
         }
-        FairAnswer::Released(told) if told.heard == 0 && told.till > 0 => unheard(told, true),
-        FairAnswer::Gone(told) if told.heard == 0 && told.till > 0 => unheard(told, false),
-        FairAnswer::Released(told) => Reply::Released { receivers: told.heard as u32 },
-        FairAnswer::Gone(_) => Reply::Gone,
+        FairAnswer::Released => Reply::Released { receivers: 0 },
+        FairAnswer::Gone => Reply::Gone,
     }
 }
 

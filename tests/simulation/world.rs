@@ -1428,7 +1428,7 @@ impl World {
                 _ => {}
             }
         }
-        // A release is sent again until the queue has passed over each one that does not come.
+        // Waiters end after the queue has passed over each one that does not come.
         let limit = self.t + (20_000 + 5_050 * self.server.absent()) * MS;
         while self.t < limit {
             for client in 0..self.clients.len() {

@@ -98,25 +98,24 @@ end
 -- Finds the waiter whose turn it is, when the lock is free. Notifies the head of the queue, unless it is `me`, and gives it GRACE to
 -- come. Passes over heads that did not come. `fresh` means that the lock has become free only now, so no head can be late; then a
 -- head whose place has expired also gets its turn, if it is subscribed. If the budget is spent, any head gets its turn, so that the call ends.
--- Returns the waiter (nil: none), the ms that it has to come, and the number of clients that received the message.
+-- Returns the waiter (nil: none), and the ms that it has to come.
 local function call_next(queue, places, command, channel, me, fresh)
   local now
   while true do
     local first = redis.call('LINDEX', queue, 0)
     if not first or first == me then
-      return first or nil, 0, 0
+      return first or nil, 0
     end
     now = now or clock()
     local score = redis.call('ZSCORE', places, first)
     local left = tonumber(score or 0) - now
     local called = not fresh and left <= GRACE
     if called and left > 0 then
-      return first, left, 0
+      return first, left
     end
     local spent = left <= 0 and budget(queue, 'passes') <= 0
     if not called or spent then
-      local heard = publish(command, channel .. ':' .. first)
-      local listens = fresh and heard > 0
+      local listens = publish(command, channel .. ':' .. first) > 0 and fresh
       if left > 0 or listens or spent then
         -- A JVM that listens keeps the time that it has: another JVM would remove it at the end of its turn.
         local turn = not listens and left > 0 and math.min(left, GRACE) or ours(first) and GRACE or math.max(left, GRACE)
@@ -129,7 +128,7 @@ local function call_next(queue, places, command, channel, me, fresh)
         if not score and redis.call('PTTL', places) < 0 then
           expire_after(queue, places, DAY) -- it had no place, and the key is new
         end
-        return first, turn, heard
+        return first, turn
       end
     end
     pass_over(queue, places, first)

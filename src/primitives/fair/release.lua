@@ -4,22 +4,20 @@
 -- script removes its place in the queue. Safe to run twice: the second run finds that field and does not change when it expires.
 -- KEYS   lock, queue, places
 -- ARGV   nonce, hold id, ms for which the lock must stay held or 0, wanted count, publish command, channel
--- Reply  released | gone: there was no hold, but perhaps a place. Each with the number of clients that received the message, and the
---        ms that the notified waiter has to come (0: none was notified). If no client received it, send this again after that
---        time: it then notifies the waiter behind.
+-- Reply  released | gone: there was no hold, but perhaps a place
 return serve(function(k, a)
   local lock, queue, places = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
   local id, wanted, command, channel = ARGV[a + 2], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
-  local function called(code, first, turn, told)
-    return string.format('%s %d %.0f', code, told, first and math.max(turn, 1) or 0)
-  end
-  local function told_head()
+  local function notify_head()
     local head = redis.call('LINDEX', queue, 0)
-    return head and publish(command, channel .. ':' .. head) or 0
+    if head then
+      publish(command, channel .. ':' .. head)
+    end
   end
   local count = redis.call('HGET', lock, id)
   if not count and wanted == '0' and redis.call('HEXISTS', lock, rest_of(id)) == 1 then
-    return 'released ' .. told_head() .. ' 0'
+    notify_head()
+    return 'released'
   end
   if not count then
     local was = wanted == '0' and redis.call('LPOS', queue, id)
@@ -28,23 +26,23 @@ return serve(function(k, a)
       redis.call('LREM', queue, 0, id)
     end
     if wanted == '0' and redis.call('EXISTS', lock) == 0 then
-      return called('gone', call_next(queue, places, command, channel, nil, was == 0))
+      call_next(queue, places, command, channel, nil, was == 0)
     end
-    return 'gone 0 0'
+    return 'gone'
   end
   if wanted ~= '0' then
     if wanted ~= count then
       redis.call('HINCRBY', lock, id, wanted - count)
     end
-    return 'released 0 0'
+    return 'released'
   end
   if ARGV[a + 3] ~= '0' then
     can_rest(lock, id)
-    local told = told_head()
+    notify_head()
     rests(lock, id, ARGV[a + 3])
-    return 'released ' .. told .. ' 0'
+    return 'released'
   end
-  local first, turn, told = call_next(queue, places, command, channel, nil, true)
+  call_next(queue, places, command, channel, nil, true)
   redis.call('DEL', lock)
-  return called('released', first, turn, told)
+  return 'released'
 end)

@@ -25,15 +25,8 @@ pub(crate) enum FairAnswer {
     /// The time until the next request makes sense, the place from 1, and the holder.
     Queued(i64, usize, Option<Id>),
     Busy(i64, Option<Id>),
-    Released(Told),
-    Gone(Told),
-}
-
-/// The number of clients that received the message, and the time that the notified waiter has to come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    pub(crate) heard: u64,
-    pub(crate) till: i64,
+    Released,
+    Gone,
 }
 
 /// As the scripts write it.
@@ -47,26 +40,18 @@ impl fmt::Display for FairAnswer {
             FairAnswer::Out => f.write_str("out"),
             FairAnswer::Queued(left, place, holder) => write!(f, "queued {left} {place} {}", name(holder)),
             FairAnswer::Busy(left, holder) => write!(f, "busy {left} {}", name(holder)),
-            FairAnswer::Released(Told { heard, till }) => write!(f, "released {heard} {till}"),
-            FairAnswer::Gone(Told { heard, till }) => write!(f, "gone {heard} {till}"),
+            FairAnswer::Released => f.write_str("released"),
+            FairAnswer::Gone => f.write_str("gone"),
         }
     }
 }
 
-/// The waiter that is next, the time that it has, the number of clients that received its message, and all waiters that
-/// messages were sent to.
+/// The waiter that is next, the time that it has, and all waiters that messages were sent to.
 #[derive(Default)]
 struct Called {
     first: Option<Id>,
     till: i64,
-    heard: u64,
     published: Vec<Id>,
-}
-
-impl Called {
-    fn told(&self) -> Told {
-        Told { heard: self.heard, till: if self.first.is_some() { self.till } else { 0 } }
-    }
 }
 
 impl Fair {
@@ -99,14 +84,14 @@ impl Fair {
             let till = self.places.get(&first).copied().unwrap_or(NEVER);
             let is_called = !fresh && till <= GRACE;
             if is_called && till > 0 {
-                return Called { first: Some(first), till, heard: 0, published };
+                return Called { first: Some(first), till, published };
             }
             if !is_called {
                 published.push(first.clone());
-                let heard = u64::from(self.listening.contains(&first));
-                if let Some(turn) = turn(&first, till, fresh && heard > 0) {
+                let listens = fresh && self.listening.contains(&first);
+                if let Some(turn) = turn(&first, till, listens) {
                     self.places.insert(first.clone(), turn);
-                    return Called { first: Some(first), till: turn, heard, published };
+                    return Called { first: Some(first), till: turn, published };
                 }
             }
             self.leave(&first);
@@ -183,40 +168,36 @@ impl Fair {
 
     pub(crate) fn release(&mut self, id: &FieldRef, rest: i64, level: u64) -> (FairAnswer, Vec<Id>) {
         match (self.count(id), level) {
-            (None, 0) if self.count(&rest_of(id)).is_some() => self.told_head(),
+            (None, 0) if self.count(&rest_of(id)).is_some() => (FairAnswer::Released, self.head()),
             (None, 0) => {
                 let was = self.place(id);
                 if was.is_some() {
                     self.leave(id);
                 }
                 if self.lock.is_some() {
-                    return (FairAnswer::Gone(Told::default()), Vec::new());
+                    return (FairAnswer::Gone, Vec::new());
                 }
-                let called = self.call_next(None, was == Some(0));
-                (FairAnswer::Gone(called.told()), called.published)
+                (FairAnswer::Gone, self.call_next(None, was == Some(0)).published)
             }
-            (None, _) => (FairAnswer::Gone(Told::default()), Vec::new()),
+            (None, _) => (FairAnswer::Gone, Vec::new()),
             (Some(_), 0) if rest > 0 => {
                 self.lock = Some(Lock::of(None, &rest_of(id), 1, rest));
-                self.told_head()
+                (FairAnswer::Released, self.head())
             }
             (Some(_), 0) => {
                 self.lock = None;
-                let called = self.call_next(None, true);
-                (FairAnswer::Released(called.told()), called.published)
+                (FairAnswer::Released, self.call_next(None, true).published)
             }
             (Some(_), level) => {
                 self.lock.iter_mut().for_each(|lock| lock.set(id, level));
-                (FairAnswer::Released(Told::default()), Vec::new())
+                (FairAnswer::Released, Vec::new())
             }
         }
     }
 
     /// The next waiter tries when the rest of the hold that was released early has ended.
-    fn told_head(&self) -> (FairAnswer, Vec<Id>) {
-        let head = self.line.first().cloned();
-        let hears = head.as_ref().is_some_and(|head| self.listening.contains(head));
-        (FairAnswer::Released(Told { heard: u64::from(hears), till: 0 }), head.into_iter().collect())
+    fn head(&self) -> Vec<Id> {
+        self.line.first().cloned().into_iter().collect()
     }
 
     /// Whether the hold was there, and the waiters that messages were sent to.
