@@ -62,8 +62,8 @@ impl LockState {
         let Asking { id, mode, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
         let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
-        if matches!(reply, Reply::Busy { .. }) {
-            self.release_late(&asking, cx);
+        if let Reply::Busy { by, .. } = reply {
+            self.release_late(&asking, by, cx);
         }
         if !asking.is_named_in(reply) {
             self.release_forgotten(reply, cx);
@@ -101,9 +101,10 @@ impl LockState {
         self.readers_before = self.lets_readers_before(&asking, reply, cx);
     }
 
-    /// An earlier try of a request that was refused may run later. Nobody would use what it acquires.
-    fn release_late(&mut self, asking: &Asking, cx: &Cx<'_>) {
-        let is_marked = asking.mark.is_some_and(|mark| mark.id == asking.id); // released with its mark
+    /// An earlier try of a request that was refused may run later. Nobody would use what it acquires, unless its id is that of a mark: the next
+    /// request has the same id.
+    fn release_late(&mut self, asking: &Asking, by: Mode, cx: &Cx<'_>) {
+        let is_marked = mark_after(asking, by).is_some_and(|mark| mark.id == asking.id);
         if asking.may_leave_a_hold() && !is_marked {
             self.put(OnServer::Releasing(PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx)));
         }

@@ -1334,6 +1334,34 @@ fn a_refused_request_ends_all_waiters_that_it_was_for() {
     }
 }
 
+/// The first try was a single attempt and is in doubt. The retry, for another waiter, leaves a mark, and its id is used again. A release of
+/// that id that is retried would end the later hold.
+#[test]
+fn an_id_that_has_become_that_of_a_mark_is_not_released() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.acquire(1, A, KEPT, Limit::Once);
+    client.end(is_attempt, Event::Unknown);
+    client.acquire(2, B, KEPT, Limit::Forever);
+    client.feed(Event::Dropped(t(1)));
+    client.pass(ms(10));
+    client.end(is_attempt, |id| Event::Replied(id, Reply::Busy { left: Some(ms(100)), by: Mode::Shared, own: None }));
+    assert!(!client.requests.iter().any(|(_, request)| is_release(*request)), "{:?}", client.requests);
+    client.pass(ms(101));
+    client.end(is_attempt, |id| Event::Replied(id, GRANTED));
+    client.assert_told(2, Outcome::Acquired);
+}
+
+/// A request in doubt that was refused may run later, with an id that nobody uses.
+#[test]
+fn a_refused_request_in_doubt_is_released() {
+    let mut client = Client::new(Kind::Plain);
+    client.acquire(1, A, KEPT, Limit::Forever);
+    client.end(is_attempt, Event::Unknown);
+    client.pass(ms(10));
+    client.end(is_attempt, |id| Event::Replied(id, BUSY));
+    client.end(is_release, |id| Event::Replied(id, Reply::Gone));
+}
+
 /// The server refuses both. From then on only the release is tried again, with pauses.
 #[test]
 fn a_release_whose_hand_over_is_refused_is_only_released() {
