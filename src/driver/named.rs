@@ -197,9 +197,6 @@ impl NamedLock {
             }
             event => event,
         };
-        if let Replied::Reply(_, Some(holder)) = &replied {
-            self.driver.note_holder(holder);
-        }
         EndedRequest { request, event, replied }
     }
 

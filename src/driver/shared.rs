@@ -48,8 +48,6 @@ pub(crate) struct Shared<L> {
     abandoned: AtomicBool,
     /// The client has closed although releases were under way.
     gave_up: AtomicBool,
-    /// A holder was a JVM. Then the waiters may be, too.
-    has_seen_jvm: AtomicBool,
     /// What the end of the client waits for beside names.
     errands: AtomicU64,
     /// The same, until it is closed.
@@ -64,11 +62,6 @@ pub(super) const STOPPING: u8 = 1;
 pub(super) const CLOSED: u8 = 2;
 /// Closed, and nothing is held, wanted or under way anymore.
 const DONE: u8 = 3;
-
-/// True if a holder with this id is a leasehold client: its UUID has version 8. Redisson's have version 4.
-fn is_leasehold(id: &str) -> bool {
-    id.as_bytes().get(14) == Some(&b'8')
-}
 
 impl<L> Shared<L> {
     /// For tasks on the present runtime.
@@ -86,7 +79,6 @@ impl<L> Shared<L> {
             process: ::std::process::id(),
             abandoned: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
-            has_seen_jvm: AtomicBool::new(false),
             errands: AtomicU64::new(0),
             works: AtomicU64::new(0),
             changes: Changes::default(),
@@ -136,14 +128,6 @@ impl<L> Shared<L> {
             handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
             round_trip: self.counters.round_trip.get(),
             publishes: !self.redis.publish().is_empty(),
-            all_know_marks: !self.has_seen_jvm.load(Ordering::Relaxed),
-        }
-    }
-
-    /// The server has named this holder.
-    pub(super) fn note_holder(&self, id: &str) {
-        if !is_leasehold(id) {
-            self.has_seen_jvm.store(true, Ordering::Relaxed);
         }
     }
 
@@ -300,17 +284,5 @@ impl<L> Drop for Work<L> {
     fn drop(&mut self) {
         self.0.works.fetch_sub(1, Ordering::SeqCst);
         self.0.notify_forgotten();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_show_who_is_a_jvm() {
-        assert!(is_leasehold("6b1c7d3e-0000-8000-8000-000000000001:1:write"));
-        assert!(!is_leasehold("285475da-9152-4c83-822a-67ee2f116a79:52"));
-        assert!(!is_leasehold("somebody"));
     }
 }

@@ -13,11 +13,6 @@ use super::{
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-/// After this many pauses in a row in which no other process seems to have acquired the lock, there are fewer of them. This client may be
-/// wrong: while nobody waits here, it receives no messages.
-const IN_VAIN: u32 = 8;
-/// Then the next pause is after more releases than this, or after so many times its length.
-const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
 const LONGEST_ROW: Duration = Duration::from_millis(10);
 /// If no message is published, the lock stays free after several turns in a row: for this part of their time, but for at most this long.
@@ -32,13 +27,6 @@ pub(crate) struct OtherClients {
     pub(crate) may_wait: bool,
     row: Option<Row>,
     debt: Option<Debt>,
-    /// Pauses in a row in which no other process acquired the lock.
-    in_vain: u32,
-    /// When the last pause began, and the releases since then.
-    paused: Moment,
-    releases: u32,
-    /// When the last pause for all began.
-    paused_for_all: Moment,
     last: Moment,
 }
 
@@ -54,29 +42,10 @@ struct Row {
 struct Debt {
     releases: u32,
     until: Moment,
-    meant_for: PauseFor,
-}
-
-/// Those that a pause is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum PauseFor {
-    /// Clients that know marks. A waiter with a mark need not pause.
-    LeaseholdClients,
-    /// Also JVMs, which do not know marks. This client learns of them only when one of them holds the lock.
-    All,
 }
 
 impl Usual for OtherClients {
-    const USUAL: &'static OtherClients = &OtherClients {
-        may_wait: true,
-        row: None,
-        debt: None,
-        in_vain: 0,
-        paused: Moment::ZERO,
-        releases: 0,
-        paused_for_all: Moment::ZERO,
-        last: Moment::ZERO,
-    };
+    const USUAL: &'static OtherClients = &OtherClients { may_wait: true, row: None, debt: None, last: Moment::ZERO };
 }
 
 impl Default for OtherClients {
@@ -86,15 +55,9 @@ impl Default for OtherClients {
 }
 
 impl Rare<OtherClients> {
-    /// Another client holds the lock.
-    pub(crate) fn hold_it(&mut self) {
-        self.changed().into_iter().for_each(|others| others.in_vain = 0);
-    }
-
     /// This client acquired the lock again.
     pub(crate) fn had_their_turn(&mut self) {
-        let Some(others) = self.changed() else { return };
-        others.in_vain += u32::from(others.debt.take().is_some());
+        self.changed().into_iter().for_each(|others| others.debt = None);
     }
 }
 
@@ -133,46 +96,27 @@ impl OtherClients {
         (self.may_wait, self.last) = (receivers > 0 || !config.publishes, now);
         if !config.publishes {
             let free = row.map_or(Duration::ZERO, |row| now.since(row.since) / PART_OF_ROW).min(LONGEST_FREE);
-            self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free, meant_for: PauseFor::All });
-            return;
-        }
-        if receivers == 0 {
-            return;
-        }
-        self.releases += 1;
-        let is_long_ago = self.releases > WITHOUT_PAUSE || now.since(self.paused) > pause(config) * WITHOUT_PAUSE;
-        if self.in_vain < IN_VAIN || is_long_ago {
+            self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free });
+        } else if receivers > 0 {
             // A subscribed client counts this release when it receives the message.
-            let releases = receivers - u32::from(!subscribed);
-            self.debt = Some(Debt { releases, until: now + pause(config), meant_for: self.next_pause(now, config) });
-            (self.paused, self.releases) = (now, 0);
+            self.debt = Some(Debt { releases: receivers - u32::from(!subscribed), until: now + pause(config) });
         }
     }
 
     pub(crate) fn received_message(&mut self, now: Moment, config: &Config) {
         let until = now + pause(config);
-        let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until, ..debt });
+        let next = |debt: Debt| Some(Debt { releases: debt.releases.checked_sub(1)?, until });
         self.debt = self.debt.and_then(next);
         self.last = now; // a release for all, of this client or another
     }
 
-    fn next_pause(&mut self, now: Moment, config: &Config) -> PauseFor {
-        let is_for_all = !config.all_know_marks || now.since(self.paused_for_all) > pause(config) * WITHOUT_PAUSE;
-        if is_for_all {
-            self.paused_for_all = now;
-            return PauseFor::All;
-        }
-        PauseFor::LeaseholdClients
-    }
-
-    /// Until this time others go first. `is_marked`: the next waiter here has a mark, which keeps out all that know it.
-    pub(crate) fn first_until(&self, is_marked: bool) -> Option<Moment> {
-        self.debt.filter(|debt| !is_marked || debt.meant_for == PauseFor::All).map(|debt| debt.until)
+    /// Until this time others go first.
+    pub(crate) fn first_until(&self) -> Option<Moment> {
+        self.debt.map(|debt| debt.until)
     }
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
-        let is_new = self.debt.is_none() && (self.in_vain, self.releases) == (0, 0);
-        now.since(self.last) > REMEMBERED || is_new
+        self.debt.is_none() || now.since(self.last) > REMEMBERED
     }
 }
 

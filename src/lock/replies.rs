@@ -136,9 +136,6 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let is_own_mark = own.is_some() && own == asking.mark.map(|mark| mark.id);
-        if asking.mode == Mode::Exclusive || asking.permits > 0 && asking.called {
-            self.others.hold_it();
-        }
         if by == Mode::Exclusive && !is_own_mark && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
             self.forced(cx); // a writer and a reader exclude each other
         }

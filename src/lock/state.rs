@@ -347,8 +347,7 @@ impl LockState {
         (!is_pointless).then(|| self.looks_at(idle, &next.terms))
     }
 
-    /// After a release for all, others go first. But a caller that needs a reply now gets it. And if the mark of a waiter keeps the others out,
-    /// nobody would acquire the lock during that pause.
+    /// After a release for all, others go first. But a caller that needs a reply now gets it.
     fn looks_at(&self, idle: &Idle, next: &Terms) -> Moment {
         match idle.refused {
             Refusal::ByOwnRelease => return idle.look_at,
@@ -357,9 +356,7 @@ impl LockState {
             }
             Refusal::Of(..) => {}
         }
-        // A reply to a waiter for permits names no holder, so it does not show whether there are JVMs.
-        let is_marked = next.permits == 0 && idle.mark.is_some_and(|mark| mark.suits(next));
-        let others = self.others.first_until(is_marked).filter(|_| next.has_own_hold());
+        let others = self.others.first_until().filter(|_| next.has_own_hold());
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 

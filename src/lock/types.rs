@@ -248,8 +248,6 @@ pub(crate) struct Config {
     pub(crate) round_trip: Duration,
     /// Releases are published.
     pub(crate) publishes: bool,
-    /// All other clients know marks, as far as this client has seen: no holder was a JVM.
-    pub(crate) all_know_marks: bool,
 }
 
 /// A request waits for its turn for at most this long, and then for its reply for as long. The connection reports a missing reply before

@@ -456,28 +456,3 @@ impl Downgrade {
         self.lock.take_through_outages(&READ, "downgrade", || is_held() && has_runtime()).await
     }
 }
-
-#[cfg(all(test, feature = "test-util"))]
-mod tests {
-    use super::*;
-    use crate::MemoryServer;
-
-    /// What a client believes of the marks of waiters after `reader` kept it from writing.
-    async fn all_know_marks_beside(reader: &str) -> bool {
-        let server = MemoryServer::new();
-        server.command(&["HSET", "name", "mode", "read", reader, "1"]).expect("the key is free");
-        server.command(&["PEXPIRE", "name", "30000"]).expect("it is a key");
-        let client = Client::in_memory(&server).expect("the settings are valid");
-        let believes = || client.engine().driver.machine_config().all_know_marks;
-        assert!(believes(), "no reply has named a holder yet");
-        let written = client.rw_lock("name").try_write().await.expect("the server replies");
-        assert!(written.is_none(), "{reader} reads");
-        believes()
-    }
-
-    #[tokio::test]
-    async fn a_client_remembers_that_a_reply_named_a_jvm() {
-        assert!(!all_know_marks_beside("285475da-9152-4c83-822a-67ee2f116a79:52").await);
-        assert!(all_know_marks_beside("6b1c7d3e-0000-8000-8000-000000000002:1").await);
-    }
-}

@@ -32,7 +32,6 @@ impl Crowd {
             handovers: 16,
             round_trip: ms(1),
             publishes: true,
-            all_know_marks: true,
         };
         Crowd { state: state_of(Kind::Fair), now: Moment::of_nanos(1 << 40), config }
     }

@@ -118,7 +118,6 @@ fn config(size: &Size) -> Config {
         handovers: size.handovers,
         round_trip: ms(1),
         publishes: true,
-        all_know_marks: true,
     }
 }
 

@@ -37,7 +37,6 @@ impl Client {
             handovers: 16,
             round_trip: ms(1),
             publishes: true,
-            all_know_marks: true,
         };
         let (state, rules) = (state_of(Kind::Latch), rules_of(Kind::Latch));
         let now = Moment::of_nanos(1 << 40);

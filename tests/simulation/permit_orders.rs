@@ -103,7 +103,6 @@ fn config() -> Config {
         handovers: 2,
         round_trip: ms(1),
         publishes: true,
-        all_know_marks: true,
     }
 }
 

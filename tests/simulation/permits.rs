@@ -252,7 +252,6 @@ impl Client {
             handovers: 16,
             round_trip: ms(1),
             publishes,
-            all_know_marks: true,
         };
         let state = LockState::new(&RULES, Numbers::after(0));
         let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());

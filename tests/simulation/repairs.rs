@@ -61,7 +61,6 @@ impl Client {
                 handovers: 16,
                 round_trip: ms(1),
                 publishes: true,
-                all_know_marks: true,
             },
             rules: Rules { sure: rules_of(kind).sure.and(Some(SURE)), ..rules_of(kind) },
             now: Moment::of_nanos(1 << 40),
@@ -1710,31 +1709,6 @@ fn a_waiter_that_was_beaten_three_times_leaves_a_mark() {
         client.feed(Event::Dropped(t(1)));
         let is_of_mark = |(_, request): &(_, Request)| matches!(request, Request::Release { id, .. } if *id == mark);
         assert!(client.requests.iter().any(is_of_mark), "{:?}", client.requests);
-    }
-}
-
-/// After its own release a client lets others go first. While the mark of its waiter keeps all of them out, nobody would go first. But JVMs
-/// do not know marks, and this client may not have seen them yet.
-#[test]
-fn a_waiter_with_a_mark_pauses_now_and_then_for_jvms() {
-    for (by, all_know_marks) in [(Mode::Shared, true), (Mode::Shared, false), (Mode::Exclusive, true)] {
-        let mut client = Client::new(Kind::ReadWrite);
-        client.config.all_know_marks = all_know_marks;
-        let mut quick = 0;
-        for turn in 1..=40 {
-            client.hold(2 * turn, A, KEPT);
-            client.unlock(2 * turn);
-            client.reply(Reply::Released { receivers: 3 });
-            client.waits_behind(2 * turn + 1, KEPT, by);
-            client.feed(Event::Message(Channel::Name));
-            quick += u32::from(!client.requests.is_empty());
-            client.pass(ms(5));
-            client.reply(GRANTED);
-            client.feed(Event::Dropped(t(2 * turn + 1)));
-            client.reply(Reply::Released { receivers: 0 });
-        }
-        let is_often_quick = by == Mode::Shared && all_know_marks;
-        assert!(if is_often_quick { (30..40).contains(&quick) } else { quick == 0 }, "{quick} of 40 without a pause");
     }
 }
 

@@ -373,7 +373,6 @@ fn any_config(rng: &mut fastrand::Rng) -> Config {
         command_timeout: COMMAND,
         round_trip: ms(1),
         publishes: true,
-        all_know_marks: rng.bool(),
     }
 }
 
