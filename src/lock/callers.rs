@@ -139,10 +139,8 @@ impl LockState {
         let Some(of) = self.lost.changed().and_then(|lost| lost.remove(ticket, cx)) else { return };
         self.lost.forget_if(LostHolds::is_empty);
         let is_it = |one: &OnServer| matches!(one, OnServer::Lost(server) if server.id == of);
-        let Some(at) = self.on_server.iter().position(is_it) else { return };
-        if let OnServer::Lost(server) = self.on_server.swap_remove(at) {
-            self.release(server, cx); // the server may still have it
-        }
+        let at = self.on_server.iter().position(is_it);
+        at.into_iter().for_each(|at| self.release_lost(at, cx)); // the server may still have it
     }
 
     /// Why the guard with this ticket was lost.
@@ -197,13 +195,14 @@ impl LockState {
             self.lose(at, Loss::Closed, cx);
         }
         // Guards that are dropped later find nothing to release.
-        let lost: Vec<_> = self.on_server.extract_if(.., |one| matches!(one, OnServer::Lost(_))).collect();
-        for mut server in lost.into_iter().filter_map(OnServer::into_server_hold) {
+        for at in (0..self.on_server.len()).rev() {
+            let OnServer::Lost(server) = &mut self.on_server[at] else { continue };
             server.notify_waiters(cx, Outcome::Closed);
             // A client may have lost thousands, and the server has nothing left of most.
             let is_gone = self.lost.of(server.id).all(|lost| lost.loss == Loss::Removed);
-            if !is_gone && server.lease.may_be_there(self.shared_until, cx.now) {
-                self.release(server, cx);
+            match is_gone || server.lease.gone_by <= cx.now {
+                true => _ = self.on_server.swap_remove(at),
+                false => self.release_lost(at, cx),
             }
         }
         self.lost.changed().into_iter().for_each(|lost| lost.end(cx));

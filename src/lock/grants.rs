@@ -361,11 +361,19 @@ impl LockState {
             beside.into_iter().for_each(|(ticket, _)| cx.notify(ticket, Outcome::Lost(loss)));
         }
         holders.guards().for_each(|guard| self.calm.remove_guard(guard));
-        let (holds, of) = (holders.lose(loss, &mut server, cx), server.id);
-        self.note_lost(holds.into_iter().map(|hold| LostHold { hold, loss, of }).collect());
+        let holds = holders.lose(loss, &mut server, cx);
+        self.note_lost(LostHold::all(holds, loss, &server));
         server.lose(loss, cx);
         self.release_or_lose(server, cx);
         self.look_for_next(cx.now);
+    }
+
+    /// Its owners no longer need the lease.
+    pub(super) fn release_lost(&mut self, at: usize, cx: &mut Cx<'_>) {
+        match self.on_server.swap_remove(at) {
+            OnServer::Lost(server) => self.release(server, cx),
+            other => self.put(other),
+        }
     }
 
     /// No owner holds it. If guards of lost holds are left, it stays until these are dropped.

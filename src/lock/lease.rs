@@ -12,7 +12,7 @@ const OPENINGS: u32 = 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Lease {
-    /// The hold is certain until then.
+    /// The hold is certain until then. Zero: perhaps it was not granted.
     pub(crate) certain_until: Moment,
     /// It ends then, by the clock of this client, if no other program shortens it.
     pub(crate) end: Moment,
@@ -56,6 +56,13 @@ impl Lease {
             sharing: (mode == Mode::Shared).then(|| Box::new(Sharing::new(sent, cx))),
         };
         new.lasts(Some(lease), sent, cx);
+        new
+    }
+
+    /// Of a hold that was requested, and perhaps not granted.
+    pub(crate) fn requested_only(mode: Mode, lease: Duration, cx: &Cx<'_>) -> Lease {
+        let mut new = Lease::new(mode, (Duration::ZERO, Moment::ZERO), cx);
+        new.requested(Some(lease), cx);
         new
     }
 
@@ -131,20 +138,11 @@ impl Lease {
         self.not_before = self.not_before.max(min_hold.map_or(Moment::ZERO, |min| now + min));
     }
 
-    /// False once the server has nothing left of it.
-    pub(crate) fn may_be_there(&self, shared_until: Moment, now: Moment) -> bool {
-        self.gone_by.max(self.kept_until(shared_until)) > now
-    }
-
-    /// The server may have it until then. `shared_until`: shared holds beside an exclusive one have extended the lease of both.
-    pub(crate) fn kept_until(&self, shared_until: Moment) -> Moment {
-        if self.sharing.is_some() { self.certain_until } else { shared_until }
-    }
-
-    /// The time at which the owners of a lost hold no longer need it, if the server may have it for longer: a hold beside it has extended the
-    /// lease of both.
-    pub(crate) fn spent(&self, has_held: bool, shared_until: Moment) -> Option<Moment> {
-        (has_held || self.certain_until < self.kept_until(shared_until)).then_some(self.certain_until)
+    /// A request for a shared hold may keep an exclusive one of the same client on the server until then.
+    pub(crate) fn is_kept_until(&mut self, time: Moment) {
+        if self.mode() == Mode::Exclusive {
+            self.gone_by = self.gone_by.max(time);
+        }
     }
 }
 

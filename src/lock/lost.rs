@@ -3,7 +3,8 @@
 use super::{
     hold::Hold,
     rare::Usual,
-    types::{Cx, HoldId, Loss, Mode, Owner, Ticket},
+    server_hold::ServerHold,
+    types::{Cx, HoldId, Loss, Mode, Moment, Owner, Ticket},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -12,6 +13,16 @@ pub(crate) struct LostHold {
     pub(crate) loss: Loss,
     /// The server may still have this id: the holder needs the rest of the lease to stop.
     pub(crate) of: HoldId,
+    /// The last request by which the server had it was sent then.
+    pub(crate) last_confirmed: Moment,
+}
+
+impl LostHold {
+    /// These holds of one id were lost.
+    pub(crate) fn all(holds: Vec<Hold>, loss: Loss, server: &ServerHold) -> Vec<LostHold> {
+        let (of, last_confirmed) = (server.id, server.lease.last_confirmed);
+        holds.into_iter().map(|hold| LostHold { hold, loss, of, last_confirmed }).collect()
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

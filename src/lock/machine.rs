@@ -112,9 +112,9 @@ impl LockState {
             OnServer::Held(server, holders) => match holders.end(server) {
                 (end, loss) if end <= cx.now => self.lose(at, loss, cx),
                 _ => {
-                    let (of, loss) = (server.id, Loss::MaxHold);
-                    let lost = holders.expire(server, cx).into_iter().map(|hold| LostHold { hold, loss, of });
-                    self.note_lost(lost.collect());
+                    let holds = holders.expire(server, cx);
+                    let lost = LostHold::all(holds, Loss::MaxHold, server);
+                    self.note_lost(lost);
                 }
             },
             OnServer::Parked(server, waiters, _) => {
@@ -124,7 +124,12 @@ impl LockState {
                     self.release_parked(at, cx);
                 }
             }
-            OnServer::Lost(server) => server.expire_waiters(cx),
+            OnServer::Lost(server) => {
+                server.expire_waiters(cx);
+                if server.lease.certain_until <= cx.now {
+                    self.release_lost(at, cx);
+                }
+            }
             OnServer::Releasing(release) => {
                 if !release.expire(cx) {
                     self.on_server.swap_remove(at);
@@ -152,16 +157,7 @@ impl LockState {
             self.on_server.iter().filter_map(|one| one.due(self.time_to_see.into())).chain(self.calm.due()).min();
         let queue = self.queue.due(self.silent_since(), config.outage_timeout);
         let places = self.places_due(config);
-        earliest([on_server, self.spent_due(), self.attempt_due(Moment::FAR), places, queue])
-    }
-
-    fn spent_due(&self) -> Option<Moment> {
-        let has_held = self.has_held();
-        let spent = |one: &OnServer| match one {
-            OnServer::Lost(server) => server.lease.spent(has_held, self.shared_until),
-            _ => None,
-        };
-        self.on_server.iter().filter_map(spent).min()
+        earliest([on_server, self.attempt_due(Moment::FAR), places, queue])
     }
 
     // ---- next actions ----
@@ -173,7 +169,6 @@ impl LockState {
         self.drop_attempt(cx);
         self.settle_places(cx);
         self.confirm_for_next(cx);
-        self.release_spent(cx);
         for one in &mut self.on_server {
             one.send(cx, &mut self.numbers);
         }
@@ -187,19 +182,6 @@ impl LockState {
         }
     }
 
-    /// A lost hold ends with its lease. The server ends it by itself, unless another hold of this client has extended that lease.
-    fn release_spent(&mut self, cx: &mut Cx<'_>) {
-        if !self.on_server.iter().any(|one| matches!(one, OnServer::Lost(_))) {
-            return;
-        }
-        self.note_shared(cx); // an attempt without a waiter may have become a release
-        let (has_held, shared_until) = (self.has_held(), self.shared_until);
-        let is_over = |end: Option<Moment>| end.is_some_and(|end| end <= cx.now);
-        let is_spent = |one: &mut OnServer| matches!(one, OnServer::Lost(server) if is_over(server.lease.spent(has_held, shared_until)));
-        let spent: Vec<_> = self.on_server.extract_if(.., is_spent).filter_map(OnServer::into_server_hold).collect();
-        spent.into_iter().for_each(|server| self.release(server, cx));
-    }
-
     /// An exclusive id remains on the server for as long as a shared hold beside it, whose requests extend the lease of both. So its release
     /// is sent again for as long.
     fn note_shared(&mut self, cx: &Cx<'_>) {
@@ -207,14 +189,9 @@ impl LockState {
             Wanted::One(Attempt::Asking(asking)) if asking.only.is_some() => Some(cx.gone_by(asking.lease)),
             _ => None,
         };
-        let shared = self.on_server.iter().filter_map(OnServer::shared_bound).chain(asking).max();
-        let has_exclusive = self.on_server.iter().any(|one| one.shared_bound().is_none());
-        let until = if has_exclusive { self.shared_until.max(shared.unwrap_or(Moment::ZERO)) } else { Moment::ZERO };
-        self.shared_until = until;
-        for one in &mut self.on_server {
-            if let OnServer::Releasing(release) = one {
-                release.is_kept_until(until);
-            }
+        let shared = self.on_server.iter().map(OnServer::lease).filter(|lease| lease.mode() == Mode::Shared);
+        if let Some(until) = shared.map(|lease| lease.gone_by).chain(asking).max() {
+            self.on_server.iter_mut().for_each(|one| one.lease_mut().is_kept_until(until));
         }
     }
 

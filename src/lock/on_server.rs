@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     hold::Holders,
+    lease::Lease,
     queue::Waiter,
     release::PendingRelease,
     requests::ConfirmWaiters,
@@ -64,19 +65,17 @@ impl OnServer {
         }
     }
 
-    pub(crate) fn into_server_hold(self) -> Option<ServerHold> {
+    pub(crate) fn lease(&self) -> &Lease {
         match self {
-            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => Some(server),
-            OnServer::Releasing(_) => None,
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => &server.lease,
+            OnServer::Releasing(release) => &release.lease,
         }
     }
 
-    /// After this time the server has nothing left of a shared id.
-    pub(crate) fn shared_bound(&self) -> Option<Moment> {
-        let of = |server: &ServerHold| (server.mode() == Mode::Shared).then_some(server.lease.gone_by);
+    pub(crate) fn lease_mut(&mut self) -> &mut Lease {
         match self {
-            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => of(server),
-            OnServer::Releasing(release) => Some(release.gone_by()).filter(|_| release.mode() == Mode::Shared),
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => &mut server.lease,
+            OnServer::Releasing(release) => &mut release.lease,
         }
     }
 
@@ -84,14 +83,6 @@ impl OnServer {
         match self {
             OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => server.id == id,
             OnServer::Releasing(release) => release.has_id(id),
-        }
-    }
-
-    /// The last request by which the server had this id was sent then.
-    pub(crate) fn seen_of(&self, id: HoldId) -> Option<Moment> {
-        match self {
-            OnServer::Held(server, _) | OnServer::Lost(server) if server.id == id => Some(server.lease.last_confirmed),
-            _ => None,
         }
     }
 
@@ -164,7 +155,7 @@ impl OnServer {
             OnServer::Parked(server, waiters, _) => {
                 earliest([server.due(), waiters.due(), Some(server.lease.certain_until)])
             }
-            OnServer::Lost(server) => server.due_for_waiters(),
+            OnServer::Lost(server) => earliest([server.due_for_waiters(), Some(server.lease.certain_until)]),
             OnServer::Releasing(release) => release.due(),
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    lease::Lease,
     requests::{ConfirmWaiter, ConfirmWaiters, Failure, PendingRequest},
     server_hold::{Granted, ServerHold, not_found},
     types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, earliest},
@@ -17,17 +18,11 @@ const PLACE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PendingRelease {
     id: HoldId,
-    mode: Mode,
+    pub(crate) lease: Lease,
     /// The time at which this client began to give the id up.
     since: Moment,
     /// The server must run these requests before the release.
     before: [Option<RequestId>; 2],
-    /// It was certain until then. Zero: perhaps it was not granted.
-    certain_until: Moment,
-    /// After this time the server has nothing left of it.
-    gone_by: Moment,
-    /// The lock stays held until then.
-    not_before: Moment,
     request: PendingRequest,
     waiters: ConfirmWaiters,
     /// The last guard of a hold that a caller has seen has left, and the reply shows whether the hold was lost before.
@@ -55,38 +50,30 @@ pub(crate) enum HandedOver {
 impl PendingRelease {
     pub(crate) fn new(mut server: ServerHold, ends_hold: bool, cx: &Cx<'_>) -> PendingRelease {
         PendingRelease {
-            id: server.id,
-            mode: server.mode(),
-            since: cx.now,
             before: server.before_release(server.lease.not_before > cx.now),
-            certain_until: server.lease.certain_until,
-            gone_by: server.lease.gone_by,
-            not_before: server.lease.not_before,
-            request: PendingRequest::new(cx.now),
             waiters: server.take_waiters(),
             ends_hold,
+            ..PendingRelease::of(server.id, server.lease, cx)
+        }
+    }
+
+    fn of(id: HoldId, lease: Lease, cx: &Cx<'_>) -> PendingRelease {
+        let (request, waiters) = (PendingRequest::new(cx.now), ConfirmWaiters::default());
+        PendingRelease {
+            id,
+            lease,
+            since: cx.now,
+            before: [None; 2],
+            request,
+            waiters,
+            ends_hold: false,
             hand_over: None,
         }
     }
 
     /// Of a request for a new hold that no waiter wants anymore. The server may have granted it, or may keep the mark of the waiter.
     pub(crate) fn of_attempt(id: HoldId, mode: Mode, lease: Duration, cx: &Cx<'_>) -> PendingRelease {
-        let request = PendingRequest::new(cx.now);
-        let gone_by = cx.gone_by(lease.max(MARK));
-        let (before, waiters) = ([None; 2], ConfirmWaiters::default());
-        PendingRelease {
-            id,
-            mode,
-            since: cx.now,
-            before,
-            certain_until: Moment::ZERO,
-            gone_by,
-            not_before: Moment::ZERO,
-            request,
-            waiters,
-            ends_hold: false,
-            hand_over: None,
-        }
+        PendingRelease::of(id, Lease::requested_only(mode, lease.max(MARK), cx), cx)
     }
 
     /// It moves to the next waiter's id. Its reply notifies this caller.
@@ -128,12 +115,12 @@ impl PendingRelease {
         }
         let request = match self.hand_over {
             Some(NextHold { id: to, lease }) => {
-                self.gone_by = cx.gone_by(lease).max(self.gone_by);
+                self.lease.requested(Some(lease), cx);
                 Request::HandOver { id: self.id, to, lease }
             }
             None => {
-                let (rest, granted) = (self.not_before.since(cx.now), self.certain_until > Moment::ZERO);
-                Request::Release { id: self.id, mode: self.mode, count: 0, rest, granted }
+                let (rest, granted) = (self.lease.not_before.since(cx.now), self.lease.certain_until > Moment::ZERO);
+                Request::Release { id: self.id, mode: self.mode(), count: 0, rest, granted }
             }
         };
         self.request.send(cx, numbers, request);
@@ -148,18 +135,7 @@ impl PendingRelease {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    pub(crate) fn gone_by(&self) -> Moment {
-        self.gone_by
-    }
-
-    /// A request for a shared hold may keep an exclusive one of the same client on the server until then.
-    pub(crate) fn is_kept_until(&mut self, time: Moment) {
-        if self.mode == Mode::Exclusive {
-            self.gone_by = self.gone_by.max(time);
-        }
+        self.lease.mode()
     }
 
     pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
@@ -195,14 +171,14 @@ impl PendingRelease {
     pub(crate) fn ended(mut self, found: bool, cx: &mut Cx<'_>) {
         // If it did not after a try without a reply: that try worked, or the lease had ended. Nobody can know.
         let was_held = found || self.request.is_in_doubt();
-        let outcome = if was_held { Outcome::Confirmed } else { not_found(self.certain_until, cx.now) };
+        let outcome = if was_held { Outcome::Confirmed } else { not_found(self.lease.certain_until, cx.now) };
         self.waiters.notify(cx, outcome);
         self.note_end(if let Outcome::Lost(loss) = outcome { Some(loss) } else { None }, cx);
     }
 
     fn note_end(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
         if self.ends_hold {
-            cx.actions.push(Action::Ended(self.mode, loss));
+            cx.actions.push(Action::Ended(self.mode(), loss));
         }
     }
 
@@ -217,7 +193,7 @@ impl PendingRelease {
             }
             (Reply::Gone, ..) => {
                 // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
-                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(self.certain_until, cx.now) };
+                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(self.lease.certain_until, cx.now) };
                 self.waiters.notify(cx, was_held);
                 self.note_end((!in_doubt).then_some(Loss::Removed), cx);
                 HandedOver::Gone
@@ -231,8 +207,9 @@ impl PendingRelease {
         let next = self.hand_over.take()?;
         let in_doubt = self.request.is_in_doubt();
         self.request = PendingRequest::in_doubt(cx.now, in_doubt);
-        let release = PendingRelease::of_attempt(next.id, Mode::Exclusive, next.lease, cx);
-        in_doubt.then_some(PendingRelease { gone_by: self.gone_by, ..release })
+        let mut release = PendingRelease::of_attempt(next.id, Mode::Exclusive, next.lease, cx);
+        release.lease.is_kept_until(self.lease.gone_by);
+        in_doubt.then_some(release)
     }
 
     /// The callers learn of a refusal. The release is tried again.
@@ -251,7 +228,7 @@ impl PendingRelease {
     /// False once the server has nothing left of it.
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) -> bool {
         self.waiters.expire(cx);
-        let is_over = self.gone_by <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
+        let is_over = self.lease.gone_by <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
         if is_over {
             self.waiters.notify(cx, Outcome::Unconfirmed);
             self.note_end(None, cx);

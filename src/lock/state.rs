@@ -42,8 +42,6 @@ pub(crate) struct LockState {
     pub(super) listening: Listening,
     pub(super) life: Life,
     pub(super) time_to_see: Nanos,
-    /// While the server has an exclusive id: its shared holds may keep that id there until then.
-    pub(super) shared_until: Moment,
     /// The last request before the lock was forced open. What an earlier one found may be gone since.
     pub(super) forced_after: RequestId,
     /// The server has replied to no request about this lock that was sent since.
@@ -176,7 +174,6 @@ impl LockState {
             listening: Listening::Off,
             life: Life::Open,
             time_to_see: TIME_TO_SEE,
-            shared_until: Moment::ZERO,
             forced_after: RequestId::FIRST,
             unanswered_since: None,
             numbers,
@@ -430,8 +427,8 @@ impl LockState {
 
     /// The last request by which the server had the hold of this guard, lost or not, was sent then.
     pub(crate) fn last_seen(&self, guard: Ticket) -> Option<Moment> {
-        let lost = || self.lost.with(guard).and_then(|lost| self.on_server.iter().find_map(|one| one.seen_of(lost.of)));
-        self.held_with(guard).map(|(server, _)| server.lease.last_confirmed).or_else(lost)
+        let held = self.held_with(guard).map(|(server, _)| server.lease.last_confirmed);
+        held.or_else(|| self.lost.with(guard).map(|lost| lost.last_confirmed))
     }
 
     /// Releases under way, and requests for new holds that no waiter wants anymore.

@@ -533,23 +533,6 @@ fn a_lost_write_hold_ends_with_its_lease_after_a_read_hold() {
     assert_eq!(client.requests, [], "it is gone");
 }
 
-/// A read request in doubt may have extended the lease of a lost write hold. When its waiter leaves, the client releases both at once, not at
-/// the next event.
-#[test]
-fn a_lost_write_hold_ends_with_a_read_hold_in_doubt() {
-    let mut client = Client::new(Kind::ReadWrite);
-    client.config.outage_timeout = ms(600_000);
-    client.hold(1, A, Terms { max_hold: Some(ms(1_000).into()), ..KEPT });
-    client.pass(ms(2_000));
-    client.requests.clear();
-    client.acquire(2, B, READ, Limit::Forever);
-    client.outage(ms(40_000), Event::Unknown);
-    assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
-    client.feed(Event::Dropped(t(2)));
-    let released = client.requests.iter().filter(|(_, request)| is_release(*request));
-    assert_eq!(released.count(), 2, "{:#?}", client.state);
-}
-
 /// The requests of a reader beside a writer get no reply, but the server runs them, so they extend the lease of both. The release of the writer
 /// does not arrive: it is sent for as long.
 #[test]
