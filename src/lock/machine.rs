@@ -6,7 +6,7 @@ use super::{
     places::Listening,
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
-    state::{Asking, Attempt, Idle, Life, LockState, Mark, Wanted},
+    state::{Asking, Attempt, Idle, Life, LockState, Wanted},
     types::{Action, Channel, Config, Cx, Event, How, Loss, Mode, Moment, Request, earliest},
 };
 
@@ -236,7 +236,7 @@ impl LockState {
             && !is_wanted(asking)
         {
             let (mark, in_doubt) = (asking.mark, asking.may_leave_a_hold());
-            let release = PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx);
+            let release = PendingRelease::of_attempt(asking.id, asking.demand.mode, asking.lease, cx);
             let has_mark = mark.is_some_and(|mark| mark.id == asking.id);
             self.wanted = Wanted::One(Idle::until(cx.now, mark.filter(|_| !has_mark)));
             if in_doubt || has_mark {
@@ -252,9 +252,9 @@ impl LockState {
 
     fn release_mark(&mut self, cx: &Cx<'_>) {
         if let Wanted::One(Attempt::Idle(idle)) = &mut self.wanted
-            && let Some(Mark { id, mode, .. }) = idle.mark.take()
+            && let Some(mark) = idle.mark.take()
         {
-            let release = PendingRelease::of_attempt(id, mode, Default::default(), cx);
+            let release = PendingRelease::of_attempt(mark.id, mark.demand.mode, Default::default(), cx);
             self.put(OnServer::Releasing(release));
         }
     }
@@ -271,12 +271,11 @@ impl LockState {
         let Wanted::One(attempt) = &mut self.wanted else { return };
         if let Attempt::Idle(idle) = attempt {
             let Idle { look_at: planned, mark, called, .. } = *idle;
-            let of_mark = mark.filter(|mark| mark.suits(&terms)).map(|mark| mark.id);
+            let of_mark = mark.filter(|mark| mark.demand == terms.demand()).map(|mark| mark.id);
             let id = of_mark.unwrap_or_else(|| self.numbers.hold_for(&terms));
             let request = PendingRequest::new(cx.now);
-            let permits = terms.permits;
-            let (only, woken) = (None, false);
-            let asking = Asking { id, only, mode, permits, lease, how, request, last, called, woken, mark, planned };
+            let (demand, only, woken) = (terms.demand(), None, false);
+            let asking = Asking { id, demand, only, lease, how, request, last, called, woken, mark, planned };
             *attempt = Attempt::Asking(Box::new(asking));
         }
         if let Attempt::Asking(asking) = attempt {

@@ -108,6 +108,9 @@ pub(crate) struct WaitQueue {
     for_reply: ByTime,
     /// The number of those that read.
     readers: usize,
+    /// A writer that has waited for long leaves no mark beside holders that do not know marks. Then it would keep out the readers of its own
+    /// client only. So after each request for this one, readers send one.
+    pub(crate) passed: Option<Ticket>,
     /// Owners with waiters that have joined, left, or reached their limit since this was last taken.
     changed: Owners,
 }
@@ -119,6 +122,7 @@ impl Usual for WaitQueue {
         limits: Few::Empty,
         for_reply: Few::Empty,
         readers: 0,
+        passed: None,
         changed: SmallVec::new_const(),
     };
 }

@@ -10,7 +10,7 @@ use super::{
     requests::Failure,
     server_hold::{Confirmed, Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Wanted},
-    types::{Action, Channel, Cx, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId, Ticket, Waits},
+    types::{Action, Channel, Cx, Demand, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId, Ticket, Waits},
 };
 
 /// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
@@ -59,7 +59,7 @@ impl LockState {
         let mark = asking.mark.filter(|mark| !is_granted || mark.id != asking.id); // the server removes it
         self.wanted = Wanted::One(Idle::until(cx.now, mark));
         let token = if let Reply::Granted(token) = reply { token } else { None };
-        let Asking { id, mode, lease, how, .. } = *asking;
+        let Asking { id, demand: Demand { mode, .. }, lease, how, .. } = *asking;
         let in_doubt = asking.request.is_in_doubt();
         let granted = Granted { id, mode, token, request, sent, lease, in_doubt };
         if let Reply::Busy { by, .. } = reply {
@@ -70,7 +70,7 @@ impl LockState {
         }
         match reply {
             Reply::Granted(_) => {
-                if mode == Mode::Exclusive || cx.rules.waits.are_for_permits() {
+                if asking.demand.is_for_one() {
                     // not if a hold passes on in memory: others may still be about to acquire what was released
                     self.others.had_their_turn();
                 }
@@ -98,7 +98,8 @@ impl LockState {
             Reply::Open => self.queue.pass(asking.last, cx),
             _ => self.end_served(&asking, Outcome::Refused, cx),
         }
-        self.readers_before = self.lets_readers_before(&asking, reply, cx);
+        let passed = self.writer_passed(&asking, reply, cx);
+        self.queue.changed().into_iter().for_each(|queue| queue.passed = passed);
     }
 
     /// An earlier try of a request that was refused may run later. Nobody would use what it acquires, unless its id is that of a mark: the next
@@ -106,7 +107,7 @@ impl LockState {
     fn release_late(&mut self, asking: &Asking, by: Mode, cx: &Cx<'_>) {
         let is_marked = mark_after(asking, by).is_some_and(|mark| mark.id == asking.id);
         if asking.may_leave_a_hold() && !is_marked {
-            self.put(OnServer::Releasing(PendingRelease::of_attempt(asking.id, asking.mode, asking.lease, cx)));
+            self.put(OnServer::Releasing(PendingRelease::of_attempt(asking.id, asking.demand.mode, asking.lease, cx)));
         }
     }
 
@@ -142,18 +143,21 @@ impl LockState {
         self.count_beaten(asking, cx);
         match cx.rules.waits {
             Waits::ToPass => self.queue.shut(asking.last, sent, cx),
-            _ => {
-                self.queue.refuse(asking.last, if by == Mode::Exclusive { Mode::Shared } else { asking.mode }, None, cx)
-            }
+            _ => self.queue.refuse(
+                asking.last,
+                if by == Mode::Exclusive { Mode::Shared } else { asking.demand.mode },
+                None,
+                cx,
+            ),
         }
         let mark = mark_after(asking, by);
-        let latest = match self.readers_before {
-            Some(_) if asking.mode == Mode::Shared => asking.planned,
+        let latest = match self.queue.passed {
+            Some(_) if asking.demand.mode == Mode::Shared => asking.planned,
             _ => Moment::FAR,
         };
         let look_at = if asking.woken { cx.now } else { latest.min(cx.now + self.nap(left, mark, cx)) };
         let called = cx.rules.waits.leave_marks() && asking.woken;
-        let idle = Idle { look_at, called, refused: Refusal::Of(asking.mode, asking.permits), mark };
+        let idle = Idle { look_at, called, refused: Refusal::Of(asking.demand), mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
         match &mut self.listening {
             Listening::Requested(looks) => *looks = looks.saturating_add(1),
@@ -178,8 +182,8 @@ impl LockState {
     }
 
     /// The first waiter, if it is a writer that readers may pass now. The writer for which the request was sent may have left since.
-    fn lets_readers_before(&self, asking: &Asking, reply: Reply, cx: &Cx<'_>) -> Option<Ticket> {
-        let was_late = asking.how == How::Late && asking.mode == Mode::Exclusive;
+    fn writer_passed(&self, asking: &Asking, reply: Reply, cx: &Cx<'_>) -> Option<Ticket> {
+        let was_late = asking.how == How::Late && asking.demand.mode == Mode::Exclusive;
         let is_read = matches!(reply, Reply::Busy { by: Mode::Shared, .. });
         let (writer, _) = self.queue.first().filter(|(_, first)| was_late && is_read && first.lets_readers_pass(cx))?;
         Some(writer)
@@ -372,9 +376,9 @@ fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
 fn mark_after(asking: &Asking, by: Mode) -> Option<Mark> {
     let is_left = match asking.how {
         How::Turn | How::Late => true,
-        How::Wait => asking.mode == Mode::Exclusive && by == Mode::Shared,
+        How::Wait => asking.demand.mode == Mode::Exclusive && by == Mode::Shared,
         How::Try | How::Queue(..) | How::Beside(_) | How::Again | How::Look => false,
     };
-    let left = Mark { id: asking.id, mode: asking.mode, permits: asking.permits };
+    let left = Mark { id: asking.id, demand: asking.demand };
     asking.mark.or(is_left.then_some(left))
 }

@@ -110,7 +110,7 @@ impl ServerHold {
     /// True if this waiter may acquire it from its last owner, in memory.
     pub(crate) fn suits(&self, terms: &Terms) -> bool {
         let is_same = self.mode() == terms.mode && self.count == u32::from(terms.permits.max(1));
-        is_same && terms.has_own_hold() && terms.accepts_any_hold()
+        is_same && terms.demand().is_for_one() && terms.accepts_any_hold()
     }
 
     /// True if no nested acquisition is left, by the last reply.

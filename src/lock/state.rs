@@ -14,7 +14,7 @@ use super::{
     requests::PendingRequest,
     server_hold::ServerHold,
     types::{
-        Channel, Config, Cx, HoldId, How, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Rules, Terms, Ticket,
+        Channel, Config, Cx, Demand, HoldId, How, Mode, Moment, Nanos, Numbers, Owner, Reply, RequestId, Rules, Ticket,
         Token, Waits, earliest,
     },
 };
@@ -35,9 +35,6 @@ pub(crate) struct LockState {
     pub(super) calm: Calm,
     pub(super) lost: Rare<LostHolds>,
     pub(super) queue: Rare<WaitQueue>,
-    /// A writer that has waited for long leaves no mark beside holders that do not know marks. Then it would keep out the readers of its own
-    /// client only. So after each request for this one, readers send one.
-    pub(super) readers_before: Option<Ticket>,
     pub(super) others: Rare<OtherClients>,
     pub(super) listening: Listening,
     pub(super) life: Life,
@@ -75,20 +72,18 @@ pub(super) struct Idle {
     pub(super) mark: Option<Mark>,
 }
 
-/// The server may keep a mark with this id, which was left for a waiter of this mode.
+/// The server may keep a mark with this id, which was left for a waiter with this demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Mark {
     pub(super) id: HoldId,
-    pub(super) mode: Mode,
-    pub(super) permits: u16,
+    pub(super) demand: Demand,
 }
 
 /// Why the last request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Refusal {
-    /// Other clients hold the lock. The time of the next request is right for requests that are refused if this one is: a reader may
-    /// enter where a writer may not, and a waiter for fewer permits where one for more may not.
-    Of(Mode, u16),
+    /// Other clients hold the lock. The time of the next request is right for requests that are refused if this one is.
+    Of(Demand),
     /// The server has not run a release of this client yet. Whether the lock is free is unknown until then.
     ByOwnRelease,
 }
@@ -96,8 +91,7 @@ pub(super) enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Asking {
     pub(super) id: HoldId,
-    pub(super) mode: Mode,
-    pub(super) permits: u16,
+    pub(super) demand: Demand,
     /// Of the last try.
     pub(super) how: How,
     pub(super) lease: Duration,
@@ -124,18 +118,10 @@ pub(super) enum Life {
     Closed,
 }
 
-impl Mark {
-    /// True if this waiter could have it.
-    pub(super) fn suits(self, terms: &Terms) -> bool {
-        self.mode == terms.mode && self.permits == terms.permits
-    }
-}
-
 impl Asking {
     /// True if this waiter could acquire what was asked for.
     pub(super) fn serves(&self, waiter: &Waiter, config: &Config) -> bool {
-        waiter.mode() == self.mode
-            && waiter.terms.permits == self.permits
+        waiter.terms.demand() == self.demand
             && waiter.terms.accepts_lease(self.lease, config)
             && self.only.is_none_or(|owner| owner == waiter.owner)
     }
@@ -153,7 +139,8 @@ impl Asking {
 
 impl Idle {
     pub(super) fn until(look_at: Moment, mark: Option<Mark>) -> Attempt {
-        Attempt::Idle(Idle { look_at, called: false, refused: Refusal::Of(Mode::Shared, 0), mark })
+        let refused = Refusal::Of(Demand { mode: Mode::Shared, permits: 0 }); // nobody demands less
+        Attempt::Idle(Idle { look_at, called: false, refused, mark })
     }
 }
 
@@ -169,7 +156,6 @@ impl LockState {
             calm: Calm::default(),
             lost: Rare::default(),
             queue: Rare::default(),
-            readers_before: None,
             others: Rare::default(),
             listening: Listening::Off,
             life: Life::Open,
@@ -264,9 +250,8 @@ impl LockState {
         let writer = || self.writer().filter(|_| self.queue.readers() > 0); // what else its owner wants is nested
         let beside = writer().and_then(|(_, owner)| self.queue.first_of(owner));
         let first = || self.queue.first();
-        let reader = || {
-            first().filter(|(ticket, _)| self.readers_before == Some(*ticket)).and_then(|_| self.queue.first_reader())
-        };
+        let reader =
+            || first().filter(|(ticket, _)| self.queue.passed == Some(*ticket)).and_then(|_| self.queue.first_reader());
         beside.or_else(reader).or_else(first)
     }
 
@@ -287,7 +272,7 @@ impl LockState {
 
     /// How a new hold is requested for this waiter.
     pub(super) fn how(&self, waiter: &Waiter, cx: &Cx<'_>) -> How {
-        let passes_a_writer = self.readers_before.is_some() && waiter.mode() == Mode::Shared;
+        let passes_a_writer = self.queue.passed.is_some() && waiter.mode() == Mode::Shared;
         let may_mark = cx.rules.waits.leave_marks() && !passes_a_writer;
         let is_late = waiter.joined + cx.config.watchdog <= cx.now;
         match self.writer() {
@@ -303,7 +288,7 @@ impl LockState {
     /// True if a mark of that mode is of use to the waiters.
     pub(super) fn wants_mark(&self, mark: Mark) -> bool {
         let first = [self.queue.first(), self.next_waiter()];
-        first.into_iter().flatten().any(|(_, waiter)| mark.suits(&waiter.terms))
+        first.into_iter().flatten().any(|(_, waiter)| mark.demand == waiter.terms.demand())
     }
 
     // ---- requests ----
@@ -341,19 +326,17 @@ impl LockState {
         let (_, next) = self.next_waiter()?;
         let is_pointless =
             self.waits_for_release(idle, next) || self.is_kept_out(next) || self.admitting(next, now).is_some();
-        (!is_pointless).then(|| self.looks_at(idle, &next.terms))
+        (!is_pointless).then(|| self.looks_at(idle, next.terms.demand()))
     }
 
     /// After a release for all, others go first. But a caller that needs a reply now gets it.
-    fn looks_at(&self, idle: &Idle, next: &Terms) -> Moment {
+    fn looks_at(&self, idle: &Idle, next: Demand) -> Moment {
         match idle.refused {
             Refusal::ByOwnRelease => return idle.look_at,
-            Refusal::Of(mode, permits) if self.queue.needs_reply() || mode < next.mode || permits > next.permits => {
-                return Moment::ZERO;
-            }
-            Refusal::Of(..) => {}
+            Refusal::Of(refused) if self.queue.needs_reply() || refused.is_harder_than(next) => return Moment::ZERO,
+            Refusal::Of(_) => {}
         }
-        let others = self.others.first_until().filter(|_| next.has_own_hold());
+        let others = self.others.first_until().filter(|_| next.is_for_one());
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 

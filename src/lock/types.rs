@@ -165,6 +165,26 @@ pub(crate) enum Mode {
     Shared,
 }
 
+/// What a request is for: it serves each waiter that demands the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Demand {
+    pub(crate) mode: Mode,
+    /// 0: it is a lock.
+    pub(crate) permits: u16,
+}
+
+impl Demand {
+    /// True if the other may be granted where this one is refused: a reader may enter where a writer may not, and fewer permits may be free.
+    pub(crate) fn is_harder_than(self, other: Demand) -> bool {
+        self.mode < other.mode || self.permits > other.permits
+    }
+
+    /// True if no other owner joins its hold, as readers do.
+    pub(crate) fn is_for_one(self) -> bool {
+        self.mode == Mode::Exclusive || self.permits > 0
+    }
+}
+
 /// Where a message about a release arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Channel {
@@ -205,9 +225,8 @@ impl Terms {
         self.max_hold.map_or(Moment::FAR, |max| sent + max.into())
     }
 
-    /// True if no other owner joins its hold, as readers do.
-    pub(crate) fn has_own_hold(&self) -> bool {
-        self.mode == Mode::Exclusive || self.permits > 0
+    pub(crate) fn demand(&self) -> Demand {
+        Demand { mode: self.mode, permits: self.permits }
     }
 
     /// True if a hold that was acquired for another call serves as well.
