@@ -573,6 +573,11 @@ impl World {
                 (id, mode, lease)
             }
             Request::HandOver { to, lease, .. } => (to, Mode::Exclusive, lease),
+            Request::Release { id, mode, count: 0, .. } => {
+                // A reply that arrives later confirms a lease that the client has given up.
+                let released = FieldId::new(client as u8, id, mode);
+                return self.clients[client].asked.retain(|_, (field, _)| *field != released);
+            }
             Request::Renew { lease: None, .. } | Request::Release { .. } => return,
         };
         let lease = lease.as_nanos() as u64;
