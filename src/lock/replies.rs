@@ -251,7 +251,7 @@ impl LockState {
     /// run, so one confirmation serves them all. The actions after `earlier` are about the reply for `id`. Only this id waits. If others did,
     /// their replies could prolong the wait of one another without end.
     fn gather(&mut self, id: HoldId, earlier: usize, cx: &mut Cx<'_>) {
-        if !cx.rules.waits.are_for_permits() && cx.has_notified_several(earlier) {
+        if cx.has_notified_several(earlier) {
             let servers = self.on_server.iter_mut().filter_map(OnServer::server_hold);
             servers.filter(|server| server.id == id).for_each(|server| server.gather(cx));
         }
