@@ -114,12 +114,8 @@ impl LockState {
 
     /// Another guard of the same hold has so many of its permits from now on, lost or not. The server has the same permits as before.
     pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
-        let calm = self.calm.split(guard, part.0);
-        let all = if calm.is_some() { Default::default() } else { &mut self.on_server[..] };
-        for one in all.iter_mut().chain(calm) {
-            if let OnServer::Held(_, holders) = one {
-                holders.split(guard, part);
-            }
+        if !self.calm.split(guard, part) {
+            self.on_server.iter_mut().for_each(|one| one.split(guard, part));
         }
         self.lost.changed().into_iter().for_each(|lost| lost.split(guard, part));
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{
+    index::Key,
     on_server::OnServer,
     places::{Asked, Listening, Place, PlaceTerms, Waiting},
     requests::Failure,
@@ -35,7 +36,7 @@ impl LockState {
     fn settle_place(&mut self, owner: Owner, cx: &mut Cx<'_>) {
         let Wanted::Places(places) = &mut self.wanted else { return };
         let waits = self.queue.first_of(owner).is_some();
-        match places.of(owner) {
+        match places.find(Key::Owner(owner)) {
             None if waits => places.join(owner, self.numbers.hold(), cx.now),
             Some(id) if !waits => places.leave(id, cx),
             Some(id) => self.answer_soon(id, owner, cx),
@@ -61,7 +62,8 @@ impl LockState {
     /// Waiters that waited long enough for a server that does not reply get `Unavailable`.
     pub(super) fn expire_places(&mut self, cx: &mut Cx<'_>) {
         while let Wanted::Places(places) = &mut self.wanted
-            && let Some((since, id)) = places.silent().filter(|(since, _)| *since + cx.config.outage_timeout <= cx.now)
+            && let Some((since, id)) =
+                places.first(Key::Silent).filter(|(since, _)| *since + cx.config.outage_timeout <= cx.now)
             && let Some(owner) = places.waiting(id).map(Waiting::owner)
         {
             let since = self.queue.end_outage(owner, since, cx).unwrap_or(cx.now);
@@ -71,8 +73,8 @@ impl LockState {
 
     pub(super) fn places_due(&self, config: &Config) -> Option<Moment> {
         let Wanted::Places(places) = &self.wanted else { return None };
-        let outage = places.silent().map(|(since, _)| since + config.outage_timeout);
-        earliest([places.due(), outage])
+        let outage = places.first(Key::Silent).map(|(since, _)| since + config.outage_timeout);
+        earliest([places.first(Key::Due).map(|(due, _)| due), outage])
     }
 
     // ---- requests ----
@@ -80,7 +82,7 @@ impl LockState {
     /// Sends the requests of all places that are due.
     pub(super) fn send_places(&mut self, cx: &mut Cx<'_>) {
         while let Wanted::Places(places) = &mut self.wanted
-            && let Some(id) = places.next_due(cx.now)
+            && let Some(id) = places.due(cx.now)
         {
             let first = places.waiting(id).and_then(|waiting| self.queue.first_of(waiting.owner()));
             let terms = first.map(|(_, first)| {
@@ -104,7 +106,7 @@ impl LockState {
     }
 
     pub(super) fn place_awaiting(&self, request: RequestId) -> Option<HoldId> {
-        if let Wanted::Places(places) = &self.wanted { places.awaiting(request) } else { None }
+        if let Wanted::Places(places) = &self.wanted { places.find(Key::Awaits(request)) } else { None }
     }
 
     pub(super) fn place_replied(&mut self, id: HoldId, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {

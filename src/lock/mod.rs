@@ -32,6 +32,7 @@ mod fair;
 mod few;
 mod grants;
 mod hold;
+mod index;
 mod lease;
 mod lost;
 mod machine;

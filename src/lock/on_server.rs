@@ -9,7 +9,7 @@ use super::{
     release::PendingRelease,
     requests::ConfirmWaiters,
     server_hold::ServerHold,
-    types::{Cx, HoldId, Mode, Moment, Numbers, RequestId, earliest},
+    types::{Cx, HoldId, Mode, Moment, Numbers, RequestId, Ticket, earliest},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -55,6 +55,17 @@ impl OnServer {
                 waiter.mode() == Mode::Shared && waiter.terms.accepts_any_hold() && server.may_admit(now)
             }
             OnServer::Lost(_) | OnServer::Releasing(_) => false,
+        }
+    }
+
+    pub(crate) fn held(&self) -> Option<(&ServerHold, &Holders)> {
+        if let OnServer::Held(server, holders) = self { Some((server, holders)) } else { None }
+    }
+
+    /// Another guard has so many permits of this one from now on.
+    pub(crate) fn split(&mut self, guard: Ticket, part: (Ticket, u32)) {
+        if let OnServer::Held(_, holders) = self {
+            holders.split(guard, part);
         }
     }
 

@@ -1,14 +1,9 @@
 //! The places of this client in a queue on the server: one for each owner that waits.
-//!
-//! Thousands of places may be left at one moment. So whatever looks for a place uses an index, and each change of a place goes through
-//! [`Places::change`], which keeps the indexes right.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use super::{
+    index::{Index, Key, Keyed},
     release::PendingRelease,
     requests::{Failure, PendingRequest},
     types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Queueing, Request, RequestId, Ticket},
@@ -22,20 +17,8 @@ pub(crate) enum Listening {
     On,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Places {
-    places: BTreeMap<HoldId, Place>,
-    /// The places of owners that wait.
-    owners: BTreeMap<Owner, HoldId>,
-    /// The place that waits for this request.
-    requests: BTreeMap<RequestId, HoldId>,
-    /// Single attempts that wait for the end of this request.
-    after: BTreeSet<(RequestId, HoldId)>,
-    /// By the time of the next request.
-    due: BTreeSet<(Moment, HoldId)>,
-    /// By the time since which the server has not replied.
-    silent: BTreeSet<(Moment, HoldId)>,
-}
+/// By their ids. A place ends by [`remove`](Places::remove) or [`leave`](Places::leave), which also end its messages.
+pub(crate) type Places = Index<Place>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
@@ -107,21 +90,6 @@ impl Waiting {
 
     pub(crate) fn listening(&self) -> Listening {
         self.listening
-    }
-
-    fn request(&self) -> Option<&PendingRequest> {
-        match &self.next {
-            Next::LookAt(_) | Next::After(_) => None,
-            Next::Asking(asking) => Some(&asking.request),
-        }
-    }
-
-    fn due(&self) -> Option<Moment> {
-        match &self.next {
-            Next::LookAt(at) => Some(*at),
-            Next::After(_) => None,
-            Next::Asking(asking) => asking.request.due(),
-        }
     }
 
     /// It has its place, no message has arrived, and the next one will.
@@ -260,37 +228,33 @@ impl Waiting {
     }
 }
 
+impl Keyed for Place {
+    fn keys(&self) -> impl Iterator<Item = Key> {
+        let keys = match self {
+            Place::Waiting(Waiting { owner, next, .. }) => {
+                let [due, awaits, silent] = match next {
+                    Next::LookAt(at) => [Some(Key::Due(*at)), None, None],
+                    Next::After(request) => [Some(Key::After(*request)), None, None],
+                    Next::Asking(asking) => {
+                        let PlaceRequest { request, .. } = &**asking;
+                        let (awaits, silent) = (request.under_way(), request.silent_since());
+                        [request.due().map(Key::Due), awaits.map(Key::Awaits), silent.map(Key::Silent)]
+                    }
+                };
+                [Some(Key::Owner(*owner)), due, awaits, silent]
+            }
+            Place::Left(release) => [release.due().map(Key::Due), release.awaited().map(Key::Awaits), None, None],
+        };
+        keys.into_iter().flatten()
+    }
+
+    /// Its owner waits no longer.
+    fn is_release(&self) -> bool {
+        matches!(self, Place::Left(_))
+    }
+}
+
 impl Place {
-    /// The request that this place waits for.
-    fn awaited(&self) -> Option<RequestId> {
-        match self {
-            Place::Waiting(waiting) => waiting.request().and_then(PendingRequest::under_way),
-            Place::Left(release) => release.awaited(),
-        }
-    }
-
-    /// The release of another hold that this place waits for.
-    fn after(&self) -> Option<RequestId> {
-        match self {
-            Place::Waiting(Waiting { next: Next::After(request), .. }) => Some(*request),
-            _ => None,
-        }
-    }
-
-    fn due(&self) -> Option<Moment> {
-        match self {
-            Place::Waiting(waiting) => waiting.due(),
-            Place::Left(release) => release.due(),
-        }
-    }
-
-    fn silent_since(&self) -> Option<Moment> {
-        match self {
-            Place::Waiting(waiting) => waiting.request().and_then(PendingRequest::silent_since),
-            Place::Left(_) => None,
-        }
-    }
-
     /// This request ended, whatever its result.
     pub(crate) fn request_ended(&mut self, request: RequestId) {
         if let Place::Left(release) = self {
@@ -300,110 +264,27 @@ impl Place {
 }
 
 impl Places {
-    // ---- the indexes ----
-
-    fn index(&mut self, id: HoldId) {
-        let Some(place) = self.places.get(&id) else { return };
-        if let Place::Waiting(waiting) = place {
-            self.owners.insert(waiting.owner, id);
-        }
-        self.after.extend(place.after().map(|request| (request, id)));
-        self.requests.extend(place.awaited().map(|request| (request, id)));
-        self.due.extend(place.due().map(|at| (at, id)));
-        self.silent.extend(place.silent_since().map(|since| (since, id)));
-    }
-
-    fn unindex(&mut self, id: HoldId) {
-        let Some(place) = self.places.get(&id) else { return };
-        if let Place::Waiting(waiting) = place {
-            self.owners.remove(&waiting.owner);
-        }
-        place.after().map(|request| self.after.remove(&(request, id)));
-        place.awaited().map(|request| self.requests.remove(&request));
-        place.due().map(|at| self.due.remove(&(at, id)));
-        place.silent_since().map(|since| self.silent.remove(&(since, id)));
-    }
-
-    /// The one way to change a place.
-    pub(crate) fn change<R>(&mut self, id: HoldId, change: impl FnOnce(&mut Place) -> R) -> Option<R> {
-        self.unindex(id);
-        let result = self.places.get_mut(&id).map(change);
-        self.index(id);
-        result
-    }
-
     /// Changes a place whose owner waits.
     pub(crate) fn change_waiting<R>(&mut self, id: HoldId, change: impl FnOnce(&mut Waiting) -> R) -> Option<R> {
         let change = |place: &mut Place| if let Place::Waiting(waiting) = place { Some(change(waiting)) } else { None };
         self.change(id, change).flatten()
     }
 
-    fn put(&mut self, id: HoldId, place: Place) {
-        self.places.insert(id, place);
-        self.index(id);
-    }
-
     /// The place ends here, because the server has it no longer, or as a hold.
     pub(crate) fn remove(&mut self, id: HoldId, cx: &mut Cx<'_>) {
-        self.unindex(id);
-        if let Some(Place::Waiting(waiting)) = self.places.remove(&id) {
+        if let Some(Place::Waiting(waiting)) = self.take(id) {
             waiting.stop_listening(id, cx);
         }
     }
 
-    // ---- questions ----
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    /// The number of places that are to be released.
-    pub(crate) fn left(&self) -> usize {
-        self.places.len() - self.owners.len()
-    }
-
-    pub(crate) fn get(&self, id: HoldId) -> Option<&Place> {
-        self.places.get(&id)
-    }
-
-    #[allow(dead_code, reason = "the simulation uses it")]
+    /// The places of owners that wait, in the order in which they joined.
     pub(crate) fn waiting_ids(&self) -> impl Iterator<Item = HoldId> {
-        self.owners.values().copied()
+        self.iter().filter(|(_, place)| !place.is_release()).map(|(id, _)| id)
     }
 
     pub(crate) fn waiting(&self, id: HoldId) -> Option<&Waiting> {
         self.get(id).and_then(|place| if let Place::Waiting(waiting) = place { Some(waiting) } else { None })
     }
-
-    /// The place of an owner that waits.
-    pub(crate) fn of(&self, owner: Owner) -> Option<HoldId> {
-        self.owners.get(&owner).copied()
-    }
-
-    /// The place that waits for this request.
-    pub(crate) fn awaiting(&self, request: RequestId) -> Option<HoldId> {
-        self.requests.get(&request).copied()
-    }
-
-    /// The server may have this place, or a hold that it has become.
-    pub(crate) fn may_be_there(&self, id: HoldId) -> bool {
-        self.places.contains_key(&id)
-    }
-
-    pub(crate) fn due(&self) -> Option<Moment> {
-        self.due.first().map(|(at, _)| *at)
-    }
-
-    pub(crate) fn next_due(&self, now: Moment) -> Option<HoldId> {
-        self.due.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id)
-    }
-
-    /// The place that has been without a reply for longest, and since when.
-    pub(crate) fn silent(&self) -> Option<(Moment, HoldId)> {
-        self.silent.first().copied()
-    }
-
-    // ---- changes ----
 
     pub(crate) fn join(&mut self, owner: Owner, id: HoldId, now: Moment) {
         self.put(id, Place::Waiting(Waiting::new(owner, now)));
@@ -418,21 +299,19 @@ impl Places {
 
     /// The release of a hold ended, whatever its result.
     pub(crate) fn release_ended(&mut self, request: RequestId, now: Moment) {
-        while let Some((_, id)) = self.after.range((request, HoldId(0))..=(request, HoldId(u64::MAX))).next().copied() {
+        while let Some(id) = self.find(Key::After(request)) {
             self.change_waiting(id, |waiting| waiting.release_ended(now));
         }
     }
 
     /// The place that joined first.
     pub(crate) fn look_first(&mut self, at: Moment) {
-        let mut waiting = self.places.iter().filter(|(_, place)| matches!(place, Place::Waiting(_)));
-        let first = waiting.next().map(|(id, _)| *id);
+        let first = self.waiting_ids().next();
         first.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.look(at)));
     }
 
     pub(crate) fn reconnected(&mut self, now: Moment) {
-        let mut waiting: Vec<_> = self.owners.values().copied().collect();
-        waiting.sort();
+        let waiting: Vec<_> = self.waiting_ids().collect();
         waiting.into_iter().for_each(|id| _ = self.change_waiting(id, |waiting| waiting.look(now)));
     }
 

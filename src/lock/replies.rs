@@ -125,7 +125,7 @@ impl LockState {
     }
 
     fn is_known(&self, id: HoldId) -> bool {
-        let is_place = matches!(&self.wanted, Wanted::Places(places) if places.may_be_there(id));
+        let is_place = matches!(&self.wanted, Wanted::Places(places) if places.get(id).is_some());
         is_place || self.on_server.iter().any(|one| one.has_id(id))
     }
 

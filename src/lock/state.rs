@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     calm::Calm,
     hold::Holders,
+    index::Key,
     lost::{LostHold, LostHolds},
     on_server::OnServer,
     others::OtherClients,
@@ -201,10 +202,7 @@ impl LockState {
     // ---- holders ----
 
     pub(super) fn held(&self) -> impl Iterator<Item = (&ServerHold, &Holders)> {
-        self.on_server.iter().filter_map(|one| match one {
-            OnServer::Held(server, holders) => Some((server, holders)),
-            _ => None,
-        })
+        self.on_server.iter().filter_map(OnServer::held)
     }
 
     /// The hold with this guard.
@@ -311,9 +309,8 @@ impl LockState {
 
     /// A release of this client took more than one try, and the server has not run it yet.
     pub(super) fn has_failed_release(&self) -> bool {
-        let (releasing, first) = self.calm.releasing();
         let has_failed = |one: &OnServer| matches!(one, OnServer::Releasing(_)) && !one.is_at_first_try();
-        releasing > first || self.on_server.iter().any(has_failed)
+        self.calm.has_failed_release() || self.on_server.iter().any(has_failed)
     }
 
     /// The time of the next try for a new hold. `now` is far when only requests under way, or about to be sent, count.
@@ -420,9 +417,9 @@ impl LockState {
         let unwanted = match &self.wanted {
             Wanted::One(Attempt::Asking(_)) => usize::from(self.queue.is_empty()),
             Wanted::One(Attempt::Idle(_)) => 0,
-            Wanted::Places(places) => places.left(),
+            Wanted::Places(places) => places.releases(),
         };
-        self.on_server.iter().filter(is_release).count() + self.calm.releasing().0 + unwanted
+        self.on_server.iter().filter(is_release).count() + self.calm.releasing() + unwanted
     }
 
     pub(crate) fn numbers(&self) -> &Numbers {
@@ -450,7 +447,7 @@ impl LockState {
     /// The place of this waiter in the queue on the server.
     pub(crate) fn place_of(&self, ticket: Ticket) -> Option<HoldId> {
         let owner = self.queue.get(ticket)?.owner;
-        if let Wanted::Places(places) = &self.wanted { places.of(owner) } else { None }
+        if let Wanted::Places(places) = &self.wanted { places.find(Key::Owner(owner)) } else { None }
     }
 
     /// The places in the queue on the server of owners that wait.
