@@ -155,8 +155,8 @@ impl LockState {
             return cx.notify(ticket, Outcome::Lost(self.loss_of(guard)));
         };
         if let OnServer::Held(server, _) = &mut self.on_server[at] {
-            server.extend(lease);
-            server.confirm_for(Some(ConfirmWaiter::new(ticket, cx)), cx.now);
+            server.confirmations.extend(lease);
+            server.confirmations.confirm_for(Some(ConfirmWaiter::new(ticket, cx)), cx.now);
         }
     }
 
@@ -193,7 +193,7 @@ impl LockState {
         // Guards that are dropped later find nothing to release.
         for at in (0..self.on_server.len()).rev() {
             let OnServer::Lost(server) = &mut self.on_server[at] else { continue };
-            server.notify_waiters(cx, Outcome::Closed);
+            server.confirmations.take_waiters().notify(cx, Outcome::Closed);
             // A client may have lost thousands, and the server has nothing left of most.
             let is_gone = self.lost.of(server.id).all(|lost| lost.loss == Loss::Removed);
             match is_gone || server.lease.gone_by <= cx.now {
@@ -209,7 +209,7 @@ impl LockState {
     pub(super) fn reconnected(&mut self, cx: &mut Cx<'_>) {
         for one in &mut self.on_server {
             if let OnServer::Held(server, _) | OnServer::Parked(server, ..) = one {
-                server.confirm_now(cx.now);
+                server.confirmations.hurry(cx.now);
             }
         }
         match &mut self.wanted {

@@ -75,7 +75,7 @@ impl LockState {
                 && !server.is_found_since(forced_after)
             {
                 server.lease.close();
-                server.confirm_now(cx.now);
+                server.confirmations.hurry(cx.now);
             }
         }
     }
@@ -109,7 +109,7 @@ impl LockState {
         self.enter(first, waiter, &mut server, &mut readers, sent, cx);
         self.admit(&mut server, &mut readers, sent, cx);
         if cx.has_notified_several(earlier) {
-            server.gather(cx);
+            server.confirmations.gather(cx);
         }
         self.put(OnServer::Held(server, Holders::Readers(readers)));
     }
@@ -195,7 +195,7 @@ impl LockState {
                 hold.left(cx);
                 let nested = reentry.take_waiters();
                 if !nested.is_empty() {
-                    server.confirm_for_all(nested, cx.now);
+                    server.confirmations.confirm_for(nested, cx.now);
                 }
                 match self.wanted {
                     Wanted::One(_) => self.pass_or_release_one(server, &hold, may_pass, waiter, cx),
@@ -220,10 +220,11 @@ impl LockState {
         let may_stay = self.has_turn(cx) && server.lease.not_before <= cx.now;
         let is_certain = server.is_clean() && server.has_long_lease(cx.now, cx.config) && !self.is_disputed(&server);
         let may_pass = may_pass && may_stay && is_certain && cx.rules.passes_on;
+        let may_park = may_pass && !self.others.may_wait && self.life == Life::Open;
         match self.queue.first().map(|(_, next)| next.terms) {
             Some(next) if may_pass && server.suits(&next) => {
-                server.gather_row(cx);
-                server.confirm_for(waiter, cx.now);
+                server.confirmations.gather_row(cx);
+                server.confirmations.confirm_for(waiter, cx.now);
                 hold.ended(None, cx);
                 self.others.took_turn(cx.now);
                 self.grant(server, cx.now, cx);
@@ -234,9 +235,9 @@ impl LockState {
                 let release = PendingRelease::new(server, hold.is_shown(), cx).handing_over(next, waiter);
                 self.put(OnServer::Releasing(release));
             }
-            None if may_pass && !self.others.may_wait && server.has_waiters() && self.life == Life::Open => {
+            None if may_park && server.confirmations.has_waiters() => {
                 hold.ended(None, cx);
-                self.put(OnServer::Parked(server, ConfirmWaiters::of(waiter), ParkedUntil::Confirmed));
+                self.put(OnServer::Parked(server, waiter.into(), ParkedUntil::Confirmed));
             }
             _ => self.release_for(waiter, server, hold, cx),
         }
@@ -251,7 +252,7 @@ impl LockState {
 
     /// The last guard of this hold has left. The reply to the release notifies this caller.
     fn release_for(&mut self, waiter: Option<ConfirmWaiter>, mut server: ServerHold, hold: &Hold, cx: &mut Cx<'_>) {
-        server.confirm_for(waiter, cx.now);
+        server.confirmations.confirm_for(waiter, cx.now);
         self.release_hold(server, hold.is_shown(), cx);
     }
 
@@ -271,12 +272,12 @@ impl LockState {
             && self.life == Life::Open;
         let is_wanted = match self.queue.first() {
             Some((_, next)) => next.mode() == Mode::Shared && next.terms.accepts_any_hold(),
-            None => server.has_waiters(),
+            None => server.confirmations.has_waiters(),
         };
         if may_park && is_wanted {
-            return self.put(OnServer::Parked(server, ConfirmWaiters::of(waiter), ParkedUntil::Confirmed));
+            return self.put(OnServer::Parked(server, waiter.into(), ParkedUntil::Confirmed));
         }
-        server.confirm_for(waiter, cx.now);
+        server.confirmations.confirm_for(waiter, cx.now);
         self.release_or_lose(server, cx);
     }
 
@@ -303,10 +304,10 @@ impl LockState {
     /// ids that are parked: one more confirmation, and then they are released.
     pub(super) fn yielded(&mut self, cx: &Cx<'_>) {
         for one in &mut self.on_server {
-            one.server_hold().into_iter().for_each(ServerHold::gathered);
+            one.server_hold().into_iter().for_each(|server| server.confirmations.gathered());
             if let OnServer::Parked(server, _, until @ ParkedUntil::OthersHaveRun) = one {
                 *until = ParkedUntil::ConfirmedAgain;
-                server.confirm_now(cx.now);
+                server.confirmations.hurry(cx.now);
             }
         }
     }
@@ -328,7 +329,7 @@ impl LockState {
     }
 
     fn release_unused(&mut self, mut server: ServerHold, waiters: ConfirmWaiters, cx: &mut Cx<'_>) {
-        server.confirm_for_all(waiters, cx.now);
+        server.confirmations.confirm_for(waiters, cx.now);
         self.release(server, cx);
     }
 
@@ -348,7 +349,7 @@ impl LockState {
             OnServer::Held(server, holders) => self.lose_held(server, holders, loss, cx),
             OnServer::Parked(mut server, mut waiters, _) => {
                 waiters.notify(cx, Outcome::Lost(loss));
-                server.notify_waiters(cx, Outcome::Lost(loss));
+                server.confirmations.take_waiters().notify(cx, Outcome::Lost(loss));
                 self.release(server, cx);
             }
             other => self.put(other),
@@ -363,7 +364,8 @@ impl LockState {
         holders.guards().for_each(|guard| self.calm.remove_guard(guard));
         let holds = holders.lose(loss, &mut server, cx);
         self.note_lost(LostHold::all(holds, loss, &server));
-        server.lose(loss, cx);
+        server.lease.close();
+        server.confirmations.lose(loss, cx);
         self.release_or_lose(server, cx);
         self.look_for_next(cx.now);
     }
@@ -396,7 +398,7 @@ fn lengthen(server: &mut ServerHold, terms: Terms, sent: Moment, cx: &Cx<'_>) {
     let lease = terms.requested_lease(cx.config);
     let least = if terms.accepts_any_hold() { cx.now + lease / 2 } else { sent + cx.config.certain(lease) };
     if server.lease.end < least {
-        server.extend(Some(lease));
-        server.confirm_now(cx.now);
+        server.confirmations.extend(Some(lease));
+        server.confirmations.hurry(cx.now);
     }
 }

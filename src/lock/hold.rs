@@ -333,7 +333,7 @@ impl Holders {
 
     /// Returns the holds that their `max_hold` ends before the others.
     pub(crate) fn expire(&mut self, server: &mut ServerHold, cx: &mut Cx<'_>) -> Vec<Hold> {
-        server.expire_waiters(cx);
+        server.confirmations.expire(cx);
         match self {
             Holders::One(_, reentry) => {
                 reentry.expire(cx);
@@ -362,7 +362,7 @@ impl Holders {
             Holders::One(hold, mut reentry) => {
                 let calls = reentry.changed().map(|reentry| mem::take(&mut reentry.calls));
                 let lost = hold.lose(loss, &mut calls.unwrap_or_default(), cx);
-                server.confirm_for_all(reentry.take_waiters(), cx.now);
+                server.confirmations.confirm_for(reentry.take_waiters(), cx.now);
                 lost.into_iter().collect()
             }
             Holders::Readers(mut readers) => {
@@ -426,7 +426,7 @@ impl Rare<Reentry> {
             return Removed::Last { may_pass: had_one && removed.is_some_and(|one| one.renewed) && self.is_level() };
         }
         if waiter.is_some() {
-            self.unlocked.push(waiter);
+            self.unlocked.append(waiter);
         }
         Removed::Inner
     }
@@ -555,8 +555,8 @@ impl Readers {
     }
 
     pub(crate) fn reenter(&mut self, call: NestedCall, server: &mut ServerHold, cx: &Cx<'_>) {
-        server.extend(Some(call.terms.requested_lease(cx.config)));
-        server.confirm_now(cx.now);
+        server.confirmations.extend(Some(call.terms.requested_lease(cx.config)));
+        server.confirmations.hurry(cx.now);
         self.calls.push(call);
     }
 
@@ -568,7 +568,7 @@ impl Readers {
             }
         }
         if !self.calls.is_empty() {
-            server.confirm_now(cx.now);
+            server.confirmations.hurry(cx.now);
         }
     }
 
@@ -580,16 +580,16 @@ impl Readers {
         failure: Failure,
         cx: &mut Cx<'_>,
     ) {
-        let refused = server.sent(request).filter(|_| failure == Failure::Refused);
+        let refused = server.confirmations.sent(request).filter(|_| failure == Failure::Refused);
         let is_refused = |call: &mut NestedCall| refused.is_some_and(|sent| call.since <= sent);
         self.calls.extract_if(.., is_refused).for_each(|call| cx.notify(call.ticket, Outcome::Refused));
         self.drop_unused(cx);
         server.confirmation_failed(cx, failure);
         for call in &self.calls {
-            server.extend(Some(call.terms.requested_lease(cx.config)));
+            server.confirmations.extend(Some(call.terms.requested_lease(cx.config)));
         }
         if !self.calls.is_empty() && failure != Failure::NotNow {
-            server.confirm_now(cx.now + FIRST_PAUSE);
+            server.confirmations.hurry(cx.now + FIRST_PAUSE);
         }
     }
 
@@ -609,7 +609,7 @@ impl Readers {
             return Removed::Last { may_pass: removed.is_some_and(|one| one.renewed) };
         }
         if waiter.is_some() {
-            server.confirm_for(waiter, cx.now);
+            server.confirmations.confirm_for(waiter, cx.now);
         }
         Removed::Inner
     }

@@ -119,13 +119,13 @@ impl LockState {
             },
             OnServer::Parked(server, waiters, _) => {
                 waiters.expire(cx);
-                server.expire_waiters(cx);
+                server.confirmations.expire(cx);
                 if server.lease.certain_until <= cx.now {
                     self.release_parked(at, cx);
                 }
             }
             OnServer::Lost(server) => {
-                server.expire_waiters(cx);
+                server.confirmations.expire(cx);
                 if server.lease.certain_until <= cx.now {
                     self.release_lost(at, cx);
                 }
@@ -215,7 +215,7 @@ impl LockState {
             if server.mode() == Mode::Exclusive {
                 self.others.took_turn(cx.now);
             }
-            server.confirm_for_all(waiters, cx.now);
+            server.confirmations.confirm_for(waiters, cx.now);
             self.grant(server, cx.now, cx);
         }
     }
@@ -224,7 +224,7 @@ impl LockState {
     fn confirm_for_next(&mut self, cx: &mut Cx<'_>) {
         let admitting = self.next_waiter().and_then(|(_, next)| self.admitting(next, cx.now));
         if let Some(server) = admitting.and_then(|at| self.on_server[at].server_hold()) {
-            server.confirm_now(cx.now);
+            server.confirmations.hurry(cx.now);
         }
     }
 

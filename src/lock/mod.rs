@@ -28,6 +28,7 @@
 
 mod callers;
 mod calm;
+mod confirmations;
 mod fair;
 mod few;
 mod grants;

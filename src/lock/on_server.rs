@@ -124,8 +124,10 @@ impl OnServer {
     /// The time at which this request about this id was sent, if it is under way.
     pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
         match self {
-            OnServer::Held(server, Holders::One(_, reentry)) => server.sent(request).or_else(|| reentry.sent(request)),
-            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => server.sent(request),
+            OnServer::Held(_, Holders::One(_, reentry)) if reentry.is_counted_by(request) => reentry.sent(request),
+            OnServer::Held(server, _) | OnServer::Parked(server, ..) | OnServer::Lost(server) => {
+                server.confirmations.sent(request)
+            }
             OnServer::Releasing(release) => release.sent(request),
         }
     }
@@ -145,15 +147,15 @@ impl OnServer {
                 if let Holders::One(hold, reentry) = holders {
                     reentry.send_count(hold, server, cx, numbers);
                 }
-                if server.is_due(cx.now) {
-                    let lease = holders.is_renewed().then_some(cx.config.watchdog);
-                    server.send_confirmation(cx, numbers, lease);
-                }
+                let lease = holders.is_renewed().then_some(cx.config.watchdog);
+                server.send_confirmation(cx, numbers, lease);
             }
-            OnServer::Parked(server, ..) => {
-                server.send_confirmation(cx, numbers, Some(cx.config.watchdog));
+            OnServer::Parked(server, ..) => server.send_confirmation(cx, numbers, Some(cx.config.watchdog)),
+            // A lost hold is confirmed only for callers.
+            OnServer::Lost(server) if server.confirmations.has_waiters() => {
+                server.send_confirmation(cx, numbers, None);
             }
-            OnServer::Lost(server) => server.send_confirmation_of_lost(cx, numbers),
+            OnServer::Lost(_) => {}
             OnServer::Releasing(release) => release.send(cx, numbers),
         }
     }
@@ -161,12 +163,15 @@ impl OnServer {
     pub(crate) fn due(&self, time_to_see: Duration) -> Option<Moment> {
         match self {
             OnServer::Held(server, holders) => {
-                earliest([server.due(), holders.due(time_to_see), Some(server.lease.certain_until)])
+                earliest([server.confirmations.due(), holders.due(time_to_see), Some(server.lease.certain_until)])
             }
             OnServer::Parked(server, waiters, _) => {
-                earliest([server.due(), waiters.due(), Some(server.lease.certain_until)])
+                earliest([server.confirmations.due(), waiters.due(), Some(server.lease.certain_until)])
             }
-            OnServer::Lost(server) => earliest([server.due_for_waiters(), Some(server.lease.certain_until)]),
+            OnServer::Lost(server) => {
+                let confirmation = server.confirmations.due().filter(|_| server.confirmations.has_waiters());
+                earliest([confirmation, Some(server.lease.certain_until)])
+            }
             OnServer::Releasing(release) => release.due(),
         }
     }

@@ -51,7 +51,7 @@ impl PendingRelease {
     pub(crate) fn new(mut server: ServerHold, ends_hold: bool, cx: &Cx<'_>) -> PendingRelease {
         PendingRelease {
             before: server.before_release(server.lease.not_before > cx.now),
-            waiters: server.take_waiters(),
+            waiters: server.confirmations.take_waiters(),
             ends_hold,
             ..PendingRelease::of(server.id, server.lease, cx)
         }
@@ -78,7 +78,7 @@ impl PendingRelease {
 
     /// It moves to the next waiter's id. Its reply notifies this caller.
     pub(crate) fn handing_over(mut self, next: NextHold, waiter: Option<ConfirmWaiter>) -> PendingRelease {
-        self.waiters.push(waiter);
+        self.waiters.append(waiter);
         PendingRelease { hand_over: Some(next), ..self }
     }
 

@@ -8,7 +8,7 @@ use super::{
     places::Listening,
     release::{HandedOver, PendingRelease},
     requests::Failure,
-    server_hold::{Confirmed, Granted, ServerHold, not_found},
+    server_hold::{Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Wanted},
     types::{Action, Channel, Cx, Demand, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId, Ticket, Waits},
 };
@@ -238,8 +238,8 @@ impl LockState {
         let Some(server) = self.on_server[at].server_hold() else { return };
         let (id, earlier) = (server.id, cx.actions.len());
         match server.confirmed(cx, reply) {
-            Confirmed::Gone => self.lose(at, Loss::Removed, cx),
-            Confirmed::Since(sent) => {
+            None => self.lose(at, Loss::Removed, cx),
+            Some(sent) => {
                 self.admit_more(at, sent, cx);
                 self.gather(id, earlier, cx);
                 self.confirm_disputed(cx);
@@ -253,7 +253,7 @@ impl LockState {
     fn gather(&mut self, id: HoldId, earlier: usize, cx: &mut Cx<'_>) {
         if cx.has_notified_several(earlier) {
             let servers = self.on_server.iter_mut().filter_map(OnServer::server_hold);
-            servers.filter(|server| server.id == id).for_each(|server| server.gather(cx));
+            servers.filter(|server| server.id == id).for_each(|server| server.confirmations.gather(cx));
         }
     }
 
@@ -271,7 +271,7 @@ impl LockState {
                 if readers.is_empty() {
                     return self.parked_on(server, waiters, until, cx);
                 }
-                server.confirm_for_all(waiters, cx.now);
+                server.confirmations.confirm_for(waiters, cx.now);
                 self.put(OnServer::Held(server, Holders::Readers(readers)));
             }
             OnServer::Parked(server, waiters, until) => self.parked_on(server, waiters, until, cx),
@@ -367,8 +367,8 @@ impl LockState {
 }
 
 fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
-    if server.confirmed(cx, reply) == Confirmed::Gone {
-        server.notify_waiters(cx, not_found(server.lease.certain_until, cx.now));
+    if server.confirmed(cx, reply).is_none() {
+        server.confirmations.take_waiters().notify(cx, not_found(server.lease.certain_until, cx.now));
     }
 }
 

@@ -149,18 +149,17 @@ impl ConfirmWaiter {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ConfirmWaiters(SmallVec<[ConfirmWaiter; 1]>);
 
+impl From<Option<ConfirmWaiter>> for ConfirmWaiters {
+    fn from(waiter: Option<ConfirmWaiter>) -> ConfirmWaiters {
+        ConfirmWaiters(waiter.into_iter().collect())
+    }
+}
+
 impl ConfirmWaiters {
     pub(crate) const NONE: ConfirmWaiters = ConfirmWaiters(SmallVec::new_const());
 
-    pub(crate) fn of(waiter: Option<ConfirmWaiter>) -> ConfirmWaiters {
-        ConfirmWaiters(waiter.into_iter().collect())
-    }
-
-    pub(crate) fn push(&mut self, waiter: Option<ConfirmWaiter>) {
-        self.0.extend(waiter);
-    }
-
-    pub(crate) fn append(&mut self, mut others: ConfirmWaiters) {
+    pub(crate) fn append(&mut self, others: impl Into<ConfirmWaiters>) {
+        let mut others = others.into();
         if self.0.is_empty() {
             *self = others;
         } else {

@@ -1,20 +1,15 @@
-//! One id that the server has for this client: its lease, its confirmations, and the callers that wait for them.
+//! One id that the server has for this client: its lease, its count and its confirmations.
 
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 use super::{
+    confirmations::{Confirmations, SentConfirmation},
     lease::Lease,
-    requests::{ConfirmWaiter, ConfirmWaiters, Failure},
+    requests::Failure,
     types::{
-        Action, Config, Cx, HoldId, Loss, Mode, Moment, Nanos, Numbers, Outcome, Reply, Request, RequestId, Terms,
-        Token, earliest,
+        Action, Config, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, Terms, Token,
     },
 };
-
-/// The shortest time between two confirmations.
-const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
-/// The longest that a confirmation waits for other tasks to run, so that it, or a release, serves them, too.
-const GATHERING: Duration = Duration::from_millis(1);
 
 /// From the grant until this client gives the id up. Several holders of this client may have it, one after the other or at once, without
 /// a request. A caller that has left is then notified by the next request that is sent after that. If that request finds the id, the server
@@ -31,33 +26,9 @@ pub(crate) struct ServerHold {
     /// Every request that can change this hold had a reply at its first try, and its count was never above one. So the server will
     /// not change it later.
     clean: bool,
-    /// The time between two confirmations.
-    every: Nanos,
-    confirmation: Confirmation,
-    /// Callers that the next confirmation notifies.
-    waiting: ConfirmWaiters,
-    /// The next confirmation requests at least this lease.
-    extension: Option<Nanos>,
     /// A request about the count is under way.
     counting: Option<RequestId>,
-    /// The client sends no confirmation before that, unless the other tasks have run.
-    gathers_until: Moment,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Confirmation {
-    PlannedFor(Moment),
-    UnderWay(Box<SentConfirmation>),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct SentConfirmation {
-    request: RequestId,
-    sent: Moment,
-    lease: Option<Duration>,
-    /// The part of it that is not the usual one.
-    extension: Option<Nanos>,
-    waiters: ConfirmWaiters,
+    pub(crate) confirmations: Confirmations,
 }
 
 /// The request that created a hold.
@@ -73,34 +44,20 @@ pub(crate) struct Granted {
     pub(crate) in_doubt: bool,
 }
 
-/// The reply to a confirmation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Confirmed {
-    /// The server had the hold after the confirmation was sent.
-    Since(Moment),
-    Gone,
-}
-
 impl ServerHold {
     pub(crate) fn new(granted: Granted, cx: &Cx<'_>) -> ServerHold {
         let Granted { id, mode, token, request, sent, lease, in_doubt } = granted;
-        let every = part_of(lease.min(cx.config.watchdog)).max(SHORTEST_PERIOD);
-        let mut server = ServerHold {
+        let new_lease = Lease::new(mode, (lease, sent), cx);
+        ServerHold {
             id,
-            lease: Lease::new(mode, (lease, sent), cx),
             token,
             count: 1,
             found_by: request,
             clean: !in_doubt,
-            every: every.into(),
-            confirmation: Confirmation::PlannedFor(Moment::FAR),
-            waiting: ConfirmWaiters::default(),
-            extension: None,
             counting: None,
-            gathers_until: Moment::ZERO,
-        };
-        server.confirmation = Confirmation::PlannedFor(server.next_after(sent));
-        server
+            confirmations: Confirmations::new((lease, sent), &new_lease, cx.config),
+            lease: new_lease,
+        }
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -127,11 +84,7 @@ impl ServerHold {
 
     /// True if the reply to a confirmation, under way, about to be sent or sent now, may admit readers of other owners.
     pub(crate) fn may_admit(&self, now: Moment) -> bool {
-        match &self.confirmation {
-            Confirmation::PlannedFor(at) if *at <= self.gathers_until => self.is_open(self.gathers_until),
-            Confirmation::PlannedFor(_) => self.is_open(now),
-            Confirmation::UnderWay(confirmation) => self.is_open(confirmation.sent),
-        }
+        self.is_open(self.confirmations.sent_at(now))
     }
 
     // ---- certainty ----
@@ -147,11 +100,7 @@ impl ServerHold {
 
     /// True if the lease is long enough for the next holder, and neither longer nor about to be made longer.
     pub(crate) fn has_long_lease(&self, now: Moment, config: &Config) -> bool {
-        let requested = match &self.confirmation {
-            Confirmation::UnderWay(confirmation) => confirmation.lease.max(self.extension.map(Duration::from)),
-            Confirmation::PlannedFor(_) => self.extension.map(Duration::from),
-        };
-        let is_usual = requested.is_none_or(|lease| lease <= config.watchdog);
+        let is_usual = self.confirmations.lease().is_none_or(|lease| lease <= config.watchdog);
         is_usual && self.lease.is_long(now, config)
     }
 
@@ -167,214 +116,55 @@ impl ServerHold {
         self.lease.lasts(lease, sent, cx);
     }
 
-    /// The time of the next confirmation after one that was sent at `sent`, before other programs may have ended the lease.
-    fn next_after(&self, sent: Moment) -> Moment {
-        let every = Duration::from(self.every).min(part_of(self.lease.sure_until().since(sent))).max(SHORTEST_PERIOD);
-        (sent + every).floor(every / 16)
-    }
-
     // ---- confirmations ----
-
-    /// True if callers are about to be notified, which may soon want the lock again.
-    pub(crate) fn has_waiters(&self) -> bool {
-        let is_confirming = || self.under_way().is_some_and(|confirmation| !confirmation.waiters.is_empty());
-        !self.waiting.is_empty() || is_confirming()
-    }
-
-    /// The next request notifies this caller. Without a caller it only confirms the hold.
-    pub(crate) fn confirm_for(&mut self, waiter: Option<ConfirmWaiter>, now: Moment) {
-        self.waiting.push(waiter);
-        self.confirm_now(now);
-    }
-
-    pub(crate) fn confirm_for_all(&mut self, waiters: ConfirmWaiters, now: Moment) {
-        self.waiting.append(waiters);
-        self.confirm_now(now);
-    }
-
-    pub(crate) fn extend(&mut self, lease: Option<Duration>) {
-        self.extension = self.extension.max(lease.map(Nanos::of));
-    }
-
-    pub(crate) fn confirm_now(&mut self, now: Moment) {
-        if let Confirmation::PlannedFor(at) = &mut self.confirmation {
-            *at = now.min(*at);
-        }
-    }
 
     /// Sends a confirmation if it is due. `lease`: the lease that it renews.
     pub(crate) fn send_confirmation(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers, lease: Option<Duration>) {
-        if !self.is_due(cx.now) {
+        if self.confirmations.planned().is_none_or(|at| at > cx.now) {
             return;
         }
-        let extension = self.extension.take();
-        let lease = lease.max(extension.map(Duration::from));
         let request = numbers.request();
+        let lease = self.confirmations.send(request, lease, cx.now);
         self.lease.requested(lease, cx);
-        let waiters = mem::take(&mut self.waiting);
-        let sent = SentConfirmation { request, sent: cx.now, lease, extension, waiters };
-        self.confirmation = Confirmation::UnderWay(Box::new(sent));
         let lease = lease.max(self.lease.to_repair(cx.now));
         let request_for = Request::Renew { id: self.id, mode: self.mode(), lease, count: self.count };
         cx.actions.push(Action::Send(request, request_for));
     }
 
-    /// A lost hold is confirmed only for callers that wait.
-    pub(crate) fn send_confirmation_of_lost(&mut self, cx: &mut Cx<'_>, numbers: &mut Numbers) {
-        if !self.waiting.is_empty() {
-            self.send_confirmation(cx, numbers, None);
-        }
-    }
-
-    /// The time at which this confirmation was sent, if it is under way.
-    pub(crate) fn sent(&self, request: RequestId) -> Option<Moment> {
-        self.under_way().filter(|confirmation| confirmation.request == request).map(|confirmation| confirmation.sent)
-    }
-
-    /// The request under way, if it is a confirmation or none, and nothing waits until other tasks have run.
-    pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
-        let is_calm = self.counting.is_none() && self.gathers_until == Moment::ZERO;
-        is_calm.then(|| self.under_way().map(|confirmation| confirmation.request))
-    }
-
-    /// The client sends the next confirmation after the other tasks have run.
-    pub(crate) fn gather(&mut self, cx: &mut Cx<'_>) {
-        self.gathers_until = cx.now + GATHERING;
-        cx.actions.push(Action::Yield);
-    }
-
-    /// The first confirmation of a row of turns waits in the same way, unless one is due already. If the row is released by then, that confirms them all.
-    pub(crate) fn gather_row(&mut self, cx: &mut Cx<'_>) {
-        if matches!(self.confirmation, Confirmation::PlannedFor(at) if at > cx.now) {
-            self.gather(cx);
-        }
-    }
-
-    /// The other tasks have run.
-    pub(crate) fn gathered(&mut self) {
-        self.gathers_until = Moment::ZERO;
-    }
-
-    /// The time at which the next confirmation is to be sent, if none is under way.
-    fn planned(&self) -> Option<Moment> {
-        match self.confirmation {
-            Confirmation::PlannedFor(at) => Some(at.max(self.gathers_until)),
-            Confirmation::UnderWay(_) => None,
-        }
-    }
-
-    /// The time of the next confirmation if the one under way finds the hold.
-    pub(crate) fn after_confirmation(&self) -> Option<Moment> {
-        self.under_way().map(|confirmation| self.next_after(confirmation.sent))
-    }
-
-    /// A confirmation is to be sent.
-    pub(crate) fn is_due(&self, now: Moment) -> bool {
-        self.planned().is_some_and(|at| at <= now)
-    }
-
-    fn under_way(&self) -> Option<&SentConfirmation> {
-        match &self.confirmation {
-            Confirmation::UnderWay(confirmation) => Some(confirmation),
-            Confirmation::PlannedFor(_) => None,
-        }
-    }
-
-    /// The confirmation under way got a reply.
-    pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Confirmed {
-        let Confirmation::UnderWay(confirmation) = &mut self.confirmation else { return Confirmed::Gone };
-        let SentConfirmation { request, sent, lease, .. } = **confirmation;
-        let mut waiters = mem::take(&mut confirmation.waiters);
-        let Reply::Kept { admits, left } = reply else {
-            self.confirmation = Confirmation::PlannedFor(Moment::FAR);
-            waiters.append(mem::take(&mut self.waiting));
-            self.waiting = waiters;
-            return Confirmed::Gone;
+    /// The confirmation under way got a reply. Returns the time at which it was sent, if the server had the hold after that.
+    pub(crate) fn confirmed(&mut self, cx: &mut Cx<'_>, reply: Reply) -> Option<Moment> {
+        let (Some(confirmation), Reply::Kept { admits, left }) = (self.confirmations.under_way(), reply) else {
+            self.confirmations.gone();
+            return None;
         };
+        let SentConfirmation { request, sent, lease, .. } = *confirmation;
         self.lease.note_left(left, sent, cx);
         self.lease.lasts(lease, sent, cx);
         self.found_by = request;
-        waiters.notify(cx, Outcome::Confirmed);
-        let planned = self.next_after(sent);
-        self.confirmation = Confirmation::PlannedFor(if self.waiting.is_empty() { planned } else { cx.now });
+        self.confirmations.confirmed(&self.lease, cx);
         if !admits {
             self.lease.close();
         } else if self.is_open(sent) {
             self.lease.admits(sent, cx.config);
         }
-        Confirmed::Since(sent)
+        Some(sent)
     }
 
-    /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
     pub(crate) fn confirmation_failed(&mut self, cx: &mut Cx<'_>, failure: Failure) {
         self.lease.close();
-        let extension = self.under_way().and_then(|confirmation| confirmation.extension);
-        self.extension = self.extension.max(extension); // a caller has requested it
-        self.recall_waiters();
-        if failure == Failure::Refused {
-            self.waiting.notify(cx, Outcome::Refused);
-            self.extension = None;
-        }
-        let is_urgent = failure == Failure::Unknown && !self.waiting.is_empty();
-        let pause = if is_urgent { Duration::from_millis(10) } else { Duration::from(self.every) / 10 };
-        self.confirmation = Confirmation::PlannedFor(cx.now + pause);
+        self.confirmations.failed(cx, failure);
     }
 
-    /// The next request notifies the callers that waited for the one under way, too.
-    fn recall_waiters(&mut self) {
-        if let Confirmation::UnderWay(confirmation) = &mut self.confirmation {
-            let mut all = mem::take(&mut confirmation.waiters);
-            all.append(mem::take(&mut self.waiting));
-            self.waiting = all;
-        }
-    }
-
-    pub(crate) fn expire_waiters(&mut self, cx: &mut Cx<'_>) {
-        if let Confirmation::UnderWay(confirmation) = &mut self.confirmation {
-            confirmation.waiters.expire(cx);
-        }
-        self.waiting.expire(cx);
-    }
-
-    pub(crate) fn notify_waiters(&mut self, cx: &mut Cx<'_>, outcome: Outcome) {
-        self.take_waiters().notify(cx, outcome);
-    }
-
-    pub(crate) fn take_waiters(&mut self) -> ConfirmWaiters {
-        self.recall_waiters();
-        mem::take(&mut self.waiting)
-    }
-
-    /// Its callers are notified as long as the server has the hold, and at once if it does not.
-    pub(crate) fn lose(&mut self, loss: Loss, cx: &mut Cx<'_>) {
-        self.lease.close();
-        self.extension = None;
-        if loss == Loss::Removed {
-            self.notify_waiters(cx, Outcome::Lost(loss));
-        }
-    }
-
-    /// The next time at which this needs attention while it is held.
-    pub(crate) fn due(&self) -> Option<Moment> {
-        earliest([self.planned(), self.waiters_due()])
-    }
-
-    /// The next time at which this needs attention while it is lost.
-    pub(crate) fn due_for_waiters(&self) -> Option<Moment> {
-        let planned = self.planned().filter(|_| !self.waiting.is_empty());
-        earliest([planned, self.waiters_due()])
-    }
-
-    fn waiters_due(&self) -> Option<Moment> {
-        let confirming = self.under_way().and_then(|confirmation| confirmation.waiters.due());
-        earliest([confirming, self.waiting.due()])
+    /// The request under way, if it is a confirmation or none, and nothing waits until other tasks have run.
+    pub(crate) fn calm_request(&self) -> Option<Option<RequestId>> {
+        self.confirmations.calm_request().filter(|_| self.counting.is_none())
     }
 
     // ---- its end ----
 
     /// Requests under way that could undo its release if the server ran them later. A renewal could only if the hold rests.
     pub(crate) fn before_release(&self, rests: bool) -> [Option<RequestId>; 2] {
-        let confirming = self.under_way().filter(|_| rests).map(|confirmation| confirmation.request);
+        let confirming = self.confirmations.under_way().filter(|_| rests).map(|confirmation| confirmation.request);
         [self.counting, confirming]
     }
 
@@ -388,9 +178,4 @@ impl ServerHold {
 /// expired between their call and the request, so nobody can know.
 pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
     if until <= now { Outcome::Unconfirmed } else { Outcome::Lost(Loss::Removed) }
-}
-
-/// The part of a lease after which it is renewed.
-fn part_of(lease: Duration) -> Duration {
-    lease / 10 * 3
 }

@@ -485,7 +485,7 @@ impl LockState {
     /// the reply comes.
     pub(crate) fn next_confirmation(&self) -> Option<Moment> {
         self.on_server.iter().find_map(|one| match one {
-            OnServer::Held(server, _) => server.after_confirmation(),
+            OnServer::Held(server, _) => server.confirmations.after_reply(&server.lease),
             _ => None,
         })
     }
