@@ -21,8 +21,8 @@ use crate::{
     task_runtime::TaskRuntime,
 };
 
-/// A call that has begun.
-struct Begun<'a> {
+/// Makes the calls for one request, one after the other, until one of them has a result for the caller.
+struct Acquirer<'a> {
     driver: &'a Arc<Driver>,
     request: &'a AcquireRequest,
     /// By the clock of the state machine, as `began`.
@@ -32,10 +32,10 @@ struct Begun<'a> {
 
 /// Acquires the lock; `None` if another owner holds it for longer than the wait limit.
 pub(crate) async fn acquire(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<Option<HeldLock>> {
-    start(driver, request, now())?.acquired().await
+    acquire_since(driver, request, now()).await
 }
 
-/// The same. Tries again after an outage while `may_retry` permits it.
+/// Acquires the lock, and tries again after an outage while `may_retry` permits it; `None` as for [`acquire`].
 pub(crate) async fn acquire_through_outages(
     driver: &Arc<Driver>,
     request: &AcquireRequest,
@@ -43,7 +43,7 @@ pub(crate) async fn acquire_through_outages(
 ) -> Result<Option<HeldLock>> {
     let began = now(); // an error states the time of all tries
     loop {
-        let held = start(driver, request, began)?.acquired().await;
+        let held = acquire_since(driver, request, began).await;
         if !held.as_ref().is_err_and(Error::is_unavailable) || !may_retry() {
             return held;
         }
@@ -53,65 +53,78 @@ pub(crate) async fn acquire_through_outages(
 /// Waits until the caller may pass, or keeps what it acquires; false if that takes longer than the wait limit. The client then has nothing
 /// of it.
 pub(crate) async fn pass(driver: &Arc<Driver>, request: &AcquireRequest) -> Result<bool> {
-    let begun = start(driver, request, now())?;
+    let acquirer = Acquirer::new(driver, request, now())?;
     loop {
-        let (mut call, EndedCall { result, .. }) = begun.called().await?;
+        let (mut call, EndedCall { result, .. }) = acquirer.call().await?;
         match result.outcome {
             Outcome::Acquired if !call.keep() => {} // it was lost before the caller looked
             Outcome::Passed | Outcome::Acquired => {
-                driver.counters.of(call.lock.subject(request.kind.mode())).passed(now().since(begun.began));
+                driver.counters.of(call.lock.subject(request.kind.mode())).passed(now().since(acquirer.began));
                 return Ok(true);
             }
             Outcome::Busy => return Ok(false),
             Outcome::StartAgain => {}
-            _ => return Err(error(&call.lock, request.what, &result, begun.began)),
+            _ => return Err(error(&call.lock, request.what, &result, acquirer.began)),
         }
     }
 }
 
-fn start<'a>(driver: &'a Arc<Driver>, request: &'a AcquireRequest, began: Moment) -> Result<Begun<'a>> {
-    if driver.is_abandoned() {
-        return Err(driver.closed(request.what, &request.name));
-    }
-    TaskRuntime::around(request.what)?;
-    Ok(Begun { driver, request, limit: limit_of(request.wait_limit), began })
-}
-
-impl Begun<'_> {
-    async fn acquired(&self) -> Result<Option<HeldLock>> {
-        loop {
-            let (mut call, EndedCall { result, acquired, .. }) = self.called().await?;
-            match result.outcome {
-                Outcome::Acquired => {
-                    if let Some(acquired) = acquired.or_else(|| too_late(&call.lock, call.ticket)) {
-                        call.ending = OnDrop::Ended; // it has a guard now
-                        return Ok(Some(held(&call, self.request, acquired, result.way, self.began)));
-                    }
+/// Acquires the lock for a caller that has waited since `began`.
+async fn acquire_since(driver: &Arc<Driver>, request: &AcquireRequest, began: Moment) -> Result<Option<HeldLock>> {
+    let acquirer = Acquirer::new(driver, request, began)?;
+    loop {
+        let (mut call, EndedCall { result, acquired, .. }) = acquirer.call().await?;
+        match result.outcome {
+            Outcome::Acquired => {
+                if let Some(acquired) = acquired.or_else(|| too_late(&call.lock, call.ticket)) {
+                    call.ending = OnDrop::Ended; // it has a guard now
+                    return Ok(Some(held(&call, request, acquired, result.way, began)));
                 }
-                Outcome::Busy => return Ok(None),
-                Outcome::StartAgain => {}
-                _ => return Err(error(&call.lock, self.request.what, &result, self.began)),
             }
+            Outcome::Busy => return Ok(None),
+            Outcome::StartAgain => {}
+            _ => return Err(error(&call.lock, request.what, &result, began)),
         }
     }
+}
 
-    /// The call with its result.
-    async fn called(&self) -> Result<(Call, EndedCall)> {
+impl<'a> Acquirer<'a> {
+    fn new(driver: &'a Arc<Driver>, request: &'a AcquireRequest, began: Moment) -> Result<Acquirer<'a>> {
+        if driver.is_abandoned() {
+            return Err(driver.closed(request.what, &request.name));
+        }
+        TaskRuntime::around(request.what)?;
+        Ok(Acquirer { driver, request, limit: limit_of(request.wait_limit), began })
+    }
+
+    /// Begins a call, and waits for its result.
+    async fn call(&self) -> Result<(Call, EndedCall)> {
         let mut call = poll_fn(|cx| Poll::Ready(self.begin_call(cx.waker()))).await?;
         let ended = poll_fn(|cx| call.poll(cx)).await?;
         report_end(&call.lock, call.ticket, self.began, &ended.result);
         Ok((call, ended))
     }
 
-    /// If the client is about to forget the lock, the call begins again with a new one.
+    /// Begins a call, with a new [`NamedLock`] if the client is about to forget the one that it has.
     fn begin_call(&self, waker: &Waker) -> Result<Call> {
+        let Acquirer { driver, request, limit, began } = *self;
+        let (owner, terms) = (Owner(request.owner.number()), request.terms);
         loop {
-            let lock = self.driver.lock_of(&self.request.name, self.request.kind);
-            if let Some(call) = begin(&lock, self.request, (self.limit, self.began), waker) {
-                return Ok(call);
+            let lock = driver.lock_of(&request.name, request.kind);
+            let begun = lock.with(|inner, fed| {
+                if inner.is_forgotten() {
+                    return None;
+                }
+                let ticket = inner.next_ticket();
+                inner.calls.begin(ticket, began);
+                inner.handle(&lock, Event::Acquire { ticket, owner, terms, limit }, fed);
+                Some((ticket, inner.calls.wait(ticket, waker)))
+            });
+            if let Some((ticket, waits)) = begun {
+                return Ok(Call { what: request.what, lock, ticket, ending: OnDrop::Leaves, waits });
             }
-            if self.driver.is_stopping() || self.driver.has_ended() {
-                return Err(self.driver.closed(self.request.what, &self.request.name));
+            if driver.is_stopping() || driver.has_ended() {
+                return Err(driver.closed(request.what, &request.name));
             }
         }
     }
@@ -135,28 +148,6 @@ fn report_end(lock: &NamedLock, ticket: Ticket, began: Moment, result: &CallResu
     } else {
         tracing::debug!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, ?way, "slow wait ended");
     }
-}
-
-/// A call that may have begun before, and starts again. `None` if the lock is about to be forgotten.
-fn begin(
-    lock: &Arc<NamedLock>,
-    request: &AcquireRequest,
-    (limit, began): (Limit, Moment),
-    waker: &Waker,
-) -> Option<Call> {
-    let owner = Owner(request.owner.number());
-    let terms = request.terms;
-    let begun = lock.with(|inner, fed| {
-        if inner.is_forgotten() {
-            return None;
-        }
-        let ticket = inner.next_ticket();
-        inner.calls.begin(ticket, began);
-        inner.handle(lock, Event::Acquire { ticket, owner, terms, limit }, fed);
-        Some((ticket, inner.calls.wait(ticket, waker)))
-    });
-    let (ticket, waits) = begun?;
-    Some(Call { what: request.what, lock: Arc::clone(lock), ticket, ending: OnDrop::Leaves, waits })
 }
 
 /// The hold was lost, or may have been, before the caller saw that it acquired it.
