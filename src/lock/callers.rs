@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{
     hold::{NestedCall, Removed},
+    listening::Listening,
     lost::LostHolds,
     on_server::OnServer,
-    places::Listening,
     queue::nested_by,
     requests::ConfirmWaiter,
     server_hold::{Granted, ServerHold},

@@ -198,6 +198,9 @@ impl Confirmations {
             self.take_waiters().notify(cx, Outcome::Lost(loss));
         }
         self.extension = None;
+        if let Confirmation::UnderWay(confirmation) = &mut self.current {
+            confirmation.extension = None; // its retry would request it again
+        }
     }
 
     pub(crate) fn expire(&mut self, cx: &mut Cx<'_>) {

@@ -5,20 +5,14 @@ use std::time::Duration;
 
 use super::{
     index::Key,
+    listening::{Listening, until_next},
     on_server::OnServer,
-    places::{Asked, Listening, Place, PlaceTerms, Waiting},
+    places::{Asked, Place, PlaceTerms, Waiting},
     requests::Failure,
     server_hold::{Granted, ServerHold},
     state::{LockState, Wanted},
     types::{Config, Cx, HoldId, Mode, Moment, Outcome, Owner, Reply, RequestId, earliest},
 };
-
-/// The longest sleep between two requests of a waiter. It is the cost of a lost message.
-const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// The longest such sleep of the next waiters, which notice that the one before them does not come.
-const NEXT_NAP: Duration = Duration::from_millis(2_500);
-/// The longest such sleep while no message can arrive.
-const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
 
 impl LockState {
     // ---- owners that wait have a place, others have none ----
@@ -140,7 +134,7 @@ impl LockState {
         let Wanted::Places(places) = &mut self.wanted else { return };
         match reply {
             Reply::Queued { left, place, .. } => {
-                let nap = nap(left, place, listening);
+                let nap = until_next(left, listening.nap_at(place));
                 places.change_waiting(id, |waiting| waiting.queued(id, nap, cx));
                 self.queue.refuse_owner(owner, asked.last, cx);
                 self.answer_soon(id, owner, cx);
@@ -220,14 +214,4 @@ fn own_release(on_server: &[OnServer]) -> Option<RequestId> {
         OnServer::Releasing(release) if release.is_at_first_try() => release.awaited(),
         _ => None,
     })
-}
-
-/// The time until the next request of a waiter. The server deletes a key only after the millisecond in which it expires.
-fn nap(left: Option<Duration>, place: u64, listening: Listening) -> Duration {
-    let longest = match listening {
-        Listening::On if place <= 2 => NEXT_NAP,
-        Listening::On => LONGEST_NAP,
-        Listening::Off | Listening::Requested(_) => NAP_WITHOUT_MESSAGES,
-    };
-    left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
 }

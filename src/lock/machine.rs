@@ -1,9 +1,9 @@
 //! The one function that everything goes through.
 
 use super::{
+    listening::Listening,
     lost::LostHold,
     on_server::OnServer,
-    places::Listening,
     release::PendingRelease,
     requests::{ConfirmWaiter, Failure, PendingRequest},
     state::{Asking, Attempt, Idle, Life, LockState, Wanted},

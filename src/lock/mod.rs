@@ -35,6 +35,7 @@ mod grants;
 mod hold;
 mod index;
 mod lease;
+mod listening;
 mod lost;
 mod machine;
 mod on_server;

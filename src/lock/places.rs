@@ -4,18 +4,11 @@ use std::time::Duration;
 
 use super::{
     index::{Index, Key, Keyed},
+    listening::Listening,
     release::PendingRelease,
     requests::{Failure, PendingRequest},
     types::{Action, Channel, Cx, HoldId, How, Mode, Moment, Numbers, Owner, Queueing, Request, RequestId, Ticket},
 };
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Listening {
-    Off,
-    /// No message can arrive yet, and this many requests have found the lock held.
-    Requested(u8),
-    On,
-}
 
 /// By their ids. A place ends by [`remove`](Places::remove) or [`leave`](Places::leave), which also end its messages.
 pub(crate) type Places = Index<Place>;

@@ -4,23 +4,14 @@ use std::time::Duration;
 
 use super::{
     hold::Holders,
+    listening::{Listening, until_next},
     on_server::OnServer,
-    places::Listening,
     release::{HandedOver, PendingRelease},
     requests::Failure,
     server_hold::{Granted, ServerHold, not_found},
     state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Wanted},
     types::{Action, Channel, Cx, Demand, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId, Ticket, Waits},
 };
-
-/// The longest sleep between two requests while another owner holds the lock. It is the cost of a lost message.
-const LONGEST_NAP: Duration = Duration::from_secs(5);
-/// The longest such sleep while no message can arrive.
-const NAP_WITHOUT_MESSAGES: Duration = Duration::from_millis(200);
-/// The first such sleep if no message is ever published. Each is twice as long as the one before.
-const FIRST_LOOK: Duration = Duration::from_millis(10);
-/// The longest such sleep with a mark on the server, which must not expire.
-const MARKED_NAP: Duration = Duration::from_secs(1);
 
 impl LockState {
     pub(super) fn replied(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
@@ -151,11 +142,12 @@ impl LockState {
             ),
         }
         let mark = mark_after(asking, by);
+        let nap = until_next(left, self.listening.nap(mark.is_some(), cx.config.publishes));
         let latest = match self.queue.passed {
             Some(_) if asking.demand.mode == Mode::Shared => asking.planned,
             _ => Moment::FAR,
         };
-        let look_at = if asking.woken { cx.now } else { latest.min(cx.now + self.nap(left, mark, cx)) };
+        let look_at = if asking.woken { cx.now } else { latest.min(cx.now + nap) };
         let called = cx.rules.waits.leave_marks() && asking.woken;
         let idle = Idle { look_at, called, refused: Refusal::Of(asking.demand), mark };
         self.wanted = Wanted::One(Attempt::Idle(idle));
@@ -167,18 +159,6 @@ impl LockState {
             }
             Listening::Off | Listening::On => {}
         }
-    }
-
-    /// The time until the next request makes sense. The server deletes a key only after the millisecond in which it expires.
-    fn nap(&self, left: Option<Duration>, mark: Option<Mark>, cx: &Cx<'_>) -> Duration {
-        let longest = match self.listening {
-            Listening::On if mark.is_some() => MARKED_NAP,
-            Listening::On => LONGEST_NAP,
-            Listening::Off | Listening::Requested(_) if cx.config.publishes => NAP_WITHOUT_MESSAGES,
-            Listening::Off => FIRST_LOOK,
-            Listening::Requested(looks) => (FIRST_LOOK * (1 << looks.min(8))).min(NAP_WITHOUT_MESSAGES),
-        };
-        left.map_or(longest, |left| (left + Duration::from_millis(1)).min(longest))
     }
 
     /// The first waiter, if it is a writer that readers may pass now. The writer for which the request was sent may have left since.
