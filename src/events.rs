@@ -16,6 +16,10 @@ pub(crate) enum KindLabel {
 }
 
 impl KindLabel {
+    /// How many there are. The last one of the list above stands here.
+    #[cfg(feature = "metrics")]
+    pub(crate) const NUMBER: usize = KindLabel::PlainSemaphore as usize + 1;
+
     pub(crate) fn label(self) -> &'static str {
         match self {
             KindLabel::Lock => "lock",

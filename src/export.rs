@@ -67,14 +67,10 @@ fn describe() {
     HISTOGRAMS.iter().for_each(|(name, text)| metrics::describe_histogram!(*name, Unit::Seconds, *text));
 }
 
-impl KindLabel {
-    const ALL: usize = KindLabel::PlainSemaphore as usize + 1;
-}
-
 /// The metrics that are about locks.
 #[derive(Debug)]
 pub(crate) struct Exporter {
-    by_kind: [OnceLock<Handles>; KindLabel::ALL],
+    by_kind: [OnceLock<Handles>; KindLabel::NUMBER],
     names: LockNames,
 }
 

@@ -103,7 +103,8 @@ pub(crate) struct Rules {
     pub(crate) label: KindLabel,
     /// The suffix of the ids of its holds.
     pub(crate) suffix: &'static str,
-    /// Several owners may hold it at once. Owners of one client then share one hold on the server, which counts it once.
+    /// Several owners may hold it at once. Owners of one client then share one hold on the server, which counts it once, unless the machine's
+    /// rules are [for permits](lock::Waits::are_for_permits).
     pub(crate) shared: bool,
     /// The numbers of its holds.
     pub(crate) numbering: Numbering,

@@ -107,6 +107,29 @@ fn every_promise_names_its_tests() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
+/// docs/dev/machine.md says where each rule is: these files have these functions and constants.
+#[test]
+fn the_rules_of_the_machine_are_where_the_page_says() {
+    let page = read("docs/dev/machine.md");
+    let mut looked = 0;
+    for place in below(&page, "## Where a rule is").filter(|line| line.starts_with("| ")).flat_map(|row| row.split(';'))
+    {
+        let words: Vec<_> = place.split('`').skip(1).step_by(2).collect();
+        for group in
+            words.chunk_by(|name, _| !name.contains('.')).filter(|group| group.iter().any(|name| name.ends_with(".rs")))
+        {
+            let (file, names) = group.split_last().expect("not empty");
+            let source = read(&format!("src/lock/{file}"));
+            for name in names {
+                let is_there = source.contains(&format!("fn {name}(")) || source.contains(&format!("const {name}:"));
+                assert!(is_there, "{name} is not in {file}");
+                looked += 1;
+            }
+        }
+    }
+    assert!(looked > 20, "{looked}");
+}
+
 #[test]
 fn a_promise_without_a_test_is_found() {
     let page = "## In every case\n\n* one\n  (`lost::after_del`)\n* two (really)\n\n## By failure\n\n\

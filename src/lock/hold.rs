@@ -127,7 +127,7 @@ impl Hold {
         }
     }
 
-    /// The time since which none of its callers has seen its notification.
+    /// The time since which none of its callers has seen its notification. `None`, which is less than any time, if one has.
     fn unseen_since(&self) -> Option<Moment> {
         self.acquisitions.iter().map(|one| one.unseen_since).min().flatten()
     }

@@ -20,7 +20,7 @@ impl LockState {
             return;
         }
         self.wake(&event, cx.now);
-        self.expire(cx);
+        self.expire(cx); // first, so that no late reply keeps what is lost
         self.change(event, cx);
         self.pass_over_absent(cx); // the event may be that a caller looks, or that its hold is gone
         self.expire(cx); // a new grant may be over already

@@ -55,7 +55,7 @@ impl Default for OtherClients {
 }
 
 impl Rare<OtherClients> {
-    /// This client acquired the lock again.
+    /// This client acquired the lock again: that ends its debt.
     pub(crate) fn had_their_turn(&mut self) {
         self.changed().into_iter().for_each(|others| others.debt = None);
     }
@@ -111,7 +111,7 @@ impl OtherClients {
     }
 
     /// Until this time others go first.
-    pub(crate) fn first_until(&self) -> Option<Moment> {
+    pub(crate) fn go_first_until(&self) -> Option<Moment> {
         self.debt.map(|debt| debt.until)
     }
 

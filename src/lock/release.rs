@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::{
     lease::Lease,
     requests::{ConfirmWaiter, ConfirmWaiters, Failure, PendingRequest},
-    server_hold::{Granted, ServerHold, not_found},
-    types::{Action, Cx, HoldId, Loss, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, earliest},
+    server_hold::{Granted, ServerHold, was_held},
+    types::{Action, Cx, HoldId, Mode, Moment, Numbers, Outcome, Reply, Request, RequestId, earliest},
 };
 
-/// A mark on the server lasts for this long.
+/// A mark on the server lasts for this long, see `mark_turn` in `rwlock.lua` and `permits.lua`.
 const MARK: Duration = Duration::from_secs(3);
 /// A place in a queue on the server lasts for this long. A dead one beside JVMs lasts longer.
 const PLACE: Duration = Duration::from_secs(30);
@@ -169,15 +169,14 @@ impl PendingRelease {
 
     /// The server replied. `found`: it had the id.
     pub(crate) fn ended(mut self, found: bool, cx: &mut Cx<'_>) {
-        // If it did not after a try without a reply: that try worked, or the lease had ended. Nobody can know.
-        let was_held = found || self.request.is_in_doubt();
-        let outcome = if was_held { Outcome::Confirmed } else { not_found(self.lease.certain_until, cx.now) };
-        self.waiters.notify(cx, outcome);
-        self.note_end(if let Outcome::Lost(loss) = outcome { Some(loss) } else { None }, cx);
+        let outcome = was_held(found, self.request.is_in_doubt(), self.lease.certain_until, cx.now);
+        self.end(outcome, cx);
     }
 
-    fn note_end(&self, loss: Option<Loss>, cx: &mut Cx<'_>) {
+    fn end(&mut self, outcome: Outcome, cx: &mut Cx<'_>) {
+        self.waiters.notify(cx, outcome);
         if self.ends_hold {
+            let loss = if let Outcome::Lost(loss) = outcome { Some(loss) } else { None };
             cx.actions.push(Action::Ended(self.mode(), loss));
         }
     }
@@ -187,15 +186,11 @@ impl PendingRelease {
         let in_doubt = self.request.is_in_doubt();
         match (reply, self.hand_over, self.request.sent(request)) {
             (Reply::Handed(token), Some(NextHold { id, lease }), Some(sent)) => {
-                self.waiters.notify(cx, Outcome::Confirmed);
-                self.note_end(None, cx);
+                self.end(Outcome::Confirmed, cx);
                 HandedOver::Granted(Granted { id, mode: Mode::Exclusive, token, request, sent, lease, in_doubt })
             }
             (Reply::Gone, ..) => {
-                // An earlier try worked, and the new lease has ended, or the lock was lost before. Nobody can know.
-                let was_held = if in_doubt { Outcome::Confirmed } else { not_found(self.lease.certain_until, cx.now) };
-                self.waiters.notify(cx, was_held);
-                self.note_end((!in_doubt).then_some(Loss::Removed), cx);
+                self.end(was_held(false, in_doubt, self.lease.certain_until, cx.now), cx);
                 HandedOver::Gone
             }
             _ => HandedOver::Released(self.release_instead(cx)),
@@ -230,8 +225,7 @@ impl PendingRelease {
         self.waiters.expire(cx);
         let is_over = self.lease.gone_by <= cx.now && !self.request.is_under_way() && !self.is_at_first_try();
         if is_over {
-            self.waiters.notify(cx, Outcome::Unconfirmed);
-            self.note_end(None, cx);
+            self.end(Outcome::Unconfirmed, cx);
         }
         !is_over
     }

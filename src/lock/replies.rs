@@ -8,7 +8,7 @@ use super::{
     on_server::OnServer,
     release::{HandedOver, PendingRelease},
     requests::Failure,
-    server_hold::{Granted, ServerHold, not_found},
+    server_hold::{Granted, ServerHold, was_held},
     state::{Asking, Attempt, Idle, LockState, Mark, Refusal, Wanted},
     types::{Action, Channel, Cx, Demand, HoldId, How, Loss, Mode, Moment, Outcome, Reply, RequestId, Ticket, Waits},
 };
@@ -348,7 +348,7 @@ impl LockState {
 
 fn confirmed_lost(server: &mut ServerHold, reply: Reply, cx: &mut Cx<'_>) {
     if server.confirmed(cx, reply).is_none() {
-        server.confirmations.take_waiters().notify(cx, not_found(server.lease.certain_until, cx.now));
+        server.confirmations.take_waiters().notify(cx, was_held(false, false, server.lease.certain_until, cx.now));
     }
 }
 

@@ -174,8 +174,13 @@ impl ServerHold {
     }
 }
 
-/// What callers learn if the server does not have an id that was certain until `until` when they called. After that time the lease may have
-/// expired between their call and the request, so nobody can know.
-pub(crate) fn not_found(until: Moment, now: Moment) -> Outcome {
-    if until <= now { Outcome::Unconfirmed } else { Outcome::Lost(Loss::Removed) }
+/// Whether the lock was held when the callers of an unlock called, by a request that was sent later. `in_doubt`: an earlier try had no reply.
+/// `certain_until`: as it was when they called.
+pub(crate) fn was_held(found: bool, in_doubt: bool, certain_until: Moment, now: Moment) -> Outcome {
+    match found {
+        true => Outcome::Confirmed,
+        false if in_doubt => Outcome::Confirmed, // that try has released it, or the lease had ended: nobody can know
+        false if certain_until <= now => Outcome::Unconfirmed, // the lease may have ended between the call and the request
+        false => Outcome::Lost(Loss::Removed),
+    }
 }

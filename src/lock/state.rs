@@ -334,7 +334,7 @@ impl LockState {
             Refusal::Of(refused) if self.queue.needs_reply() || refused.is_harder_than(next) => return Moment::ZERO,
             Refusal::Of(_) => {}
         }
-        let others = self.others.first_until().filter(|_| next.is_for_one());
+        let others = self.others.go_first_until().filter(|_| next.is_for_one());
         others.map_or(idle.look_at, |until| idle.look_at.max(until))
     }
 

@@ -202,7 +202,8 @@ impl Handle {
         let permits = u16::try_from(permits).ok().filter(|permits| (1..=MOST_PERMITS).contains(permits));
         let permits = permits.ok_or_else(|| Error::config("permits", "it must be from 1 to 10,000"))?;
         let request = self.request(kind, ASKING_PERMITS, wait_limit)?;
-        Ok(AcquireRequest { terms: Terms { permits, ..request.terms }, ..request })
+        // Each hold of permits is its own, so an owner has nothing to re-enter.
+        Ok(AcquireRequest { terms: Terms { permits, ..request.terms }, owner: Owner::new(), ..request })
     }
 
     /// Thousands of tasks may wait in this future, so it keeps one copy of the request and of the span.
