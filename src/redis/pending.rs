@@ -1,6 +1,6 @@
 //! A request that waits for its reply. It is not a future: nobody polls it, so a caller that leaves costs the others nothing.
 
-use std::{fmt, time::Duration};
+use std::{cell::RefCell, collections::VecDeque, fmt, time::Duration};
 
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
@@ -113,8 +113,64 @@ impl Later {
 
     pub(crate) fn go(self) {
         match self {
-            Later::Failed(request, fault) => request.end(Err(fault)),
+            Later::Failed(request, fault) => end_in_turn(*request, fault),
             Later::Task(spawner, work) => spawner.spawn(work),
         }
+    }
+}
+
+thread_local! {
+    /// Requests that fail while this thread handles the failure of another. `None`: it handles none.
+    static FAILED: RefCell<Option<VecDeque<(PendingRequest, Fault)>>> = const { RefCell::new(None) };
+}
+
+/// What follows from a failure is often a request that fails, too. Thousands of them, one inside the other, would fill the stack.
+fn end_in_turn(request: PendingRequest, fault: Fault) {
+    let mut next = Some((request, fault));
+    let is_inside = FAILED.try_with(|failed| match &mut *failed.borrow_mut() {
+        Some(failed) => {
+            failed.extend(next.take());
+            true
+        }
+        idle => idle.replace(VecDeque::new()).is_some(),
+    });
+    if is_inside.unwrap_or(false) {
+        return;
+    }
+    while let Some((request, fault)) = next {
+        request.end(Err(fault)); // a panic ends there
+        next = FAILED.try_with(|failed| failed.borrow_mut().as_mut().and_then(VecDeque::pop_front)).ok().flatten();
+    }
+    let _ = FAILED.try_with(RefCell::take); // a thread that ends has no such list anymore
+}
+
+#[cfg(test)]
+mod tests {
+    use ::std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use super::*;
+
+    static NOTHING: Script = Script::new("return 0");
+
+    /// A request that fails, after which another is made that fails.
+    fn failing(more: u32, ended: Arc<AtomicU32>) -> Later {
+        let then = move |_| {
+            ended.fetch_add(1, Ordering::Relaxed);
+            if more > 0 {
+                failing(more - 1, ended).go();
+            }
+        };
+        let request = PendingRequest::new(&NOTHING, Part::of("key").done(), Urgency::Now, OnReply::new(then));
+        Later::Failed(Box::new(request), Fault::Abandoned)
+    }
+
+    #[test]
+    fn failures_that_follow_from_failures_do_not_fill_the_stack() {
+        let ended = Arc::new(AtomicU32::new(0));
+        failing(200_000, Arc::clone(&ended)).go();
+        assert_eq!(ended.load(Ordering::Relaxed), 200_001);
     }
 }
