@@ -13,6 +13,8 @@ use super::{
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+/// After a pause in which no other process acquired the lock, there is none at so many releases.
+const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
 const LONGEST_ROW: Duration = Duration::from_millis(10);
 /// If no message is published, the lock stays free after several turns in a row: for this part of their time, but for at most this long.
@@ -27,6 +29,8 @@ pub(crate) struct OtherClients {
     pub(crate) may_wait: bool,
     row: Option<Row>,
     debt: Option<Debt>,
+    /// At so many more releases there is no pause.
+    without_pause: u32,
     last: Moment,
 }
 
@@ -45,7 +49,8 @@ struct Debt {
 }
 
 impl Usual for OtherClients {
-    const USUAL: &'static OtherClients = &OtherClients { may_wait: true, row: None, debt: None, last: Moment::ZERO };
+    const USUAL: &'static OtherClients =
+        &OtherClients { may_wait: true, row: None, debt: None, without_pause: 0, last: Moment::ZERO };
 }
 
 impl Default for OtherClients {
@@ -55,9 +60,17 @@ impl Default for OtherClients {
 }
 
 impl Rare<OtherClients> {
+    /// Another client holds the lock.
+    pub(crate) fn hold_it(&mut self) {
+        self.changed().into_iter().for_each(|others| others.without_pause = 0);
+    }
+
     /// This client acquired the lock again: that ends its debt.
     pub(crate) fn had_their_turn(&mut self) {
-        self.changed().into_iter().for_each(|others| others.debt = None);
+        let Some(others) = self.changed() else { return };
+        if others.debt.take().is_some() {
+            others.without_pause = WITHOUT_PAUSE;
+        }
     }
 }
 
@@ -97,6 +110,8 @@ impl OtherClients {
         if !config.publishes {
             let free = row.map_or(Duration::ZERO, |row| now.since(row.since) / PART_OF_ROW).min(LONGEST_FREE);
             self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free });
+        } else if receivers > 0 && self.without_pause > 0 {
+            self.without_pause -= 1;
         } else if receivers > 0 {
             // A subscribed client counts this release when it receives the message.
             self.debt = Some(Debt { releases: receivers - u32::from(!subscribed), until: now + pause(config) });
@@ -116,7 +131,7 @@ impl OtherClients {
     }
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
-        self.debt.is_none() || now.since(self.last) > REMEMBERED
+        self.debt.is_none() && self.without_pause == 0 || now.since(self.last) > REMEMBERED
     }
 }
 

@@ -128,6 +128,9 @@ impl LockState {
         cx: &mut Cx<'_>,
     ) {
         let is_own_mark = own.is_some() && own == asking.mark.map(|mark| mark.id);
+        if asking.demand.is_for_one() {
+            self.others.hold_it();
+        }
         if by == Mode::Exclusive && !is_own_mark && self.held().any(|(server, _)| server.mode() == Mode::Shared) {
             self.forced(cx); // a writer and a reader exclude each other
         }
