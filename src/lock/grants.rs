@@ -379,10 +379,13 @@ impl LockState {
     }
 
     /// No owner holds it. If guards of lost holds are left, it stays until these are dropped.
-    fn release_or_lose(&mut self, server: ServerHold, cx: &mut Cx<'_>) {
-        match self.lost.has_of(server.id) {
-            true => self.put(OnServer::Lost(server)),
-            false => self.release(server, cx),
+    fn release_or_lose(&mut self, mut server: ServerHold, cx: &mut Cx<'_>) {
+        match self.lost.needed_until(server.id) {
+            Some(until) => {
+                server.lease.ends_by(until);
+                self.put(OnServer::Lost(server));
+            }
+            None => self.release(server, cx),
         }
     }
 }

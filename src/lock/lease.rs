@@ -106,6 +106,12 @@ impl Lease {
         self.certain_until = self.end.min(self.sure_until());
     }
 
+    /// Nobody needs it for longer.
+    pub(crate) fn ends_by(&mut self, time: Moment) {
+        self.end = self.end.min(time);
+        self.certain_until = self.certain_until.min(time);
+    }
+
     /// No other program has ended the lease before that.
     pub(crate) fn sure_until(&self) -> Moment {
         self.sharing.as_ref().map_or(Moment::FAR, |sharing| sharing.sure_until)

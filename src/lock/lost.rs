@@ -15,13 +15,15 @@ pub(crate) struct LostHold {
     pub(crate) of: HoldId,
     /// The last request by which the server had it was sent then.
     pub(crate) last_confirmed: Moment,
+    /// Its lease ended then. Others that share the id may have renewed it since.
+    pub(crate) until: Moment,
 }
 
 impl LostHold {
     /// These holds of one id were lost.
     pub(crate) fn all(holds: Vec<Hold>, loss: Loss, server: &ServerHold) -> Vec<LostHold> {
-        let (of, last_confirmed) = (server.id, server.lease.last_confirmed);
-        holds.into_iter().map(|hold| LostHold { hold, loss, of, last_confirmed }).collect()
+        let (of, last_confirmed, until) = (server.id, server.lease.last_confirmed, server.lease.certain_until);
+        holds.into_iter().map(|hold| LostHold { hold, loss, of, last_confirmed, until }).collect()
     }
 }
 
@@ -60,6 +62,11 @@ impl LostHolds {
 
     pub(crate) fn of(&self, id: HoldId) -> impl Iterator<Item = &LostHold> {
         self.0.iter().filter(move |lost| lost.of == id)
+    }
+
+    /// None of the guards of this id needs it for longer; `None` if there are none.
+    pub(crate) fn needed_until(&self, id: HoldId) -> Option<Moment> {
+        self.of(id).map(|lost| lost.until).max()
     }
 
     pub(crate) fn has_of(&self, id: HoldId) -> bool {

@@ -119,7 +119,9 @@ impl PendingRelease {
                 Request::HandOver { id: self.id, to, lease }
             }
             None => {
-                let (rest, granted) = (self.lease.not_before.since(cx.now), self.lease.certain_until > Moment::ZERO);
+                let is_remembered = cx.now < self.since + cx.config.outage_timeout;
+                let rest = self.lease.not_before.since(cx.now);
+                let granted = self.lease.certain_until > Moment::ZERO && is_remembered;
                 Request::Release { id: self.id, mode: self.mode(), count: 0, rest, granted }
             }
         };

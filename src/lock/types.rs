@@ -421,8 +421,8 @@ pub(crate) enum Request {
         count: u32,
         how: How,
     },
-    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too. `granted`: the server had granted it, else it
-    /// may have.
+    /// Sets the count. At zero the hold ends, or rests for `rest`; a mark of this id ends, too. `granted`: the server had granted it, and still
+    /// knows whether it has run an earlier try of this release. Else only what it knows counts.
     Release {
         id: HoldId,
         mode: Mode,

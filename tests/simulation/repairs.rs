@@ -515,6 +515,53 @@ fn a_lost_write_hold_ends_with_its_lease_beside_a_read_hold() {
     assert!(released.is_some_and(|second| (30..=31).contains(&second)), "{released:?}");
 }
 
+/// A reader is lost by its `max_hold`, and keeps its guard. Others that share its hold renew it for longer, and leave. It is released when the
+/// lease ends that the lost reader knew of.
+#[test]
+fn a_lost_reader_ends_with_its_lease_and_not_with_that_of_others() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, Terms { max_hold: Some(ms(20_000).into()), ..READ });
+    client.acquire(2, B, READ, Limit::Forever);
+    client.reply(KEEPS);
+    client.feed(Event::Seen(t(2)));
+    let renew = |client: &mut Client, time: u64| {
+        for _ in 0..time / 1_000 {
+            client.pass(ms(1_000));
+            for (id, _) in std::mem::take(&mut client.requests) {
+                client.feed(Event::Replied(id, KEEPS));
+            }
+        }
+    };
+    renew(&mut client, 40_000);
+    assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
+    client.unlock(2);
+    renew(&mut client, 5_000);
+    client.pass(ms(10_000));
+    assert!(client.requests.iter().any(|(_, request)| is_release(*request)), "{:?}", client.requests);
+}
+
+/// A release of permits that nobody owns gets no reply, though the server runs it. Later the server has forgotten that. So a retry after a long
+/// outage does not say that the permits were granted: it would return them a second time.
+#[test]
+fn permits_are_not_returned_twice_after_a_long_outage() {
+    let mut client = Client::new(Kind::Plain);
+    let century = Duration::from_secs(100 * 365 * 24 * 3_600);
+    client.acquire(1, A, Terms { lease: Some(century.into()), ..KEPT }, Limit::Forever);
+    client.reply(GRANTED);
+    client.feed(Event::Dropped(t(1))); // it has not looked
+    let granted = |client: &Client| match client.request() {
+        Request::Release { granted, .. } => granted,
+        other => panic!("{other:?}"),
+    };
+    assert!(granted(&client));
+    client.end(is_release, Event::Unknown);
+    client.pass(ms(20_000));
+    assert!(granted(&client), "it may not have arrived");
+    client.outage(ms(12_000), Event::Unknown);
+    client.pass(ms(1_000));
+    assert!(!granted(&client));
+}
+
 /// The same if its owner has stopped reading before: the requests of the read hold have extended the lease of both, and nothing shortens it.
 #[test]
 fn a_lost_write_hold_ends_with_its_lease_after_a_read_hold() {
