@@ -304,9 +304,6 @@ impl LockState {
             && asking.request.is(request)
         {
             asking.request.failed(cx.now, failure);
-            if failure.may_have_run() && cx.rules.waits.leave_marks() {
-                asking.mark = mark_after(asking, Mode::Shared); // it may have found readers, and the retry may leave none
-            }
             let refused = (failure == Failure::Refused).then(|| asking.clone());
             return refused.into_iter().for_each(|asking| self.end_served(&asking, Outcome::Refused, cx));
         }

@@ -460,6 +460,21 @@ fn a_reader_does_not_wait_for_the_readers_of_another_hold() {
     client.assert_told(2, Outcome::Confirmed);
 }
 
+/// A confirmation that was sent before a reader called says nothing to that reader: the server may have lost the hold in between.
+#[test]
+fn a_reader_joins_by_a_request_that_was_sent_after_its_call() {
+    let mut client = Client::new(Kind::ReadWrite);
+    client.hold(1, A, READ);
+    client.feed(Event::Check { guard: t(1), ticket: t(10), lease: None });
+    client.pass(us(100));
+    client.acquire(2, B, READ, Limit::Forever);
+    client.reply(KEEPS);
+    client.assert_told(10, Outcome::Confirmed);
+    client.assert_waits(2);
+    client.reply(KEEPS);
+    client.assert_told(2, Outcome::Acquired);
+}
+
 /// One reader alone does not wait for others.
 #[test]
 fn a_reader_that_entered_alone_leaves_at_once() {
