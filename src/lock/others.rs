@@ -13,7 +13,8 @@ use super::{
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-/// After a pause in which no other process acquired the lock, there is none at so many releases.
+/// After so many pauses in a row in which no other process acquired the lock, there is none at so many releases. Then one more such pause is enough.
+const IN_VAIN: u32 = 8;
 const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
 const LONGEST_ROW: Duration = Duration::from_millis(10);
@@ -29,8 +30,7 @@ pub(crate) struct OtherClients {
     pub(crate) may_wait: bool,
     row: Option<Row>,
     debt: Option<Debt>,
-    /// At so many more releases there is no pause.
-    without_pause: u32,
+    pauses: Pauses,
     last: Moment,
 }
 
@@ -39,6 +39,15 @@ pub(crate) struct OtherClients {
 struct Row {
     turns: u32,
     since: Moment,
+}
+
+/// What became of the last pauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Pauses {
+    /// So many in a row were in vain.
+    InVain(u32),
+    /// There is none at so many more releases.
+    LeftOut(u32),
 }
 
 /// At so many more releases others go first, now until this time.
@@ -50,7 +59,7 @@ struct Debt {
 
 impl Usual for OtherClients {
     const USUAL: &'static OtherClients =
-        &OtherClients { may_wait: true, row: None, debt: None, without_pause: 0, last: Moment::ZERO };
+        &OtherClients { may_wait: true, row: None, debt: None, pauses: Pauses::InVain(0), last: Moment::ZERO };
 }
 
 impl Default for OtherClients {
@@ -62,14 +71,17 @@ impl Default for OtherClients {
 impl Rare<OtherClients> {
     /// Another client holds the lock.
     pub(crate) fn hold_it(&mut self) {
-        self.changed().into_iter().for_each(|others| others.without_pause = 0);
+        self.changed().into_iter().for_each(|others| others.pauses = Pauses::InVain(0));
     }
 
     /// This client acquired the lock again: that ends its debt.
     pub(crate) fn had_their_turn(&mut self) {
         let Some(others) = self.changed() else { return };
         if others.debt.take().is_some() {
-            others.without_pause = WITHOUT_PAUSE;
+            others.pauses = match others.pauses {
+                Pauses::InVain(pauses) if pauses + 1 < IN_VAIN => Pauses::InVain(pauses + 1),
+                _ => Pauses::LeftOut(WITHOUT_PAUSE),
+            };
         }
     }
 }
@@ -110,9 +122,11 @@ impl OtherClients {
         if !config.publishes {
             let free = row.map_or(Duration::ZERO, |row| now.since(row.since) / PART_OF_ROW).min(LONGEST_FREE);
             self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free });
-        } else if receivers > 0 && self.without_pause > 0 {
-            self.without_pause -= 1;
         } else if receivers > 0 {
+            if let Pauses::LeftOut(more @ 1..) = &mut self.pauses {
+                *more -= 1;
+                return;
+            }
             // A subscribed client counts this release when it receives the message.
             self.debt = Some(Debt { releases: receivers - u32::from(!subscribed), until: now + pause(config) });
         }
@@ -131,7 +145,7 @@ impl OtherClients {
     }
 
     pub(crate) fn are_forgotten(&self, now: Moment) -> bool {
-        self.debt.is_none() && self.without_pause == 0 || now.since(self.last) > REMEMBERED
+        self.debt.is_none() && self.pauses == Pauses::InVain(0) || now.since(self.last) > REMEMBERED
     }
 }
 
