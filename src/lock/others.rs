@@ -13,7 +13,8 @@ use super::{
 /// A timer is up to a millisecond late, so this is two milliseconds on average: a JVM that is woken needs one to two before its request.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-/// After so many pauses in a row in which no other process acquired the lock, there is none at so many releases. Then one more such pause is enough.
+/// After so many pauses in a row in which no other process acquired the lock, there is none for so many times its length. Then one more such
+/// pause is enough.
 const IN_VAIN: u32 = 8;
 const WITHOUT_PAUSE: u32 = 16;
 /// For this long the lock may remain in this process if no other client received the last message.
@@ -46,8 +47,8 @@ struct Row {
 enum Pauses {
     /// So many in a row were in vain.
     InVain(u32),
-    /// There is none at so many more releases.
-    LeftOut(u32),
+    /// There is none until then.
+    LeftOutUntil(Moment),
 }
 
 /// At so many more releases others go first, now until this time.
@@ -75,12 +76,12 @@ impl Rare<OtherClients> {
     }
 
     /// This client acquired the lock again: that ends its debt.
-    pub(crate) fn had_their_turn(&mut self) {
+    pub(crate) fn had_their_turn(&mut self, now: Moment, config: &Config) {
         let Some(others) = self.changed() else { return };
         if others.debt.take().is_some() {
             others.pauses = match others.pauses {
                 Pauses::InVain(pauses) if pauses + 1 < IN_VAIN => Pauses::InVain(pauses + 1),
-                _ => Pauses::LeftOut(WITHOUT_PAUSE),
+                _ => Pauses::LeftOutUntil(now + pause(config) * WITHOUT_PAUSE),
             };
         }
     }
@@ -123,8 +124,7 @@ impl OtherClients {
             let free = row.map_or(Duration::ZERO, |row| now.since(row.since) / PART_OF_ROW).min(LONGEST_FREE);
             self.debt = (!free.is_zero()).then_some(Debt { releases: 0, until: now + free });
         } else if receivers > 0 {
-            if let Pauses::LeftOut(more @ 1..) = &mut self.pauses {
-                *more -= 1;
+            if matches!(self.pauses, Pauses::LeftOutUntil(end) if now < end) {
                 return;
             }
             // A subscribed client counts this release when it receives the message.

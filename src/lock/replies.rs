@@ -63,7 +63,7 @@ impl LockState {
             Reply::Granted(_) => {
                 if asking.demand.is_for_one() {
                     // not if a hold passes on in memory: others may still be about to acquire what was released
-                    self.others.had_their_turn();
+                    self.others.had_their_turn(cx.now, cx.config);
                 }
                 let mut server = ServerHold::new(granted, cx);
                 if asking.only.is_none() {
