@@ -134,7 +134,10 @@ async fn a_lock_that_passes_in_memory_and_one_that_a_timer_gets() {
     waiting.await.expect("no panic").expect("passed on").unlock().await.expect("held");
     assert_eq!(scene.counter("acquired", "kind=lock,way=handed_over"), 1);
 
-    let _expires = scene.other.mutex("y").lease(10 * SECOND).lock().await.expect("free");
+    // A holder that is dead: one that lives would release it.
+    let dead = "285475da-9152-4c83-822a-67ee2f116a79:52";
+    scene.server.command(&["HSET", "y", dead, "1"]).expect("the key is free");
+    scene.server.command(&["PEXPIRE", "y", "10000"]).expect("it is a key");
     let guard = scene.client.mutex("y").lock().await.expect("its lease expires");
     assert_eq!(scene.counter("acquired", "kind=lock,way=by_timer"), 1);
     guard.unlock().await.expect("held");
