@@ -119,6 +119,7 @@ impl PendingRelease {
                 Request::HandOver { id: self.id, to, lease }
             }
             None => {
+                // Until then the server knows whether it has run an earlier try, also of a kind without leases.
                 let is_remembered = cx.now < self.since + cx.config.outage_timeout;
                 let rest = self.lease.not_before.since(cx.now);
                 let granted = self.lease.certain_until > Moment::ZERO && is_remembered;
