@@ -555,6 +555,21 @@ fn a_lost_reader_ends_with_its_lease_and_not_with_that_of_others() {
     assert!(client.requests.iter().any(|(_, request)| is_release(*request)), "{:?}", client.requests);
 }
 
+/// A holder wants a longer lease, and loses the lock before the reply. The retry asks whether the server had the lock, and extends nothing.
+#[test]
+fn the_lease_of_a_lost_hold_is_not_extended_by_a_retry() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, Terms { max_hold: Some(ms(1_000).into()), ..KEPT });
+    client.pass(ms(900));
+    client.feed(Event::Check { guard: t(1), ticket: t(10), lease: Some(ms(3_600_000)) });
+    assert!(matches!(client.request(), Request::Renew { lease: Some(_), .. }));
+    client.pass(ms(200));
+    assert_eq!(client.lost.get(&t(1)), Some(&Loss::MaxHold));
+    client.end(|_| true, Event::Unknown);
+    client.pass(ms(100));
+    assert!(matches!(client.request(), Request::Renew { lease: None, .. }), "{:?}", client.request());
+}
+
 /// A release of permits that nobody owns gets no reply, though the server runs it. Later the server has forgotten that. So a retry after a long
 /// outage does not say that the permits were granted: it would return them a second time.
 #[test]
