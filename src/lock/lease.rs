@@ -16,6 +16,8 @@ pub(crate) struct Lease {
     pub(crate) certain_until: Moment,
     /// It ends then, by the clock of this client, if no other program shortens it.
     pub(crate) end: Moment,
+    /// By so much it ends early, because clocks differ.
+    uncertain: Duration,
     /// The last request by which the server had the hold was sent then.
     pub(crate) last_confirmed: Moment,
     /// After this time the server has nothing left of the hold.
@@ -50,6 +52,7 @@ impl Lease {
         let mut new = Lease {
             certain_until: Moment::ZERO,
             end: Moment::ZERO,
+            uncertain: Duration::ZERO,
             last_confirmed: sent,
             gone_by: Moment::ZERO,
             not_before: Moment::ZERO,
@@ -101,7 +104,9 @@ impl Lease {
         self.last_confirmed = self.last_confirmed.max(sent);
         self.requested(lease, cx);
         if let Some(lease) = lease {
-            self.end = self.end.max(sent + cx.config.certain(lease));
+            let certain = cx.config.certain(lease);
+            self.end = self.end.max(sent + certain);
+            self.uncertain = lease - certain;
         }
         self.certain_until = self.end.min(self.sure_until());
     }
@@ -110,6 +115,11 @@ impl Lease {
     pub(crate) fn ends_by(&mut self, time: Moment) {
         self.end = self.end.min(time);
         self.certain_until = self.certain_until.min(time);
+    }
+
+    /// The server has ended it by then, unless something keeps it. The holder has this time to stop after it was notified.
+    pub(crate) fn over(&self) -> Moment {
+        self.certain_until + self.uncertain * 2
     }
 
     /// No other program has ended the lease before that.

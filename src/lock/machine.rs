@@ -126,7 +126,7 @@ impl LockState {
             }
             OnServer::Lost(server) => {
                 server.confirmations.expire(cx);
-                if server.lease.certain_until <= cx.now {
+                if server.lease.over() <= cx.now {
                     self.release_lost(at, cx);
                 }
             }

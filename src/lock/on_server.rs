@@ -170,7 +170,7 @@ impl OnServer {
             }
             OnServer::Lost(server) => {
                 let confirmation = server.confirmations.due().filter(|_| server.confirmations.has_waiters());
-                earliest([confirmation, Some(server.lease.certain_until)])
+                earliest([confirmation, Some(server.lease.over())])
             }
             OnServer::Releasing(release) => release.due(),
         }

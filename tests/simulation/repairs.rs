@@ -604,6 +604,8 @@ fn a_lost_write_hold_ends_with_its_lease_after_a_read_hold() {
     client.requests.clear();
     client.pass(ms(10));
     assert_eq!(client.lost.get(&t(1)), Some(&Loss::Expired));
+    assert_eq!(client.requests, [], "the holder has this time to stop");
+    client.pass(ms(5));
     assert!(is_release(client.request()), "{:?}", client.request());
     client.reply(RELEASED);
     client.pass(ms(60_000));
