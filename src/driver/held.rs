@@ -361,8 +361,10 @@ impl HeldLock {
         };
         let begun =
             poll_fn(|cx| Poll::Ready(self.begin((self.about().confirming(), OnDrop::GoesOn), cx.waker(), check)));
-        self.end(begun.await).await?;
-        self.loss().map_or(Ok(()), |reason| Err(self.lost_by(reason)))
+        match (self.end(begun.await).await, self.loss()) {
+            (Ok(()) | Err(Error::Unavailable { .. }), Some(reason)) => Err(self.lost_by(reason)), // it was lost meanwhile
+            (ended, _) => ended,
+        }
     }
 
     /// An error if the lock is lost already. One look under the mutex.
