@@ -332,6 +332,7 @@ pub struct Builder {
     own_thread: Option<bool>,
     pubsub: PubSub,
     client_name: Option<String>,
+    announce: bool,
     credentials: Option<CredentialsProvider>,
     metrics_with_names: bool,
     #[cfg(feature = "tls")]
@@ -355,6 +356,7 @@ impl Default for Builder {
             own_thread: None,
             pubsub: PubSub::Auto,
             client_name: None,
+            announce: true,
             credentials: None,
             metrics_with_names: false,
             #[cfg(feature = "tls")]
@@ -472,6 +474,18 @@ impl Builder {
         Builder { client_name: Some(name.into()), ..self }
     }
 
+    /// Whether the client writes a record of itself to the server, from which others learn which process holds a lock, and reads the records
+    /// of others ([`Holder::client`](crate::Holder::client)). A record has the host, the process id, the program, the
+    /// [`client_name`](Builder::client_name) and the time of the start, in the key `leasehold:client:{id}`. The client writes it once it
+    /// has used locks for 200 ms, renews it with its locks, and removes it when it is closed; after a crash it expires with the locks. A lock
+    /// costs nothing more. If the server does not permit that key, there is no record; a line in the log says so. Clients of a server in
+    /// memory write none.
+    ///
+    /// Defaults to true.
+    pub fn announce(self, on: bool) -> Self {
+        Builder { announce: on, ..self }
+    }
+
     /// Sets a function that returns the user and the password. The client calls it for each new connection. Use it for managed servers
     /// whose passwords are tokens that expire.
     ///
@@ -570,7 +584,7 @@ impl Builder {
     pub fn connect_in_memory(self, server: &crate::MemoryServer) -> Result<Client> {
         let url = Url::parse(IN_MEMORY)?;
         let at = crate::spans::ServerLabel { address: server.place().into(), ..Default::default() };
-        let config = Config { server: at, ..self.config(&url)? };
+        let config = Config { server: at, announce: false, ..self.config(&url)? };
         let engine = Engine::start_in_memory(server, config, TaskRuntime::find(Some(false))?);
         Ok(Client { engine, prefix: self.prefix.into(), place: server.place().into(), database: 0 })
     }
@@ -619,6 +633,7 @@ impl Builder {
             credentials: self.credentials.clone(),
             tls: url.is_encrypted().then(|| self.tls_context()).transpose()?,
             client_name: self.client_name.clone(),
+            announce: self.announce,
             prefix: self.prefix.clone(),
             metrics_with_names: self.metrics_with_names,
             server: url.server(),
@@ -666,6 +681,7 @@ impl fmt::Debug for Builder {
             .field("outage_timeout", &self.outage_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("slow_wait", &self.slow_wait)
+            .field("announce", &self.announce)
             .field("replicas", &self.replicas)
             .field("confirmed", &self.confirmed)
             .field("handovers", &self.handovers)

@@ -34,6 +34,8 @@ pub(crate) struct Config {
     pub(crate) credentials: Option<CredentialsProvider>,
     pub(crate) tls: Option<TlsContext>,
     pub(crate) client_name: Option<String>,
+    /// The client writes a record of itself.
+    pub(crate) announce: bool,
     /// The prefix of all names.
     pub(crate) prefix: String,
     pub(crate) metrics_with_names: bool,
@@ -73,6 +75,7 @@ impl Config {
             outage_timeout: watchdog,
             connect_timeout: Duration::ZERO,
             slow_wait: Duration::MAX,
+            announce: false,
             replicas: 0,
             confirmed: Confirmed::Received,
             handovers: 0,

@@ -21,6 +21,7 @@ use crate::{
     driver::Driver,
     error::{Error, Result},
     failed::{self, silent},
+    record::{self, Announcement, ClientRecord, REMOVAL},
     redis::{Answer, Fault, Listener, Redis, Subscription, Url},
     stats::Counters,
     sync::{std, tokio},
@@ -42,8 +43,23 @@ pub(crate) struct Engine {
     pub(crate) counters: Arc<Counters>,
     pub(crate) driver: Arc<Driver>,
     redis: Arc<Redis>,
+    /// Cancelled when the connections end.
+    closed: CancellationToken,
     /// The result of the first `close`, which is that of all.
     ended: OnceLock<Result<()>>,
+}
+
+/// Resolves when the client has ended. While it uses locks, its record is on the server.
+async fn announced(locks: &Driver, mut record: Announcement) {
+    tokio::select! {
+        () = locks.done() => {}
+        () = async {
+            locks.first_use.notified().await;
+            record.keep().await;
+            locks.done().await;
+        } => {}
+    }
+    record.remove().await;
 }
 
 impl Drop for Engine {
@@ -136,13 +152,18 @@ impl Engine {
         let (id, redis) = (new_client_id(), Arc::new(redis));
         let driver =
             Driver::start(id.as_hyphenated().to_string(), config.clone(), Arc::clone(&redis), Arc::clone(&counters));
-        let locks = Arc::clone(&driver);
+        let (locks, end) = (Arc::clone(&driver), closed.clone());
+        let label = config.client_name.as_deref();
+        let record = config.announce.then(|| Announcement::new(Arc::clone(&redis), id, label, *config.watchdog));
         let last_task = tokio::spawn(async move {
-            locks.done().await;
-            closed.cancel(); // closes the connections
+            match record {
+                Some(record) => announced(&locks, record).await,
+                None => locks.done().await,
+            }
+            end.cancel(); // closes the connections
         });
         let ended = OnceLock::new();
-        (Arc::new(Engine { id, config, counters, driver, redis, ended }), last_task)
+        (Arc::new(Engine { id, config, counters, driver, redis, closed, ended }), last_task)
     }
 
     /// The same as [`publish`](Engine::publish), also if this is the first request to a cluster. Then it waits for the map of the cluster,
@@ -189,6 +210,7 @@ impl Engine {
         let ended = self.ended.get().cloned().unwrap_or(ended);
         let _ = self.ended.set(ended.clone()); // before nothing is under way anymore, which another call may wait for
         self.driver.give_up();
+        let _ = timeout(REMOVAL, self.closed.cancelled()).await; // the program may end after this
         ended
     }
 
@@ -243,6 +265,25 @@ impl Engine {
             Ok(answered) => answered.map_err(|fault| failed::error(fault, PING, since.elapsed(), "")),
             Err(_) => Err(silent(PING, "", since.elapsed(), self.redis.trouble("", None))),
         }
+    }
+
+    /// A connection to each server that has keys.
+    #[cfg(not(leasehold_explore))]
+    pub(crate) async fn servers(&self) -> Result<Vec<Arc<crate::redis::ServerLink>>> {
+        const CONNECTING: &str = "connecting to each server";
+        self.driver.refuse_if_closed(CONNECTING, "")?;
+        TaskRuntime::around(CONNECTING)?;
+        let since = Instant::now();
+        match timeout(self.config.command_timeout, self.redis.servers()).await {
+            Ok(links) => links.map_err(|fault| failed::error(fault, CONNECTING, since.elapsed(), "")),
+            Err(_) => Err(silent(CONNECTING, "", since.elapsed(), self.redis.trouble("", None))),
+        }
+    }
+
+    /// What the client with this hold says of itself. A client that says nothing does not ask either.
+    pub(crate) async fn record_of(&self, id: &str) -> Option<ClientRecord> {
+        let client = record::client_of(id).filter(|_| self.config.announce)?;
+        record::look_up(&self.redis, client, self.config.command_timeout).await
     }
 
     #[cfg(feature = "bench")]

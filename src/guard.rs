@@ -272,6 +272,34 @@ impl Guard {
         self.held.confirm(Some(lease)).await
     }
 
+    /// Keeps the lock held for at least `time` from now, even if it is released before: as [`Lock::min_hold`](crate::Lock::min_hold), decided
+    /// while the lock is held. Sends nothing: the release says it to the server. So if the process dies before the release, the lock is free
+    /// when its lease expires.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let newsletter = client.mutex("newsletter");
+    /// let guard = newsletter.lock().await?;
+    /// if send().await {
+    ///     guard.stay_held(Duration::from_secs(3600))?; // nobody sends it again within an hour
+    /// }
+    /// guard.unlock().await?;
+    /// assert!(newsletter.try_lock().await?.is_none());
+    /// # Ok(()) }) }
+    /// # async fn send() -> bool { true }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if `time` is shorter than 1 ms or longer than one year.
+    pub fn stay_held(&self, time: Duration) -> Result<()> {
+        self.held.stay_held(*Lease::new("time", time)?);
+        Ok(())
+    }
+
     /// Runs a script that acts only if the server still has the hold.
     pub(crate) async fn while_held(&self, what: &'static str, request: (&'static Script, Part)) -> Result<()> {
         if let Some(reason) = self.loss() {
@@ -293,10 +321,11 @@ impl Guard {
         }
     }
 
-    /// Runs `work`, then releases the lock. If the lock is lost before `work` is completed, `work` is dropped at its next `await`.
+    /// Runs `work`, then releases the lock. If the lock is lost before `work` is completed, `work` is dropped at its next `await`. `Ok` says
+    /// that the work was completed, not that the lock was held to its end: [`protect_outcome`](Guard::protect_outcome) says both.
     ///
     /// The value of completed work is never dropped: the result is `Ok`, even if the release then fails or finds that the lock was
-    /// lost. Such a failure is logged. If you need to distinguish these cases, use [`protect_outcome`](Guard::protect_outcome).
+    /// lost. Such a failure is logged as a warning.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -363,11 +392,23 @@ impl Guard {
     ///
     /// As [`protect`](Guard::protect).
     pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> Outcome<T> {
-        let value = tokio::select! {
+        match self.until_lost(work).await {
+            Ok(value) => self.unlock_after(value).await,
+            Err(lost) => Outcome::Stopped(lost),
+        }
+    }
+
+    /// Runs `work`; an error if the lock is lost before it is completed.
+    pub(crate) async fn until_lost<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
             biased;
-            reason = self.lost() => return Outcome::Stopped(self.held.lost_by(reason)),
-            value = work => value,
-        };
+            reason = self.lost() => Err(self.held.lost_by(reason)),
+            value = work => Ok(value),
+        }
+    }
+
+    /// Releases the lock after completed work.
+    pub(crate) async fn unlock_after<T>(self, value: T) -> Outcome<T> {
         let (name, id) = (self.name().to_owned(), self.id().to_owned());
         Outcome::completed(value, (&name, Some(&id)), self.unlock().await)
     }

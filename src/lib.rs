@@ -147,8 +147,11 @@ mod kind;
 mod lock;
 mod owner;
 mod primitives;
+mod record;
 mod redis;
 mod request;
+#[cfg(not(leasehold_explore))]
+mod servers;
 mod spans;
 mod spawner;
 mod stats;
@@ -173,8 +176,11 @@ pub use primitives::{
     FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, PlainSemaphore, ReadGuard, RwLock, RwState,
     Semaphore, WriteGuard,
 };
+pub use record::ClientRecord;
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;
+#[cfg(not(leasehold_explore))]
+pub use servers::{Server, Value};
 pub use stats::{Gauges, Stats, Times, Totals};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
@@ -188,6 +194,8 @@ macro_rules! links {
         concat!(
             "[benchmarks]: crate::guide::benchmarks\n",
             "[cluster]: crate::guide::operations#cluster\n",
+            "[commands]: crate::guide::commands_and_scripts\n",
+            "[commands-holders]: crate::guide::commands_and_scripts#holders\n",
             "[design]: crate::guide::design\n",
             "[fencing]: crate::guide::fencing\n",
             "[guarantees]: crate::guide::guarantees\n",
@@ -197,6 +205,7 @@ macro_rules! links {
             "[observing]: crate::guide::observing\n",
             "[operations]: crate::guide::operations#permissions\n",
             "[persistence]: crate::guide::operations#persistence\n",
+            "[records]: crate::guide::operations#the-process-behind-a-hold\n",
             "[quorum]: crate::guide::quorum\n",
             "[quorum-chaos]: crate::guide::reliability#a-quorum\n",
             "[reliability]: crate::guide::reliability\n",
@@ -225,6 +234,10 @@ pub mod guide {
     #[doc = links!()]
     #[doc = include_str!("../docs/fencing.md")]
     pub mod fencing {}
+
+    #[doc = links!()]
+    #[doc = include_str!("../docs/commands-and-scripts.md")]
+    pub mod commands_and_scripts {}
 
     #[doc = links!()]
     #[doc = include_str!("../docs/quorum.md")]

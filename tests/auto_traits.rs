@@ -4,10 +4,10 @@
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
-    About, Builder, CancellationToken, Client, Credentials, Error, FairLock, FencedGuard, FencedLock, Gauges, Guard,
-    Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits, PlainSemaphore,
-    PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Stats, Times, Totals, Uuid,
-    WriteGuard,
+    About, Builder, CancellationToken, Client, ClientRecord, Credentials, Error, FairLock, FencedGuard, FencedLock,
+    Gauges, Guard, Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits,
+    PlainSemaphore, PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Server,
+    Stats, Times, Totals, Uuid, Value, WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -77,6 +77,9 @@ fn types() {
     shared::<Result<u32>>();
     shared::<RwLock>();
     shared::<RwState>();
+    shared::<ClientRecord>();
+    shared::<Server>();
+    shared::<Value>();
     shared::<PlainSemaphore>();
     shared::<Semaphore>();
     shared::<Stats>();

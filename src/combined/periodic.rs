@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{ask::Pauses, error::Result, primitives::Lock, sync::tokio};
+use tokio::time::Instant;
+
+use crate::{ask::Pauses, config::Lease, error::Result, guard::Guard, primitives::Lock, sync::tokio};
 
 /// What [`Lock::run_once_per`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,9 @@ impl Lock {
     /// server granted it, or until the lease expires (by default 30 s after the last renewal), whichever is later. If the server loses the
     /// lock, the job can run twice in a period. If the release after the work reaches the server late, for example because the server is
     /// paused, the period is longer by that delay.
+    ///
+    /// What `work` returns makes no difference: a job that failed has used up the period. [`try_run_once_per`](Lock::try_run_once_per) is for
+    /// a job that is to be tried again.
     ///
     /// Use a name for this alone, and the same period everywhere. Every call is an owner of its own, also with
     /// [`Client::lock`](crate::Client::lock).
@@ -63,12 +68,71 @@ impl Lock {
         period: Duration,
         work: impl FnOnce() -> W,
     ) -> Result<Once<T>> {
-        // A caller that re-enters would run the work beside itself.
-        let lock = self.clone().non_reentrant().min_hold(period);
+        match self.first_in_period(self.clone().min_hold(period), period).await? {
+            Once::Ran(guard) => guard.protect(work()).await.map(Once::Ran),
+            Once::AlreadyRan { next_in } => Ok(Once::AlreadyRan { next_in }),
+        }
+    }
+
+    /// As [`run_once_per`](Lock::run_once_per), for work that can fail: only if it returns `Ok`, the period counts as used. After an `Err`, a
+    /// panic, or if this future is dropped, the next call may run the work at once; if the process dies or the lock is lost, when the lease
+    /// has expired, by default 30 s after the last renewal. So the work may run several times in a period, but never at the same time.
+    ///
+    /// Between two tries of one process, wait for a time that suits the reason.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::Once;
+    ///
+    /// let import = client.mutex("import");
+    /// let hour = Duration::from_secs(3600);
+    /// let first = import.try_run_once_per(hour, async || Err::<(), _>("the disk is full")).await?;
+    /// assert!(matches!(first, Once::Ran(Err("the disk is full"))));
+    /// let second = import.try_run_once_per(hour, async || Ok::<_, &str>(())).await?;
+    /// assert!(matches!(second, Once::Ran(Ok(()))), "the failure has left it to this call");
+    /// let third = import.try_run_once_per(hour, async || Ok::<_, &str>(())).await?;
+    /// assert!(matches!(third, Once::AlreadyRan { .. }));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`run_once_per`](Lock::run_once_per). If the lock was lost, or the release is not confirmed, the work may have returned `Ok`, and the
+    /// period may not count as used.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`. The period does not count as used.
+    pub async fn try_run_once_per<T, E, W: Future<Output = std::result::Result<T, E>>>(
+        &self,
+        period: Duration,
+        work: impl FnOnce() -> W,
+    ) -> Result<Once<std::result::Result<T, E>>> {
+        Lease::new("period", period)?;
+        match self.first_in_period(self.clone(), period).await? {
+            Once::Ran(guard) => {
+                let since = Instant::now();
+                let done = guard.until_lost(work()).await?;
+                let rest = period.saturating_sub(since.elapsed());
+                if done.is_ok() && !rest.is_zero() {
+                    guard.stay_held(rest.max(Duration::from_millis(1)))?;
+                }
+                guard.unlock_after(done).await.into_value().map(Once::Ran)
+            }
+            Once::AlreadyRan { next_in } => Ok(Once::AlreadyRan { next_in }),
+        }
+    }
+
+    /// A guard of this lock, with these settings, unless it is held.
+    async fn first_in_period(&self, lock: Lock, period: Duration) -> Result<Once<Guard>> {
+        let lock = lock.non_reentrant(); // a caller that re-enters would run the work beside itself
         let mut pauses = Pauses::default();
         loop {
             if let Some(guard) = lock.try_lock().await? {
-                return guard.protect(work()).await.map(Once::Ran);
+                return Ok(Once::Ran(guard));
             }
             if let Some(holder) = lock.inspect().await? {
                 return Ok(Once::AlreadyRan { next_in: holder.remaining.map_or(period, |left| left.min(period)) });

@@ -33,8 +33,8 @@ macro_rules! protecting {
         impl $guard {
             #[doc = concat!("Runs `work`, then releases ", $locks, ". If ", $lost, " before `work` is completed, `work` is dropped.")]
             ///
-            /// The value of completed work is never dropped, even if the release then fails, as with
-            /// [`Guard::protect`](crate::Guard::protect).
+            /// `Ok` says that the work was completed, not that all was held to its end, as with [`Guard::protect`](crate::Guard::protect):
+            /// [`protect_outcome`](Self::protect_outcome) says both.
             ///
             /// # Errors
             ///

@@ -207,6 +207,11 @@ impl HeldLock {
         HeldLock::new(lock, ticket, self.owner.clone(), (self.hold, self.mode), None)
     }
 
+    /// The lock stays held for this long from now, even after its release.
+    pub(crate) fn stay_held(&self, time: Duration) {
+        self.lock().inner().state.stay_held(self.shared.ticket, now() + time);
+    }
+
     fn lock(&self) -> &Arc<NamedLock> {
         &self.shared.lock
     }

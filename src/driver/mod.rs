@@ -106,6 +106,7 @@ impl Driver {
         if let Some(lock) = self.names.get(&key()) {
             return Arc::clone(&lock);
         }
+        self.first_use.notify_one();
         // Made with its shard of the map locked: a client that stops sees it there, or it sees that the client stops.
         Arc::clone(&self.names.entry(key()).or_insert_with(|| NamedLock::new(self, name, kind)))
     }

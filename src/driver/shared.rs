@@ -12,6 +12,7 @@ use std::{
 };
 
 use dashmap::DashMap;
+use tokio::sync::Notify;
 
 use super::{timers::Timers, watchers::Changes};
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
     redis::Redis,
     spawner::Spawner,
     stats::Counters,
-    sync::{dashmap, std},
+    sync::{dashmap, std, tokio},
 };
 
 /// A name, and the kind of its exclusive holds.
@@ -39,6 +40,8 @@ pub(crate) struct Shared<L> {
     pub(super) runtime: Spawner,
     pub(super) names: DashMap<NameKey, Arc<L>>,
     pub(super) timers: Timers<L>,
+    /// Notified when a caller uses a name.
+    pub(crate) first_use: Notify,
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
@@ -74,6 +77,7 @@ impl<L> Shared<L> {
             runtime: Spawner::here(),
             names: DashMap::new(),
             timers: Timers::new(),
+            first_use: Notify::new(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
             process: ::std::process::id(),

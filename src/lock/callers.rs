@@ -79,6 +79,17 @@ impl LockState {
         is_held
     }
 
+    /// The lock of this guard stays held until then, even after its release.
+    pub(crate) fn stay_held(&mut self, guard: Ticket, until: Moment) {
+        for one in &mut self.on_server {
+            if let OnServer::Held(server, holders) = one
+                && holders.has(guard)
+            {
+                server.lease.not_before = server.lease.not_before.max(until);
+            }
+        }
+    }
+
     /// The next waiter acquires permits that another caller returns, if it wants as many. Whose permits they are makes no difference, because
     /// nobody owns them. So they get an id of their own, by which they return if that waiter never looks.
     pub(super) fn give_back(&mut self, permits: u16, cx: &mut Cx<'_>) {

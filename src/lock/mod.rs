@@ -4,11 +4,12 @@
 //!
 //! # Contract with the driver
 //!
-//! Four methods change the machine. All others answer questions.
+//! Five methods change the machine. All others answer questions.
 //!
 //! * [`handle`](LockState::handle) takes one event and its time, and adds the actions that follow from it. The driver calls it under the mutex
 //!   of the name, with times that never go back, and carries out the actions in their order before the next event.
 //! * [`keep`](LockState::keep) and [`split`](LockState::split) are about permits. [`Event::Due`] follows each `keep`.
+//! * [`stay_held`](LockState::stay_held) changes what the release of a hold will say.
 //! * [`note_seen`](LockState::note_seen) is what [`Event::Seen`] does first, for a driver that has the result of a call in its hands.
 //!
 //! The driver

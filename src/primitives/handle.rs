@@ -19,6 +19,7 @@ use crate::{
     kind::{Kind, KindScript},
     lock::{MOST_PERMITS, Nanos, Terms},
     owner::Owner,
+    record::ClientRecord,
     redis::{Answer, Code, Listener, Part, Script, Subscription},
     request::{AcquireRequest, WaitLimit},
     spans,
@@ -85,6 +86,9 @@ pub struct Holder {
     pub holds: u64,
     /// The time left on the lease. `None` if the key never expires; no client creates such a key on purpose.
     pub remaining: Option<Duration>,
+    /// The process behind it. `None` for a JVM and for permits, if the client [writes no record](crate::Builder::announce), or has held
+    /// locks for less than a moment.
+    pub client: Option<ClientRecord>,
 }
 
 impl Handle {
@@ -323,6 +327,11 @@ impl Handle {
         Ok(Some(holder))
     }
 
+    /// With the record of its client.
+    pub(super) async fn with_client(&self, holder: Holder) -> Holder {
+        Holder { client: self.engine.record_of(&holder.id).await, ..holder }
+    }
+
     /// The server has said that the lock is free.
     pub(super) fn said_to_be_free(&self, kind: &'static Kind) -> Result<()> {
         self.engine.driver.free_on_server(&valid(&self.name)?, kind);
@@ -535,7 +544,7 @@ impl Holder {
         let mut words = words.splitn(3, ' ');
         let (holds, left, id) = (words.next()?, words.next()?, words.next()?);
         let remaining = left.parse().ok().map(Duration::from_millis);
-        Some(Holder { id: id.to_owned(), holds: holds.parse().ok()?, remaining })
+        Some(Holder { id: id.to_owned(), holds: holds.parse().ok()?, remaining, client: None })
     }
 }
 

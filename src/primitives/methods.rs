@@ -241,7 +241,7 @@ macro_rules! exclusive {
             ///
             /// Dropping the future changes nothing.
             pub async fn is_locked(&self) -> crate::Result<bool> {
-                Ok(self.inspect().await?.is_some())
+                Ok(self.0.inspect(&$kind).await?.is_some())
             }
 
             /// The holder, its hold count and the time left on its lease; `None` if the lock is free.
@@ -256,7 +256,10 @@ macro_rules! exclusive {
             ///
             /// Dropping the future changes nothing.
             pub async fn inspect(&self) -> crate::Result<Option<crate::Holder>> {
-                self.0.inspect(&$kind).await
+                match self.0.inspect(&$kind).await? {
+                    Some(holder) => Ok(Some(self.0.with_client(holder).await)),
+                    None => Ok(None),
+                }
             }
         }
 
@@ -312,8 +315,8 @@ pub(super) use acquiring;
 macro_rules! working {
     ($lock:ident, $new:literal) => {
         impl $lock {
-            /// Acquires the lock, runs `work` while it is held, and releases it. If the lock is lost, `work` is dropped. If the work was
-            /// completed, its value is returned, even if the release then fails: see [`Guard::protect`](crate::Guard::protect).
+            /// Acquires the lock, runs `work`, and releases the lock. If the lock is lost, `work` is dropped at its next `await`. `Ok` says that
+            /// the work was completed, not that the lock was held to its end: [`with_outcome`](Self::with_outcome) says both.
             ///
             /// ```
             /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -332,6 +335,23 @@ macro_rules! working {
             /// Dropping the future drops the work and releases the lock.
             pub async fn with<T, W: Future<Output = T>>(&self, work: impl FnOnce() -> W) -> crate::Result<T> {
                 self.lock().await?.protect(work()).await
+            }
+
+            /// As [`with`](Self::with), but also says whether the lock was held until the release: see
+            /// [`Guard::protect_outcome`](crate::Guard::protect_outcome).
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock): then `work` did not begin.
+            ///
+            /// # Cancel safety
+            ///
+            /// As [`with`](Self::with).
+            pub async fn with_outcome<T, W: Future<Output = T>>(
+                &self,
+                work: impl FnOnce() -> W,
+            ) -> crate::Result<crate::Outcome<T>> {
+                Ok(self.lock().await?.protect_outcome(work()).await)
             }
 
             /// As [`with`](Self::with), for work that returns a `Result`: its errors and those of the lock become one `Result`.

@@ -125,7 +125,7 @@ fn holders(answer: &Answer) -> Vec<Holder> {
     for permit in words.chunks_exact(2) {
         let hold = permit[0].get(..OF_HOLD).unwrap_or(permit[0]);
         let remaining = permit[1].parse().ok().map(Duration::from_millis);
-        let one = || Holder { id: permit[0].to_owned(), holds: 0, remaining };
+        let one = || Holder { id: permit[0].to_owned(), holds: 0, remaining, client: None };
         holders.entry(hold).or_insert_with(one).holds += 1;
     }
     holders.into_values().collect()

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::{
     handle::{Handle, Holder},
     methods::{guarding, settings},
@@ -340,7 +342,18 @@ impl RwLock {
     ///
     /// Dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<RwState> {
-        self.look("inspect").await
+        Ok(match self.look("inspect").await? {
+            RwState::Free => RwState::Free,
+            RwState::Read(readers) => RwState::Read(self.with_clients(readers).await),
+            RwState::Write { writer, readers } => {
+                let writer = self.0.with_client(writer).await;
+                RwState::Write { writer, readers: self.with_clients(readers).await }
+            }
+        })
+    }
+
+    async fn with_clients(&self, holders: Vec<Holder>) -> Vec<Holder> {
+        join_all(holders.into_iter().map(|holder| self.0.with_client(holder))).await
     }
 
     async fn look(&self, what: &'static str) -> Result<RwState> {

@@ -110,8 +110,8 @@ impl Semaphore {
         Ok(guard.map(|guard| Permits::new(guard, n)))
     }
 
-    /// Acquires `n` permits, runs `work` while they are held, and releases them. If they are lost, `work` is dropped. The value of
-    /// completed work is returned, even if the release then fails: see [`Guard::protect`](crate::Guard::protect).
+    /// Acquires `n` permits, runs `work`, and releases them. If they are lost, `work` is dropped at its next `await`. `Ok` says that the work
+    /// was completed, not that the permits were held to its end: [`Permits::protect_outcome`] says both.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

@@ -36,10 +36,12 @@ use tokio_util::sync::CancellationToken;
 
 use addresses::at_any_address;
 pub(super) use call::{Answers, Attempt, InFlight, ScriptCall, ScriptCaller, Sent};
-pub(super) use link::Link;
+pub(crate) use link::Link;
 use link::Peer;
+pub(crate) use questions::Asks;
 use questions::is_replica;
-pub(super) use questions::{Asks, Layout, has_shard_channels, is_cluster_with_all_keys, master_of, node_id, slots};
+pub(super) use questions::{Layout, has_shard_channels, is_cluster_with_all_keys, master_of, node_id, slots};
+pub(crate) use resp::Reply as RawReply;
 pub(super) use subscriber::{PubSubEvent, Subscriber};
 pub(super) use target::Target;
 

@@ -199,7 +199,6 @@ impl Dispatcher {
     }
 
     /// The connection, for measurements.
-    #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.conn.link().await
     }

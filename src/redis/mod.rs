@@ -32,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use answer::{Answer, Code};
 pub(crate) use conn::spread;
 #[cfg(not(leasehold_explore))]
+pub(crate) use conn::{Asks, Link as ServerLink, RawReply};
+#[cfg(not(leasehold_explore))]
 pub(crate) use fault::source;
 pub(crate) use fault::{Fault, Persistence, server_in};
 pub(crate) use hub::Subscription;
@@ -137,6 +139,19 @@ impl Redis {
             }
             #[cfg(feature = "test-util")]
             Backend::InMemory(link) => link.ping().await,
+        }
+    }
+
+    /// A connection to each server that has keys.
+    #[cfg(not(leasehold_explore))]
+    pub(crate) async fn servers(&self) -> Result<Vec<Arc<ServerLink>>, Fault> {
+        match &self.servers {
+            Backend::Deployed(deployment, _) => {
+                let deployment = Arc::clone(deployment);
+                self.there(async move { deployment.links().await }).await?
+            }
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(_) => Ok(Vec::new()),
         }
     }
 

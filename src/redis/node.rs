@@ -82,8 +82,7 @@ impl Node {
         try_join_all(self.dispatchers.iter().map(|dispatcher| dispatcher.ping())).await.map(drop)
     }
 
-    /// The first connection, for measurements.
-    #[cfg(feature = "bench")]
+    /// The first connection.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.dispatchers[0].link().await
     }

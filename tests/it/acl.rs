@@ -205,7 +205,7 @@ impl Site {
         } else {
             ""
         };
-        Client::builder().url(as_user(&self.url()) + there)
+        Client::builder().url(as_user(&self.url()) + there).announce(false)
     }
 
     fn exists(&self, name: &str) -> bool {
@@ -766,6 +766,38 @@ async fn enough_and_none_too_many(kind: &str, tag: &str, besides: &[String]) {
                 calls.are_denied_for(&missing);
             }
         }
+    }
+}
+
+/// A client may say who it is with these rules, and without any of them it says nothing; its locks work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_need_these_rules() {
+    let (page, site) = (Page::read(), Site::one().await);
+    let (rights, records) = (page.rights_for("one server"), page.besides("Builder::announce"));
+    let server = site.nodes()[0];
+    for missing in [None].into_iter().chain(records.iter().map(Some)) {
+        site.forget_scripts();
+        let given = records.iter().filter(|rule| Some(*rule) != missing).map(|rule| &**rule);
+        allow(server, rights.iter().map(|right| &*right.rule).chain(given));
+        let ours = connected(site.ours().announce(true)).await;
+        let guard = ours.lock("x").lease(AN_HOUR).lock().await.expect("permitted");
+        let is_written = || !server.ask::<Vec<String>>(&["KEYS", "leasehold:client:*"]).is_empty();
+        let other = site.other().await;
+        match missing.map(|rule| &**rule) {
+            None => until("its record", SOON, is_written).await,
+            Some("+get") => {
+                until("its record", SOON, is_written).await;
+                let holder = ours.lock("x").inspect().await.expect("permitted").expect("it is held");
+                assert!(holder.client.is_none());
+            }
+            Some(_) => until("the refusal", SOON, || !site.refused().is_empty()).await,
+        }
+        let holder = other.lock("x").inspect().await.expect("permitted").expect("it is held");
+        assert_eq!(holder.client.is_some(), missing.is_none_or(|rule| rule == "+get"));
+        assert_eq!(site.refused().is_empty(), missing.is_none(), "{missing:?}");
+        guard.unlock().await.expect("held");
+        ours.close().await.expect("nothing is left");
+        assert!(!is_written());
     }
 }
 

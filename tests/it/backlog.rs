@@ -69,7 +69,7 @@ async fn a_frozen_master_does_not_delay_the_releases_of_another() {
 }
 
 async fn cluster_client(cluster: &Cluster) -> Client {
-    Client::connect(&cluster.url()).await.expect("the cluster answers")
+    Client::builder().url(cluster.url()).announce(false).connect().await.expect("the cluster answers")
 }
 
 /// How many calls of scripts the server has refused before they ran. Redis counts them since 6.2; before, how many it was sent.

@@ -118,7 +118,7 @@ async fn traffic(client: Client, n: usize) {
 }
 
 async fn behind_or_not(proxy: &Proxy) -> leasehold::Result<Client> {
-    impatient(Client::builder().url(proxy.url())).connect().await
+    impatient(Client::builder().announce(false).url(proxy.url())).connect().await
 }
 
 /// Ends with `Unavailable` no later than that, saying what was tried.

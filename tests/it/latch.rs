@@ -718,8 +718,9 @@ async fn a_change_is_made_by_its_second_run_if_the_first_was_refused() {
 #[tokio::test]
 async fn a_cluster_refuses_names_whose_channel_is_elsewhere() {
     let cluster = Cluster::start().await;
-    let client = Client::connect(&cluster.url()).await.expect("it answers");
-    let prefixed = Client::builder().url(cluster.url()).prefix("{app}:").connect().await.expect("it answers");
+    let client = Client::builder().url(cluster.url()).announce(false).connect().await.expect("it answers");
+    let prefixed =
+        Client::builder().announce(false).url(cluster.url()).prefix("{app}:").connect().await.expect("it answers");
     for latch in [client.latch("{t}x"), client.latch("x}y{z}"), prefixed.latch("x")] {
         for refused in [latch.wait().await, latch.count().await.map(drop), latch.count_down().await.map(drop)] {
             assert!(matches!(refused, Err(Error::InvalidName { .. })), "{refused:?}");
@@ -733,8 +734,8 @@ async fn a_cluster_refuses_names_whose_channel_is_elsewhere() {
 async fn a_latch_whose_slot_moves_counts_on() {
     let cluster = Cluster::start().await;
     let (client, other) = (
-        Client::connect(&cluster.url()).await.expect("it answers"),
-        Client::connect(&cluster.url()).await.expect("it answers"),
+        Client::builder().url(cluster.url()).announce(false).connect().await.expect("it answers"),
+        Client::builder().url(cluster.url()).announce(false).connect().await.expect("it answers"),
     );
     let (latch, slot) = (other.latch("x"), cluster.slot_of("x"));
     let to = (cluster.owner_of(slot) + 1) % 3;
@@ -759,8 +760,8 @@ async fn a_latch_whose_slot_moves_counts_on() {
 async fn a_latch_outlives_its_master() {
     let mut sentinels = Sentinels::start().await;
     let (client, other) = (
-        Client::connect(&sentinels.url()).await.expect("it answers"),
-        Client::connect(&sentinels.url()).await.expect("it answers"),
+        Client::builder().url(sentinels.url()).announce(false).connect().await.expect("it answers"),
+        Client::builder().url(sentinels.url()).announce(false).connect().await.expect("it answers"),
     );
     other.latch("x").try_set_count(2).await.expect("answered");
     let waiting = waiters(&client, 3).await;
@@ -778,10 +779,10 @@ async fn a_latch_outlives_its_master() {
 #[tokio::test]
 async fn the_first_count_down_of_a_lazy_client_wakes_those_that_wait() {
     let cluster = Cluster::of_masters().await;
-    let one = Client::connect(&cluster.url()).await.expect("it answers");
+    let one = Client::builder().url(cluster.url()).announce(false).connect().await.expect("it answers");
     one.latch("x").try_set_count(1).await.expect("answered");
     let waiting = waiters(&one, 1).await;
-    let other = Client::builder().url(cluster.url()).connect_lazy().expect("good settings");
+    let other = Client::builder().announce(false).url(cluster.url()).connect_lazy().expect("good settings");
     other.latch("x").count_down().await.expect("answered");
     pass(waiting, ms(2_000)).await; // without a message up to five seconds later
 }

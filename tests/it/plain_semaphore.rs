@@ -838,7 +838,7 @@ async fn crowds_never_have_more_than_there_are() {
 #[tokio::test]
 async fn permits_whose_slot_moves_are_counted_once() {
     let cluster = Cluster::start().await;
-    let client = Client::connect(&cluster.url()).await.expect("it answers");
+    let client = Client::builder().url(cluster.url()).announce(false).connect().await.expect("it answers");
     for name in ["x", "{t}x"] {
         let (x, slot) = (client.plain_semaphore(name), cluster.slot_of(name));
         let to = (cluster.owner_of(slot) + 1) % 3;
@@ -862,7 +862,7 @@ async fn permits_whose_slot_moves_are_counted_once() {
 #[tokio::test]
 async fn it_outlives_its_master() {
     let mut sentinels = Sentinels::start().await;
-    let client = Client::connect(&sentinels.url()).await.expect("it answers");
+    let client = Client::builder().url(sentinels.url()).announce(false).connect().await.expect("it answers");
     let x = semaphore(&client, 1).await;
     x.acquire(1).await.expect("free");
     let waiting = waiter(&client, 1).await;

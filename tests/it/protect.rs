@@ -35,6 +35,14 @@ async fn done_but_found_gone_keeps_the_value_and_says_so() {
     };
     let guard = client.lock("x").lock().await.expect("free");
     assert_eq!(guard.protect(take_away).await.expect("done"), 42);
+
+    let take_away = async || {
+        let _: u32 = server.ask(&["DEL", "x"]);
+        42
+    };
+    let outcome = client.lock("x").with_outcome(take_away).await.expect("free");
+    assert!(matches!(outcome, Outcome::Unconfirmed { value: 42, .. }), "{outcome:?}");
+    assert!(matches!(client.fair_lock("y").with_outcome(async || 7).await, Ok(Outcome::Done(7))));
 }
 
 #[tokio::test]

@@ -109,7 +109,7 @@ async fn a_lock_of_another_is_taken_although_an_own_release_was_refused() {
     let server = Server::start();
     server.set_user("u", &["on", ">p", "~*", "&*", "+@all"]);
     let url = server.url_as("u", "p");
-    let own = Client::builder().url(url).command_timeout(ms(800)).connect().await.expect("let in");
+    let own = Client::builder().announce(false).url(url).command_timeout(ms(800)).connect().await.expect("let in");
     let other = plain(&server).await;
     for round in 0..3 {
         let guard = own.mutex("x").lock().await.expect("free");

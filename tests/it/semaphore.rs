@@ -865,7 +865,7 @@ async fn crowds_never_hold_more_than_there_are() {
 #[tokio::test]
 async fn permits_whose_slot_moves_stay_held() {
     let cluster = Cluster::start().await;
-    let client = Client::connect(&cluster.url()).await.expect("it answers");
+    let client = Client::builder().url(cluster.url()).announce(false).connect().await.expect("it answers");
     let (x, slot) = (client.semaphore("x"), cluster.slot_of("x"));
     let to = (cluster.owner_of(slot) + 1) % 3;
     x.try_set_permits(3).await.expect("answered");

@@ -63,7 +63,7 @@ impl Guarded {
 #[tokio::test]
 async fn a_dead_master_costs_the_others_few_looks_at_the_map() {
     let all = Guarded::start();
-    let client = Client::connect(&all.url()).await.expect("both answer");
+    let client = Client::builder().url(all.url()).announce(false).connect().await.expect("both answer");
     for name in [LOW, HIGH] {
         client.lock(name).lock().await.expect("free").unlock().await.expect("ours");
     }
@@ -100,8 +100,11 @@ async fn a_dead_server_without_slots_is_not_tried_again() {
     };
     leads_to(&old);
     let url = format!("redis-cluster://127.0.0.1:{},127.0.0.1:{}", old.port(), new.port());
-    let [holder, waiter] =
-        [Client::connect(&url).await, Client::connect(&url).await].map(|client| client.expect("one answers"));
+    let [holder, waiter] = [
+        Client::builder().url(&url).announce(false).connect().await,
+        Client::builder().url(&url).announce(false).connect().await,
+    ]
+    .map(|client| client.expect("one answers"));
     let (guard, lock) = (holder.lock(LOW).lock().await.expect("free"), waiter.lock(LOW));
     let waiting = tokio::spawn(async move { lock.lock().await });
     until("it to listen", ms(5_000), || old.asked(&["SSUBSCRIBE"]) > 0).await;
@@ -119,7 +122,7 @@ async fn a_dead_server_without_slots_is_not_tried_again() {
 #[tokio::test]
 async fn a_changed_password_costs_few_logins() {
     let all = Guarded::start();
-    let client = Client::connect(&all.url()).await.expect("let in");
+    let client = Client::builder().url(all.url()).announce(false).connect().await.expect("let in");
     for name in [LOW, HIGH] {
         client.lock(name).lock().await.expect("free").unlock().await.expect("ours");
     }
@@ -143,7 +146,7 @@ async fn a_refused_client_that_nobody_uses_does_not_log_in() {
     let [one, _] = &all.masters;
     all.is_right.store(false, Ordering::Relaxed);
     for url in [format!("redis://:secret@127.0.0.1:{}", one.port()), all.url()] {
-        let client = Client::builder().url(url).connect_lazy().expect("a good URL");
+        let client = Client::builder().announce(false).url(url).connect_lazy().expect("a good URL");
         let refused = client.ping().await;
         assert!(matches!(refused, Err(Error::Denied { .. })), "{refused:?}");
         sleep(ms(1_000)).await; // another may be on its way

@@ -45,9 +45,9 @@ use stall::Took;
 /// With a short watchdog one attempt to connect is short, too: a busy machine may need more than one.
 const CONNECTS: Duration = ms(20_000);
 
-/// A client of that server with the settings of the test.
+/// A client of that server with the settings of the test. It leaves nothing but locks on the server.
 pub(crate) async fn client(server: &Server, settings: impl FnOnce(Builder) -> Builder) -> Client {
-    settings(Client::builder().url(server.url()).connect_timeout(CONNECTS))
+    settings(Client::builder().url(server.url()).announce(false).connect_timeout(CONNECTS))
         .connect()
         .await
         .expect("the private server answers")
@@ -61,7 +61,7 @@ pub(crate) async fn plain(server: &Server) -> Client {
 /// A client of a user `u` of its own, with these rights.
 pub(crate) async fn with_rights(server: &Server, rights: &[&str]) -> Client {
     server.set_user("u", &[&["on", ">p"], rights].concat());
-    Client::connect(&server.url_as("u", "p")).await.expect("let in")
+    Client::builder().url(server.url_as("u", "p")).announce(false).connect().await.expect("let in")
 }
 
 /// Whether this server has rights of that kind: before 6.2 there are none for channels.
@@ -93,7 +93,7 @@ pub(crate) fn before(server: &Server) -> Proxy {
 
 /// A client that reaches its server through that proxy.
 pub(crate) async fn behind(proxy: &Proxy, settings: impl FnOnce(Builder) -> Builder) -> Client {
-    settings(Client::builder().url(proxy.url()).connect_timeout(CONNECTS))
+    settings(Client::builder().url(proxy.url()).announce(false).connect_timeout(CONNECTS))
         .connect()
         .await
         .expect("the proxy passes all on")

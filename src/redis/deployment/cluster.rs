@@ -529,13 +529,20 @@ impl Cluster {
         Dialer::new(Arc::new(one), self.settings.command_timeout, &self.counters)
     }
 
+    /// The members, once the map is known.
+    async fn members(&self) -> Result<Vec<Arc<Member>>, Fault> {
+        let all = |map: &SlotMap| Some(map.members().cloned().collect::<Vec<_>>()).filter(|all| !all.is_empty());
+        self.until(all).await.ok_or_else(|| self.why_nobody())
+    }
+
+    /// A connection to each master.
+    pub(super) async fn links(&self) -> Result<Vec<Arc<Link>>, Fault> {
+        try_join_all(self.members().await?.iter().map(|member| member.node.link())).await
+    }
+
     /// Checks that all servers reply.
     pub(super) async fn ping(&self) -> Result<(), Fault> {
-        let members: Vec<_> = self.map().members().cloned().collect();
-        if members.is_empty() {
-            self.until(|map| map.is_known().then_some(())).await.ok_or_else(|| self.why_nobody())?;
-            return Box::pin(self.ping()).await;
-        }
+        let members = self.members().await?;
         let ping = async |member: Arc<Member>| match member.node.ping().await {
             Err(Fault::Closed) if self.has_left(&member) => Ok(()), // it counts no more
             replied => replied,

@@ -221,6 +221,14 @@ impl Deployment {
     }
 
     /// A connection, for measurements.
+    /// A connection to each server that has keys.
+    pub(super) async fn links(&self) -> Result<Vec<Arc<Link>>, Fault> {
+        match self {
+            Deployment::One(one) => Ok(vec![one.node.link().await?]),
+            Deployment::Cluster(cluster, _) => cluster.links().await,
+        }
+    }
+
     #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         match self {

@@ -1,0 +1,8 @@
+-- Who a client is.
+-- KEYS   record
+-- ARGV   nonce
+-- Reply  held, text | free: there is no record
+return serve(function(k, a)
+  local text = redis.call('GET', KEYS[k + 1])
+  return text and 'held ' .. text or 'free'
+end)
