@@ -913,6 +913,19 @@ fn a_release_within_min_hold_leaves_the_rest() {
     assert!(matches!(client.request(), Request::Release { rest, .. } if left.contains(&rest)), "{:?}", client.requests);
 }
 
+/// The same for a holder that decides while it holds the lock; nothing makes the time shorter.
+#[test]
+fn a_holder_may_decide_that_the_lock_stays_held() {
+    let mut client = Client::new(Kind::Plain);
+    client.hold(1, A, Terms { min_hold: Some(ms(500).into()), ..KEPT });
+    client.state.stay_held(t(1), client.now + ms(4_000));
+    client.state.stay_held(t(1), client.now + ms(2_000));
+    client.pass(ms(1_000));
+    client.unlock(1);
+    let left = ms(2_900)..=ms(3_000);
+    assert!(matches!(client.request(), Request::Release { rest, .. } if left.contains(&rest)), "{:?}", client.requests);
+}
+
 /// It counts from the time at which the caller looks, and begins its work.
 #[test]
 fn min_hold_counts_from_the_look_of_the_caller() {
