@@ -163,6 +163,7 @@ impl Child {
                 self.send_to(signal, |one| one.group != getpgrp());
             }
             Signal::SIGTSTP if is_in_foreground() => self.stop_with_it(),
+            Signal::SIGTSTP => self.send(Signal::SIGSTOP), // without a shell above, the system ignores the other
             // A process that does not know these ends.
             Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => _ = kill(self.id, signal),
             _ => self.send(signal),

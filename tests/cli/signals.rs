@@ -39,7 +39,7 @@ fn the_command_gets_the_signals() {
 #[test]
 fn a_command_is_stopped_and_goes_on() {
     let server = Server::start();
-    let (running, id) = Running::begun(&server, &["name", "-c", "echo $$; sleep 0.3; exit 4"]);
+    let (mut running, id) = Running::begun(&server, &["name", "-c", "echo $$; read line; exit 4"]);
     let state = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next())
@@ -48,6 +48,7 @@ fn a_command_is_stopped_and_goes_on() {
     wait_until("it is stopped", || state() == Some('T'));
     assert!(server.exists("name"));
     running.signal(Signal::CONT);
+    running.write("\n");
     assert_eq!(running.end().0, 4);
 }
 
