@@ -94,7 +94,8 @@ impl Child {
         let changes = signal(SignalKind::child())?;
         #[cfg(target_os = "linux")]
         let _ = nix::sys::prctl::set_child_subreaper(true); // orphans of the command become our children, so we find them
-        let strangers = processes().into_iter().filter(|one| one.parent == getpid()).map(|one| one.id).collect();
+        let before = if reap() { Vec::new() } else { processes() };
+        let strangers = before.into_iter().filter(|one| one.parent == getpid()).map(|one| one.id).collect();
         // The file may be replaced while this process waits.
         let this = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { env::current_exe()? };
         let mut command = Command::new(this);
@@ -108,11 +109,8 @@ impl Child {
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         loop {
             let ended = self.process.try_wait().ok().flatten();
-            if let Some(status) = ended {
-                reap();
-                if self.family().is_empty() {
-                    return status;
-                }
+            if let Some(status) = ended.filter(|_| reap() || self.family().is_empty()) {
+                return status;
             }
             // Other processes end without a signal to us.
             let _ = timeout(if ended.is_some() { LOOK } else { LONGEST_LOOK }, self.changes.recv()).await;
@@ -207,10 +205,15 @@ impl Child {
     }
 }
 
-/// Lets all orphans go that have ended, once the command itself has.
-fn reap() {
-    let any = || waitpid(None, Some(WaitPidFlag::WNOHANG));
-    while !matches!(any(), Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD)) {}
+/// Lets all children go that have ended. True if there are none, and so no descendants.
+fn reap() -> bool {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return false,
+            Err(Errno::ECHILD) => return true,
+            _ => {} // one has ended
+        }
+    }
 }
 
 /// Empty on a system that does not show them.
