@@ -476,9 +476,9 @@ impl Builder {
 
     /// Whether the client writes a record of itself to the server, from which others learn which process holds a lock, and reads the records
     /// of others ([`Holder::client`](crate::Holder::client)). A record has the host, the process id, the program, the
-    /// [`client_name`](Builder::client_name) and the time of the start, in the key `leasehold:client:{id}`. The client writes it once it
-    /// has used locks for 200 ms, renews it with its locks, and removes it when it is closed; after a crash it expires with the locks. A lock
-    /// costs nothing more. If the server does not permit that key, there is no record; a line in the log says so. Clients of a server in
+    /// [`client_name`](Builder::client_name) and the time of the start, in the key `leasehold:client:{id}`. The client writes it 200 ms
+    /// after its first use of a lock, renews it three times per [`watchdog`](Builder::watchdog) time, and removes it when it is closed. After
+    /// a crash it expires with the locks. A lock costs nothing more. If the server does not permit that key, there is no record; a line in the log says so. Clients of a server in
     /// memory write none.
     ///
     /// Defaults to true.

@@ -257,26 +257,26 @@ impl Engine {
 
     /// Checks now that the server replies on every connection.
     pub(crate) async fn ping(&self) -> Result<()> {
-        const PING: &str = "ping";
-        self.driver.refuse_if_closed(PING, "")?;
-        TaskRuntime::around(PING)?;
-        let since = Instant::now();
-        match timeout(self.config.command_timeout, self.redis.ping()).await {
-            Ok(answered) => answered.map_err(|fault| failed::error(fault, PING, since.elapsed(), "")),
-            Err(_) => Err(silent(PING, "", since.elapsed(), self.redis.trouble("", None))),
-        }
+        self.within_a_timeout("ping", self.redis.ping()).await
     }
 
     /// A connection to each server that has keys.
     #[cfg(not(leasehold_explore))]
     pub(crate) async fn servers(&self) -> Result<Vec<Arc<crate::redis::ServerLink>>> {
-        const CONNECTING: &str = "connecting to each server";
-        self.driver.refuse_if_closed(CONNECTING, "")?;
-        TaskRuntime::around(CONNECTING)?;
+        self.within_a_timeout("connecting to each server", self.redis.servers()).await
+    }
+
+    async fn within_a_timeout<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = ::std::result::Result<T, Fault>>,
+    ) -> Result<T> {
+        self.driver.refuse_if_closed(what, "")?;
+        TaskRuntime::around(what)?;
         let since = Instant::now();
-        match timeout(self.config.command_timeout, self.redis.servers()).await {
-            Ok(links) => links.map_err(|fault| failed::error(fault, CONNECTING, since.elapsed(), "")),
-            Err(_) => Err(silent(CONNECTING, "", since.elapsed(), self.redis.trouble("", None))),
+        match timeout(self.config.command_timeout, request).await {
+            Ok(answered) => answered.map_err(|fault| failed::error(fault, what, since.elapsed(), "")),
+            Err(_) => Err(silent(what, "", since.elapsed(), self.redis.trouble("", None))),
         }
     }
 

@@ -274,7 +274,7 @@ impl Guard {
 
     /// Keeps the lock held for at least `time` from now, even if it is released before: as [`Lock::min_hold`](crate::Lock::min_hold), decided
     /// while the lock is held. Sends nothing: the release says it to the server. So if the process dies before the release, the lock is free
-    /// when its lease expires.
+    /// when its lease expires. If the lock is lost, this changes nothing, and [`unlock`](Guard::unlock) returns the error.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));

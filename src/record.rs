@@ -1,4 +1,4 @@
-//! Who a client is: a small text on the server, so that each hold id names a process.
+//! The process behind a client: a small text on the server, so that each hold id names a process.
 
 use std::{
     env,
@@ -26,7 +26,7 @@ static WRITE: Script = script!("record/write.lua");
 static REMOVE: Script = script!("record/remove.lua");
 static READ: Script = script!("record/read.lua");
 
-/// Programs that hold a lock for a shorter time leave no record: it would cost them as much as the lock.
+/// From the first use of a lock to the record. Programs that end sooner leave none: it would cost them as much as the lock.
 const FIRST: Duration = Duration::from_millis(200);
 /// The end of a client waits for its record for no longer than this.
 pub(crate) const REMOVAL: Duration = Duration::from_millis(200);

@@ -22,6 +22,8 @@ use crate::{
     watch,
 };
 
+/// The lease of a lock that the client renews.
+pub(crate) const RENEWED: Duration = Duration::from_secs(30);
 const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// How long a command that only looks tries a request.
 const SHORT_OUTAGE: Duration = Duration::from_secs(5);
@@ -43,22 +45,22 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Runs a command while it holds a lock
     Run(Box<Run>),
-    /// Who holds a lock, and who waits for it. The exit code is 1 if nobody holds it
+    /// Shows the holders of a lock, and the waiters of a fair lock. The exit code is 1 if the lock is free
     Status {
         /// The name of the lock
         name: String,
     },
-    /// All locks that are held, one line for each holder
+    /// Lists all locks that are held, one line for each holder
     List {
         /// Only names like this: * stands for any text, ? for a character
         #[arg(default_value = "*")]
         pattern: String,
     },
-    /// What `list` or `status` says, until Ctrl-C
+    /// Shows what `list` or `status` shows, again and again until Ctrl-C
     Watch(Watch),
-    /// Takes a lock away from its holder, who learns of it at the next renewal
+    /// Releases a lock without its holder, which learns of it at the next renewal
     Unlock(Unlock),
-    /// Whether the servers suit locks. The exit code is 1 if something is bad
+    /// Checks whether the servers suit locks. The exit code is 1 if something is bad
     Doctor,
     /// Writes a script that completes arguments in this shell
     Completions {
@@ -83,7 +85,7 @@ pub(crate) struct Watch {
 
 #[derive(Debug, Args)]
 pub(crate) struct Unlock {
-    /// Says that this is meant: the holder may still work
+    /// Required, because the holder may still work
     #[arg(long, required = true)]
     force: bool,
     /// Do not ask
@@ -98,7 +100,7 @@ pub(crate) struct Unlock {
 #[command(next_help_heading = "Servers")]
 pub(crate) struct Servers {
     /// The servers: redis://[user@]host[:port][/db], rediss:// with encryption, redis-sentinel://host,host/service,
-    /// redis-cluster://host,host or redis+unix:///path. A password must not stand here
+    /// redis-cluster://host,host or redis+unix:///path. A password here is refused
     #[arg(long, env = "REDIS_URL", hide_env_values = true, global = true, default_value = "redis://127.0.0.1:6379")]
     url: String,
     /// The first line of this file is the password. The environment variable LEASEHOLD_PASSWORD can have it, too
@@ -159,8 +161,8 @@ pub(crate) struct Run {
     /// The number of permits. It counts only if the semaphore is new
     #[arg(long, value_name = "N", requires = "permits")]
     pub(crate) of: Option<u32>,
-    /// If this machine dies, the lock is free after this time; by default 30 s, and it is renewed while the command runs. A
-    /// lease that stands here is not renewed: when it is over, the lock is lost
+    /// The lease of the lock. Without this option it is 30 s, and leasehold renews it while the command runs. A lease that you set is
+    /// not renewed: when it expires, the lock is lost
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lease: Option<Duration>,
     /// End the command after this time, and then release the lock
@@ -176,10 +178,10 @@ pub(crate) struct Run {
     /// The exit code if the lock was lost while the command ran
     #[arg(long, value_name = "CODE", default_value_t = 73)]
     pub(crate) lost_exit_code: u8,
-    /// What the command and its children get when the lock is about to be lost, or is lost: a signal, or `ignore`
+    /// The signal that the command and its descendants get when the lock is about to be lost, or is lost; or `ignore`
     #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// They get KILL this much later. If the lock expires, they get it before another may acquire the lock
+    /// The time from that signal to KILL. If the lease is about to expire, KILL comes before that
     #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub(crate) kill_after: Duration,
     /// Say what holds the lock while this waits, and how long the lock took
@@ -252,7 +254,7 @@ impl Servers {
     /// `label`: the name of the connections if the user gives none. `outage`: how long requests are tried.
     pub(crate) async fn connect_as(&self, label: &str, outage: Duration) -> Result<Client, Failure> {
         let label = self.label.as_deref().unwrap_or(label);
-        let mut builder = Client::builder().url(&self.url).prefix(&self.prefix).client_name(label);
+        let mut builder = Client::builder().url(&self.url).prefix(&self.prefix).client_name(label).watchdog(RENEWED);
         if let Some(password) = self.password()? {
             let credentials = match user_in(&self.url) {
                 Some(user) => Credentials::new(user, password),
@@ -284,15 +286,15 @@ pub(crate) fn parse() -> Result<Arguments, u8> {
         let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
         error.print().map_or(exit::TEMPORARY, |()| if asked_for { 0 } else { USAGE })
     })?;
-    let arguments = Arguments::from_arg_matches(&matches).map_err(|error| exit::say(error, USAGE))?;
+    let arguments = Arguments::from_arg_matches(&matches).map_err(|error| exit::with(USAGE, error))?;
     if matches.value_source("url") == Some(ValueSource::CommandLine) && has_password(&arguments.servers.url) {
         let where_to = "put the password into REDIS_URL, LEASEHOLD_PASSWORD or a file";
-        return Err(exit::say(format_args!("others on this machine can see arguments: {where_to}"), USAGE));
+        return Err(exit::with(USAGE, format_args!("others on this machine can see arguments: {where_to}")));
     }
     if let Command::Run(run) = &arguments.command
         && run.permits > run.of
     {
-        return Err(exit::say("--permits must not be more than --of: nobody could acquire them", USAGE));
+        return Err(exit::with(USAGE, "--permits must not be more than --of: nobody could acquire them"));
     }
     Ok(arguments)
 }

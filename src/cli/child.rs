@@ -39,7 +39,7 @@ const MOST_LOOKS: usize = 20;
 pub(crate) struct Child {
     process: process::Child,
     id: Pid,
-    /// Children that this process had before: whoever became `leasehold` has started them.
+    /// Children that this process had before: the program that became `leasehold` has started them.
     strangers: HashSet<Pid>,
     changes: Signals,
 }
@@ -68,7 +68,7 @@ pub(crate) fn become_the_command() -> Option<u8> {
 pub(crate) fn replace_this_process(words: &[OsString]) -> u8 {
     let error = Command::new(&words[0]).args(&words[1..]).exec();
     let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    exit::say(format_args!("cannot execute {}: {error}", words[0].to_string_lossy()), code)
+    exit::with(code, format_args!("cannot execute {}: {error}", words[0].to_string_lossy()))
 }
 
 /// A shell ends its script after Ctrl-C only if the signal ended its child. A new program has the handlers that a process begins with.
@@ -134,7 +134,7 @@ impl Child {
     fn send_to(&self, signal: Signal, is_meant: impl Fn(&Seen) -> bool) {
         for one in self.family().iter().filter(|one| is_meant(one)) {
             if kill(one.id, signal) == Err(Errno::EPERM) {
-                exit::say(format_args!("process {} may not be signalled by this user", one.id), 0);
+                exit::say(format_args!("process {} may not be signalled by this user", one.id));
             }
         }
     }

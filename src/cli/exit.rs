@@ -38,9 +38,9 @@ impl Failure {
         Failure { code, message: message.to_string() }
     }
 
-    /// Says it on standard error. Returns the exit code.
+    /// Writes the message to standard error. Returns the exit code.
     pub(crate) fn report(self) -> u8 {
-        if self.message.is_empty() { self.code } else { say(self.message, self.code) }
+        if self.message.is_empty() { self.code } else { with(self.code, self.message) }
     }
 }
 
@@ -67,8 +67,13 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// On standard error. Returns the exit code.
-pub(crate) fn say(message: impl fmt::Display, code: u8) -> u8 {
-    let _ = writeln!(io::stderr(), "leasehold: {message}"); // whoever read it may have gone
+/// Writes a message to standard error.
+pub(crate) fn say(message: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "leasehold: {message}"); // its reader may have gone
+}
+
+/// Writes a message to standard error. Returns the exit code.
+pub(crate) fn with(code: u8, message: impl fmt::Display) -> u8 {
+    say(message);
     code
 }

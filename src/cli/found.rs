@@ -1,4 +1,4 @@
-//! Finds locks on the servers, and says who holds them.
+//! Finds locks and their holders on the servers.
 
 use std::{
     collections::BTreeSet,
@@ -45,7 +45,7 @@ pub(crate) async fn status(client: &Client, name: &str) -> Result<Option<Found>>
     })
 }
 
-/// Who has the lock with this name, in one line.
+/// The holder of the lock with this name, in one line.
 pub(crate) async fn who_has(client: &Client, name: &str) -> String {
     let Ok(Some(found)) = status(client, name).await else { return format!("{name} was held") };
     let first = found.holders.first().map(who).unwrap_or_default();
@@ -190,7 +190,7 @@ fn client_json(client: &ClientRecord) -> Json {
     json!({ "host": client.host, "pid": client.pid, "program": client.program, "label": client.label, "since_unix_ms": since })
 }
 
-/// Who it is, as shortly as one line permits.
+/// The process of the holder, or its id.
 fn who(holder: &Holder) -> String {
     match &holder.client {
         Some(client) => {

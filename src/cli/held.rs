@@ -35,7 +35,6 @@ macro_rules! either {
 /// A guard of this lock with the settings of `run`, if the wait is short enough.
 macro_rules! acquire {
     ($client:expr, $run:expr, $lock:expr, $method:ident) => {{
-        let began = Instant::now();
         let mut lock = $lock;
         if let Some(lease) = $run.lease {
             lock = lock.lease(lease);
@@ -43,26 +42,23 @@ macro_rules! acquire {
         if let Some(least) = $run.min_hold {
             lock = lock.min_hold(least);
         }
-        match $run.once_per {
-            Some(_) => loop {
-                // The work of this period may be done while this waits.
-                if is_done($client, &$run.name).await? {
-                    break None;
-                }
-                let left = $run.limit().saturating_sub(began.elapsed());
-                match lock.$method(left.min(LOOK)).await? {
-                    None if left > LOOK => {}
-                    guard => break guard,
-                }
-            },
-            None => lock.$method($run.limit()).await?,
+        tokio::select! {
+            biased;
+            guard = lock.$method($run.limit()) => guard?,
+            done = is_done($client, &$run.name), if $run.once_per.is_some() => {
+                done?;
+                None
+            }
         }
     }};
 }
 
-/// The lock only rests: the work of this period is done.
-async fn is_done(client: &Client, name: &str) -> Result<bool> {
-    Ok(client.lock(name).inspect().await?.is_some_and(|holder| found::rests(&holder)))
+/// Resolves when the lock only rests: the work of this period is done.
+async fn is_done(client: &Client, name: &str) -> Result<()> {
+    while !client.lock(name).inspect().await?.is_some_and(|holder| found::rests(&holder)) {
+        sleep(LOOK).await;
+    }
+    Ok(())
 }
 
 /// Acquires the lock; `None` if others have it.
@@ -129,7 +125,7 @@ impl Held {
     /// The lock stays held for this long from now, even after its release.
     pub(crate) fn stays(&self, time: Duration) {
         if let Holding::Lock(guard) = &self.holding {
-            let _ = guard.stay_held(time); // the time was tested among the arguments
+            let _ = guard.stay_held(time); // an error: no time is left
         }
     }
 

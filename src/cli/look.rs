@@ -50,7 +50,7 @@ pub(crate) async fn unlock(servers: &Servers, options: &Unlock) -> Result<u8, Fa
         return Ok(FREE);
     };
     if found.kind == "semaphore" {
-        return Err(Failure::new(USAGE, "permits cannot be taken away: they expire with their leases"));
+        return Err(Failure::new(USAGE, "permits cannot be released without their holder: end its process"));
     }
     for line in found.lines() {
         write(&format!("{name}: {line}"))?;
@@ -80,13 +80,13 @@ fn is_sure() -> Result<bool, Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::new(USAGE, "without a terminal, --yes must say that this is meant"));
     }
-    eprint!("Take it away? Its holder may still work. [y/N] ");
+    eprint!("Release it? Its holder may still work. [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(answer.trim().eq_ignore_ascii_case("y"))
 }
 
-/// To standard output. Whoever reads it may have gone.
+/// To standard output. Its reader may have gone.
 pub(crate) fn write(line: &str) -> Result<(), Failure> {
     Ok(writeln!(io::stdout(), "{line}")?)
 }

@@ -1,4 +1,4 @@
-//! The command `leasehold`: a lock in front of a command, and who holds what. It uses the public interface of the library only.
+//! The command `leasehold`: a lock in front of a command, and the holders of all locks. It uses the public interface of the library only.
 
 mod args;
 mod child;

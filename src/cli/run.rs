@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
-    args::{OnLost, Run, Servers},
+    args::{OnLost, RENEWED, Run, Servers},
     child::{self, Child},
     exit::{self, Failure, TEMPORARY, USAGE},
     found,
@@ -16,8 +16,6 @@ use crate::{
     terminal,
 };
 
-/// The lease of a lock that the client renews.
-const RENEWED: Duration = Duration::from_secs(30);
 /// How long requests are tried while the server is away.
 const OUTAGE: Duration = Duration::from_secs(30);
 /// The command has ended, so the program waits no longer than this for a server that is away: the lock expires by itself.
@@ -51,14 +49,14 @@ pub(crate) async fn run(servers: &Servers, run: &Run) -> Result<u8, Failure> {
     let code = match held? {
         Some(held) => {
             if run.verbose {
-                exit::say(format_args!("acquired {} in {:?}", run.name, since.elapsed()), 0);
+                exit::say(format_args!("acquired {} in {:?}", run.name, since.elapsed()));
             }
             hold(run, held, &mut signals).await?
         }
-        None if run.verbose => exit::say(found::who_has(&client, &run.name).await, run.skipped()),
+        None if run.verbose => exit::with(run.skipped(), found::who_has(&client, &run.name).await),
         None => run.skipped(),
     };
-    Ok(client.close().await.map_or_else(|error| exit::say(error, code), |()| code))
+    Ok(client.close().await.map_or_else(|error| exit::with(code, error), |()| code))
 }
 
 /// The exit code after a signal that ended the wait.
@@ -110,9 +108,11 @@ async fn hold(run: &Run, held: Held, signals: &mut Signals) -> Result<u8, Failur
     let code = match released {
         _ if is_cut => code, // that was said
         Some(Ok(())) => code,
-        Some(Err(error)) if error.is_lost() => exit::say(error, run.lost_exit_code),
-        Some(Err(error)) => exit::say(error, code), // it was held until the command had ended
-        None => exit::say(format_args!("{} is free when its lease is over: the server is away", run.name), code),
+        Some(Err(error)) if error.is_lost() => exit::with(run.lost_exit_code, error),
+        Some(Err(error)) => exit::with(code, error), // it was held until the command had ended
+        None => {
+            exit::with(code, format_args!("the server does not reply; {} is free when its lease expires", run.name))
+        }
     };
     let is_ctrl_c = status.signal() == Some(Signal::SIGINT as i32) && child::is_in_foreground();
     Ok(if is_ctrl_c && !is_cut { child::die_of_ctrl_c() } else { code })
@@ -160,16 +160,16 @@ async fn supervise(run: &Run, held: &Held, child: &mut Child, signals: &mut Sign
             status = child.ended() => return End { status, is_cut: is_over || is_lost },
         };
         match signal {
-            OnLost::Ignore => exit::say(format_args!("{}: {why}", run.name), 0),
+            OnLost::Ignore => exit::say(format_args!("{}: {why}", run.name)),
             OnLost::Send(signal) => {
                 let at = Instant::now() + time;
                 kill_at = Some(kill_at.map_or(at, |before| before.min(at)));
                 if time.is_zero() {
-                    exit::say(format_args!("{}: {why}; the command is killed", run.name), 0)
+                    exit::say(format_args!("{}: {why}; the command is killed", run.name))
                 } else {
                     child.send(signal);
                     child.send(Signal::SIGCONT); // a process that is stopped does not end
-                    exit::say(format_args!("{}: {why}; the command gets {signal}, and KILL in {time:.1?}", run.name), 0)
+                    exit::say(format_args!("{}: {why}; the command gets {signal}, and KILL in {time:.1?}", run.name))
                 }
             }
         };

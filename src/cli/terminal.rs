@@ -1,4 +1,4 @@
-//! The line on a terminal that says for whom we wait.
+//! The line on a terminal that shows the holder during the wait.
 
 use std::{
     io::{IsTerminal, Write, stderr},
@@ -30,13 +30,13 @@ impl Drop for Line {
     }
 }
 
-/// Says who holds the lock, until it is dropped. Only on a terminal; elsewhere once, with `--verbose`.
+/// Shows the holder of the lock, until it is dropped. Only on a terminal; elsewhere once, with `--verbose`.
 pub(crate) async fn show_wait(client: &Client, run: &Run) -> std::convert::Infallible {
     let name = &run.name;
     if !stderr().is_terminal() {
         if run.verbose {
             sleep(FIRST).await;
-            exit::say(format_args!("waiting: {}", found::who_has(client, name).await), 0);
+            exit::say(format_args!("waiting: {}", found::who_has(client, name).await));
         }
         return std::future::pending().await;
     }

@@ -307,7 +307,7 @@ fn renewal(locks: &[Lock]) -> Duration {
 }
 
 /// A vote that is still under way is asked for anew: the earlier one is dropped, and so taken back. Without seeding, this only drops the lost
-/// guards: this owner may have other guards, and those who look after them ask for the lock again.
+/// guards: this owner may have other guards, and the tasks that look after them request the lock again.
 fn ask_again(servers: &Servers, locks: &[Lock], seeding: Seeding) {
     let missing = servers.missing();
     if matches!(seeding, Seeding::Never) {

@@ -106,7 +106,7 @@ impl Lease {
         if let Some(lease) = lease {
             let certain = cx.config.certain(lease);
             self.end = self.end.max(sent + certain);
-            self.uncertain = lease - certain;
+            self.uncertain = self.uncertain.max(lease - certain); // the end is that of the longest, too
         }
         self.certain_until = self.end.min(self.sure_until());
     }

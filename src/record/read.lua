@@ -1,4 +1,4 @@
--- Who a client is.
+-- The process behind a client.
 -- KEYS   record
 -- ARGV   nonce
 -- Reply  held, text | free: there is no record

@@ -1,4 +1,4 @@
--- Says who a client is, for some time. Safe to run twice.
+-- Names the process behind a client, for some time. Safe to run twice.
 -- KEYS   record
 -- ARGV   nonce, text, ms for which it lasts
 -- Reply  kept

@@ -198,7 +198,7 @@ impl Dispatcher {
         }
     }
 
-    /// The connection, for measurements.
+    /// The connection.
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         self.conn.link().await
     }

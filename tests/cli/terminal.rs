@@ -15,14 +15,19 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(server: &Server) -> Shell {
+    /// One in which this line was typed, and the id of the command that has begun.
+    fn begun(server: &Server, line: &str) -> (Shell, String) {
         let mut command = Command::new("script");
         command
             .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
             .env("REDIS_URL", server.url())
             .env("PS1", "")
             .env("TERM", "dumb");
-        Shell { running: Running::start(command) }
+        let mut shell = Shell { running: Running::start(command) };
+        shell.type_in(line);
+        shell.type_in("\n");
+        let id = shell.read_to("begun ");
+        (shell, id)
     }
 
     fn type_in(&mut self, text: &str) {
@@ -44,9 +49,8 @@ impl Shell {
 #[test]
 fn ctrl_c_ends_the_command_and_the_script() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.type_in(&format!("for n in 1 2 3; do {THIS} run name -c 'echo begun $$; sleep 60'; done; echo ended\n"));
-    let id = shell.read_to("begun ");
+    let line = format!("for n in 1 2 3; do {THIS} run name -c 'echo begun $$; sleep 60'; done; echo ended");
+    let (mut shell, id) = Shell::begun(&server, &line);
     shell.type_in("\x03");
     wait_until("the command ends", || !lives(&id));
     wait_until("the lock is free", || !server.exists("name"));
@@ -58,9 +62,8 @@ fn ctrl_c_ends_the_command_and_the_script() {
 #[test]
 fn a_job_is_stopped_and_goes_on() {
     let server = Server::start();
-    let mut shell = Shell::start(&server);
-    shell.type_in(&format!("{THIS} run name -c 'echo begun $$; read line; echo got $line' | cat; echo ended\n"));
-    let id = shell.read_to("begun ");
+    let line = format!("{THIS} run name -c 'echo begun $$; read line; echo got $line' | cat; echo ended");
+    let (mut shell, id) = Shell::begun(&server, &line);
     let state = || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next())

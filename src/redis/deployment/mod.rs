@@ -220,7 +220,6 @@ impl Deployment {
         }
     }
 
-    /// A connection, for measurements.
     /// A connection to each server that has keys.
     pub(super) async fn links(&self) -> Result<Vec<Arc<Link>>, Fault> {
         match self {
@@ -229,6 +228,7 @@ impl Deployment {
         }
     }
 
+    /// A connection, for measurements.
     #[cfg(feature = "bench")]
     pub(super) async fn link(&self) -> Result<Arc<Link>, Fault> {
         match self {
