@@ -19,7 +19,8 @@ impl Shell {
     fn begun(server: &Server, line: &str) -> (Shell, String) {
         let mut command = Command::new("script");
         command
-            .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
+            // A shell that began with an ignored signal passes that on, and these tests may run in the background.
+            .args(["-qec", "env --default-signal bash --norc --noprofile -i", "/dev/null"])
             .env("REDIS_URL", server.url())
             .env("PS1", "")
             .env("TERM", "dumb");
