@@ -1,6 +1,10 @@
 //! A terminal, and a shell that has jobs.
 
-use std::{io::Write, process::Command};
+use std::{
+    io::Write,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use crate::{
     command::{Running, lives, wait_until},
@@ -47,13 +51,27 @@ impl Shell {
     }
 }
 
+/// All of them with their groups and states.
+fn processes() -> String {
+    let all = Command::new("ps").args(["-eo", "pid,ppid,pgid,tpgid,stat,ignored,args"]).output();
+    all.map_or_else(|error| error.to_string(), |all| String::from_utf8_lossy(&all.stdout).into_owned())
+}
+
 #[test]
 fn ctrl_c_ends_the_command_and_the_script() {
     let server = Server::start();
     let line = format!("for n in 1 2 3; do {THIS} run name -c 'echo begun $$; sleep 60'; done; echo ended");
     let (mut shell, id) = Shell::begun(&server, &line);
+    // A key that is typed while a program changes the terminal may be lost, so it is typed until something happens.
+    let mut typed = Instant::now();
     shell.type_in("\x03");
-    wait_until("the command ends", || !lives(&id));
+    wait_until(&format!("the command ends: {}", processes()), || {
+        if typed.elapsed() > Duration::from_secs(1) {
+            typed = Instant::now();
+            shell.type_in("\x03");
+        }
+        !lives(&id)
+    });
     wait_until("the lock is free", || !server.exists("name"));
     shell.type_in("echo code $?\n");
     assert_eq!(shell.read_to("code "), "130", "the loop does not go on");
