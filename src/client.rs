@@ -333,6 +333,7 @@ pub struct Builder {
     pubsub: PubSub,
     client_name: Option<String>,
     announce: bool,
+    tracking: bool,
     credentials: Option<CredentialsProvider>,
     metrics_with_names: bool,
     #[cfg(feature = "tls")]
@@ -357,6 +358,7 @@ impl Default for Builder {
             pubsub: PubSub::Auto,
             client_name: None,
             announce: true,
+            tracking: true,
             credentials: None,
             metrics_with_names: false,
             #[cfg(feature = "tls")]
@@ -486,6 +488,17 @@ impl Builder {
         Builder { announce: on, ..self }
     }
 
+    /// Whether servers tell the client when others change a lock that it holds. A lock that is deleted, evicted or forced open is then known to
+    /// be [lost](crate::Guard::lost) within a few round trips, else within a third of its lease. For that the connections speak version 3 of
+    /// the protocol, with `CLIENT TRACKING`, and a lock that is held for longer than 200 ms is checked once at that time. It is for locks of
+    /// one holder: readers and permits are told by their renewals. A server that does not know or permit this (it is older than 6.0, or the
+    /// user lacks `client|tracking` and `client|caching`) is no error.
+    ///
+    /// Defaults to true.
+    pub fn tracking(self, on: bool) -> Self {
+        Builder { tracking: on, ..self }
+    }
+
     /// Sets a function that returns the user and the password. The client calls it for each new connection. Use it for managed servers
     /// whose passwords are tokens that expire.
     ///
@@ -584,7 +597,7 @@ impl Builder {
     pub fn connect_in_memory(self, server: &crate::MemoryServer) -> Result<Client> {
         let url = Url::parse(IN_MEMORY)?;
         let at = crate::spans::ServerLabel { address: server.place().into(), ..Default::default() };
-        let config = Config { server: at, announce: false, ..self.config(&url)? };
+        let config = Config { server: at, announce: false, tracking: false, ..self.config(&url)? };
         let engine = Engine::start_in_memory(server, config, TaskRuntime::find(Some(false))?);
         Ok(Client { engine, prefix: self.prefix.into(), place: server.place().into(), database: 0 })
     }
@@ -634,6 +647,7 @@ impl Builder {
             tls: url.is_encrypted().then(|| self.tls_context()).transpose()?,
             client_name: self.client_name.clone(),
             announce: self.announce,
+            tracking: self.tracking,
             prefix: self.prefix.clone(),
             metrics_with_names: self.metrics_with_names,
             server: url.server(),
@@ -682,6 +696,7 @@ impl fmt::Debug for Builder {
             .field("connect_timeout", &self.connect_timeout)
             .field("slow_wait", &self.slow_wait)
             .field("announce", &self.announce)
+            .field("tracking", &self.tracking)
             .field("replicas", &self.replicas)
             .field("confirmed", &self.confirmed)
             .field("handovers", &self.handovers)

@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) client_name: Option<String>,
     /// The client writes a record of itself.
     pub(crate) announce: bool,
+    /// Servers tell that held locks were changed by others.
+    pub(crate) tracking: bool,
     /// The prefix of all names.
     pub(crate) prefix: String,
     pub(crate) metrics_with_names: bool,
@@ -76,6 +78,7 @@ impl Config {
             connect_timeout: Duration::ZERO,
             slow_wait: Duration::MAX,
             announce: false,
+            tracking: false,
             replicas: 0,
             confirmed: Confirmed::Received,
             handovers: 0,

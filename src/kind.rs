@@ -144,6 +144,11 @@ impl KindScript {
         KindScript { script: Script::new(source), keys, args: Args::Lease }
     }
 
+    /// The same. The server then tells if others change the lock.
+    pub(crate) const fn tracked(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
+        KindScript { script: Script::tracked(source), keys, args: Args::Lease }
+    }
+
     /// A script that gets no channel.
     pub(crate) const fn without_channel(source: &'static str, keys: &'static [ExtraKey]) -> KindScript {
         KindScript { script: Script::new(source), keys, args: Args::NoChannel }

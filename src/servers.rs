@@ -132,7 +132,7 @@ impl From<RawReply> for Value {
             RawReply::Number(number) => Value::Int(number),
             RawReply::Text(text) => Value::Text(String::from_utf8_lossy(&text).into_owned()),
             RawReply::Error(message) => Value::Error(message),
-            RawReply::List(items) => Value::List(items.into_iter().map(Value::from).collect()),
+            RawReply::List(items) | RawReply::Push(items) => Value::List(items.into_iter().map(Value::from).collect()),
         }
     }
 }

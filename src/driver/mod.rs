@@ -36,7 +36,7 @@ use crate::{
     kind::Kind,
     lock::{self, Event, HoldId, Mode},
     owner::Owner,
-    redis::Redis,
+    redis::{ChangedKeys, Redis},
     stats::Counters,
     sync::{std, tokio},
 };
@@ -79,6 +79,7 @@ impl Driver {
                 () = self.done() => {}
                 () = sleep(nap) => was_idle = true,
                 () = self.timers.woken() => {}
+                keys = self.redis.changed_keys() => self.changed(&keys),
                 Ok(()) = changes.changed() => {
                     let now = *changes.borrow_and_update();
                     self.reconnected(seen);
@@ -95,6 +96,11 @@ impl Driver {
                 lock.tell(Event::Reconnected);
             }
         }
+    }
+
+    /// Others have changed these keys: the lock was forced open or deleted, or something harmless happened.
+    fn changed(&self, keys: &ChangedKeys) {
+        self.all().iter().filter(|lock| keys.contains(lock.name.key())).for_each(|lock| lock.tell(Event::Forced));
     }
 
     // ---- names ----

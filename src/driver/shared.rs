@@ -60,6 +60,9 @@ pub(crate) struct Shared<L> {
 }
 
 /// The stages of [`Shared::life`].
+/// A lock that is held for longer than this costs one more request, after which the server tells of changes by others.
+const TRACKED_AFTER: Duration = Duration::from_millis(200);
+
 const OPEN: u8 = 0;
 pub(super) const STOPPING: u8 = 1;
 pub(super) const CLOSED: u8 = 2;
@@ -132,6 +135,7 @@ impl<L> Shared<L> {
             handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
             round_trip: self.counters.round_trip.get(),
             publishes: !self.redis.publish().is_empty(),
+            first_confirmation: if self.config.tracking { TRACKED_AFTER } else { Duration::MAX },
         }
     }
 

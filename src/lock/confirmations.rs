@@ -5,7 +5,7 @@ use std::{mem, time::Duration};
 use super::{
     lease::Lease,
     requests::{ConfirmWaiters, FIRST_PAUSE, Failure},
-    types::{Action, Config, Cx, Loss, Moment, Nanos, Outcome, RequestId, earliest},
+    types::{Action, Config, Cx, Loss, Mode, Moment, Nanos, Outcome, RequestId, earliest},
 };
 
 /// The shortest time between two confirmations.
@@ -46,7 +46,8 @@ impl Confirmations {
     /// Of a hold that was granted for this time by a request that was sent at `sent`.
     pub(crate) fn new((granted, sent): (Duration, Moment), lease: &Lease, config: &Config) -> Confirmations {
         let every = part_of(granted.min(config.watchdog)).max(SHORTEST_PERIOD);
-        let current = Confirmation::PlannedFor(next_after(sent, every, lease));
+        let first = if lease.mode() == Mode::Exclusive { every.min(config.first_confirmation) } else { every };
+        let current = Confirmation::PlannedFor(next_after(sent, first, lease));
         let (waiting, gathers_until) = (ConfirmWaiters::default(), Moment::ZERO);
         Confirmations { every: every.into(), current, waiting, extension: None, gathers_until }
     }

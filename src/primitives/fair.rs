@@ -21,7 +21,7 @@ static FAIR: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!("lock/holder.lua", "fair/queue.lua", "fair/acquire.lua"; QUEUE, PLACES),
     release: script!("lock/rest.lua", "fair/queue.lua", "fair/release.lua"; QUEUE, PLACES),
-    renew: script!(of_lease: "lock/renew.lua"),
+    renew: script!(tracked: "lock/renew.lua"),
     hand_over: None,
     inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "fair/queue.lua", "fair/force_unlock.lua"; QUEUE, PLACES),

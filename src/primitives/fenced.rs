@@ -21,7 +21,7 @@ static FENCED: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!(without_channel: "lock/holder.lua", "fenced/token.lua", "fenced/acquire.lua"; TOKEN),
     release: script!("lock/rest.lua", "lock/release.lua"),
-    renew: script!(of_lease: "lock/renew.lua"),
+    renew: script!(tracked: "lock/renew.lua"),
     hand_over: Some(script!(without_channel: "lock/move.lua", "fenced/token.lua", "fenced/hand_over.lua"; TOKEN)),
     inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),

@@ -19,7 +19,7 @@ static LOCK: Kind = Kind {
     channel: LOCK_CHANNEL,
     acquire: script!(without_channel: "lock/holder.lua", "lock/acquire.lua"),
     release: script!("lock/rest.lua", "lock/release.lua"),
-    renew: script!(of_lease: "lock/renew.lua"),
+    renew: script!(tracked: "lock/renew.lua"),
     hand_over: Some(script!(without_channel: "lock/move.lua", "lock/hand_over.lua")),
     inspect: script!("lock/holder.lua", "lock/ends.lua", "lock/inspect.lua"),
     force_unlock: script!("lock/forced.lua", "lock/ends.lua", "lock/force_unlock.lua"),

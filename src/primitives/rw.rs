@@ -53,7 +53,7 @@ static WRITE: Kind = Kind {
     channel: CHANNEL,
     acquire: script!("rw/rwlock.lua", "rw/write_acquire.lua"; MARK),
     release: script!(of_other_holds: "rw/rwlock.lua", "rw/write_release.lua"; MARK),
-    renew: script!(of_lease: "lock/renew.lua"),
+    renew: script!(tracked: "lock/renew.lua"),
     hand_over: Some(script!(without_channel: "lock/move.lua", "rw/write_hand_over.lua")),
     inspect: script!(of_other_holds: "rw/rwlock.lua", "rw/inspect.lua"),
     force_unlock: script!(of_other_holds: "lock/forced.lua", "rw/rwlock.lua", "rw/force_unlock.lua"),

@@ -1,6 +1,8 @@
 //! Layer 1, the servers: sends requests, receives replies and messages. Knows nothing about locks.
 
 mod answer;
+#[cfg(not(leasehold_explore))]
+mod changed_keys;
 mod confirm;
 #[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
 mod conn;
@@ -30,6 +32,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use answer::{Answer, Code};
+#[cfg(not(leasehold_explore))]
+pub(crate) use changed_keys::Keys as ChangedKeys;
 pub(crate) use conn::spread;
 #[cfg(not(leasehold_explore))]
 pub(crate) use conn::{Asks, Link as ServerLink, RawReply};
@@ -227,6 +231,20 @@ impl Redis {
             Backend::Deployed(deployment, _) => deployment.changed_since(key, changes),
             #[cfg(feature = "test-util")]
             Backend::InMemory(link) => *link.changes().borrow() > changes,
+        }
+    }
+
+    /// Waits until a server tells that others have changed keys which this client reads on purpose. Cancel safe.
+    #[cfg(not(leasehold_explore))]
+    pub(crate) async fn changed_keys(&self) -> ChangedKeys {
+        let changed = match &self.servers {
+            Backend::Deployed(deployment, _) => deployment.changed_keys(),
+            #[cfg(feature = "test-util")]
+            Backend::InMemory(_) => None,
+        };
+        match changed {
+            Some(changed) => changed.next().await,
+            None => std::future::pending().await,
         }
     }
 

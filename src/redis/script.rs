@@ -15,6 +15,7 @@ pub(crate) struct Script {
     pub(super) source: &'static str,
     evalsha: OnceLock<String>,
     pub(super) looks_at: LooksAt,
+    is_tracked: bool,
 }
 
 /// The keys that a script reads. While a cluster moves a slot, the new server has some of the keys, but not yet the others.
@@ -28,12 +29,21 @@ pub(super) enum LooksAt {
 
 impl Script {
     pub(crate) const fn new(source: &'static str) -> Script {
-        Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::ItsKeys }
+        Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::ItsKeys, is_tracked: false }
+    }
+
+    /// A script after which the server tells when others change the keys that it has read since it wrote them.
+    pub(crate) const fn tracked(source: &'static str) -> Script {
+        Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::ItsKeys, is_tracked: true }
+    }
+
+    pub(super) fn is_tracked(&self) -> bool {
+        self.is_tracked
     }
 
     /// A script that also reads keys that it does not name.
     pub(crate) const fn of_other_keys(source: &'static str) -> Script {
-        Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::OtherKeys }
+        Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::OtherKeys, is_tracked: false }
     }
 
     /// The first words of a call, as they are sent: the command, and the digest by which a server knows the script.

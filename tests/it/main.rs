@@ -91,6 +91,7 @@ mod system;
 mod tiny_times;
 mod tls;
 mod tokens;
+mod told;
 mod turns;
 mod unheard;
 mod unlock_tells;

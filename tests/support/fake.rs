@@ -133,6 +133,7 @@ impl Shared {
             let reply = match (said, &mut behind) {
                 (Said::Reply(reply), _) => Some(reply),
                 (Said::Pass, Some(behind)) if listens(&words) => return listen(stream, behind, &request, &read),
+                (Said::Pass, _) if begins(&words, &["HELLO"]) => Some(error("ERR unknown command")), // it speaks version 2
                 (Said::Pass, Some(behind)) => {
                     behind.write_all(&request).ok().and_then(|()| frame(behind, &mut answers))
                 }

@@ -469,7 +469,8 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    while let Some((frame, bytes)) = pipe.next().await? {
+    while let Some(bytes) = pipe.next(length_of_request).await? {
+        let (frame, _) = decode_range(&bytes).map_err(io::Error::other)?.expect("it is whole");
         let decided = pipe.shared.plan().decide(&Request::of(&frame, &bytes));
         let (now, later) = match decided {
             Some(Decided { fault, .. }) if fault.way() == Way::There => (Some(fault), None),
@@ -494,14 +495,43 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    while let Some((frame, bytes)) = pipe.next().await? {
-        let is_message = Request::of(&frame, &bytes).command == b"message";
+    while let Some(bytes) = pipe.next(length_of_reply).await? {
+        let is_message = bytes.starts_with(b">") || bytes.starts_with(b"*3\r\n$7\r\nmessage\r\n");
         let decided = if is_message { None } else { under_way.try_recv().ok().flatten() };
         if !pipe.deliver(&bytes, decided.map(|decided| decided.fault)).await? {
             return Ok(());
         }
     }
     Ok(())
+}
+
+fn length_of_request(bytes: &[u8]) -> io::Result<Option<usize>> {
+    Ok(decode_range(bytes).map_err(io::Error::other)?.map(|(_, length)| length))
+}
+
+/// Also in version 3 of the protocol.
+fn length_of_reply(bytes: &[u8]) -> io::Result<Option<usize>> {
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+    let line = end + 1;
+    let number = || str::from_utf8(&bytes[1..end]).ok()?.trim_end().parse::<i64>().ok();
+    let number = || number().ok_or_else(|| io::Error::other("no reply"));
+    let items = match bytes[0] {
+        b'*' | b'>' | b'~' => number()?.max(0),
+        b'%' => number()? * 2,
+        b'$' | b'=' => {
+            let whole = usize::try_from(number()?).map_or(line, |length| line + length + 2);
+            return Ok((bytes.len() >= whole).then_some(whole));
+        }
+        _ => return Ok(Some(line)),
+    };
+    let mut whole = line;
+    for _ in 0..items {
+        match length_of_reply(&bytes[whole..])? {
+            Some(length) => whole += length,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(whole))
 }
 
 /// One direction of one connection.
@@ -527,7 +557,7 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<'a, R, W> {
     }
 
     /// The next whole frame, when it may pass; `None` at the end.
-    async fn next(&mut self) -> io::Result<Option<(RangeFrame, Bytes)>> {
+    async fn next(&mut self, length: impl Fn(&[u8]) -> io::Result<Option<usize>>) -> io::Result<Option<Bytes>> {
         loop {
             let mode = self.mode.wait_for(|mode| *mode != Mode::Stall).await.map(|mode| *mode);
             self.silent |= mode.map_err(io::Error::other)? == Mode::Swallow;
@@ -535,8 +565,8 @@ impl<'a, R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Pipe<'a, R, W> {
             if self.silent {
                 self.buffer.clear();
             }
-            if let Some((frame, length)) = decode_range(&self.buffer).map_err(io::Error::other)? {
-                return Ok(Some((frame, self.buffer.split_to(length).freeze())));
+            if let Some(length) = length(&self.buffer)? {
+                return Ok(Some(self.buffer.split_to(length).freeze()));
             }
             tokio::select! {
                 biased;

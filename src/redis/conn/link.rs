@@ -46,6 +46,12 @@ use crate::{
 const REPLICA: &str = "this server is no longer the master";
 /// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+/// Version 3 of the protocol, in which a server may send what nobody asked for; and it is to tell when others change what was read after
+/// `CLIENT CACHING YES`. The third shows that this user may say so.
+const TRACKING: &[&[&str]] =
+    &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"], &["CLIENT", "CACHING", "YES"]];
+/// The server tells this connection when another one changes a key that the next command reads here.
+const CACHING: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
 /// A round trip is long if it takes more than this part of the command timeout.
 const LONG: u32 = 4;
 
@@ -57,6 +63,8 @@ pub(crate) struct Link {
     nonce: AtomicU64,
     /// The id and the address of this connection on the server, if the server says so.
     pub(super) peer: Option<Peer>,
+    /// The server tells when keys change that this connection has read on purpose.
+    is_told: bool,
     /// The shortest time from a request to its reply so far, in microseconds: the time of the network, without that of a busy server.
     shortest: AtomicU64,
     /// The last one. Not a mean, because requests that are too many must be noticed before they come too late.
@@ -74,7 +82,9 @@ impl CallRoom<'_> {
     /// Sends a call, without waiting. Its caller gets the reply.
     pub(crate) fn send(self, call: ScriptCall) {
         let first = self.link.begin_call(call.requests.len());
-        let room = self.room.write(|out| write_call(out, call.script, call.parts(), first));
+        let is_told = self.link.is_told && call.script.is_tracked();
+        let room = if is_told { self.room.write_aside(CACHING) } else { self.room };
+        let room = room.write(|out| write_call(out, call.script, call.parts(), first));
         room.send(Then::Call(LinkCall { link: Arc::clone(self.link), first, call }));
     }
 }
@@ -169,11 +179,12 @@ impl Link {
         let begun = Instant::now();
         let (reader, stream) = Stream::open(target).await?;
         let mut link = Link {
-            pipe: Pipe::start((reader, stream), begun, command_timeout, counters),
+            pipe: Pipe::start((reader, stream), begun, command_timeout, counters, target.changed.clone()),
             address: target.address.clone(),
             command_timeout,
             nonce: AtomicU64::new(RandomState::new().hash_one(()) >> 32),
             peer: None,
+            is_told: false,
             shortest: AtomicU64::new(u64::MAX),
             last: AtomicU64::new(0),
             counters: Arc::clone(counters),
@@ -184,16 +195,29 @@ impl Link {
         Ok(link)
     }
 
-    /// Says who this client is, in one write. The server need not know the last two commands, nor permit them.
+    /// Says who this client is, in one write. The server need not know the commands after the first two, nor permit them.
     async fn log_in(&mut self, target: &Target) -> Result<(), Fault> {
         let database = target.database.filter(|database| *database != 0).map(|database| database.to_string());
         let must = [target.auth(), database.as_ref().map(|database| vec!["SELECT", database])];
         let name = target.client_name.as_ref().map(|name| vec!["CLIENT", "SETNAME", name]);
+        let tracking = if target.changed.is_some() { TRACKING } else { &[] };
         let may = [name, target.asks_peer.then(|| vec!["CLIENT", "INFO"])];
-        let commands: Vec<_> = must.iter().chain(&may).flatten().cloned().collect();
+        let (first, last) = (must.iter().flatten().cloned(), may.iter().flatten().cloned());
+        let commands: Vec<_> = first.chain(tracking.iter().map(|words| words.to_vec())).chain(last).collect();
         let mut asked = self.pipe.ask_all(&commands)?.into_iter();
         for _ in must.iter().flatten() {
             self.answered(asked.next().ok_or_else(ended)).await.map_err(|fault| target.without_secret(fault))?;
+        }
+        self.is_told = !tracking.is_empty();
+        for _ in tracking {
+            match self.answered(asked.next().ok_or_else(ended)).await {
+                Ok(_) => {}
+                Err(fault @ (Fault::Unknown(_) | Fault::NotSent(_))) => return Err(target.without_secret(fault)),
+                Err(fault) => {
+                    self.is_told = false;
+                    conn_event!(debug, ?fault, "the server does not tell of changes by others; renewals find them");
+                }
+            }
         }
         for _ in may.iter().flatten() {
             match self.answered(asked.next().ok_or_else(ended)).await {

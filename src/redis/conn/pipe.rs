@@ -32,6 +32,7 @@ use crate::{
     contained::contained,
     error::Source,
     redis::{
+        changed_keys::ChangedKeys,
         fault::{Fault, source},
         reply_to::ReplyTo,
     },
@@ -57,6 +58,8 @@ pub(super) struct Pipe<C: Called> {
     opened: Instant,
     command_timeout: Duration,
     counters: Arc<Counters>,
+    /// Who gets what the server tells unasked.
+    changed: Option<Arc<ChangedKeys>>,
     state: Mutex<State<C>>,
     /// Notified when the task must look again: it has to write, or to watch the clock, or to end.
     look: Notify,
@@ -139,6 +142,13 @@ impl<C: Called> Room<'_, C> {
         self
     }
 
+    /// Encodes a command whose reply says nothing.
+    pub(super) fn write_aside(mut self, command: &[u8]) -> Self {
+        self.state.out.extend_from_slice(command);
+        self.state.note(self.pipe.clock(), Then::GivenUp { _kept: None });
+        self
+    }
+
     /// Sends what was encoded.
     pub(super) fn send(mut self, then: Then<C>) {
         self.state.note(self.pipe.clock(), then);
@@ -170,12 +180,14 @@ impl<C: Called> Pipe<C> {
         opened: Instant,
         command_timeout: Duration,
         counters: &Arc<Counters>,
+        changed: Option<Arc<ChangedKeys>>,
     ) -> Arc<Pipe<C>> {
         let pipe = Arc::new(Pipe {
             stream,
             opened,
             command_timeout,
             counters: Arc::clone(counters),
+            changed,
             state: Mutex::new(State::default()),
             look: Notify::new(),
             doubted: Notify::new(),
@@ -291,7 +303,10 @@ impl<C: Called> Pipe<C> {
         let bounds = if self.is_trusted.load(Ordering::Relaxed) { Bounds::USUAL } else { Bounds::STRANGER };
         let now = self.clock();
         while let Some(reply) = decoder.next(bounds).map_err(io::Error::other)? {
-            self.deliver(reply, now)?;
+            match reply {
+                Reply::Push(told) => self.changed.iter().for_each(|changed| changed.told(&told)),
+                reply => self.deliver(reply, now)?,
+            }
         }
         Ok(())
     }
@@ -501,10 +516,11 @@ mod tests {
             database: None,
             tls: None,
             client_name: None,
+            changed: None,
             asks_peer: false,
         };
         let stream = Stream::open(&target).await.expect("it listens");
-        let pipe = Pipe::start(stream, Instant::now(), command_timeout, &Arc::new(Counters::new(false)));
+        let pipe = Pipe::start(stream, Instant::now(), command_timeout, &Arc::new(Counters::new(false)), None);
         (pipe, listener.accept().await.expect("it has connected").0)
     }
 

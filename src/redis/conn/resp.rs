@@ -1,5 +1,5 @@
-//! The protocol of Redis, version 2: writes commands, and reads replies. A reply has bounds: a server that is not the one that was meant may
-//! send anything.
+//! The protocol of Redis: writes commands, and reads replies of its versions 2 and 3. What version 3 adds is read as version 2 would say it,
+//! except for what the server sends unasked. A reply has bounds: a server that is not the one that was meant may send anything.
 
 use bytes::{Buf, BytesMut};
 use smallvec::SmallVec;
@@ -13,6 +13,8 @@ const LINE: usize = 64 << 10;
 
 /// A list has room for so many items before they arrive.
 const FEW: usize = 16;
+/// The length of what names the format of a text, in version 3.
+const FORMAT: usize = "txt:".len();
 
 /// Most replies to scripts fit, and need no memory of their own.
 pub(crate) type Text = SmallVec<[u8; 40]>;
@@ -25,6 +27,8 @@ pub(crate) enum Reply {
     Error(String),
     List(Vec<Reply>),
     Nothing,
+    /// Not a reply: the server tells this unasked.
+    Push(Vec<Reply>),
 }
 
 impl Reply {
@@ -46,7 +50,7 @@ impl Reply {
     /// The items of a list; of anything else, none.
     pub(crate) fn items(&self) -> &[Reply] {
         match self {
-            Reply::List(items) => items,
+            Reply::List(items) | Reply::Push(items) => items,
             _ => &[],
         }
     }
@@ -91,15 +95,27 @@ pub(crate) struct Decoder {
 
 #[derive(Debug)]
 struct OpenList {
-    length: usize,
+    shape: ListShape,
     items: Vec<Reply>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ListShape {
+    length: usize,
+    is_push: bool,
+}
+
+impl ListShape {
+    fn of(self, items: Vec<Reply>) -> Reply {
+        if self.is_push { Reply::Push(items) } else { Reply::List(items) }
+    }
 }
 
 /// One element of a reply.
 enum Element {
     Whole(Reply),
-    /// A list with so many items, which follow.
-    List(usize),
+    /// A list, whose items follow.
+    List(ListShape),
 }
 
 impl Decoder {
@@ -126,20 +142,22 @@ impl Decoder {
     fn add(&mut self, element: Element) -> Result<Option<Reply>, Malformed> {
         let mut whole = match element {
             Element::Whole(reply) => reply,
-            Element::List(0) => Reply::List(Vec::new()),
-            Element::List(_) if self.open.len() == DEPTH => return Err(Malformed::TooDeep),
-            Element::List(length) => {
-                self.open.push(OpenList { length, items: Vec::with_capacity(length.min(FEW)) });
+            Element::List(shape) if shape.length == 0 => shape.of(Vec::new()),
+            Element::List(shape) if self.open.len() == DEPTH || shape.is_push && !self.open.is_empty() => {
+                return Err(if shape.is_push { Malformed::Foreign } else { Malformed::TooDeep });
+            }
+            Element::List(shape) => {
+                self.open.push(OpenList { shape, items: Vec::with_capacity(shape.length.min(FEW)) });
                 return Ok(None);
             }
         };
         while let Some(mut list) = self.open.pop() {
             list.items.push(whole);
-            if list.items.len() < list.length {
+            if list.items.len() < list.shape.length {
                 self.open.push(list);
                 return Ok(None);
             }
-            whole = Reply::List(list.items);
+            whole = list.shape.of(list.items);
         }
         Ok(Some(whole))
     }
@@ -148,7 +166,7 @@ impl Decoder {
 /// The first element and its length. `None`: it has not arrived as a whole.
 fn element(arrived: &[u8], bounds: Bounds) -> Result<Option<(Element, usize)>, Malformed> {
     let Some(kind) = arrived.first() else { return Ok(None) };
-    if !b"+-:$*".contains(kind) {
+    if !b"+-:$*_,#(=%~>".contains(kind) {
         return Err(Malformed::Foreign);
     }
     let Some(line) = line(&arrived[1..])? else { return Ok(None) };
@@ -158,20 +176,33 @@ fn element(arrived: &[u8], bounds: Bounds) -> Result<Option<(Element, usize)>, M
         b'+' => whole(Reply::Text(line.into())),
         b'-' => whole(Reply::Error(String::from_utf8_lossy(line).into_owned())),
         b':' => whole(Reply::Number(number(line)?)),
+        b'_' => whole(Reply::Nothing),
+        b'#' => whole(Reply::Number(i64::from(line == b"t"))),
+        b',' | b'(' => whole(Reply::Text(line.into())),
         _ => match (number(line)?, kind) {
-            (-1, _) => whole(Reply::Nothing),
-            (length, b'$') => text(arrived, after, size(length, bounds.bytes)?),
-            (length, _) => Ok(Some((Element::List(size(length, bounds.words)?), after))),
+            (-1, b'$' | b'*') => whole(Reply::Nothing),
+            (length, b'$') => text(arrived, after, size(length, bounds.bytes)?, 0),
+            (length, b'=') => text(arrived, after, size(length, bounds.bytes)?, FORMAT),
+            (length, b'%') => list(size(length, bounds.words / 2)? * 2, false, after),
+            (length, _) => list(size(length, bounds.words)?, *kind == b'>', after),
         },
     }
 }
 
-/// The text of this length that begins there.
-fn text(arrived: &[u8], start: usize, length: usize) -> Result<Option<(Element, usize)>, Malformed> {
+fn list(length: usize, is_push: bool, after: usize) -> Result<Option<(Element, usize)>, Malformed> {
+    Ok(Some((Element::List(ListShape { length, is_push }), after)))
+}
+
+/// The text of this length that begins there, without what names its format.
+fn text(arrived: &[u8], start: usize, length: usize, format: usize) -> Result<Option<(Element, usize)>, Malformed> {
     let end = start + length;
+    let text = start + format;
+    if length < format {
+        return Err(Malformed::Foreign);
+    }
     match arrived.get(end..end + 2) {
         None => Ok(None),
-        Some(b"\r\n") => Ok(Some((Element::Whole(Reply::Text(arrived[start..end].into())), end + 2))),
+        Some(b"\r\n") => Ok(Some((Element::Whole(Reply::Text(arrived[text..end].into())), end + 2))),
         Some(_) => Err(Malformed::Foreign),
     }
 }

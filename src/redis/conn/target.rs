@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -12,6 +13,7 @@ use tokio::{sync::oneshot, time::timeout};
 use crate::{
     credentials::Credentials,
     redis::{
+        changed_keys::ChangedKeys,
         fault::{Fault, source},
         url::Address,
     },
@@ -28,6 +30,8 @@ pub(crate) struct Target {
     pub(crate) database: Option<u8>,
     pub(crate) tls: Option<TlsContext>,
     pub(crate) client_name: Option<String>,
+    /// Whom the server tells that keys have changed.
+    pub(crate) changed: Option<Arc<ChangedKeys>>,
     /// Asks who this client is on the server, so that the next connection can close this one.
     pub(crate) asks_peer: bool,
 }
@@ -110,6 +114,7 @@ mod tests {
             database: None,
             tls: None,
             client_name: None,
+            changed: None,
             asks_peer: true,
         };
         let shown = |password: &str, words: &str| {

@@ -1,6 +1,6 @@
 //! The login and the settings for connections. A provider of credentials is called for each new connection.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -9,6 +9,7 @@ use crate::{
     config::Config,
     credentials::{Credentials, CredentialsProvider},
     redis::{
+        changed_keys::ChangedKeys,
         conn::Target,
         fault::Fault,
         url::{Address, Url},
@@ -24,6 +25,8 @@ pub(super) struct Access {
     database: Option<u8>,
     tls: Option<TlsContext>,
     client_name: Option<String>,
+    /// Whom servers tell that keys have changed; `None` if they are not to tell it.
+    changed: Option<Arc<ChangedKeys>>,
     command_timeout: Duration,
 }
 
@@ -41,6 +44,7 @@ impl Access {
             database: url.database,
             tls: config.tls.clone().filter(|_| url.tls),
             client_name: config.client_name.clone(),
+            changed: config.tracking.then(Arc::default),
             command_timeout: config.command_timeout,
         }
     }
@@ -54,6 +58,7 @@ impl Access {
             database: None,
             tls: self.tls.clone(),
             client_name: self.client_name.clone(),
+            changed: None,
             asks_peer: false,
         }
     }
@@ -65,7 +70,12 @@ impl Access {
             None => self.credentials.clone(),
         };
         let (database, tls, client_name) = (self.database, self.tls.clone(), self.client_name.clone());
-        Ok(Target { address, found: None, credentials, database, tls, client_name, asks_peer: true })
+        let changed = self.changed.clone();
+        Ok(Target { address, found: None, credentials, database, tls, client_name, changed, asks_peer: true })
+    }
+
+    pub(super) fn changed_keys(&self) -> Option<Arc<ChangedKeys>> {
+        self.changed.clone()
     }
 
     /// Calls the provider in a task of its own, with a time limit: a provider that panics or hangs must not end the task that keeps the

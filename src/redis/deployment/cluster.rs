@@ -35,6 +35,7 @@ use crate::{
     error::Source,
     redis::{
         answer::Answer,
+        changed_keys::ChangedKeys,
         conn::{Asks, Dialer, Layout, Link, Reconnected, has_shard_channels, node_id, slots, spread},
         fault::{Fault, Redirection, source},
         keys::slot_of,
@@ -554,6 +555,10 @@ impl Cluster {
     /// refuse the login.
     pub(super) async fn knows_channels(&self) -> bool {
         !self.is_empty() || self.until(|map| map.is_known().then_some(())).await.is_some() || self.is_denied()
+    }
+
+    pub(super) fn changed_keys(&self) -> Option<Arc<ChangedKeys>> {
+        self.access.changed_keys()
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {

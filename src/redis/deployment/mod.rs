@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Way,
     answer::Answer,
+    changed_keys::ChangedKeys,
     conn::{Asks, Dialer, Link, Locator, Reconnected, is_cluster_with_all_keys},
     fault::Fault,
     node::Node,
@@ -54,6 +55,7 @@ pub(super) struct One {
     dial: Dialer,
     changes: watch::Sender<u64>,
     pubsub: PubSub,
+    changed: Option<Arc<ChangedKeys>>,
     /// No sentinel names its address.
     is_fixed: bool,
 }
@@ -73,13 +75,13 @@ impl Deployment {
                 cluster.start();
                 Ok(Deployment::Cluster(cluster, config.pubsub))
             }
-            Place::One(dial, sentinels) => {
+            Place::One(dial, parts) => {
                 let (changes, reconnected) = counted();
                 let node = Node::connect(&dial, settings(config, Company::Any), &reconnected, closed).await?;
-                if let (None, Some(link)) = (&sentinels, node.links().next()) {
+                if let (None, Some(link)) = (&parts.sentinels, node.links().next()) {
                     warn_of_cluster(&link, &config.prefix).await?;
                 }
-                Ok(One::start(node, dial, changes, sentinels, config, closed))
+                Ok(One::start(node, dial, changes, parts, config, closed))
             }
         }
     }
@@ -91,10 +93,10 @@ impl Deployment {
                 cluster.start();
                 Deployment::Cluster(cluster, config.pubsub)
             }
-            Place::One(dial, sentinels) => {
+            Place::One(dial, parts) => {
                 let (changes, reconnected) = counted();
                 let node = Node::lazy(&dial, settings(config, Company::Any), &reconnected, closed);
-                One::start(node, dial, changes, sentinels, config, closed)
+                One::start(node, dial, changes, parts, config, closed)
             }
         }
     }
@@ -116,6 +118,14 @@ impl Deployment {
         match self {
             Deployment::One(one) => one.node.submit(request),
             Deployment::Cluster(cluster, _) => cluster.submit(request),
+        }
+    }
+
+    /// Where servers tell it; `None` if they are not to tell it.
+    pub(super) fn changed_keys(&self) -> Option<Arc<ChangedKeys>> {
+        match self {
+            Deployment::One(one) => one.changed.clone(),
+            Deployment::Cluster(cluster, _) => cluster.changed_keys(),
         }
     }
 
@@ -254,7 +264,7 @@ impl One {
         node: Node,
         dial: Dialer,
         changes: watch::Sender<u64>,
-        sentinels: Option<Arc<Sentinels>>,
+        OneParts { sentinels, changed }: OneParts,
         config: &Config,
         closed: &CancellationToken,
     ) -> Deployment {
@@ -264,24 +274,32 @@ impl One {
             let watching = lasting(move || Arc::clone(&sentinels).watch(Arc::clone(&watched)));
             tokio::spawn(closed.clone().run_until_cancelled_owned(watching));
         }
-        Deployment::One(One { node, dial, changes, pubsub: config.pubsub, is_fixed })
+        Deployment::One(One { node, dial, changes, pubsub: config.pubsub, changed, is_fixed })
     }
 }
 
 /// The result of a URL and its settings.
 enum Place {
-    One(Dialer, Option<Arc<Sentinels>>),
+    One(Dialer, OneParts),
     Cluster(Arc<Cluster>),
+}
+
+/// What one master needs beside its connections.
+struct OneParts {
+    /// Those that name it.
+    sentinels: Option<Arc<Sentinels>>,
+    changed: Option<Arc<ChangedKeys>>,
 }
 
 impl Place {
     fn of(url: &Url, config: &Config, counters: &Arc<Counters>, closed: &CancellationToken) -> Place {
         let (access, command_timeout) = (Access::new(url, config), config.command_timeout);
         let dialer = |locator: Arc<dyn Locator>| Dialer::new(locator, command_timeout, counters);
+        let changed = access.changed_keys();
         match &url.shape {
             Shape::One(address) => {
                 let fixed = Fixed { access, address: address.clone(), wants_master: true };
-                Place::One(dialer(Arc::new(fixed)), None)
+                Place::One(dialer(Arc::new(fixed)), OneParts { sentinels: None, changed })
             }
             Shape::Sentinel { sentinels, service, credentials } => {
                 let sentinels = Arc::new(Sentinels {
@@ -295,7 +313,8 @@ impl Place {
                     reached: Mutex::default(),
                     looking: tokio::sync::Mutex::default(),
                 });
-                Place::One(dialer(Arc::clone(&sentinels) as Arc<dyn Locator>), Some(sentinels))
+                let dial = dialer(Arc::clone(&sentinels) as Arc<dyn Locator>);
+                Place::One(dial, OneParts { sentinels: Some(sentinels), changed })
             }
             Shape::Cluster(seeds) => {
                 let settings = settings(config, Company::OfOneSlot);
