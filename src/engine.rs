@@ -280,6 +280,11 @@ impl Engine {
         }
     }
 
+    /// What this client says of itself, if it does.
+    pub(crate) fn own_record(&self) -> Option<ClientRecord> {
+        self.config.announce.then(|| ClientRecord::here(self.config.client_name.as_deref()))
+    }
+
     /// What the client with this hold says of itself. A client that says nothing does not ask either.
     pub(crate) async fn record_of(&self, id: &str) -> Option<ClientRecord> {
         let client = record::client_of(id).filter(|_| self.config.announce)?;

@@ -16,6 +16,7 @@ use crate::{
     failed::unexpected,
     owner::Owner,
     redis::{Code, Part, Script},
+    release_request::ReleaseRequest,
     spans::{self, HoldSpan, ServerLabel},
     sync::{std, tokio},
 };
@@ -237,6 +238,36 @@ impl Guard {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held.remaining()
+    }
+
+    /// Resolves when somebody [asks](crate::Lock::ask) for this lock. The holder decides whether it releases the lock. Each call waits for the
+    /// next request. The client listens from the first call on until the guard is dropped, over its connection for messages. Requests that come before
+    /// that are answered with [`AskOutcome::NotHeard`](crate::AskOutcome::NotHeard).
+    ///
+    /// All holders of the lock that listen get each request: of a read-write lock, readers and the writer.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// let guard = client.mutex("reindex").lock().await?;
+    /// # let lock = client.mutex("reindex");
+    /// # let ask = async { while lock.ask("a deploy").await? != leasehold::AskOutcome::Heard {} leasehold::Result::Ok(()) };
+    /// # let work = async { std::future::pending::<()>().await };
+    /// # let work = async { tokio::join!(work, ask).0 };
+    /// tokio::select! {
+    ///     () = work => {}
+    ///     reason = guard.lost() => println!("stop: {reason}"),
+    ///     request = guard.asked() => println!("stop at the next page: {}", request.reason),
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no request: the next call returns it.
+    pub async fn asked(&self) -> ReleaseRequest {
+        ReleaseRequest::read(&self.held.asked().await)
     }
 
     /// Checks now on the server that this owner still holds the lock.

@@ -149,6 +149,7 @@ mod owner;
 mod primitives;
 mod record;
 mod redis;
+mod release_request;
 mod request;
 #[cfg(not(leasehold_explore))]
 mod servers;
@@ -180,6 +181,7 @@ pub use record::ClientRecord;
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;
 #[cfg(not(leasehold_explore))]
+pub use release_request::{AskOutcome, ReleaseRequest};
 pub use servers::{Server, Value};
 pub use stats::{Gauges, Stats, Times, Totals};
 #[cfg(feature = "tls")]

@@ -57,7 +57,7 @@ impl ClientRecord {
     }
 
     /// As it is on the server: one word.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let word = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let since = self.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let label = self.label.as_deref().map(|label| format!("&label={}", word(label))).unwrap_or_default();
@@ -66,7 +66,7 @@ impl ClientRecord {
     }
 
     /// `None` if another program has written it.
-    fn read(text: &str) -> Option<ClientRecord> {
+    pub(crate) fn read(text: &str) -> Option<ClientRecord> {
         let field = |name: &str| {
             let value = text.split('&').find_map(|field| field.strip_prefix(name)?.strip_prefix('='))?;
             Some(percent_decode_str(value).decode_utf8_lossy().into_owned())

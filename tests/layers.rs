@@ -8,7 +8,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 14] = [
     &[
         "sync",
         "contained",
@@ -31,6 +31,7 @@ const LAYERS: [&[&str]; 13] = [
     &["lock"],
     &["redis"],
     &["kind", "request", "failed", "task_runtime", "record"],
+    &["release_request"],
     &["ask"],
     &["driver"],
     &["engine"],
@@ -223,7 +224,8 @@ const MACHINE: [&str; 23] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 13] = [
+const DRIVER: [&str; 14] = [
+    "asked",
     "translate",
     "wire",
     "notes",

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -13,6 +14,7 @@ use crate::{
     guard::{self, Outcome},
     owner::Owner,
     primitives::{self, plain_inside, write_if_held},
+    release_request::ReleaseRequest,
 };
 
 /// A lock that is held, until [`unlock`](Guard::unlock) or drop: see [`leasehold::Guard`](guard::Guard).
@@ -67,6 +69,16 @@ impl Guard {
     /// lock was lost, or could not be confirmed. You can set several.
     pub fn on_lost(&self, callback: impl FnOnce(Lost) + Send + 'static) {
         self.0.on_lost(callback);
+    }
+
+    /// Waits for at most `time` until somebody asks for this lock: see [`leasehold::Guard::asked`](guard::Guard::asked). The client listens from
+    /// the first call on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if this thread may not wait.
+    pub fn asked(&self, time: Duration) -> Result<Option<ReleaseRequest>> {
+        wait(async { Ok(timeout(time, self.0.get().asked()).await.ok()) })
     }
 
     /// A token that is cancelled when the lock is lost, for other threads and tasks. See

@@ -66,6 +66,15 @@ macro_rules! settings {
                 wait(self.0.is_locked())
             }
 
+            /// Asks the holder to release the lock, and says why. See [`leasehold::Lock::ask`](crate::Lock::ask).
+            ///
+            /// # Errors
+            ///
+            /// As [`leasehold::Lock::ask`](crate::Lock::ask).
+            pub fn ask(&self, reason: &str) -> Result<crate::release_request::AskOutcome> {
+                wait(self.0.ask(reason))
+            }
+
             /// Releases the lock on behalf of its holder, and wakes the waiters. Returns true if this call released it. See
             /// [`leasehold::Lock::force_unlock`](crate::Lock::force_unlock).
             ///

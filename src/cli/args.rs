@@ -58,7 +58,15 @@ pub(crate) enum Command {
     },
     /// Shows what `list` or `status` shows, again and again until Ctrl-C
     Watch(Watch),
-    /// Releases a lock without its holder, which learns of it at the next renewal
+    /// Asks the holder of a lock to release it. The exit code is 0 if a holder listens, 75 if none does, and 1 if the lock is free
+    Ask {
+        /// The name of the lock
+        name: String,
+        /// Why, for the holder
+        #[arg(default_value = "")]
+        reason: String,
+    },
+    /// Releases a lock without its holder, which learns of it afterwards
     Unlock(Unlock),
     /// Checks whether the servers suit locks. The exit code is 1 if something is bad
     Doctor,
@@ -181,7 +189,11 @@ pub(crate) struct Run {
     /// The signal that the command and its descendants get when the lock is about to be lost, or is lost; or `ignore`
     #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// The time from that signal to KILL. If the lease is about to expire, KILL comes before that
+    /// The signal that the command and its descendants get when somebody asks for the lock (`leasehold ask`); or `ignore`. Without this
+    /// option, leasehold does not listen
+    #[arg(long, value_name = "SIGNAL", value_parser = on_lost)]
+    pub(crate) on_asked: Option<OnLost>,
+    /// The time from the signal of --on-lost to KILL. If the lease is about to expire, KILL comes before that
     #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub(crate) kill_after: Duration,
     /// Say what holds the lock while this waits, and how long the lock took

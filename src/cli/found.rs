@@ -192,15 +192,13 @@ fn client_json(client: &ClientRecord) -> Json {
 
 /// The process of the holder, or its id.
 fn who(holder: &Holder) -> String {
-    match &holder.client {
-        Some(client) => {
-            let label = client.label.as_ref().map(|label| format!(" [{label}]")).unwrap_or_default();
-            let since = humantime::format_rfc3339_seconds(client.since);
-            format!("{} {} on {}{label} since {since}", client.program, client.pid, client.host)
-                .replace(char::is_control, "?")
-        }
-        None => holder.id.clone(),
-    }
+    holder.client.as_ref().map_or_else(|| holder.id.clone(), shown)
+}
+
+pub(crate) fn shown(client: &ClientRecord) -> String {
+    let label = client.label.as_ref().map(|label| format!(" [{label}]")).unwrap_or_default();
+    let since = humantime::format_rfc3339_seconds(client.since);
+    format!("{} {} on {}{label} since {since}", client.program, client.pid, client.host).replace(char::is_control, "?")
 }
 
 fn line(holder: &Holder) -> String {

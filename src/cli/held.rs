@@ -1,8 +1,11 @@
 //! What is held while the command runs.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::pending,
+    time::{Duration, Instant},
+};
 
-use leasehold::{Client, Guard, Lost, Permits, Result};
+use leasehold::{Client, Guard, Lost, Permits, ReleaseRequest, Result};
 use tokio::time::sleep;
 
 use crate::{args::Run, found};
@@ -119,6 +122,14 @@ impl Held {
             biased;
             lost = async { either!(&self.holding, one => one.lost().await) } => Some(lost),
             () = late => None,
+        }
+    }
+
+    /// Resolves when somebody asks for the lock; never for permits.
+    pub(crate) async fn asked(&self) -> ReleaseRequest {
+        match &self.holding {
+            Holding::Lock(guard) => guard.asked().await,
+            Holding::Permits(_) => pending().await,
         }
     }
 

@@ -1,7 +1,8 @@
-//! `leasehold status`, `list` and `unlock`.
+//! `leasehold status`, `list`, `ask` and `unlock`.
 
 use std::io::{self, IsTerminal, Write};
 
+use leasehold::AskOutcome;
 use serde_json::json;
 
 use crate::{
@@ -42,6 +43,21 @@ pub(crate) async fn list(servers: &Servers, pattern: &str, is_json: bool) -> Res
     Ok(0)
 }
 
+pub(crate) async fn ask(servers: &Servers, (name, reason): (&str, &str), is_json: bool) -> Result<u8, Failure> {
+    let client = servers.connect().await?;
+    let (code, outcome) = match client.lock(name).ask(reason).await? {
+        AskOutcome::Heard => (0, "its holder was asked"),
+        AskOutcome::Free => (FREE, "free"),
+        _ => (TEMPORARY, "its holder does not listen"),
+    };
+    match is_json {
+        true => write(&json!({ "name": name, "outcome": outcome }).to_string())?,
+        false => write(&format!("{name}: {outcome}"))?,
+    }
+    client.close().await?;
+    Ok(code)
+}
+
 pub(crate) async fn unlock(servers: &Servers, options: &Unlock) -> Result<u8, Failure> {
     let client = servers.connect().await?;
     let name = &options.name;
@@ -70,7 +86,7 @@ pub(crate) async fn unlock(servers: &Servers, options: &Unlock) -> Result<u8, Fa
     };
     client.close().await?;
     match released {
-        true => write(&format!("{name}: released. Its holder goes on until it learns of that, at its next renewal"))?,
+        true => write(&format!("{name}: released. Its holder goes on until it learns of that"))?,
         false => write(&format!("{name}: it was renewed or released meanwhile; look again"))?,
     }
     Ok(if released { 0 } else { TEMPORARY })

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
             Command::Status { name } => look::status(servers, name, json).await,
             Command::List { pattern } => look::list(servers, pattern, json).await,
             Command::Watch(options) => watch::watch(servers, options).await,
+            Command::Ask { name, reason } => look::ask(servers, (name, reason), json).await,
             Command::Unlock(options) => look::unlock(servers, options).await,
             Command::Doctor => doctor::doctor(servers, json).await,
             Command::Completions { shell } => args::write_completions(*shell),

@@ -2,7 +2,7 @@
 
 use std::{env, os::unix::process::ExitStatusExt, pin::pin, process::ExitStatus, time::Duration};
 
-use leasehold::{Client, Lost};
+use leasehold::{Client, Lost, ReleaseRequest};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -157,6 +157,10 @@ async fn supervise(run: &Run, held: &Held, child: &mut Child, signals: &mut Sign
                 child.forward(signal);
                 continue;
             }
+            request = held.asked(), if run.on_asked.is_some() => {
+                tell(run, child, &request);
+                continue;
+            }
             status = child.ended() => return End { status, is_cut: is_over || is_lost },
         };
         match signal {
@@ -173,6 +177,16 @@ async fn supervise(run: &Run, held: &Held, child: &mut Child, signals: &mut Sign
                 }
             }
         };
+    }
+}
+
+/// Somebody asks for the lock. The command decides.
+fn tell(run: &Run, child: &Child, request: &ReleaseRequest) {
+    let by = request.by.as_ref().map_or_else(|| "somebody".to_owned(), found::shown);
+    exit::say(format_args!("{}: {by} asks for the lock: {}", run.name, request.reason));
+    if let Some(OnLost::Send(signal)) = run.on_asked {
+        child.send(signal);
+        child.send(Signal::SIGCONT); // a process that is stopped does not hear it
     }
 }
 

@@ -102,12 +102,12 @@ impl Heard {
 }
 
 impl Listener for ServerListener {
-    fn message(&self) {
+    fn message(&self, _: &str) {
         self.heard.announced[self.server].store(true, Ordering::SeqCst);
         self.heard.notify.notify_one();
     }
 
     fn subscribed(&self) {
-        self.message(); // something may have been published before
+        self.message(""); // something may have been published before
     }
 }

@@ -12,6 +12,7 @@ use tokio::{runtime::Handle, task::AbortHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    asked::ReleaseRequests,
     call::{Call, OnDrop, error},
     calls::{CallResult, EndedCall},
     named::{Fed, Inner, NamedLock},
@@ -24,6 +25,7 @@ use crate::{
     events::Subject,
     lock::{Event, HoldId, Mode, Outcome, Ticket, Token},
     owner::Owner,
+    redis::ASK_CHANNEL,
     spans::ServerLabel,
     sync::{std, tokio},
     task_runtime::{TaskRuntime, pass_until},
@@ -45,6 +47,7 @@ pub(crate) struct HeldLock {
 struct Extras {
     id: OnceLock<Box<str>>,
     watch: OnceLock<Watch>,
+    requests: OnceLock<ReleaseRequests>,
 }
 
 /// What futures need that may outlive the guard.
@@ -237,6 +240,12 @@ impl HeldLock {
             token.cancelled().await;
             reason.get().copied().unwrap_or(Lost::Removed) // a release whose result is unknown cancels it, too
         }
+    }
+
+    /// Waits for the next request to release it, as it was sent. Listens from the first call on.
+    pub(crate) async fn asked(&self) -> Box<str> {
+        let listen = || ReleaseRequests::listen(&self.lock().driver.redis, &ASK_CHANNEL.of(self.key()).to_string());
+        self.extras().requests.get_or_init(listen).next().await
     }
 
     fn extras(&self) -> &Extras {

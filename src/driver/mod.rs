@@ -1,10 +1,11 @@
 //! Carries out what the state machines of locks decide: sends their requests, waits for their timers, receives messages for them, and
 //! notifies their callers.
 //!
-//! From the bottom up: `translate`, `wire`, `notes`, `calls`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`, `call`, `held`,
+//! From the bottom up: `asked`, `translate`, `wire`, `notes`, `calls`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`, `call`, `held`,
 //! `acquire`. Each file imports only from those before it.
 
 mod acquire;
+mod asked;
 mod call;
 mod calls;
 mod channels;

@@ -361,7 +361,7 @@ impl Drop for SentRequest {
 }
 
 impl Listener for NamedLock {
-    fn message(&self) {
+    fn message(&self, _: &str) {
         self.tell(Event::Message(Channel::Name));
     }
 
@@ -378,7 +378,7 @@ struct PlaceListener {
 }
 
 impl Listener for PlaceListener {
-    fn message(&self) {
+    fn message(&self, _: &str) {
         self.lock.tell(Event::Message(Channel::Place(self.id)));
     }
 

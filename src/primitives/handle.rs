@@ -14,13 +14,14 @@ use crate::{
     engine::Engine,
     error::{About, Error, Lost, Result},
     events::{KindLabel, Subject},
-    failed::{ASKING, ASKING_PERMITS, WAITING},
+    failed::{ASKING, ASKING_PERMITS, WAITING, unexpected},
     guard::Guard,
     kind::{Kind, KindScript},
     lock::{MOST_PERMITS, Nanos, Terms},
     owner::Owner,
     record::ClientRecord,
-    redis::{Answer, Code, Listener, Part, Script, Subscription},
+    redis::{ASK_CHANNEL, Answer, Code, Listener, Part, Script, Subscription},
+    release_request::{AskOutcome, ReleaseRequest},
     request::{AcquireRequest, WaitLimit},
     spans,
     sync::tokio,
@@ -28,6 +29,10 @@ use crate::{
 use tokio::time::Instant;
 
 const FORCE_UNLOCK: &str = "force_unlock";
+const ASK: &str = "ask";
+static ASK_SCRIPT: Script = Script::new(concat!(include_str!("../redis/frame.lua"), include_str!("lock/ask.lua")));
+/// The length of a reason, in bytes.
+const LONGEST_REASON: usize = 1_000;
 /// A lease that no process outlives.
 const WITHOUT_END: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
@@ -381,6 +386,27 @@ impl Handle {
             kind.words(script, name.key(), (ids, 0, 0), publish).arg(ends).arg(Uuid::new_v4().as_simple()).done();
         let _forced = ForcedOnDrop(&self.engine, &name); // the request may have run even if there is no reply, or no caller
         Ok(self.ask((FORCE_UNLOCK, kind.rules.label), (&script.script, part), give_up).await?.code)
+    }
+
+    /// Asks the holders to release the lock.
+    pub(super) async fn ask_to_release(&self, reason: &str) -> Result<AskOutcome> {
+        if reason.len() > LONGEST_REASON {
+            return Err(Error::config("reason", "it has more than 1,000 bytes"));
+        }
+        let (name, give_up) = (valid(&self.name)?, self.engine.outage_ends());
+        let publish = self.engine.publish_when_known(give_up).await;
+        if publish.is_empty() {
+            return Err(Error::config("pubsub", "it is off, so nobody can be asked"));
+        }
+        let text = ReleaseRequest::text(reason, self.engine.own_record().as_ref());
+        let part = Part::of(name.key()).arg(publish).arg(ASK_CHANNEL.of(name.key())).arg(text).done();
+        let answer = self.ask((ASK, KindLabel::Lock), (&ASK_SCRIPT, part), give_up).await?;
+        match (answer.code, answer.number()) {
+            (Code::Free, _) => Ok(AskOutcome::Free),
+            (Code::Held, Some(0)) => Ok(AskOutcome::NotHeard),
+            (Code::Held, Some(_)) => Ok(AskOutcome::Heard),
+            _ => Err(unexpected(&answer)),
+        }
     }
 
     /// Sends a request about the lock itself, not about a hold of this client.

@@ -60,6 +60,39 @@ macro_rules! settings {
             }
         }
 
+        impl $lock {
+            /// Asks the holder to release the lock, and says why. The holder gets the request if it waits for
+            /// [`Guard::asked`](crate::Guard::asked), and decides. Nothing else happens: to acquire the lock, wait for it.
+            ///
+            /// ```
+            /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+            /// # fn main() { run(async |client| {
+            /// use leasehold::AskOutcome;
+            ///
+            #[doc = concat!("let reindex = client.", $new, "(\"reindex\");")]
+            /// match reindex.ask("a deploy needs the index").await? {
+            ///     AskOutcome::Heard => println!("the holder knows"),
+            ///     AskOutcome::NotHeard => println!("the holder does not listen: wait for it"),
+            ///     _ => println!("free"),
+            /// }
+            /// # Ok(()) }) }
+            /// ```
+            ///
+            /// # Errors
+            ///
+            /// * [`Error::InvalidConfig`](crate::Error::InvalidConfig): `reason` has more than 1,000 bytes, or
+            ///   [`pubsub`](crate::Builder::pubsub) is off.
+            /// * [`Error::Unavailable`](crate::Error::Unavailable), [`Error::Denied`](crate::Error::Denied) and others as
+            ///   [`Error`](crate::Error) says. Perhaps the holder was asked.
+            ///
+            /// # Cancel safety
+            ///
+            /// If you drop the future, the holder may or may not be asked.
+            pub async fn ask(&self, reason: &str) -> crate::Result<crate::AskOutcome> {
+                self.0.ask_to_release(reason).await
+            }
+        }
+
         crate::primitives::methods::named!($lock);
     };
 }

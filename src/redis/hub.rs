@@ -330,9 +330,9 @@ impl Hub {
             tokio::select! {
                 biased;
                 event = subscriber.next() => match event {
-                    PubSubEvent::Message(channel) => {
+                    PubSubEvent::Message { channel, text } => {
                         self.counters.wakeups.up();
-                        each(&self.listeners(&channel), |listener| listener.message());
+                        each(&self.listeners(&channel), |listener| listener.message(&text));
                     }
                     PubSubEvent::TooMuch => self.wake_all(),
                     PubSubEvent::Silence => return one_by_one,
@@ -474,7 +474,7 @@ impl Hub {
 
     fn wake_all(&self) {
         let listeners: Vec<_> = self.table().values().flat_map(Channel::listeners).collect();
-        each(&listeners, |listener| listener.message());
+        each(&listeners, |listener| listener.missed());
     }
 
     fn lines(&self) -> MutexGuard<'_, BTreeMap<Line, Arc<Notify>>> {
@@ -506,7 +506,7 @@ mod tests {
     struct Nobody;
 
     impl Listener for Nobody {
-        fn message(&self) {}
+        fn message(&self, _: &str) {}
 
         fn subscribed(&self) {}
     }

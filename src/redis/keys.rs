@@ -7,6 +7,9 @@ use crate::config::hash_tag;
 /// The channel of a plain lock.
 pub(crate) const LOCK_CHANNEL: ChannelName = ChannelName::Prefixed("redisson_lock__channel");
 
+/// Where the holders of a lock are asked to release it.
+pub(crate) const ASK_CHANNEL: ChannelName = ChannelName::Prefixed("leasehold:ask");
+
 /// How the name of a channel is made from a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ChannelName {

@@ -12,8 +12,12 @@ pub(super) fn each(listeners: &[Arc<dyn Listener>], call: impl Fn(&dyn Listener)
 
 /// Receives messages. The hub's task calls it, so it must be quick and must not block.
 pub(crate) trait Listener: std::fmt::Debug + Send + Sync {
-    /// A message was published.
-    fn message(&self);
+    /// This message was published.
+    fn message(&self, text: &str);
+    /// Messages arrived that were too many to keep.
+    fn missed(&self) {
+        self.message("");
+    }
     /// Messages may have been missed: the channel was just subscribed, or subscribed again, or it cannot be subscribed now.
     fn subscribed(&self);
 }

@@ -41,7 +41,7 @@ pub(crate) use conn::{Asks, Link as ServerLink, RawReply};
 pub(crate) use fault::source;
 pub(crate) use fault::{Fault, Persistence, server_in};
 pub(crate) use hub::Subscription;
-pub(crate) use keys::{ChannelName, LOCK_CHANNEL, prefixed};
+pub(crate) use keys::{ASK_CHANNEL, ChannelName, LOCK_CHANNEL, prefixed};
 pub(crate) use listener::Listener;
 #[cfg(feature = "test-util")]
 pub use memory::MemoryServer;

@@ -4,6 +4,7 @@
 mod support;
 
 mod acl;
+mod asking;
 mod backlog;
 mod behind_a_name;
 #[cfg(feature = "blocking")]

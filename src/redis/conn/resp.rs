@@ -297,10 +297,42 @@ mod tests {
     }
 
     #[test]
+    fn version_3_says_the_same_in_other_words() {
+        let text = |text: &str| Reply::Text(text.as_bytes().into());
+        let all =
+            b"_\r\n#t\r\n#f\r\n,1.5\r\n(123\r\n=8\r\ntxt:a\r\nb\r\n%1\r\n+a\r\n:1\r\n~1\r\n+a\r\n>2\r\n+x\r\n_\r\n";
+        let expected = [
+            Reply::Nothing,
+            Reply::Number(1),
+            Reply::Number(0),
+            text("1.5"),
+            text("123"),
+            text("a\r\nb"),
+            Reply::List(vec![text("a"), Reply::Number(1)]),
+            Reply::List(vec![text("a")]),
+            Reply::Push(vec![text("x"), Reply::Nothing]),
+        ];
+        for piece in 1..all.len() {
+            assert_eq!(decoded(all, piece, Bounds::USUAL).expect("well formed"), expected);
+        }
+    }
+
+    #[test]
     fn what_no_server_sends_is_refused() {
-        for foreign in
-            ["HTTP/1.1 400\r\n", "$-2\r\n", "*-2\r\n", ":x\r\n", "$1\r\nabc", "+a\n", "$\r\n", "*1x\r\n", "%1\r\n"]
-        {
+        for foreign in [
+            "HTTP/1.1 400\r\n",
+            "$-2\r\n",
+            "*-2\r\n",
+            ":x\r\n",
+            "$1\r\nabc",
+            "+a\n",
+            "$\r\n",
+            "*1x\r\n",
+            "|1\r\n",
+            ">-1\r\n",
+            "=1\r\na\r\n",
+            "*1\r\n>0\r\n",
+        ] {
             assert_eq!(reply(foreign.as_bytes()), Err(Malformed::Foreign), "{foreign:?}");
         }
     }

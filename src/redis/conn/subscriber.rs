@@ -46,8 +46,8 @@ pub(crate) struct Subscriber {
 /// An event on the connection for messages.
 #[derive(Debug)]
 pub(crate) enum PubSubEvent {
-    /// A message was published on this channel.
-    Message(String),
+    /// This was published. A text that is no UTF-8 is empty.
+    Message { channel: String, text: String },
     /// Messages were dropped: any channel may have had one.
     TooMuch,
     /// The connection is lost.
@@ -121,7 +121,10 @@ impl Subscriber {
         tokio::select! {
             () = self.connection.down.cancelled() => PubSubEvent::Silence,
             event = self.messages.recv() => match event {
-                Ok(message) => PubSubEvent::Message(message.channel.to_string()),
+                Ok(message) => {
+                    let text = message.value.as_str().unwrap_or_default().into_owned();
+                    PubSubEvent::Message { channel: message.channel.to_string(), text }
+                }
                 Err(broadcast::error::RecvError::Lagged(_)) => PubSubEvent::TooMuch,
                 Err(broadcast::error::RecvError::Closed) => PubSubEvent::Silence,
             },

@@ -160,7 +160,7 @@ impl Sentinels {
         loop {
             match timeout(NOW_AND_THEN, sentinel.next()).await {
                 Ok(PubSubEvent::Silence) => return false,
-                Ok(PubSubEvent::Message(_) | PubSubEvent::TooMuch) => return true,
+                Ok(PubSubEvent::Message { .. } | PubSubEvent::TooMuch) => return true,
                 Err(_quiet) if sentinel.barrier().await.is_err() => return false,
                 Err(_quiet) => {}
             }

@@ -33,7 +33,7 @@ impl Connected {
         Connected { number, changes, counters, runtime: Handle::current() }
     }
 
-    fn call(&self, listeners: Vec<Arc<dyn Listener>>, tell: fn(&dyn Listener)) {
+    fn call(&self, listeners: Vec<Arc<dyn Listener>>, tell: impl Fn(&dyn Listener) + Send + 'static) {
         self.runtime.spawn(async move { each(&listeners, tell) });
     }
 }
@@ -58,9 +58,10 @@ impl Subscribed {
         self.client.call(self.listeners(), |listener| listener.subscribed());
     }
 
-    fn message(&self) {
+    fn message(&self, text: &str) {
         self.client.counters.wakeups.up();
-        self.client.call(self.listeners(), |listener| listener.message());
+        let text = text.to_owned();
+        self.client.call(self.listeners(), move |listener| listener.message(&text));
     }
 
     fn listeners(&self) -> Vec<Arc<dyn Listener>> {
@@ -84,8 +85,8 @@ pub(super) struct Channels(HashMap<String, BTreeMap<u64, Subscribed>>);
 
 impl Channels {
     /// Sends a message to all listeners. Returns the number of clients that receive it.
-    pub(super) fn publish(&self, channel: &str) -> usize {
-        self.live(channel).inspect(|one| one.message()).count()
+    pub(super) fn publish(&self, channel: &str, text: &str) -> usize {
+        self.live(channel).inspect(|one| one.message(text)).count()
     }
 
     /// Adds a listener. Returns whether messages arrive, which changes.

@@ -162,7 +162,7 @@ impl Data {
             ["INCR", key] => self.add_to(key, 1),
             ["INCRBY", key, by] => self.add_to(key, number(by)?),
             ["DECR", key] => self.add_to(key, -1),
-            ["PUBLISH" | "SPUBLISH", channel, _] => count(self.channels.publish(channel)),
+            ["PUBLISH" | "SPUBLISH", channel, text] => count(self.channels.publish(channel, text)),
             [command, key, ref rest @ ..] if command.starts_with('H') => self.of_hash(command, key, rest),
             [command, key, ref rest @ ..] if command.starts_with('Z') => self.of_ranks(command, key, rest),
             [command, key, ref rest @ ..] => self.of_list(command, key, rest),
