@@ -16,6 +16,7 @@ mod report;
 #[allow(dead_code)]
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod told;
 mod trouble;
 
 use std::{future::Future, pin::Pin};
@@ -33,6 +34,7 @@ const SECTIONS: &[(&str, Section)] = &[
     ("distinct", |server, report| Box::pin(alone::distinct(server, report))),
     ("cluster", |server, report| Box::pin(alone::clustered(server, report))),
     ("held", |server, report| Box::pin(alone::held(server, report))),
+    ("told", |server, report| Box::pin(told::told(server, report))),
     ("one-name", |server, report| Box::pin(contended::one_name(server, report))),
     ("hand-over", |server, report| Box::pin(contended::hand_over(server, report))),
     ("processes", |server, report| Box::pin(processes::all(server, report))),

@@ -1,10 +1,10 @@
 //! The report at the end: the troubles, how the clients used the locks, and how much the checker compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     FENCED, LINES, PERMITS, SHARED,
-    history::{History, Kind, Losses, Violation, What},
+    history::{Event, History, Kind, Losses, Violation, What},
     proxy::Proxy,
     troubles::Tally,
 };
@@ -51,6 +51,10 @@ pub(crate) fn history(history: &History) {
         What::Ended { call, how } => Some(format!("{call}: {how}")),
         _ => None,
     }));
+    let told = told(history);
+    let part = |of: f64| told.get((told.len() as f64 * of) as usize).map_or(0.0, |time| *time as f64 / 1e6);
+    println!("| told of a deletion, times | {} |\n|---|---|", told.len());
+    println!("| after, ms: median, 90 %, 99 % | {:.1}, {:.1}, {:.1} |", part(0.5), part(0.9), part(0.99));
     println!("| keys left at the end | number |\n|---|---|");
     let mut left = BTreeMap::new();
     history.keys.iter().for_each(|key| *left.entry(key.kind).or_insert(0) += 1);
@@ -83,6 +87,33 @@ pub(crate) fn history(history: &History) {
         ("looks at the server, each at all locks", history.seen.values().map(Vec::len).max().unwrap_or(0) as u64),
         ("pauses of client processes", count(|what| matches!(what, What::Paused { .. }))),
     ]);
+}
+
+/// The times from the end of a deletion, or of a call that forced the lock open, until its holder was told. Of locks with one holder.
+fn told(history: &History) -> Vec<u64> {
+    let events = || history.clients.values().flatten();
+    let mut granted = HashMap::new();
+    for event in events() {
+        if let What::Granted { id, .. } = &event.what {
+            let first = granted.entry((&*event.name, &**id)).or_insert(event.at);
+            *first = event.at.min(*first);
+        }
+    }
+    let mut removed: HashMap<&str, Vec<u64>> = HashMap::new();
+    let wipes =
+        history.wipes.iter().filter(|wipe| !wipe.beside).filter_map(|wipe| Some((wipe.name.as_deref()?, wipe.at)));
+    let forced = events().filter(|event| event.what == What::Forced).map(|event| (&*event.name, event.at));
+    wipes.chain(forced).for_each(|(name, at)| removed.entry(name).or_default().push(at));
+    let shared = |name: &str| SHARED.contains(&name) || PERMITS.iter().any(|(permits, _)| *permits == name);
+    let time = |event: &Event| {
+        let What::Lost { id, removed: true } = &event.what else { return None };
+        let since = *granted.get(&(&*event.name, &**id))?;
+        let causes = removed.get(&*event.name)?.iter().filter(|at| (since..=event.at).contains(*at));
+        Some(event.at - causes.max()?)
+    };
+    let mut times: Vec<_> = events().filter(|event| !shared(&event.name)).filter_map(time).collect();
+    times.sort_unstable();
+    times
 }
 
 /// The losses that the checker excuses, because a failover can cause them.
