@@ -91,6 +91,9 @@ pub(crate) async fn told(server: &Server, report: &mut Report) -> Outcome<()> {
             }
             cost[usize::from(tracking)].push(pairs(&server).await?);
             drop(guards);
+            while client.stats().now.releasing > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
             client.close().await?;
         }
     }

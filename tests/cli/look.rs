@@ -49,6 +49,22 @@ fn status_names_those_that_wait_for_a_fair_lock() {
 }
 
 #[test]
+fn ask_reaches_a_command_that_listens() {
+    let server = Server::start();
+    assert_eq!(look(&server, &["ask", "name"]), (1, "name: free\n".to_owned()));
+    let (mut deaf, _) = Running::begun(&server, &["name", "-c", "echo held; read line"]);
+    assert_eq!(look(&server, &["ask", "name", "why"]), (75, "name: its holder does not listen\n".to_owned()));
+    deaf.write("\n");
+    assert_eq!(deaf.end().0, 0);
+    let words = "trap 'echo asked; exit 4' USR1; echo begun; while :; do sleep 0.02; done";
+    let (mut holder, _) = Running::begun(&server, &["--on-asked", "USR1", "name", "-c", words]);
+    wait_until("it listens", || look(&server, &["ask", "name", "a hotfix"]).0 == 0);
+    assert_eq!(holder.line(), "asked");
+    assert_eq!(holder.end().0, 4);
+    assert_eq!(look(&server, &["ask", "--json", "name"]).1, "{\"name\":\"name\",\"outcome\":\"free\"}\n");
+}
+
+#[test]
 fn list_has_each_kind_and_nothing_else() {
     let server = Server::start();
     let _: () = server.ask(&["HSET", "no-lock", "field", "x"]);

@@ -4,7 +4,7 @@ use leasehold::{Client, Guard, Owner, PubSub};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Server, before, behind, ms, plain, poll_until,
+    Server, before, behind, client, ms, plain, poll_until,
     proxy::{Fault, Proxy, Rule, Way},
     script, script_of,
     server::version,
@@ -27,7 +27,8 @@ impl Scene {
         let _: String = server.ask(&["ACL", "SETUSER", "default", "-client"]);
         let (which, proxy) = (script(&server, "force_unlock"), before(&server));
         let forcing = behind(&proxy, |builder| builder.command_timeout(ms(300))).await;
-        let (holding, other) = (plain(&server).await, plain(&server).await);
+        let holding = client(&server, |builder| builder.tracking(false)).await; // no renewal in between
+        let other = plain(&server).await;
         let held = holding.lock("x").lock().await.expect("free");
         let lock = other.lock("x").owner(&Owner::new());
         let waiting = tokio::spawn(async move { lock.lock().await });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Client, Guard, Owner};
 use tokio::task::JoinHandle;
 
-use crate::support::{Server, ms, plain, until, within};
+use crate::support::{Server, client, ms, plain, until, within};
 
 /// A waiter behind a holder of its own client sends no request. It learns from the holder's next confirmation, after 0.3 of the watchdog's
 /// lease. And what a busy machine adds.
@@ -22,7 +22,8 @@ struct Scene {
 impl Scene {
     async fn set() -> Scene {
         let server = Server::start();
-        let (holder, client) = (plain(&server).await, plain(&server).await);
+        let holder = plain(&server).await;
+        let client = client(&server, |builder| builder.tracking(false)).await; // nothing wakes it but its own look
         let held = holder.lock("x").lock().await.expect("free");
         // With a lease so long that its holder looks after it only in hours.
         let first = client.lock("x").lease(Duration::from_secs(24 * 3_600)).owner(&Owner::new());

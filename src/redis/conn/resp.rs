@@ -142,10 +142,9 @@ impl Decoder {
     fn add(&mut self, element: Element) -> Result<Option<Reply>, Malformed> {
         let mut whole = match element {
             Element::Whole(reply) => reply,
+            Element::List(shape) if shape.is_push && !self.open.is_empty() => return Err(Malformed::Foreign),
             Element::List(shape) if shape.length == 0 => shape.of(Vec::new()),
-            Element::List(shape) if self.open.len() == DEPTH || shape.is_push && !self.open.is_empty() => {
-                return Err(if shape.is_push { Malformed::Foreign } else { Malformed::TooDeep });
-            }
+            Element::List(_) if self.open.len() == DEPTH => return Err(Malformed::TooDeep),
             Element::List(shape) => {
                 self.open.push(OpenList { shape, items: Vec::with_capacity(shape.length.min(FEW)) });
                 return Ok(None);
