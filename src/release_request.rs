@@ -10,7 +10,7 @@ use crate::record::ClientRecord;
 pub struct ReleaseRequest {
     /// Why.
     pub reason: String,
-    /// The process that asks. `None` if it does not [say who it is](crate::Builder::announce).
+    /// The process that asks. `None` if it [writes no record](crate::Builder::announce).
     pub by: Option<ClientRecord>,
 }
 
