@@ -9,7 +9,6 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::conn::Reply;
 use crate::sync::{std, tokio};
 
 /// More keys than this count as all.
@@ -55,18 +54,16 @@ impl Keys {
 }
 
 impl ChangedKeys {
-    /// The server has sent this unasked. It is `invalidate` and a list of keys; without a list, all keys are meant.
-    pub(super) fn told(&self, push: &[Reply]) {
-        let [what, changed] = push else { return };
-        if what.text() != Some("invalidate") {
-            return;
-        }
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        match changed {
-            Reply::List(changed) => changed.iter().filter_map(Reply::text).for_each(|key| keys.add(key)),
-            _ => *keys = Keys::All,
-        }
-        drop(keys);
+    pub(super) fn add<'a>(&self, changed: impl Iterator<Item = &'a str>) {
+        self.change(|keys| changed.for_each(|key| keys.add(key)));
+    }
+
+    pub(super) fn add_all(&self) {
+        self.change(|keys| *keys = Keys::All);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Keys)) {
+        change(&mut self.keys.lock().unwrap_or_else(PoisonError::into_inner));
         self.added.notify_one();
     }
 
@@ -86,20 +83,16 @@ impl ChangedKeys {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Reply {
-        Reply::Text(text.as_bytes().into())
-    }
-
     #[tokio::test]
-    async fn what_servers_tell() {
+    async fn those_that_nobody_has_looked_at() {
         let changed = ChangedKeys::default();
-        changed.told(&[text("message"), Reply::List(vec![text("a")])]);
-        changed.told(&[text("invalidate"), Reply::List(vec![text("b"), text("c")])]);
+        changed.add(["b", "c"].into_iter());
         let keys = changed.next().await;
         assert!(keys.contains("b") && keys.contains("c") && !keys.contains("a"), "{keys:?}");
-        changed.told(&[text("invalidate"), Reply::Nothing]);
+        changed.add_all();
         assert!(changed.next().await.contains("a"));
-        (0..=MOST).for_each(|n| changed.told(&[text("invalidate"), Reply::List(vec![text(&n.to_string())])]));
+        let many: Vec<_> = (0..=MOST).map(|n| n.to_string()).collect();
+        changed.add(many.iter().map(String::as_str));
         assert!(changed.next().await.contains("a"), "more than it keeps");
     }
 }

@@ -42,7 +42,6 @@ pub(crate) use questions::Asks;
 use questions::is_replica;
 pub(super) use questions::{Layout, has_shard_channels, is_cluster_with_all_keys, master_of, node_id, slots};
 pub(crate) use resp::Reply as RawReply;
-pub(super) use resp::Reply;
 pub(super) use subscriber::{PubSubEvent, Subscriber};
 pub(super) use target::Target;
 

@@ -1,7 +1,6 @@
 //! Layer 1, the servers: sends requests, receives replies and messages. Knows nothing about locks.
 
 mod answer;
-#[cfg(not(leasehold_explore))]
 mod changed_keys;
 mod confirm;
 #[cfg_attr(leasehold_explore, path = "../../tests/explore/conn.rs")]
@@ -32,7 +31,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use answer::{Answer, Code};
-#[cfg(not(leasehold_explore))]
 pub(crate) use changed_keys::Keys as ChangedKeys;
 pub(crate) use conn::spread;
 #[cfg(not(leasehold_explore))]
@@ -235,7 +233,6 @@ impl Redis {
     }
 
     /// Waits until a server tells that others have changed keys which this client reads on purpose. Cancel safe.
-    #[cfg(not(leasehold_explore))]
     pub(crate) async fn changed_keys(&self) -> ChangedKeys {
         let changed = match &self.servers {
             Backend::Deployed(deployment, _) => deployment.changed_keys(),

@@ -32,7 +32,7 @@ impl Script {
         Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::ItsKeys, is_tracked: false }
     }
 
-    /// A script after which the server tells when others change the keys that it has read since it wrote them.
+    /// A script after which the server tells when others change its keys.
     pub(crate) const fn tracked(source: &'static str) -> Script {
         Script { source, evalsha: OnceLock::new(), looks_at: LooksAt::ItsKeys, is_tracked: true }
     }

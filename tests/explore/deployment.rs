@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::Answer,
+    changed_keys::ChangedKeys,
     conn::{Dialer, Reconnected},
     fault::Fault,
     node::Node,
@@ -35,6 +36,11 @@ pub(super) enum Line {
 }
 
 impl Deployment {
+    /// The server does not tell it.
+    pub(super) fn changed_keys(&self) -> Option<Arc<ChangedKeys>> {
+        None
+    }
+
     pub(super) fn is_cluster(&self) -> bool {
         false
     }

@@ -50,7 +50,8 @@ const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// `CLIENT CACHING YES`. The third shows that this user may say so.
 const TRACKING: &[&[&str]] =
     &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"], &["CLIENT", "CACHING", "YES"]];
-/// The server tells this connection when another one changes a key that the next command reads here.
+/// The server tells this connection when another one changes a key that the next command reads here. That is no script: servers before 7.2
+/// note all keys of a script at each of its reads.
 const CACHING: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
 /// A round trip is long if it takes more than this part of the command timeout.
 const LONG: u32 = 4;
@@ -82,10 +83,16 @@ impl CallRoom<'_> {
     /// Sends a call, without waiting. Its caller gets the reply.
     pub(crate) fn send(self, call: ScriptCall) {
         let first = self.link.begin_call(call.requests.len());
-        let is_told = self.link.is_told && call.script.is_tracked();
-        let room = if is_told { self.room.write_aside(CACHING) } else { self.room };
-        let room = room.write(|out| write_call(out, call.script, call.parts(), first));
-        room.send(Then::Call(LinkCall { link: Arc::clone(self.link), first, call }));
+        let is_tracked = self.link.is_told && call.script.is_tracked();
+        let room = self.room.write(|out| {
+            write_call(out, call.script, call.parts(), first);
+            if is_tracked {
+                write_tracking(out, call.parts());
+            }
+        });
+        let room = room.and(Then::Call(LinkCall { link: Arc::clone(self.link), first, call }));
+        let room = if is_tracked { room.and(Then::ignored()).and(Then::ignored()) } else { room };
+        room.send();
     }
 }
 
@@ -464,6 +471,14 @@ fn write_call<'a>(
         resp::number_word(out, nonce);
         out.extend_from_slice(part.sent_args().1);
     }
+}
+
+/// From here on the server tells this connection when others change the keys of these parts.
+fn write_tracking<'a>(out: &mut BytesMut, parts: impl Iterator<Item = &'a Part> + Clone) {
+    out.extend_from_slice(CACHING);
+    resp::begin(out, 1 + parts.clone().map(|part| part.sent_keys().0).sum::<usize>());
+    resp::word(out, b"EXISTS");
+    parts.for_each(|part| out.extend_from_slice(part.sent_keys().1));
 }
 
 /// A refusal is a fault.

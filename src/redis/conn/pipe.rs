@@ -114,6 +114,10 @@ pub(super) enum Then<C: Called> {
 }
 
 impl<C: Called> Then<C> {
+    pub(super) fn ignored() -> Then<C> {
+        Then::GivenUp { _kept: None }
+    }
+
     fn answered(self, answered: Answered) -> Option<C::GivenUp> {
         let mut kept = None;
         match self {
@@ -136,22 +140,20 @@ pub(super) struct Room<'a, C: Called> {
 }
 
 impl<C: Called> Room<'_, C> {
-    /// Encodes a request. [`send`](Room::send) must follow.
+    /// Encodes requests. For each of them [`and`](Room::and) must follow, and then [`send`](Room::send).
     pub(super) fn write(mut self, write: impl FnOnce(&mut BytesMut)) -> Self {
         write(&mut self.state.out);
         self
     }
 
-    /// Encodes a command whose reply says nothing.
-    pub(super) fn write_aside(mut self, command: &[u8]) -> Self {
-        self.state.out.extend_from_slice(command);
-        self.state.note(self.pipe.clock(), Then::GivenUp { _kept: None });
+    /// What is done with the reply to the next of them.
+    pub(super) fn and(mut self, then: Then<C>) -> Self {
+        self.state.note(self.pipe.clock(), then);
         self
     }
 
     /// Sends what was encoded.
-    pub(super) fn send(mut self, then: Then<C>) {
-        self.state.note(self.pipe.clock(), then);
+    pub(super) fn send(self) {
         self.pipe.written(self.state);
     }
 }
@@ -205,7 +207,7 @@ impl<C: Called> Pipe<C> {
     /// Sends a request, which `write` encodes. The reply arrives at the receiver, for which any task may wait.
     pub(super) fn ask(&self, write: impl FnOnce(&mut BytesMut)) -> Result<oneshot::Receiver<Answered>, Fault> {
         let (then, receiver) = to_task();
-        self.room()?.write(write).send(then);
+        self.room()?.write(write).and(then).send();
         Ok(receiver)
     }
 
@@ -304,11 +306,22 @@ impl<C: Called> Pipe<C> {
         let now = self.clock();
         while let Some(reply) = decoder.next(bounds).map_err(io::Error::other)? {
             match reply {
-                Reply::Push(told) => self.changed.iter().for_each(|changed| changed.told(&told)),
+                Reply::Push(told) => self.note_changed(&told),
                 reply => self.deliver(reply, now)?,
             }
         }
         Ok(())
+    }
+
+    /// The server has sent this unasked. It is `invalidate` and a list of keys; without a list, all keys are meant.
+    fn note_changed(&self, told: &[Reply]) {
+        match (told, &self.changed) {
+            ([what, keys], Some(changed)) if what.text() == Some("invalidate") => match keys {
+                Reply::List(keys) => changed.add(keys.iter().filter_map(Reply::text)),
+                _ => changed.add_all(),
+            },
+            _ => {} // nothing that this client wants to know
+        }
     }
 
     fn deliver(&self, reply: Reply, now: u64) -> io::Result<()> {
@@ -348,7 +361,7 @@ impl<C: Called> Pipe<C> {
                 Duration::ZERO => {
                     resp::command(&mut state.out, &["PING"]);
                     let at = self.clock();
-                    state.under_way.push_back(Unanswered { at, then: Then::GivenUp { _kept: None } });
+                    state.under_way.push_back(Unanswered { at, then: Then::ignored() });
                     self.written(state);
                     return period;
                 }
@@ -531,7 +544,7 @@ mod tests {
         let ask = || {
             let ((told, answer), (kept, dropped)) = (oneshot::channel(), oneshot::channel());
             let room = pipe.room().expect("nothing is under way").write(|out| resp::command(out, &["PING"]));
-            room.send(Then::Call(Probe { told, kept }));
+            room.and(Then::Call(Probe { told, kept })).send();
             (answer, dropped)
         };
         let ((in_time, first), (late, mut second)) = (ask(), ask());
