@@ -8,7 +8,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 14] = [
     &[
         "sync",
         "contained",
@@ -33,6 +33,7 @@ const LAYERS: [&[&str]; 13] = [
     &["kind", "request", "failed", "task_runtime", "record"],
     &["ask"],
     &["driver"],
+    &["deadlock"],
     &["engine"],
     &["guard"],
     &["client"],
@@ -223,7 +224,7 @@ const MACHINE: [&str; 23] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 13] = [
+const DRIVER: [&str; 14] = [
     "translate",
     "wire",
     "notes",
@@ -237,6 +238,7 @@ const DRIVER: [&str; 13] = [
     "call",
     "held",
     "acquire",
+    "waits",
 ];
 
 /// Imports of a file in this folder from a file that is not before it in this order.
