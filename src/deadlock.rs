@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, HashSet},
     mem,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use tokio::time::{Instant, sleep};
@@ -175,8 +175,8 @@ struct Seen {
 
 impl Seen {
     /// The youngest wait of a circle has the greatest one.
-    fn age(&self) -> (SystemTime, Uuid, &str, &str) {
-        (self.wait.since, self.client, &self.wait.name, &self.wait.id)
+    fn age(&self) -> impl Ord + '_ {
+        (self.wait.age(), self.client)
     }
 }
 

@@ -439,7 +439,7 @@ impl std::fmt::Display for Blocked {
 pub(crate) fn told(circle: &[Blocked]) -> String {
     let waits: Vec<_> = circle.iter().map(Blocked::to_string).collect();
     let first = circle.first().map_or("", |one| &one.process);
-    format!("{}, held by {first}", waits.join(", held by "))
+    format!("{}; its holder is {first}", waits.join("; its holder "))
 }
 
 /// What an [`Error`] is about.

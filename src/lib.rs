@@ -194,6 +194,7 @@ macro_rules! links {
     () => {
         concat!(
             "[benchmarks]: crate::guide::benchmarks\n",
+            "[deadlocks]: crate::guide::observing#deadlocks\n",
             "[cluster]: crate::guide::operations#cluster\n",
             "[commands]: crate::guide::commands_and_scripts\n",
             "[commands-holders]: crate::guide::commands_and_scripts#holders\n",

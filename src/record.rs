@@ -120,6 +120,11 @@ fn pair(text: &str) -> Option<(String, String)> {
 }
 
 impl Wait {
+    /// The youngest of several waits has the greatest one. No other wait of its client has it.
+    pub(crate) fn age(&self) -> (SystemTime, &str, &str) {
+        (self.since, &self.name, &self.id)
+    }
+
     fn text(&self) -> String {
         let pair = |one: &str, other: &str| format!("{}:{}", encoded(one), encoded(other));
         let holders: Vec<_> = self.holders.iter().take(MOST).map(|id| encoded(id)).collect();

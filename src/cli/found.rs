@@ -201,7 +201,7 @@ pub(crate) fn deadlock_json(circle: &[Blocked]) -> Json {
 pub(crate) fn deadlock_line(circle: &[Blocked]) -> String {
     let waits: Vec<_> = circle.iter().map(Blocked::to_string).collect();
     let first = circle.first().map_or("", |one| &one.process);
-    format!("deadlock: {}, held by {first}", waits.join(", held by ")).replace(char::is_control, "?")
+    format!("deadlock: {}; its holder is {first}", waits.join("; its holder ")).replace(char::is_control, "?")
 }
 
 fn client_json(client: &ClientRecord) -> Json {

@@ -267,17 +267,20 @@ async fn a_process_that_has_died_waits_for_nothing() {
     let server = Server::start();
     let (lives, dies) = (failing(&server).await, reporting(&server).await);
     let outer = lives.lock("b").lock().await.expect("free");
-    let held = dies.lock("a").lock().await.expect("free");
-    let (id, waits) = (dies.id(), dies.lock("b"));
-    let task = tokio::spawn(async move { waits.lock().await.map(drop) });
-    // A record that is as old as the wait stays, as after a kill.
-    let key = format!("leasehold:client:{id}");
+    let (holds, waits, id) = (dies.lock("a"), dies.lock("b"), dies.id());
+    let (says, field) = tokio::sync::oneshot::channel();
+    let task = tokio::spawn(async move {
+        let held = holds.lock().await.expect("free");
+        says.send(held.id().to_owned()).expect("the test waits");
+        waits.lock().await.map(drop)
+    });
+    let (key, field) = (format!("leasehold:client:{id}"), field.await.expect("it holds it"));
     let text = || -> Option<String> { server.ask(&["GET", &key]) };
     until("its wait is in its record", FOUND, || text().is_some_and(|text| text.contains("&wait="))).await;
-    let (old, field) = (text().expect("it is there"), held.id().to_owned());
+    let old = text().expect("it is there");
     task.abort();
-    drop(held);
     dies.close().await.expect("all is released");
+    // As after a kill.
     let _: () = server.ask(&["SET", &key, &old]);
     let _: u32 = server.ask(&["HSET", "a", &field, "1"]);
     let wait = lives.lock("a").try_lock_for(SLOW * 15).await;
