@@ -206,6 +206,51 @@ async fn a_reader_and_a_writer() {
 }
 
 #[tokio::test]
+async fn a_writer_and_a_reader_of_two_clients() {
+    let server = Server::start();
+    let (one, two, both) = (failing(&server).await, failing(&server).await, Arc::new(Barrier::new(2)));
+    let (writes, wants, ready) = (one.rw_lock("lock-0"), one.lock("lock-1"), Arc::clone(&both));
+    let writer = tokio::spawn(async move {
+        let _held = writes.write().await?;
+        ready.wait().await;
+        wants.lock().await.map(drop)
+    });
+    let (holds, reads) = (two.lock("lock-1"), two.rw_lock("lock-0"));
+    let reader = tokio::spawn(async move {
+        let _held = holds.lock().await?;
+        both.wait().await;
+        reads.read().await.map(drop)
+    });
+    let ended = within("their end", FOUND, async { [writer.await, reader.await] }).await.0;
+    let errors: Vec<_> = ended.into_iter().filter_map(|ended| ended.expect("no panic").err()).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    is_circle_of(&errors[0], 2);
+}
+
+#[cfg(feature = "blocking")]
+#[test]
+fn two_threads() {
+    use leasehold::blocking::Client;
+
+    let server = Server::start();
+    let builder = Builder::default().url(server.url()).slow_wait(SLOW).on_deadlock(OnDeadlock::Fail);
+    let client: Client = builder.connect_blocking().expect("the server is there");
+    let both = std::sync::Barrier::new(2);
+    let cross = |held: &str, wanted: &str| {
+        let _held = client.lock(held).lock()?;
+        both.wait();
+        client.lock(wanted).lock().map(drop)
+    };
+    let ended = std::thread::scope(|threads| {
+        let one = threads.spawn(|| cross("lock-0", "lock-1"));
+        [cross("lock-1", "lock-0"), one.join().expect("no panic")]
+    });
+    let errors: Vec<_> = ended.into_iter().filter_map(Result::err).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    is_circle_of(&errors[0], 2);
+}
+
+#[tokio::test]
 async fn a_fair_lock_and_a_thread() {
     let server = Server::start();
     let (url, client) = (server.url(), failing(&server).await);
