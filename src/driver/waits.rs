@@ -63,7 +63,7 @@ fn has_owners(lock: &NamedLock) -> bool {
 }
 
 fn holds_of(locks: &[Arc<NamedLock>], owners: &HashSet<Owner>) -> HashMap<Owner, Holds> {
-    let mut holds = HashMap::<_, Holds>::new();
+    let mut holds = HashMap::<_, Holds>::default();
     for lock in locks {
         for ((id, mode), owner) in lock.inner().state.held_by().filter(|(_, owner)| owners.contains(owner)) {
             holds.entry(owner).or_default().push((lock.name.key().to_string(), lock.field(id, mode).into()));

@@ -260,9 +260,12 @@ async fn a_fair_lock_and_a_thread() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let client = at(&url, |builder| builder.on_deadlock(OnDeadlock::Fail)).await;
-            let _held = client.lock("lock-1").lock().await?;
+            let held = client.lock("lock-1").lock().await.expect("free");
             holds.send(()).expect("the other waits");
-            client.fair_lock("lock-0").lock().await.map(drop)
+            let ended = client.fair_lock("lock-0").lock().await.map(drop);
+            drop(held);
+            client.close().await.expect("all is released"); // its runtime ends
+            ended
         })
     });
     is_held.await.expect("it holds it");
@@ -341,10 +344,13 @@ async fn waits_that_are_merely_long_are_none() {
     let held = one.lock("a").lock().await.expect("free");
     let waits = two.lock("a");
     let holder = two.lock("b");
+    let (holds, is_held) = tokio::sync::oneshot::channel();
     let chain = tokio::spawn(async move {
         let _b = holder.lock().await.expect("free");
+        holds.send(()).expect("the test waits");
         waits.lock().await.map(drop)
     });
+    is_held.await.expect("it holds it");
     let last = one.lock("b").owner(&Owner::new()).into_future();
     let last = tokio::spawn(last);
     tokio::time::sleep(SLOW * 12).await;
