@@ -4,10 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Builder, Client, Error, Guard, Lock, OnDeadlock, Owner};
 use tokio::{sync::Barrier, task::JoinHandle};
-use tracing::{
-    Level,
-    subscriber::{DefaultGuard, set_default},
-};
+use tracing::Level;
 
 use crate::support::{Server, deployment::cluster::Cluster, log::Sink, ms, process::Process, until, within};
 
@@ -30,11 +27,11 @@ async fn failing(server: &Server) -> Client {
     at(&server.url(), |builder| builder.on_deadlock(OnDeadlock::Fail)).await
 }
 
-/// What this thread logs.
-fn listen() -> (Sink, DefaultGuard) {
-    let sink = Sink::default();
-    let all = tracing_subscriber::fmt().with_max_level(Level::WARN).with_ansi(false).with_writer(sink.clone());
-    (sink, set_default(all.finish()))
+/// Runs a test that looks at the log of its process.
+async fn alone(test: &str) {
+    let server = Server::start();
+    let mut process = Process::start(&format!("deadlocks::{test}"), &server.url());
+    until("its end", START, || process.is_done()).await;
 }
 
 /// A task that holds one lock, and waits for the other once all have theirs.
@@ -82,9 +79,14 @@ fn is_circle_of(error: &Error, count: usize) {
 
 #[tokio::test]
 async fn two_tasks_of_one_client_are_reported_once_and_go_on_waiting() {
-    let (log, _guard) = listen();
-    let server = Server::start();
-    let client = at(&server.url(), |builder| builder.own_thread(false)).await;
+    alone("are_reported_once").await;
+}
+
+#[tokio::test]
+#[ignore = "run by others, in a process of its own"]
+async fn are_reported_once() {
+    let log = Sink::install(Level::WARN);
+    let client = at(&Process::url(), |builder| builder).await;
     let tasks = ring(&[&client, &client]);
     until("it is found", FOUND, || found(&[&client]) == 1).await;
     let record = async || client.lock("lock-0").inspect().await.expect("answered").and_then(|holder| holder.client);
@@ -385,9 +387,14 @@ async fn short_waits_and_waiters_that_hold_nothing_cost_no_command() {
 /// Nothing shows that a task waits for another, so this is a hint in the log.
 #[tokio::test]
 async fn a_task_that_is_awaited_inside_the_lock() {
-    let (log, _guard) = listen();
-    let server = Server::start();
-    let client = at(&server.url(), |builder| builder.own_thread(false).on_deadlock(OnDeadlock::Fail)).await;
+    alone("awaits_a_task").await;
+}
+
+#[tokio::test]
+#[ignore = "run by others, in a process of its own"]
+async fn awaits_a_task() {
+    let log = Sink::install(Level::WARN);
+    let client = at(&Process::url(), |builder| builder.on_deadlock(OnDeadlock::Fail)).await;
     let (outer, inner) = (client.lock("a"), client.lock("a"));
     let task = tokio::spawn(async move {
         let _held = outer.lock().await.expect("free");
