@@ -99,6 +99,7 @@ impl DeadlockWatch {
             let waits = slow.unwrap_or_default();
             self.write(&waits).await;
             self.look(&waits).await;
+            drop(waits); // they keep names
             self.sleep().await;
         }
     }
