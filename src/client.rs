@@ -424,7 +424,7 @@ impl Builder {
     ///
     /// The client looks for such a circle if a wait is longer than [`slow_wait`](Builder::slow_wait) and its owner holds other locks. It
     /// logs each circle once as an error (target `leasehold::lock`), counts it ([`Totals::deadlocks`](crate::Totals::deadlocks)), and shows it
-    /// in its [record](ClientRecord::waits). The client with the youngest wait of the circle does that. With [`OnDeadlock::Fail`] it also ends
+    /// in its [record](crate::ClientRecord::waits). The client with the youngest wait of the circle does that. With [`OnDeadlock::Fail`] it also ends
     /// that wait with [`Error::Deadlock`]. [The guide](crate::guide::observing#deadlocks) says which circles are found.
     ///
     /// An owner that waits is assumed to do nothing else. If a task holds a lock in one branch of `join!` and waits in another, that is not
