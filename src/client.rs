@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::tls::Tls;
 use crate::{
     clock::Moment,
-    config::{Config, Confirmed, Lease, PubSub},
+    config::{Config, Confirmed, Lease, OnDeadlock, PubSub},
     contained::conn_event,
     credentials::{Credentials, CredentialsProvider},
     driver::HeldNow,
@@ -325,6 +325,7 @@ pub struct Builder {
     outage_timeout: Duration,
     connect_timeout: Duration,
     slow_wait: Duration,
+    on_deadlock: OnDeadlock,
     replicas: u8,
     confirmed: Confirmed,
     handovers: u32,
@@ -350,6 +351,7 @@ impl Default for Builder {
             outage_timeout: OUTAGE_TIMEOUT,
             connect_timeout: Duration::ZERO,
             slow_wait: Duration::from_secs(1),
+            on_deadlock: OnDeadlock::Report,
             replicas: 0,
             confirmed: Confirmed::Received,
             handovers: 16,
@@ -418,6 +420,34 @@ impl Builder {
     /// for one name, only the first of them logs warnings. The others log one event at debug level when their wait ends. Defaults to 1 s.
     pub fn slow_wait(self, t: Duration) -> Self {
         Builder { slow_wait: t, ..self }
+    }
+
+    /// What happens if owners wait for each other in a circle, so that none of them ever goes on.
+    ///
+    /// The client looks for such a circle if a wait is longer than [`slow_wait`](Builder::slow_wait) and its owner holds other locks. It
+    /// logs each circle once as an error (target `leasehold::lock`), counts it ([`Totals::deadlocks`](crate::Totals::deadlocks)), and shows it
+    /// in its [record](crate::ClientRecord::waits). The client with the youngest wait of the circle does that. With [`OnDeadlock::Fail`] it also ends
+    /// that wait with [`Error::Deadlock`]. [The guide](crate::guide::observing#deadlocks) says which circles are found.
+    ///
+    /// An owner that waits is assumed to do nothing else. If a task holds a lock in one branch of `join!` and waits in another, that is not
+    /// so. Use `Fail` only if no task does that, or if it gives each branch an [owner](crate::Owner) of its own. Defaults to
+    /// [`OnDeadlock::Report`].
+    ///
+    /// ```no_run
+    /// # async fn run() -> leasehold::Result<()> {
+    /// use leasehold::{Client, Error, OnDeadlock};
+    ///
+    /// let client = Client::builder().on_deadlock(OnDeadlock::Fail).connect().await?;
+    /// let from = client.lock("account:1").lock().await?;
+    /// match client.lock("account:2").lock().await {
+    ///     Ok(to) => { /* transfer */ }
+    ///     Err(Error::Deadlock { .. }) => from.unlock().await?, // then begin again
+    ///     Err(other) => return Err(other),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn on_deadlock(self, then: OnDeadlock) -> Self {
+        Builder { on_deadlock: then, ..self }
     }
 
     /// The number of replicas that must confirm a new hold (`WAIT`) before the lock is granted. It makes it less likely that a failover
@@ -638,6 +668,7 @@ impl Builder {
             outage_timeout: moved("outage_timeout", self.outage_timeout, OUTAGE_TIMEOUT, command_timeout..=A_YEAR),
             connect_timeout: self.connect_timeout,
             slow_wait: self.slow_wait,
+            on_deadlock: self.on_deadlock,
             replicas: self.replicas,
             confirmed: self.confirmed,
             handovers: self.handovers,
@@ -695,6 +726,7 @@ impl fmt::Debug for Builder {
             .field("outage_timeout", &self.outage_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("slow_wait", &self.slow_wait)
+            .field("on_deadlock", &self.on_deadlock)
             .field("announce", &self.announce)
             .field("tracking", &self.tracking)
             .field("replicas", &self.replicas)

@@ -25,6 +25,7 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     /// Waits that are longer than this are logged.
     pub(crate) slow_wait: Duration,
+    pub(crate) on_deadlock: OnDeadlock,
     pub(crate) replicas: u8,
     pub(crate) confirmed: Confirmed,
     pub(crate) handovers: u32,
@@ -77,6 +78,7 @@ impl Config {
             outage_timeout: watchdog,
             connect_timeout: Duration::ZERO,
             slow_wait: Duration::MAX,
+            on_deadlock: OnDeadlock::Report,
             announce: false,
             tracking: false,
             replicas: 0,
@@ -101,6 +103,17 @@ pub(crate) enum Confirmed {
     Received,
     /// On its disk (`WAITAOF`).
     Fsynced,
+}
+
+/// What the client does about a deadlock, see [`Builder::on_deadlock`](crate::Builder::on_deadlock).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnDeadlock {
+    /// Logs it. The calls go on waiting.
+    #[default]
+    Report,
+    /// Logs it, and ends the youngest wait with [`Error::Deadlock`](crate::Error::Deadlock).
+    Fail,
 }
 
 /// How waiters notice that a lock was released, see [`Builder::pubsub`](crate::Builder::pubsub).

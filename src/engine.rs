@@ -18,10 +18,11 @@ use crate::{
     ask::{Asked, Doubt, Pauses},
     config::Config,
     contained::conn_event,
+    deadlock::DeadlockWatch,
     driver::Driver,
     error::{Error, Result},
     failed::{self, silent},
-    record::{self, Announcement, ClientRecord, REMOVAL},
+    record::{self, ClientRecord, REMOVAL},
     redis::{Answer, Fault, Listener, Redis, Subscription, Url},
     stats::Counters,
     sync::{std, tokio},
@@ -47,19 +48,6 @@ pub(crate) struct Engine {
     closed: CancellationToken,
     /// The result of the first `close`, which is that of all.
     ended: OnceLock<Result<()>>,
-}
-
-/// Resolves when the client has ended. While it uses locks, its record is on the server.
-async fn announced(locks: &Driver, mut record: Announcement) {
-    tokio::select! {
-        () = locks.done() => {}
-        () = async {
-            locks.first_use.notified().await;
-            record.keep().await;
-            locks.done().await;
-        } => {}
-    }
-    record.remove().await;
 }
 
 impl Drop for Engine {
@@ -153,13 +141,9 @@ impl Engine {
         let driver =
             Driver::start(id.as_hyphenated().to_string(), config.clone(), Arc::clone(&redis), Arc::clone(&counters));
         let (locks, end) = (Arc::clone(&driver), closed.clone());
-        let label = config.client_name.as_deref();
-        let record = config.announce.then(|| Announcement::new(Arc::clone(&redis), id, label, *config.watchdog));
+        let watch = DeadlockWatch::new(locks, Arc::clone(&redis), id, &config);
         let last_task = tokio::spawn(async move {
-            match record {
-                Some(record) => announced(&locks, record).await,
-                None => locks.done().await,
-            }
+            watch.run().await;
             end.cancel(); // closes the connections
         });
         let ended = OnceLock::new();

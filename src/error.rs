@@ -145,6 +145,22 @@ pub enum Error {
         name: String,
     },
 
+    /// This call waited for a lock whose holder waits for a lock of this owner, perhaps through others: none of them would ever go on. It is
+    /// the youngest wait of that circle, and [`Builder::on_deadlock`](crate::Builder::on_deadlock) says that such a wait fails. The call
+    /// acquired nothing; the locks that this owner holds stay held. Release them, so that the others go on, and begin again. To avoid
+    /// deadlocks, acquire several locks in the same order everywhere, or together with a [`MultiLock`](crate::MultiLock).
+    #[error(
+        "the lock {name:?} was not acquired, because of a deadlock: {}; release the locks of this owner, and begin again",
+        told(circle)
+    )]
+    #[non_exhaustive]
+    Deadlock {
+        /// The lock's name.
+        name: String,
+        /// The waits of the circle, this one first. The holder of each lock is the process of the next wait, that of the last one this process.
+        circle: Vec<Blocked>,
+    },
+
     /// Too few replicas confirmed a new hold in time. The client releases it in the background.
     #[error("{got} of {wanted} replicas confirmed {} {name:?} in time; the client releases it", about.hold())]
     #[non_exhaustive]
@@ -207,6 +223,7 @@ impl Error {
             Error::Denied { .. } => Failure::Denied,
             Error::Conflict { .. } => Failure::Conflict,
             Error::Upgrade { .. } => Failure::Upgrade,
+            Error::Deadlock { .. } => Failure::Deadlock,
             Error::Replicas { .. } => Failure::Replicas,
             Error::Server { .. } => Failure::Server,
             Error::Closed => Failure::Closed,
@@ -230,6 +247,7 @@ impl Error {
             | Error::Lost { name, .. }
             | Error::Conflict { name, .. }
             | Error::Upgrade { name }
+            | Error::Deadlock { name, .. }
             | Error::Replicas { name, .. } => Some(name),
             Error::Unavailable { name, .. } => name.as_deref(),
             Error::InvalidConfig { .. } | Error::Denied { .. } | Error::Server { .. } | Error::Closed => None,
@@ -363,6 +381,7 @@ pub(crate) enum Failure {
     Closed,
     Conflict,
     Upgrade,
+    Deadlock,
     Replicas,
     Server,
     Invalid,
@@ -371,13 +390,14 @@ pub(crate) enum Failure {
 impl Failure {
     /// In the order of their numbers.
     #[cfg(feature = "metrics")]
-    pub(crate) const ALL: [Failure; 9] = [
+    pub(crate) const ALL: [Failure; 10] = [
         Failure::Unavailable,
         Failure::Denied,
         Failure::Lost,
         Failure::Closed,
         Failure::Conflict,
         Failure::Upgrade,
+        Failure::Deadlock,
         Failure::Replicas,
         Failure::Server,
         Failure::Invalid,
@@ -391,11 +411,35 @@ impl Failure {
             Failure::Closed => "closed",
             Failure::Conflict => "conflict",
             Failure::Upgrade => "upgrade",
+            Failure::Deadlock => "deadlock",
             Failure::Replicas => "replicas",
             Failure::Server => "server",
             Failure::Invalid => "invalid",
         }
     }
+}
+
+/// One of the waits of a deadlock, see [`Error::Deadlock`] and [`Wait::deadlock`](crate::Wait::deadlock).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Blocked {
+    /// The key in Redis of the lock that it waits for: the name of the lock, with the prefix of the client.
+    pub name: String,
+    /// The process that waits: its program, its process id and its machine.
+    pub process: String,
+}
+
+impl std::fmt::Display for Blocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} waits for {:?}", self.process, self.name)
+    }
+}
+
+/// A circle in words.
+pub(crate) fn told(circle: &[Blocked]) -> String {
+    let waits: Vec<_> = circle.iter().map(Blocked::to_string).collect();
+    let first = circle.first().map_or("", |one| &one.process);
+    format!("{}; its holder is {first}", waits.join("; its holder "))
 }
 
 /// What an [`Error`] is about.

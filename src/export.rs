@@ -34,7 +34,7 @@ const GAUGES: [(&str, &str); 4] = [
     ("leasehold_releasing", "Releases in progress, including those in the background"),
 ];
 
-const COUNTERS: [(&str, &str); 14] = [
+const COUNTERS: [(&str, &str); 15] = [
     (ACQUIRED, "Holds acquired, without nested acquisitions"),
     (REENTERED, "Nested acquisitions"),
     (
@@ -47,6 +47,7 @@ const COUNTERS: [(&str, &str); 14] = [
     (RENEWALS, "Renewals and checks of held locks that the server confirmed"),
     (REFUSED, "Requests that found the lock held by another owner, or the latch not open"),
     ("leasehold_wakeups_total", "Wake-ups by a message about a release or a latch"),
+    ("leasehold_deadlocks_total", "Deadlocks found, each by the client with the youngest wait"),
     ("leasehold_calls_total", "Script calls sent; one call can carry many requests"),
     ("leasehold_requests_total", "Requests sent in those calls"),
     ("leasehold_timeouts_total", "Requests without a reply in time"),

@@ -131,6 +131,7 @@ mod combined;
 mod config;
 mod contained;
 mod credentials;
+mod deadlock;
 mod decimal;
 mod driver;
 mod engine;
@@ -168,16 +169,16 @@ pub use client::RawScript;
 pub use client::{Builder, Client, Held};
 #[cfg(not(leasehold_explore))]
 pub use combined::{Leader, MultiGuard, MultiLock, Once, Quorum, QuorumGuard, QuorumLock};
-pub use config::PubSub;
+pub use config::{OnDeadlock, PubSub};
 pub use credentials::Credentials;
-pub use error::{About, Error, Lost, Result};
+pub use error::{About, Blocked, Error, Lost, Result};
 pub use guard::{Guard, Outcome};
 pub use owner::Owner;
 pub use primitives::{
     FairLock, FencedGuard, FencedLock, Holder, Latch, Lock, Permits, PlainSemaphore, ReadGuard, RwLock, RwState,
     Semaphore, WriteGuard,
 };
-pub use record::ClientRecord;
+pub use record::{ClientRecord, Wait};
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;
 #[cfg(not(leasehold_explore))]
@@ -195,6 +196,7 @@ macro_rules! links {
     () => {
         concat!(
             "[benchmarks]: crate::guide::benchmarks\n",
+            "[deadlocks]: crate::guide::observing#deadlocks\n",
             "[cluster]: crate::guide::operations#cluster\n",
             "[commands]: crate::guide::commands_and_scripts\n",
             "[commands-holders]: crate::guide::commands_and_scripts#holders\n",

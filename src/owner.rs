@@ -107,6 +107,12 @@ impl Owner {
     }
 }
 
+/// True if the first of these numbers is that of a task that may have spawned the second one, and may wait for its end.
+pub(crate) fn may_have_spawned(task: u64, other: u64) -> bool {
+    const TASK: u64 = 1;
+    task & 3 == TASK && other & 3 == TASK && task < other
+}
+
 /// The ids of tasks and threads are numbers that count up, but only their hash shows them. A test checks that this is so.
 fn number_in(id: impl Hash) -> u64 {
     let mut number = TheNumber(0);

@@ -89,6 +89,8 @@ pub struct Totals {
     pub refused: u64,
     /// Wake-ups by a message about a release, or about a latch.
     pub wakeups: u64,
+    /// Deadlocks found in which the youngest wait is one of this client, see [`Builder::on_deadlock`](crate::Builder::on_deadlock).
+    pub deadlocks: u64,
     /// Script calls sent; one call can carry many requests.
     pub calls: u64,
     /// Requests sent in those calls.
@@ -133,6 +135,7 @@ pub(crate) struct Counters {
     renewals: Count,
     refused: Count,
     pub(crate) wakeups: Total,
+    pub(crate) deadlocks: Total,
     pub(crate) calls: Total,
     pub(crate) requests: Total,
     pub(crate) timeouts: Total,
@@ -166,6 +169,7 @@ impl Counters {
             renewals: Count::default(),
             refused: Count::default(),
             wakeups: Total::exported("leasehold_wakeups_total"),
+            deadlocks: Total::exported("leasehold_deadlocks_total"),
             calls: Total::exported("leasehold_calls_total"),
             requests: Total::exported("leasehold_requests_total"),
             timeouts: Total::exported("leasehold_timeouts_total"),
@@ -206,6 +210,7 @@ impl Counters {
             renewals: self.renewals.get(),
             refused: self.refused.get(),
             wakeups: self.wakeups.get(),
+            deadlocks: self.deadlocks.get(),
             calls: self.calls.get(),
             requests: self.requests.get(),
             timeouts: self.timeouts.get(),

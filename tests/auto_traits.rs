@@ -4,10 +4,10 @@
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
-    About, Builder, CancellationToken, Client, ClientRecord, Credentials, Error, FairLock, FencedGuard, FencedLock,
-    Gauges, Guard, Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, Once, Outcome, Owner, Permits,
-    PlainSemaphore, PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock, RwState, Semaphore, Server,
-    Stats, Times, Totals, Uuid, Value, WriteGuard,
+    About, Blocked, Builder, CancellationToken, Client, ClientRecord, Credentials, Error, FairLock, FencedGuard,
+    FencedLock, Gauges, Guard, Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, OnDeadlock, Once,
+    Outcome, Owner, Permits, PlainSemaphore, PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock,
+    RwState, Semaphore, Server, Stats, Times, Totals, Uuid, Value, Wait, WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -44,6 +44,7 @@ fn for_threads() {
 
 #[test]
 fn types() {
+    shared::<Blocked>();
     shared::<Builder>();
     shared::<CancellationToken>();
     shared::<Client>();
@@ -65,6 +66,7 @@ fn types() {
     shared::<leasehold::MemoryServer>();
     shared::<MultiGuard>();
     shared::<MultiLock>();
+    shared::<OnDeadlock>();
     shared::<Once<u32>>();
     shared::<Outcome<u32>>();
     shared::<Owner>();
@@ -88,6 +90,7 @@ fn types() {
     shared::<leasehold::Tls>();
     shared::<Totals>();
     shared::<Uuid>();
+    shared::<Wait>();
     shared::<WriteGuard>();
     #[cfg(feature = "blocking")]
     for_threads();

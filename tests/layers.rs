@@ -8,7 +8,7 @@ use std::{
 };
 
 /// From the bottom up. A file may name its own layer and those before it.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 15] = [
     &[
         "sync",
         "contained",
@@ -34,6 +34,7 @@ const LAYERS: [&[&str]; 14] = [
     &["release_request"],
     &["ask"],
     &["driver"],
+    &["deadlock"],
     &["engine"],
     &["guard"],
     &["client"],
@@ -224,7 +225,7 @@ const MACHINE: [&str; 23] = [
 ];
 
 /// The same of the driver.
-const DRIVER: [&str; 14] = [
+const DRIVER: [&str; 15] = [
     "asked",
     "translate",
     "wire",
@@ -239,6 +240,7 @@ const DRIVER: [&str; 14] = [
     "call",
     "held",
     "acquire",
+    "waits",
 ];
 
 /// Imports of a file in this folder from a file that is not before it in this order.

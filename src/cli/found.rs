@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold::{Client, ClientRecord, Error, Holder, Result, RwState, Value};
+use leasehold::{Blocked, Client, ClientRecord, Error, Holder, Result, RwState, Value};
 use serde_json::{Value as Json, json};
 
 use crate::exit::Failure;
@@ -153,6 +153,12 @@ impl Found {
         json!({ "name": self.name, "kind": self.kind, "holders": holders, "waiting": self.waiting })
     }
 
+    /// The deadlocks that the holders have found.
+    pub(crate) fn deadlocks(&self) -> impl Iterator<Item = &[Blocked]> {
+        let waits = self.holders.iter().filter_map(|holder| holder.client.as_ref()).flat_map(|client| &client.waits);
+        waits.map(|wait| &*wait.deadlock).filter(|circle| !circle.is_empty())
+    }
+
     pub(crate) fn ids(&self) -> BTreeSet<&str> {
         self.holders.iter().map(|holder| &*holder.id).collect()
     }
@@ -183,6 +189,19 @@ fn holder_json(holder: &Holder) -> Json {
         "remaining_ms": holder.remaining.map(|time| time.as_millis() as u64),
         "client": holder.client.as_ref().map(client_json),
     })
+}
+
+/// A deadlock, as an object of its own.
+pub(crate) fn deadlock_json(circle: &[Blocked]) -> Json {
+    let waits = circle.iter().map(|one| json!({ "waits_for": one.name, "process": one.process }));
+    json!({ "deadlock": waits.collect::<Vec<_>>() })
+}
+
+/// The same in one line.
+pub(crate) fn deadlock_line(circle: &[Blocked]) -> String {
+    let waits: Vec<_> = circle.iter().map(Blocked::to_string).collect();
+    let first = circle.first().map_or("", |one| &one.process);
+    format!("deadlock: {}; its holder is {first}", waits.join("; its holder ")).replace(char::is_control, "?")
 }
 
 fn client_json(client: &ClientRecord) -> Json {

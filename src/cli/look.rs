@@ -1,6 +1,9 @@
 //! `leasehold status`, `list`, `ask` and `unlock`.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, IsTerminal, Write},
+};
 
 use leasehold::AskOutcome;
 use serde_json::json;
@@ -34,11 +37,22 @@ pub(crate) async fn status(servers: &Servers, name: &str, is_json: bool) -> Resu
 /// Writes each lock as it is found: there may be many.
 pub(crate) async fn list(servers: &Servers, pattern: &str, is_json: bool) -> Result<u8, Failure> {
     let client = servers.connect().await?;
-    let show = |found: Found| match is_json {
-        true => write(&found.json().to_string()),
-        false => found.lines().iter().try_for_each(|line| write(&format!("{}\t{}\t{line}", found.shown(), found.kind))),
+    let mut deadlocks = BTreeSet::new();
+    let show = |found: Found| {
+        let told = found.deadlocks().map(|circle| match is_json {
+            true => found::deadlock_json(circle).to_string(),
+            false => found::deadlock_line(circle),
+        });
+        deadlocks.extend(told);
+        match is_json {
+            true => write(&found.json().to_string()),
+            false => {
+                found.lines().iter().try_for_each(|line| write(&format!("{}\t{}\t{line}", found.shown(), found.kind)))
+            }
+        }
     };
     found::each(&client, (servers.prefix(), pattern), show).await?;
+    deadlocks.iter().try_for_each(|line| write(line))?;
     client.close().await?;
     Ok(0)
 }

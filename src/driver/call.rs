@@ -109,6 +109,7 @@ pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Mo
     let fault = match result.cause.as_deref() {
         Some(Cause::Fault(fault)) => Some(fault.clone()),
         Some(Cause::OwnRelease) => Some(Fault::unknown("an earlier release by this client has no reply yet")),
+        Some(Cause::Deadlock(circle)) => return Error::Deadlock { name: name.to_owned(), circle: circle.to_vec() },
         Some(Cause::Replicas(_)) | None => None,
     };
     let error = match (result.outcome, fault) {

@@ -1,12 +1,12 @@
 //! The calls about one name that wait for a result.
 
-use std::task::Waker;
+use std::{sync::Arc, task::Waker};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     contained::contained,
-    error::Source,
+    error::{Blocked, Source},
     events::AcquiredBy,
     lock::{Few, HoldId, Mode, Moment, Outcome, Ticket, Token},
     redis::Fault,
@@ -62,6 +62,8 @@ pub(super) enum Cause {
     Replicas(u8),
     /// The server has not run an earlier release of this client.
     OwnRelease,
+    /// It waited in this circle.
+    Deadlock(Arc<[Blocked]>),
 }
 
 impl Cause {
@@ -73,7 +75,7 @@ impl Cause {
     pub(super) fn source(&self) -> Option<Source> {
         match self {
             Cause::Fault(fault) => fault.clone().source(),
-            Cause::Replicas(_) | Cause::OwnRelease => None,
+            Cause::Replicas(_) | Cause::OwnRelease | Cause::Deadlock(_) => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! notifies their callers.
 //!
 //! From the bottom up: `asked`, `translate`, `wire`, `notes`, `calls`, `timers`, `reports`, `channels`, `watchers`, `shared`, `named`, `call`, `held`,
-//! `acquire`. Each file imports only from those before it.
+//! `acquire`, `waits`. Each file imports only from those before it.
 
 mod acquire;
 mod asked;
@@ -19,6 +19,7 @@ mod reports;
 mod shared;
 mod timers;
 mod translate;
+mod waits;
 mod watchers;
 mod wire;
 
@@ -29,6 +30,7 @@ use tokio::{sync::watch, time::sleep};
 pub(crate) use acquire::{acquire, acquire_through_outages, pass};
 pub(crate) use held::HeldLock;
 pub(crate) use named::{Driver, DriverErrand, DriverWork};
+pub(crate) use waits::SlowWait;
 
 use crate::{
     clock::Moment,

@@ -31,6 +31,7 @@ use crate::{
         Action, Actions, Channel, Cx, Event, HoldId, How, LockState, Mode, Moment, Numbers, Outcome, Reply, Request,
         RequestId, Ticket, earliest,
     },
+    owner::may_have_spawned,
     redis::{Answer, Code, Fault, Later, Listener, OnReply, PendingRequest, Subscription, Urgency},
     sync::{std, tokio},
 };
@@ -163,6 +164,9 @@ impl NamedLock {
     }
 
     fn carry_out(&self, effects: Effects) {
+        if effects.notes.iter().any(|note| matches!(note, Note::StillWaiting { .. })) {
+            self.driver.slow.notify_one();
+        }
         // First, so that a caller that is woken sees its own call in the statistics.
         effects.notes.into_iter().for_each(|note| note.say(self.kind, &self.name, &self.driver.counters));
         effects.notices.into_iter().for_each(Notice::give);
@@ -576,7 +580,23 @@ impl Inner {
         let (first, slow) = (self.state.first_waiter(), lock.driver.config.slow_wait);
         let (ticket, waited) = self.reporter.report(first, slow, now)?;
         let (holder, by_this_client) = self.holder_now(lock);
-        Some(Note::StillWaiting { waited, holder, by_this_client, place: self.position(ticket) })
+        let may_wait_for_it = self.may_be_awaited_by_a_holder();
+        Some(Note::StillWaiting { waited, holder, by_this_client, place: self.position(ticket), may_wait_for_it })
+    }
+
+    /// True if a holder may have spawned the task that is the first waiter.
+    fn may_be_awaited_by_a_holder(&self) -> bool {
+        let Some((_, (waiter, _), _)) = self.state.waiters().next() else { return false };
+        self.state.held_by().any(|(_, holder)| may_have_spawned(holder.0, waiter.0))
+    }
+
+    /// Ends a wait, as if its caller had left, and tells the caller the cause. Nothing happens if it waits no longer.
+    pub(super) fn end_wait(&mut self, lock: &NamedLock, ticket: Ticket, cause: Cause, fed: &mut Fed<'_>) {
+        if self.state.is_waiting(ticket) {
+            self.handle(lock, Event::Dropped(ticket), fed);
+            let (way, cause) = (AcquiredHow::First(AcquiredBy::FirstTry), Some(Box::new(cause)));
+            fed.effects.notices.extend(self.calls.end(ticket, CallResult { outcome: Outcome::Refused, way, cause }));
+        }
     }
 
     /// What is to be logged about a failed request.
@@ -599,8 +619,13 @@ impl Inner {
     pub(super) fn holder_now(&self, lock: &NamedLock) -> (Option<Box<str>>, bool) {
         match self.state.holds().next() {
             Some(((hold, mode), _)) => (Some(lock.field(hold, mode)), true),
-            None => (self.said.as_ref().and_then(|said| said.holder.clone()), false),
+            None => (self.named_holder().map(Box::from), false),
         }
+    }
+
+    /// The holder that the server has named last.
+    pub(super) fn named_holder(&self) -> Option<&str> {
+        self.said.as_ref()?.holder.as_deref()
     }
 
     fn count(&mut self, fed: &mut Fed<'_>) {

@@ -62,6 +62,8 @@ pub(super) enum Note {
         by_this_client: bool,
         /// In a queue on the server, 1 for the next waiter.
         place: Option<u64>,
+        /// The holder may have spawned the task that waits.
+        may_wait_for_it: bool,
     },
 }
 
@@ -100,12 +102,17 @@ impl Note {
                 }
                 all.releasing.moves(before.releasing, now.releasing);
             }
-            Note::StillWaiting { waited, holder, by_this_client, place } => {
-                tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, place, "still waiting");
+            Note::StillWaiting { waited, holder, by_this_client, place, may_wait_for_it } => {
+                let hint = may_wait_for_it.then_some(HINT);
+                tracing::warn!(target: "leasehold::lock", name, ?waited, ?holder, by_this_client, place, hint, "still waiting");
             }
         }
     }
 }
+
+/// The holder is an older task of this client.
+const HINT: &str = "the holder is an older task of this client; if it waits for the end of this task (`spawn(..).await` while it holds the \
+    lock), neither goes on: pass its owner to this task with `Owner::scope`";
 
 /// One warning for each outage, however many locks are held.
 fn warn_once(fails: &AtomicBool, name: &str, cause: &Source, what: &str) {

@@ -42,6 +42,8 @@ pub(crate) struct Shared<L> {
     pub(super) timers: Timers<L>,
     /// Notified when a caller uses a name.
     pub(crate) first_use: Notify,
+    /// Notified when a wait has become slow.
+    pub(crate) slow: Notify,
     /// No name that was forgotten has used a number above this one.
     used: AtomicU64,
     life: AtomicU8,
@@ -81,6 +83,7 @@ impl<L> Shared<L> {
             names: DashMap::new(),
             timers: Timers::new(),
             first_use: Notify::new(),
+            slow: Notify::new(),
             used: AtomicU64::new(0),
             life: AtomicU8::new(OPEN),
             process: ::std::process::id(),

@@ -187,6 +187,10 @@ impl WaitQueue {
         self.waiters.len()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, &Waiter)> {
+        self.waiters.iter()
+    }
+
     /// The number of waiters that read.
     pub(crate) fn readers(&self) -> usize {
         self.readers

@@ -458,7 +458,6 @@ impl LockState {
         places.into_iter().flatten()
     }
 
-    #[allow(dead_code, reason = "the simulation uses it")]
     pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.queue.contains(ticket)
     }
@@ -466,6 +465,17 @@ impl LockState {
     /// The first waiter, unless its next reply ends its wait; and when it joined.
     pub(crate) fn first_waiter(&self) -> Option<(Ticket, Moment)> {
         self.queue.first().filter(|(_, first)| first.keeps_waiting()).map(|(ticket, first)| (ticket, first.joined))
+    }
+
+    /// The waiters, without those whose next reply ends their wait; and when they joined.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = (Ticket, (Owner, Mode), Moment)> + '_ {
+        let waiting = self.queue.iter().filter(|(_, waiter)| waiter.keeps_waiting());
+        waiting.map(|(ticket, waiter)| (ticket, (waiter.owner, waiter.mode()), waiter.joined))
+    }
+
+    /// The ids that owners of this client hold, each with all of its owners.
+    pub(crate) fn held_by(&self) -> impl Iterator<Item = ((HoldId, Mode), Owner)> + '_ {
+        self.held().flat_map(|(server, holders)| holders.owners().map(|owner| ((server.id, server.mode()), owner)))
     }
 
     /// The number of waiters, and the mode of the first one.

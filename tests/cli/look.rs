@@ -97,6 +97,43 @@ fn list_has_each_kind_and_nothing_else() {
     assert_eq!(look(&server, &["list"]), (0, String::new()));
 }
 
+/// A task that holds one lock, and waits for the other once both have theirs.
+async fn cross(client: leasehold::Client, [held, wanted]: [&str; 2], both: &tokio::sync::Barrier) {
+    let owner = leasehold::Owner::new();
+    let _held = client.lock(held).owner(&owner).lock().await.expect("free");
+    both.wait().await;
+    let _never = client.lock(wanted).owner(&owner).lock().await;
+}
+
+#[test]
+fn list_shows_a_deadlock() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = || {
+        let builder = leasehold::Client::builder().url(server.url()).slow_wait(std::time::Duration::from_millis(100));
+        runtime.block_on(builder.connect()).expect("the server is there")
+    };
+    let (one, two) = (client(), client());
+    let tasks = runtime.spawn(async move {
+        let both = tokio::sync::Barrier::new(2);
+        tokio::join!(cross(one, ["a", "b"], &both), cross(two, ["b", "a"], &both));
+    });
+    let pid = std::process::id().to_string();
+    let is_shown = |line: &str| line.starts_with("deadlock: ") && line.matches(&pid).count() == 3;
+    wait_until("it is shown", || look(&server, &["list"]).1.lines().any(is_shown));
+    let (code, said) = look(&server, &["list"]);
+    assert!(code == 0 && said.lines().count() == 3 && said.contains("waits for \"a\"; its holder "), "{said}");
+    let json = look(&server, &["list", "--json", "a"]).1 + &look(&server, &["list", "--json", "b"]).1;
+    let json: Vec<serde_json::Value> =
+        json.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    let circles: Vec<_> = json.iter().filter_map(|line| line["deadlock"].as_array()).collect();
+    assert_eq!((json.len(), circles.len()), (3, 1), "the one with the youngest wait has found it: {json:?}");
+    let names: HashSet<_> = circles[0].iter().map(|wait| wait["waits_for"].as_str().expect("a name")).collect();
+    assert_eq!(names, HashSet::from(["a", "b"]));
+    tasks.abort();
+    wait_until("it is over", || look(&server, &["list"]).1.is_empty());
+}
+
 #[test]
 fn list_finds_ten_thousand_locks() {
     let server = Server::start();

@@ -17,6 +17,7 @@ mod concurrent;
 mod conformance;
 mod credentials;
 mod crowd;
+mod deadlocks;
 mod deployments;
 mod drops;
 mod dying;

@@ -65,6 +65,7 @@ fn assert_same(client: &Client, seen: &Seen) {
         ("renewals", stats.total.renewals),
         ("refused", stats.total.refused),
         ("wakeups", stats.total.wakeups),
+        ("deadlocks", stats.total.deadlocks),
         ("calls", stats.total.calls),
         ("requests", stats.total.requests),
         ("timeouts", stats.total.timeouts),
