@@ -181,8 +181,8 @@ pub use primitives::{
 pub use record::{ClientRecord, Wait};
 #[cfg(feature = "test-util")]
 pub use redis::MemoryServer;
-#[cfg(not(leasehold_explore))]
 pub use release_request::{AskOutcome, ReleaseRequest};
+#[cfg(not(leasehold_explore))]
 pub use servers::{Server, Value};
 pub use stats::{Gauges, Stats, Times, Totals};
 #[cfg(feature = "tls")]

@@ -79,7 +79,7 @@ impl ChangedKeys {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(leasehold_explore)))] // the exploration has a runtime of its own
 mod tests {
     use super::*;
 

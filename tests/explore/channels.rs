@@ -4,7 +4,7 @@
 pub(super) struct Channels;
 
 impl Channels {
-    pub(super) fn publish(&self, channel: &str) -> usize {
+    pub(super) fn publish(&self, channel: &str, _: &str) -> usize {
         super::publish(channel)
     }
 }

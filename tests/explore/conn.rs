@@ -292,7 +292,7 @@ pub(super) struct Subscriber {
 
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
-    Message(String),
+    Message { channel: String, text: String },
     TooMuch,
     Silence,
 }
@@ -320,7 +320,8 @@ impl Subscriber {
     }
 
     pub(super) async fn next(&mut self) -> PubSubEvent {
-        self.messages.recv().await.map_or(PubSubEvent::Silence, PubSubEvent::Message)
+        let message = |channel| PubSubEvent::Message { channel, text: String::new() };
+        self.messages.recv().await.map_or(PubSubEvent::Silence, message)
     }
 
     /// There and back.
