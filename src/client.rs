@@ -427,7 +427,8 @@ impl Builder {
     /// The client looks for such a circle if a wait is longer than [`slow_wait`](Builder::slow_wait) and its owner holds other locks. It
     /// logs each circle once as an error (target `leasehold::lock`), counts it ([`Totals::deadlocks`](crate::Totals::deadlocks)), and shows it
     /// in its [record](crate::ClientRecord::waits). The client with the youngest wait of the circle does that. With [`OnDeadlock::Fail`] it also ends
-    /// that wait with [`Error::Deadlock`]. [The guide](crate::guide::observing#deadlocks) says which circles are found.
+    /// that wait with [`Error::Deadlock`]; so set it in all programs that share these locks. Circles through a [`mutex`](Client::mutex) are not
+    /// found: use [`lock`](Client::lock) where a task holds several locks. [The guide](crate::guide::observing#deadlocks) says which circles are found.
     ///
     /// An owner that waits is assumed to do nothing else. If a task holds a lock in one branch of `join!` and waits in another, that is not
     /// so. Use `Fail` only if no task does that, or if it gives each branch an [owner](crate::Owner) of its own. Defaults to
@@ -518,11 +519,13 @@ impl Builder {
         Builder { announce: on, ..self }
     }
 
-    /// Whether servers tell the client when others change a lock that it holds. A lock that is deleted, evicted or forced open is then known to
-    /// be [lost](crate::Guard::lost) within a few round trips, else within a third of its lease. For that the connections speak version 3 of
-    /// the protocol, with `CLIENT TRACKING`, and a lock that is held for longer than 200 ms is checked once at that time. It is for locks of
-    /// one holder: readers and permits are told by their renewals. A server that does not know or permit this (it is older than 6.0, or the
-    /// user lacks `client|tracking` and `client|caching`) is no error.
+    /// Whether servers tell the client when others change a lock that it holds. If such a lock is deleted, evicted or forced open,
+    /// [`Guard::lost`](crate::Guard::lost) resolves within a few round trips. Without this, the next renewal finds it, within a third of the
+    /// lease. It is for locks with one holder: the loss of read locks and permits is found by their renewals.
+    ///
+    /// The connections then speak version 3 of the protocol, with `CLIENT TRACKING`. The client confirms each lock for the first time when it
+    /// was held for 200 ms; from then on the server tells of changes. A server that does not know or permit this (it is older than
+    /// 6.0, or the user lacks `client|tracking` or `client|caching`) is no error.
     ///
     /// Defaults to true.
     pub fn tracking(self, on: bool) -> Self {

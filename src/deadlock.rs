@@ -132,17 +132,17 @@ impl DeadlockWatch {
         let keys: HashSet<_> = waits.iter().map(|slow| key_of(&slow.wait)).collect();
         self.suspects.retain(|key, _| keys.contains(key));
         let redis = Arc::clone(&self.redis);
-        let mut reading = Reading {
+        let mut survey = Survey {
             by_hold: HashMap::new(),
             read: HashSet::new(),
             redis: self.record.as_ref().map(|_| &*redis),
             until: Instant::now() + self.reading_limit,
         };
         let own = waits.iter().map(|slow| slow.wait.clone()).collect();
-        reading.add(self.client, ClientRecord { waits: own, ..self.here.clone() });
+        survey.add(self.client, ClientRecord { waits: own, ..self.here.clone() });
         for slow in waits {
             let first = Seen { client: self.client, process: self.here.process(), round: 0, wait: slow.wait.clone() };
-            let circle = reading.circle(first.into()).await;
+            let circle = survey.circle(first.into()).await;
             self.suspect(slow, circle);
         }
     }
@@ -233,8 +233,8 @@ impl Suspect {
     }
 }
 
-/// What one reading of memory and records has found.
-struct Reading<'a> {
+/// What one look at memory and records has found.
+struct Survey<'a> {
     /// The waits of the owner of each hold, by its key and its id.
     by_hold: HashMap<(String, String), Vec<Arc<Seen>>>,
     read: HashSet<Uuid>,
@@ -243,7 +243,7 @@ struct Reading<'a> {
     until: Instant,
 }
 
-impl Reading<'_> {
+impl Survey<'_> {
     fn add(&mut self, client: Uuid, record: ClientRecord) {
         self.read.insert(client);
         let (process, round) = (record.process(), record.round);

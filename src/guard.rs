@@ -244,7 +244,8 @@ impl Guard {
     /// next request. The client listens from the first call on until the guard is dropped, over its connection for messages. Requests that come before
     /// that are answered with [`AskOutcome::NotHeard`](crate::AskOutcome::NotHeard).
     ///
-    /// All holders of the lock that listen get each request: of a read-write lock, readers and the writer.
+    /// All holders of the lock that listen get each request: of a read-write lock, all its readers. A request that is sent while the
+    /// connection for messages is down is answered with `NotHeard`, too.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -257,7 +258,28 @@ impl Guard {
     /// tokio::select! {
     ///     () = work => {}
     ///     reason = guard.lost() => println!("stop: {reason}"),
-    ///     request = guard.asked() => println!("stop at the next page: {}", request.reason),
+    ///     request = guard.asked() => println!("stop: {}", request.reason),
+    /// }
+    /// guard.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// Work that stops only between its parts looks between them:
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+    /// # fn main() { run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// use tokio::time::timeout;
+    ///
+    /// let guard = client.mutex("reindex").lock().await?;
+    /// for _page in 0..100 {
+    ///     if let Ok(request) = timeout(Duration::ZERO, guard.asked()).await {
+    ///         println!("stop: {}", request.reason);
+    ///         break;
+    ///     }
+    ///     // index one page
     /// }
     /// guard.unlock().await?;
     /// # Ok(()) }) }
@@ -266,8 +288,9 @@ impl Guard {
     /// # Cancel safety
     ///
     /// Dropping the future loses no request: the next call returns it.
-    pub async fn asked(&self) -> ReleaseRequest {
-        ReleaseRequest::read(&self.held.asked().await)
+    pub fn asked(&self) -> impl Future<Output = ReleaseRequest> + Send {
+        let asked = self.held.asked();
+        async move { ReleaseRequest::read(&asked.await) }
     }
 
     /// Checks now on the server that this owner still holds the lock.

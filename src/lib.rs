@@ -50,6 +50,7 @@
 //! | the result | [`Guard`] | [`FencedGuard`] | [`ReadGuard`], [`WriteGuard`] |
 //! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | the same |
 //! | see the holder | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
+//! | ask the holder | `ask` | `ask` | `ask` |
 //! | force open | `force_unlock` | `force_unlock` | `force_unlock` |
 //!
 //! # Acquire and hold

@@ -107,10 +107,12 @@ impl Owner {
     }
 }
 
-/// True if the first of these numbers is that of a task that may have spawned the second one, and may wait for its end.
-pub(crate) fn may_have_spawned(task: u64, other: u64) -> bool {
+/// True if the first of these numbers is that of a task, or of a thread such as the body of `main`, that may have spawned the second one, and
+/// may wait for its end.
+pub(crate) fn may_have_spawned(one: u64, task: u64) -> bool {
     const TASK: u64 = 1;
-    task & 3 == TASK && other & 3 == TASK && task < other
+    const THREAD: u64 = 2;
+    task & 3 == TASK && (one & 3 == THREAD || one & 3 == TASK && one < task)
 }
 
 /// The ids of tasks and threads are numbers that count up, but only their hash shows them. A test checks that this is so.

@@ -19,7 +19,7 @@ pub struct ReleaseRequest {
 #[non_exhaustive]
 #[must_use = "most holders do not listen"]
 pub enum AskOutcome {
-    /// Nobody holds the lock.
+    /// Nobody holds the lock. Perhaps a [`min_hold`](crate::Lock::min_hold) keeps it after the work.
     Free,
     /// A holder listens, and the request was sent to it. Whether it releases the lock is its decision. A process that froze, or whose network
     /// failed just now, counts as well.

@@ -189,9 +189,9 @@ pub(crate) struct Run {
     /// The signal that the command and its descendants get when the lock is about to be lost, or is lost; or `ignore`
     #[arg(long, value_name = "SIGNAL", default_value = "TERM", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// The signal that the command and its descendants get when somebody asks for the lock (`leasehold ask`); or `ignore`. Without this
-    /// option, leasehold does not listen
-    #[arg(long, value_name = "SIGNAL", value_parser = on_lost)]
+    /// The signal that the command, but not its children, gets when somebody asks for the lock (`leasehold ask`); or `ignore`, then a
+    /// message says so. The command decides what it does. Without this option, leasehold does not listen
+    #[arg(long, value_name = "SIGNAL", value_parser = on_lost, conflicts_with = "permits")]
     pub(crate) on_asked: Option<OnLost>,
     /// The time from the signal of --on-lost to KILL. If the lease is about to expire, KILL comes before that
     #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = time)]

@@ -131,6 +131,11 @@ impl Child {
         self.send_to(signal, |_| true);
     }
 
+    /// The command alone gets it, and decides.
+    pub(crate) fn ask(&self, signal: Signal) {
+        let _ = kill(self.id, signal); // it may have ended
+    }
+
     fn send_to(&self, signal: Signal, is_meant: impl Fn(&Seen) -> bool) {
         for one in self.family().iter().filter(|one| is_meant(one)) {
             if kill(one.id, signal) == Err(Errno::EPERM) {
@@ -163,7 +168,7 @@ impl Child {
             Signal::SIGTSTP if is_in_foreground() => self.stop_with_it(),
             Signal::SIGTSTP => self.send(Signal::SIGSTOP), // without a shell above, the system ignores the other
             // A process that does not know these ends.
-            Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => _ = kill(self.id, signal),
+            Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => self.ask(signal),
             _ => self.send(signal),
         }
     }

@@ -59,14 +59,14 @@ pub(crate) async fn list(servers: &Servers, pattern: &str, is_json: bool) -> Res
 
 pub(crate) async fn ask(servers: &Servers, (name, reason): (&str, &str), is_json: bool) -> Result<u8, Failure> {
     let client = servers.connect().await?;
-    let (code, outcome) = match client.lock(name).ask(reason).await? {
-        AskOutcome::Heard => (0, "its holder was asked"),
-        AskOutcome::Free => (FREE, "free"),
-        _ => (TEMPORARY, "its holder does not listen"),
+    let (code, words, outcome) = match client.lock(name).ask(reason).await? {
+        AskOutcome::Heard => (0, "its holder was asked", "heard"),
+        AskOutcome::Free => (FREE, "free", "free"),
+        _ => (TEMPORARY, "its holder does not listen", "not-heard"),
     };
     match is_json {
         true => write(&json!({ "name": name, "outcome": outcome }).to_string())?,
-        false => write(&format!("{name}: {outcome}"))?,
+        false => write(&format!("{name}: {words}"))?,
     }
     client.close().await?;
     Ok(code)

@@ -185,8 +185,7 @@ fn tell(run: &Run, child: &Child, request: &ReleaseRequest) {
     let by = request.by.as_ref().map_or_else(|| "somebody".to_owned(), found::shown);
     exit::say(format_args!("{}: {by} asks for the lock: {}", run.name, request.reason));
     if let Some(OnLost::Send(signal)) = run.on_asked {
-        child.send(signal);
-        child.send(Signal::SIGCONT); // a process that is stopped does not hear it
+        child.ask(signal);
     }
 }
 

@@ -243,9 +243,9 @@ impl HeldLock {
     }
 
     /// Waits for the next request to release it, as it was sent. Listens from the first call on.
-    pub(crate) async fn asked(&self) -> Box<str> {
+    pub(crate) fn asked(&self) -> impl Future<Output = Box<str>> {
         let listen = || ReleaseRequests::listen(&self.lock().driver.redis, &ASK_CHANNEL.of(self.key()).to_string());
-        self.extras().requests.get_or_init(listen).next().await
+        self.extras().requests.get_or_init(listen).next()
     }
 
     fn extras(&self) -> &Extras {

@@ -110,8 +110,8 @@ impl Note {
     }
 }
 
-/// The holder is an older task of this client.
-const HINT: &str = "the holder is an older task of this client; if it waits for the end of this task (`spawn(..).await` while it holds the \
+/// The holder is an older task of this client, or a thread.
+const HINT: &str = "the holder is an older task or a thread of this client; if it waits for the end of this task (`spawn(..).await` while it holds the \
     lock), neither goes on: pass its owner to this task with `Owner::scope`";
 
 /// One warning for each outage, however many locks are held.

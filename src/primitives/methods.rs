@@ -73,7 +73,8 @@ macro_rules! settings {
             /// match reindex.ask("a deploy needs the index").await? {
             ///     AskOutcome::Heard => println!("the holder knows"),
             ///     AskOutcome::NotHeard => println!("the holder does not listen: wait for it"),
-            ///     _ => println!("free"),
+            ///     AskOutcome::Free => println!("nobody holds it"),
+            ///     _ => {}
             /// }
             /// # Ok(()) }) }
             /// ```

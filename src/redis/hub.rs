@@ -425,7 +425,7 @@ impl Hub {
         let [only] = channels else { return true };
         let cause = fault.clone().source().unwrap_or_else(|| source("the client is closed"));
         conn_event!(warn, channel = %only, %cause,
-                "the server refuses the subscription; waiters poll instead");
+                "the server refuses the subscription: waiters poll instead, and a holder cannot be asked to release its lock");
         if let Some(channel) = self.table().get_mut(only) {
             channel.refused = Some(Instant::now());
             channel.live.store(false, Ordering::Release);

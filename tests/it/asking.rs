@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{AskOutcome, Client, PubSub};
+use leasehold::{AskOutcome, Client, Error, PubSub};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -132,7 +132,12 @@ async fn what_cannot_be_asked() {
     let asking = plain(&server).await;
     assert!(asking.mutex("a").ask(&"x".repeat(1_001)).await.is_err());
     server.ask::<()>(&["SET", "b", "1"]);
-    assert_eq!(asking.mutex("b").ask("").await.expect("it answers"), AskOutcome::NotHeard);
+    let no_lock = asking.mutex("b").ask("").await;
+    assert!(matches!(no_lock, Err(Error::Conflict { .. })), "{no_lock:?}");
+    let rests = asking.mutex("c").min_hold(ms(60_000));
+    rests.lock().await.expect("free").unlock().await.expect("held");
+    assert!(server.exists("c"));
+    assert_eq!(rests.ask("").await.expect("it answers"), AskOutcome::Free, "nobody works");
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub(super) async fn agree(
     seeds: usize,
     mut asked: impl Stream<Item = Result<SeedReply, Fault>> + Unpin,
 ) -> Result<Agreed, Fault> {
-    let (mut replies, mut wait, heard) = (Replies::of(seeds), Wait::Begun, Notify::new());
+    let (mut replies, mut wait, heard) = (Replies::of(seeds), Grace::Begun, Notify::new());
     let mut grace = pin!(grace(&heard));
     loop {
         tokio::select! {
@@ -49,13 +49,13 @@ pub(super) async fn agree(
                     heard.notify_one();
                 }
                 Some(Err(fault)) => replies.last = fault,
-                None => wait = Wait::Over,
+                None => wait = Grace::Over,
             },
-            () = &mut grace, if wait == Wait::Begun => wait = Wait::Long,
+            () = &mut grace, if wait == Grace::Begun => wait = Grace::Long,
         }
         match replies.decided(wait) {
             Some(cluster) => return Ok(replies.believed(&cluster)),
-            None if wait == Wait::Over => return Err(replies.why_not()),
+            None if wait == Grace::Over => return Err(replies.why_not()),
             None => {}
         }
     }
@@ -70,7 +70,7 @@ async fn grace(heard: &Notify) {
 
 /// The replies for which the client still waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
+enum Grace {
     /// Those of all servers.
     Begun,
     /// Those without which there is no majority: [`GRACE`] has passed since the first reply.
@@ -99,10 +99,10 @@ impl Replies {
     }
 
     /// The cluster to believe. At first it needs more than half of all servers in the URL, later more than half of those that replied.
-    fn decided(&self, wait: Wait) -> Option<Cluster> {
+    fn decided(&self, wait: Grace) -> Option<Cluster> {
         let replied = self.servers(0..self.given.len());
         let twice = self.given.len() - replied;
-        let all = if wait == Wait::Begun { self.seeds - twice } else { replied };
+        let all = if wait == Grace::Begun { self.seeds - twice } else { replied };
         self.clusters().into_iter().find(|cluster| self.servers(cluster.iter().copied()) * 2 > all)
     }
 
@@ -195,7 +195,7 @@ mod tests {
     /// The ports of the servers whose cluster is believed, at each stage.
     fn decided(seeds: usize, given: Vec<SeedReply>) -> [Vec<usize>; 3] {
         let replies = replies(seeds, given);
-        [Wait::Begun, Wait::Long, Wait::Over]
+        [Grace::Begun, Grace::Long, Grace::Over]
             .map(|wait| replies.decided(wait).map_or(Vec::new(), |cluster| cluster.into_iter().collect()))
     }
 
