@@ -31,7 +31,8 @@ pub enum Value {
     Int(i64),
     /// A text. Bytes that are no UTF-8 are replaced.
     Text(String),
-    /// Replies in a list, for example the fields and values of a hash one after the other.
+    /// Replies in a list, for example the fields and values of a hash one after the other. In version 3 of the protocol, pairs of members and
+    /// scores are lists of their own (`ZRANGE .. WITHSCORES`). A client with [`tracking`](crate::Builder::tracking) uses it if the server does.
     List(Vec<Value>),
     /// An error inside a list. As the whole reply it is an [`Error`](crate::Error).
     Error(String),

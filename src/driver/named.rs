@@ -24,7 +24,7 @@ use super::{
 use crate::{
     clock,
     config::Name,
-    error::Source,
+    error::{Blocked, Source},
     events::{AcquiredBy, Subject},
     kind::Kind,
     lock::{
@@ -590,11 +590,22 @@ impl Inner {
         self.state.held_by().any(|(_, holder)| may_have_spawned(holder.0, waiter.0))
     }
 
-    /// Ends a wait, as if its caller had left, and tells the caller the cause. Nothing happens if it waits no longer.
-    pub(super) fn end_wait(&mut self, lock: &NamedLock, ticket: Ticket, cause: Cause, fed: &mut Fed<'_>) {
-        if self.state.is_waiting(ticket) {
+    /// This wait is one of a circle. `fails`: it ends, as if its caller had left, and the caller gets an error. Nothing happens if it waits no
+    /// longer: then there is no circle.
+    pub(super) fn is_deadlocked(
+        &mut self,
+        lock: &NamedLock,
+        (ticket, circle, fails): (Ticket, &Arc<[Blocked]>, bool),
+        fed: &mut Fed<'_>,
+    ) {
+        if !self.state.is_waiting(ticket) {
+            return;
+        }
+        fed.effects.notes.push(Note::Deadlock { circle: Arc::clone(circle), fails });
+        if fails {
             self.handle(lock, Event::Dropped(ticket), fed);
-            let (way, cause) = (AcquiredHow::First(AcquiredBy::FirstTry), Some(Box::new(cause)));
+            let cause = Some(Box::new(Cause::Deadlock(Arc::clone(circle))));
+            let way = AcquiredHow::First(AcquiredBy::FirstTry);
             fed.effects.notices.extend(self.calls.end(ticket, CallResult { outcome: Outcome::Refused, way, cause }));
         }
     }

@@ -1,13 +1,16 @@
 //! What statistics, metrics and logs say about a name. A recorder or a subscriber may itself use the lock, so nothing is said under the mutex.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use crate::{
     contained::contained,
-    error::{Lost, Source},
+    error::{Blocked, Lost, Source, told},
     events::Subject,
     kind::Kind,
     lock::Mode,
@@ -65,6 +68,12 @@ pub(super) enum Note {
         /// The holder may have spawned the task that waits.
         may_wait_for_it: bool,
     },
+    /// A wait of this name is the youngest of this circle.
+    Deadlock {
+        circle: Arc<[Blocked]>,
+        /// The call ends.
+        fails: bool,
+    },
 }
 
 impl Note {
@@ -101,6 +110,11 @@ impl Note {
                     of(mode).waiting(before.waiting, now.waiting);
                 }
                 all.releasing.moves(before.releasing, now.releasing);
+            }
+            Note::Deadlock { circle, fails } => {
+                all.deadlocks.up();
+                let next = if fails { "this call ends with an error" } else { "all of them go on waiting" };
+                tracing::error!(target: "leasehold::lock", name, circle = told(&circle), "deadlock; {next}");
             }
             Note::StillWaiting { waited, holder, by_this_client, place, may_wait_for_it } => {
                 let hint = may_wait_for_it.then_some(HINT);

@@ -6,13 +6,11 @@ use std::{
 };
 
 use super::{
-    calls::Cause,
     named::{Driver, Inner, NamedLock},
     translate::{from_machine, now},
 };
 use crate::{
-    contained::contained,
-    error::{Blocked, told},
+    error::Blocked,
     lock::{Mode, Moment, Owner, Ticket, Waits},
     record::{Wait, WallClock},
     sync::std,
@@ -41,17 +39,22 @@ impl Driver {
         let (now, slow) = (now(), self.config.slow_wait);
         let of = |lock: &Arc<NamedLock>| -> Vec<_> {
             let inner = lock.inner();
-            let waits = inner.state.waiters().filter(|(.., joined)| now.since(*joined) >= slow);
-            waits.map(|waiter| (Arc::clone(lock), waiter)).collect()
+            let waits: Vec<_> = inner.state.waiters().filter(|(.., joined)| now.since(*joined) >= slow).collect();
+            let known = (!waits.is_empty()).then(|| Arc::new(Known::of(lock, &inner)));
+            waits
+                .into_iter()
+                .zip(known.into_iter().cycle())
+                .map(|(waiter, known)| (Arc::clone(lock), known, waiter))
+                .collect()
         };
         let waits: Vec<_> = locks.iter().flat_map(of).collect();
         if waits.is_empty() {
             return None;
         }
-        let holds = holds_of(&locks, &waits.iter().map(|(_, (_, (owner, _), _))| *owner).collect());
-        let slow = |(lock, waiter): (Arc<NamedLock>, Waiter)| {
+        let holds = holds_of(&locks, &waits.iter().map(|(.., (_, (owner, _), _))| *owner).collect());
+        let slow = |(lock, known, waiter): (Arc<NamedLock>, Arc<Known>, Waiter)| {
             let holds = holds.get(&waiter.1.0)?.clone();
-            Some(SlowWait::new(lock, waiter, holds, clock))
+            Some(SlowWait::new(lock, &known, waiter, (holds, clock)))
         };
         Some(waits.into_iter().filter_map(slow).collect())
     }
@@ -72,27 +75,55 @@ fn holds_of(locks: &[Arc<NamedLock>], owners: &HashSet<Owner>) -> HashMap<Owner,
     holds
 }
 
-/// The ids of the holders that keep this waiter out, as far as the client knows them. A reader may wait behind a writer that waits; that one
-/// may leave, so it is none of them.
-fn keep_out(lock: &NamedLock, inner: &Inner, (owner, mode): (Owner, Mode)) -> Vec<String> {
-    let conflicts = |held: Mode| mode == Mode::Exclusive || held == Mode::Exclusive;
-    let held = inner.state.held_by().filter(|((_, held), holder)| *holder != owner && conflicts(*held));
-    let ids: HashSet<_> = held.map(|(id, _)| id).collect();
-    let named = inner.named_holder().filter(|holder| mode == Mode::Exclusive || holder.ends_with(WRITES));
-    let mut all: Vec<String> = ids.into_iter().map(|(id, mode)| lock.field(id, mode).into()).collect();
-    all.extend(named.map(str::to_owned));
-    all.sort();
-    all.dedup();
-    all
+/// An id that this client holds.
+struct HeldId {
+    id: String,
+    mode: Mode,
+    /// `None`: it has several owners.
+    owner: Option<Owner>,
+}
+
+/// The holders of a name, as far as the client knows them.
+struct Known {
+    held: Vec<HeldId>,
+    /// The one that the server has named last.
+    named: Option<String>,
+}
+
+impl Known {
+    fn of(lock: &NamedLock, inner: &Inner) -> Known {
+        let mut ids = HashMap::<_, Option<Owner>>::new();
+        for (id, owner) in inner.state.held_by() {
+            ids.entry(id).and_modify(|known| *known = known.filter(|known| *known == owner)).or_insert(Some(owner));
+        }
+        let held = |((id, mode), owner)| HeldId { id: lock.field(id, mode).into(), mode, owner };
+        Known { held: ids.into_iter().map(held).collect(), named: inner.named_holder().map(str::to_owned) }
+    }
+
+    /// The ids that keep this waiter out. A reader may wait behind a writer that waits; that one may leave, so it is none of them.
+    fn keep_out(&self, (owner, mode): (Owner, Mode)) -> Vec<String> {
+        let conflicts = |held: &&HeldId| mode == Mode::Exclusive || held.mode == Mode::Exclusive;
+        let held = self.held.iter().filter(|held| held.owner != Some(owner)).filter(conflicts);
+        let named = self.named.iter().filter(|holder| mode == Mode::Exclusive || holder.ends_with(WRITES));
+        let mut all: Vec<String> = held.map(|held| &held.id).chain(named).cloned().collect();
+        all.sort();
+        all.dedup();
+        all
+    }
 }
 
 impl SlowWait {
-    fn new(lock: Arc<NamedLock>, (ticket, caller, joined): Waiter, holds: Holds, clock: &WallClock) -> SlowWait {
+    fn new(
+        lock: Arc<NamedLock>,
+        known: &Known,
+        (ticket, caller, joined): Waiter,
+        (holds, clock): (Holds, &WallClock),
+    ) -> SlowWait {
         let wait = Wait {
             id: format!("{}-{}", joined.nanos(), ticket.0),
             name: lock.name.key().to_string(),
             since: clock.at(from_machine(joined)),
-            holders: keep_out(&lock, &lock.inner(), caller),
+            holders: known.keep_out(caller),
             holds,
             deadlock: Vec::new(),
         };
@@ -101,13 +132,7 @@ impl SlowWait {
 
     /// It is the youngest wait of this circle.
     pub(crate) fn is_deadlocked(&self, circle: &[Blocked], fails: bool) {
-        let (name, next) =
-            (&*self.lock.name, if fails { "this call ends with an error" } else { "all of them go on waiting" });
-        self.lock.driver.counters.deadlocks.up();
-        contained(|| tracing::error!(target: "leasehold::lock", name, circle = told(circle), "deadlock; {next}"));
-        if fails {
-            let cause = Cause::Deadlock(circle.into());
-            self.lock.with(|inner, fed| inner.end_wait(&self.lock, self.ticket, cause, fed));
-        }
+        let deadlock = (self.ticket, &circle.into(), fails);
+        self.lock.with(|inner, fed| inner.is_deadlocked(&self.lock, deadlock, fed));
     }
 }

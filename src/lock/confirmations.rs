@@ -28,8 +28,16 @@ pub(crate) struct Confirmations {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Confirmation {
-    PlannedFor(Moment),
+    PlannedFor(Moment, Purpose),
     UnderWay(Box<SentConfirmation>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Purpose {
+    /// It extends the lease.
+    Renew,
+    /// It only looks, unless the lease was renewed long ago. A client that learns of each write of the others must not answer with one.
+    Look,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -46,10 +54,13 @@ impl Confirmations {
     /// Of a hold that was granted for this time by a request that was sent at `sent`.
     pub(crate) fn new((granted, sent): (Duration, Moment), lease: &Lease, config: &Config) -> Confirmations {
         let every = part_of(granted.min(config.watchdog)).max(SHORTEST_PERIOD);
-        let first = if lease.mode() == Mode::Exclusive { every.min(config.first_confirmation) } else { every };
-        let current = Confirmation::PlannedFor(next_after(sent, first, lease));
+        let current = Confirmation::PlannedFor(next_after(sent, every, lease), Purpose::Renew);
         let (waiting, gathers_until) = (ConfirmWaiters::default(), Moment::ZERO);
-        Confirmations { every: every.into(), current, waiting, extension: None, gathers_until }
+        let mut new = Confirmations { every: every.into(), current, waiting, extension: None, gathers_until };
+        if lease.mode() == Mode::Exclusive {
+            new.written(sent, config);
+        }
+        new
     }
 
     // ---- the next one ----
@@ -62,9 +73,29 @@ impl Confirmations {
 
     /// It is sent no later than this.
     pub(crate) fn hurry(&mut self, to: Moment) {
-        if let Confirmation::PlannedFor(at) = &mut self.current {
-            *at = to.min(*at);
+        if let Confirmation::PlannedFor(at, purpose) = &mut self.current {
+            (*at, *purpose) = (to.min(*at), Purpose::Renew);
         }
+    }
+
+    /// The same, only to look whether the server has the hold.
+    pub(crate) fn look_by(&mut self, to: Moment) {
+        if let Confirmation::PlannedFor(at, purpose) = &mut self.current
+            && to < *at
+        {
+            (*at, *purpose) = (to, Purpose::Look);
+        }
+    }
+
+    /// A request that was sent at `sent` has written the hold. The server tells of changes by others only after the next confirmation.
+    pub(crate) fn written(&mut self, sent: Moment, config: &Config) {
+        self.look_by((sent + config.first_confirmation).floor(config.first_confirmation / 16));
+    }
+
+    /// True if the next one only looks: this lease was renewed not long ago.
+    pub(crate) fn only_looks(&self, lease: &Lease, renewed: Duration, cx: &Cx<'_>) -> bool {
+        let is_fresh = lease.end.since(cx.now) + Duration::from(self.every) / 4 >= cx.config.certain(renewed);
+        is_fresh && matches!(self.current, Confirmation::PlannedFor(_, Purpose::Look))
     }
 
     pub(crate) fn extend(&mut self, lease: Option<Duration>) {
@@ -79,7 +110,7 @@ impl Confirmations {
 
     /// The first one of a row of turns waits in the same way, unless one is due already. If the row is released by then, that confirms them all.
     pub(crate) fn gather_row(&mut self, cx: &mut Cx<'_>) {
-        if matches!(self.current, Confirmation::PlannedFor(at) if at > cx.now) {
+        if matches!(self.current, Confirmation::PlannedFor(at, _) if at > cx.now) {
             self.gather(cx);
         }
     }
@@ -92,7 +123,7 @@ impl Confirmations {
     /// The time at which it is to be sent, if none is under way.
     pub(crate) fn planned(&self) -> Option<Moment> {
         match self.current {
-            Confirmation::PlannedFor(at) => Some(at.max(self.gathers_until)),
+            Confirmation::PlannedFor(at, _) => Some(at.max(self.gathers_until)),
             Confirmation::UnderWay(_) => None,
         }
     }
@@ -112,7 +143,7 @@ impl Confirmations {
     pub(crate) fn under_way(&self) -> Option<&SentConfirmation> {
         match &self.current {
             Confirmation::UnderWay(confirmation) => Some(confirmation),
-            Confirmation::PlannedFor(_) => None,
+            Confirmation::PlannedFor(..) => None,
         }
     }
 
@@ -137,13 +168,13 @@ impl Confirmations {
         let Confirmation::UnderWay(confirmation) = &mut self.current else { return };
         confirmation.waiters.notify(cx, Outcome::Confirmed);
         let planned = self.after_reply(lease).filter(|_| self.waiting.is_empty());
-        self.current = Confirmation::PlannedFor(planned.unwrap_or(cx.now));
+        self.current = Confirmation::PlannedFor(planned.unwrap_or(cx.now), Purpose::Renew);
     }
 
     /// It has not found the hold.
     pub(crate) fn gone(&mut self) {
         self.recall();
-        self.current = Confirmation::PlannedFor(Moment::FAR);
+        self.current = Confirmation::PlannedFor(Moment::FAR, Purpose::Renew);
     }
 
     /// It failed. Callers that wait need the retry soon; other retries must not burden a server in trouble.
@@ -155,7 +186,7 @@ impl Confirmations {
         }
         let is_urgent = failure == Failure::Unknown && !self.waiting.is_empty();
         let pause = if is_urgent { FIRST_PAUSE } else { Duration::from(self.every) / 10 };
-        self.current = Confirmation::PlannedFor(cx.now + pause);
+        self.current = Confirmation::PlannedFor(cx.now + pause, Purpose::Renew);
     }
 
     /// The next one also does what callers wanted from it.
@@ -172,8 +203,8 @@ impl Confirmations {
     /// The time at which the one under way was sent, or the next one is sent: now, or when it no longer waits for other tasks.
     pub(crate) fn sent_at(&self, now: Moment) -> Moment {
         match &self.current {
-            Confirmation::PlannedFor(at) if *at <= self.gathers_until => self.gathers_until,
-            Confirmation::PlannedFor(_) => now,
+            Confirmation::PlannedFor(at, _) if *at <= self.gathers_until => self.gathers_until,
+            Confirmation::PlannedFor(..) => now,
             Confirmation::UnderWay(confirmation) => confirmation.sent,
         }
     }

@@ -52,10 +52,24 @@ impl LockState {
             Some(ticket) if server.mode() == Mode::Exclusive || cx.rules.waits.are_for_permits() => {
                 self.grant_to_one(server, ticket, sent, cx);
             }
-            Some(ticket) => self.grant_to_readers(server, ticket, sent, cx),
+            Some(ticket) => {
+                self.grant_to_readers(server, ticket, sent, cx);
+                self.written_by_readers(cx);
+            }
         }
         self.confirm_disputed(cx);
         self.refuse(cx);
+    }
+
+    /// They have the same key as a writer of the same owner.
+    fn written_by_readers(&mut self, cx: &Cx<'_>) {
+        for one in &mut self.on_server {
+            if let OnServer::Held(server, _) = one
+                && server.mode() == Mode::Exclusive
+            {
+                server.confirmations.written(cx.now, cx.config);
+            }
+        }
     }
 
     /// An exclusive id was granted. If that is certain, the server has no hold of another owner.
@@ -75,7 +89,7 @@ impl LockState {
                 && !server.is_found_since(forced_after)
             {
                 server.lease.close();
-                server.confirmations.hurry(cx.now);
+                server.confirmations.look_by(cx.now);
             }
         }
     }

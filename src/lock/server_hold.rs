@@ -114,6 +114,9 @@ impl ServerHold {
     pub(crate) fn counted(&mut self, count: u32, lease: Option<Duration>, sent: Moment, cx: &Cx<'_>) {
         self.count = count;
         self.lease.lasts(lease, sent, cx);
+        if self.mode() == Mode::Exclusive {
+            self.confirmations.written(cx.now, cx.config);
+        }
     }
 
     // ---- confirmations ----
@@ -124,6 +127,7 @@ impl ServerHold {
             return;
         }
         let request = numbers.request();
+        let lease = lease.filter(|renewed| !self.confirmations.only_looks(&self.lease, *renewed, cx));
         let lease = self.confirmations.send(request, lease, cx.now);
         self.lease.requested(lease, cx);
         let lease = lease.max(self.lease.to_repair(cx.now));

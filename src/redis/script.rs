@@ -105,7 +105,8 @@ impl Part {
 }
 
 /// The words in `$4\r\nword\r\n..`.
-fn words(sent: &[u8]) -> impl Iterator<Item = &str> {
+/// The words that were sent.
+pub(super) fn words(sent: &[u8]) -> impl Iterator<Item = &str> {
     let mut sent = str::from_utf8(sent).expect("it was written as text");
     iter::from_fn(move || {
         let (length, rest) = sent.strip_prefix('$')?.split_once("\r\n")?;

@@ -20,6 +20,10 @@ fn tracked(server: &Server) -> u64 {
     line.expect("the server says so").trim().parse().expect("a number")
 }
 
+async fn knows(server: &Server, keys: u64) {
+    until("the server to know whom to tell", ms(5_000), || tracked(server) == keys).await;
+}
+
 async fn held(client: &Client, server: &Server, name: &str) -> Guard {
     let before = tracked(server);
     let guard = client.mutex(name).lock().await.expect("free");
@@ -67,22 +71,21 @@ async fn an_evicted_lock_is_lost_at_once() {
 async fn each_kind_with_one_holder_is_told() {
     let server = Server::start();
     let client = plain(&server).await;
-    // It also tells when a name comes back that it did not find.
-    let knows = async |names| until("the server to know whom to tell", ms(5_000), || tracked(&server) == names).await;
+    // The server also keeps a name that it did not find.
     let fair = client.fair_lock("a").lock().await.expect("free");
-    knows(1).await;
+    knows(&server, 1).await;
     server.ask::<u64>(&["DEL", "a"]);
     is_told(&fair).await;
     let fenced = client.fenced_lock("b").lock().await.expect("free");
-    knows(2).await;
+    knows(&server, 2).await;
     server.ask::<u64>(&["DEL", "b"]);
     is_told(&fenced).await;
     let writing = client.rw_lock("c").write().await.expect("free");
-    knows(3).await;
+    knows(&server, 3).await;
     server.ask::<u64>(&["DEL", "c"]);
     is_told(&writing).await;
     let leased = client.mutex("d").lease(ms(60_000)).lock().await.expect("free");
-    knows(4).await;
+    knows(&server, 4).await;
     server.ask::<u64>(&["DEL", "d"]);
     is_told(&leased).await;
 }
@@ -104,6 +107,47 @@ async fn a_lock_that_stays_is_not_lost() {
         guard.unlock().await.expect("held");
     }
     assert_eq!(tracked(&server), 0);
+}
+
+/// Requests of the holder itself write the key, and then the server must be asked anew.
+#[tokio::test]
+async fn a_lock_that_its_holder_has_changed_is_lost_at_once() {
+    let server = Server::start();
+    let client = plain(&server).await;
+    let lock = client.lock("a");
+    let guard = lock.lock().await.expect("free");
+    knows(&server, 1).await;
+    let nested = lock.lock().await.expect("re-entered");
+    nested.unlock().await.expect("held");
+    assert_eq!(tracked(&server), 0, "it was written");
+    knows(&server, 1).await;
+    server.ask::<u64>(&["DEL", "a"]);
+    is_told(&guard).await;
+    let both = client.rw_lock("b");
+    let writing = both.write().await.expect("free");
+    knows(&server, 2).await;
+    let _reading = both.read().await.expect("its owner writes");
+    knows(&server, 2).await;
+    server.ask::<u64>(&["DEL", "b"]);
+    is_told(&writing).await;
+}
+
+/// A server tells of a key in any of its databases. Clients must not answer each other.
+#[tokio::test]
+async fn two_databases_do_not_stir_each_other() {
+    let server = Server::start();
+    let url = |database: u8| format!("{}/{database}", server.url());
+    let connect = async |database| Client::connect(&url(database)).await.expect("it answers");
+    let clients = [connect(0).await, connect(1).await];
+    let mut guards = Vec::new();
+    for client in &clients {
+        for n in 0..50 {
+            guards.push(client.mutex(&format!("held:{n}")).lock().await.expect("free"));
+        }
+    }
+    tokio::time::sleep(ms(3_000)).await;
+    let renewals = clients.iter().map(|client| client.stats().total.renewals).sum::<u64>();
+    assert!((100..400).contains(&renewals), "{renewals} for 100 locks");
 }
 
 /// Short holds cost nothing.

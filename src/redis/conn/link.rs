@@ -84,14 +84,16 @@ impl CallRoom<'_> {
     pub(crate) fn send(self, call: ScriptCall) {
         let first = self.link.begin_call(call.requests.len());
         let is_tracked = self.link.is_told && call.script.is_tracked();
-        let room = self.room.write(|out| {
-            write_call(out, call.script, call.parts(), first);
-            if is_tracked {
-                write_tracking(out, call.parts());
-            }
-        });
+        let keys = if is_tracked { Some(sent_keys(call.parts())) } else { None };
+        let room = self.room.write(|out| write_call(out, call.script, call.parts(), first));
         let room = room.and(Then::Call(LinkCall { link: Arc::clone(self.link), first, call }));
-        let room = if is_tracked { room.and(Then::ignored()).and(Then::ignored()) } else { room };
+        let room = match keys {
+            Some((count, keys)) => room
+                .write(|out| write_tracking(out, count, &keys))
+                .and(Then::ignored())
+                .and(Then::Existing { keys, count }),
+            None => room,
+        };
         room.send();
     }
 }
@@ -474,11 +476,17 @@ fn write_call<'a>(
 }
 
 /// From here on the server tells this connection when others change the keys of these parts.
-fn write_tracking<'a>(out: &mut BytesMut, parts: impl Iterator<Item = &'a Part> + Clone) {
+fn write_tracking(out: &mut BytesMut, count: usize, keys: &[u8]) {
     out.extend_from_slice(CACHING);
-    resp::begin(out, 1 + parts.clone().map(|part| part.sent_keys().0).sum::<usize>());
+    resp::begin(out, 1 + count);
     resp::word(out, b"EXISTS");
-    parts.for_each(|part| out.extend_from_slice(part.sent_keys().1));
+    out.extend_from_slice(keys);
+}
+
+/// The number of keys, and these as they are sent.
+fn sent_keys<'a>(parts: impl Iterator<Item = &'a Part> + Clone) -> (usize, Box<[u8]>) {
+    let count = parts.clone().map(|part| part.sent_keys().0).sum();
+    (count, parts.flat_map(|part| part.sent_keys().1).copied().collect())
 }
 
 /// A refusal is a fault.

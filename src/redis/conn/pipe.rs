@@ -35,6 +35,7 @@ use crate::{
         changed_keys::ChangedKeys,
         fault::{Fault, source},
         reply_to::ReplyTo,
+        script,
     },
     stats::Counters,
 };
@@ -107,6 +108,11 @@ pub(super) trait Called: Send + 'static {
 pub(super) enum Then<C: Called> {
     Task(ReplyTo<Answered>),
     Call(C),
+    /// It is the number of these keys that there are, as they were sent.
+    Existing {
+        keys: Box<[u8]>,
+        count: usize,
+    },
     /// Nobody waits for it anymore.
     GivenUp {
         _kept: Option<C::GivenUp>,
@@ -123,7 +129,7 @@ impl<C: Called> Then<C> {
         match self {
             Then::Task(reply) => reply.send(answered),
             Then::Call(call) => contained(|| kept = call.answered(answered)),
-            Then::GivenUp { .. } => {}
+            Then::Existing { .. } | Then::GivenUp { .. } => {}
         }
         kept
     }
@@ -324,6 +330,15 @@ impl<C: Called> Pipe<C> {
         }
     }
 
+    /// A key that is gone was changed between the two commands, and the server does not tell it.
+    fn note_missing(&self, then: &Then<C>, reply: &Reply) {
+        if let (Then::Existing { keys, count }, Some(existing), Some(changed)) = (then, reply.number(), &self.changed)
+            && existing < *count as u64
+        {
+            changed.add(script::words(keys));
+        }
+    }
+
     fn deliver(&self, reply: Reply, now: u64) -> io::Result<()> {
         let mut state = self.state();
         let Some(Unanswered { at, then }) = state.under_way.pop_front() else {
@@ -332,6 +347,7 @@ impl<C: Called> Pipe<C> {
         };
         state.heard = now;
         drop(state);
+        self.note_missing(&then, &reply);
         then.answered(Ok((reply, now.saturating_sub(at)))); // a server may send a reply before its request
         Ok(())
     }
