@@ -19,13 +19,20 @@ use tokio::{
 };
 
 use crate::{
-    CELLAR_LEASE, LEASE, VAULT_LEASE, history::What, player::Player, scribe::Scribe, voted::Voters, ways::Work,
+    CELLAR_LEASE, LEASE, VAULT_LEASE,
+    history::{Kind, What},
+    player::Player,
+    scribe::Scribe,
+    voted::Voters,
+    ways::Work,
 };
 
 /// How long the client rides out an outage.
 pub(crate) const OUTAGE: Duration = Duration::from_secs(3);
 /// How long one command may take.
 pub(crate) const COMMAND: Duration = Duration::from_millis(500);
+/// Waits that are longer are looked at for deadlocks.
+const SLOW_WAIT: Duration = Duration::from_millis(200);
 /// How long closing may take.
 const CLOSING: Duration = Duration::from_secs(2);
 
@@ -104,6 +111,11 @@ async fn end(
         task.await?;
     }
     println!("{}", numbers(&clients[0]));
+    // All acquire several locks in one order.
+    let deadlocks: u64 = clients.iter().map(|client| client.stats().total.deadlocks).sum();
+    if deadlocks > 0 {
+        scribe.wrong("-", Kind::Untrue, format!("{deadlocks} deadlocks were reported, and there was none"));
+    }
     for client in clients {
         match scribe.call("-", "close", Some(CLOSING), client.close(), |()| "ok").await {
             Some(closed) => closed?,
@@ -139,7 +151,8 @@ pub(crate) async fn connect(url: &str) -> Result<Client, Error> {
 async fn connect_with(url: &str, watchdog: Duration) -> Result<Client, Error> {
     let ends = Instant::now() + Duration::from_secs(20);
     loop {
-        let client = Client::builder().url(url).watchdog(watchdog).outage_timeout(OUTAGE).handovers(4);
+        let client =
+            Client::builder().url(url).watchdog(watchdog).outage_timeout(OUTAGE).handovers(4).slow_wait(SLOW_WAIT);
         match client.command_timeout(COMMAND).connect().await {
             Err(Error::Unavailable { .. } | Error::Server { .. }) if Instant::now() < ends => {
                 sleep(Duration::from_millis(50)).await;

@@ -20,7 +20,9 @@ pub(crate) fn leasehold(server: &Server, arguments: &[&str]) -> Command {
 
 /// `leasehold` with that URL.
 pub(crate) fn at(url: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    // What a shell starts in the background ignores these signals, and passes that on.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,QUIT", env!("CARGO_BIN_EXE_leasehold")]);
     command.env_clear().env("PATH", std::env::var_os("PATH").expect("it is set")).env("REDIS_URL", url).args(arguments);
     command
 }
