@@ -138,7 +138,7 @@ impl<L> Shared<L> {
             handovers: if self.config.replicas == 0 { self.config.handovers } else { 0 },
             round_trip: self.counters.round_trip.get(),
             publishes: !self.redis.publish().is_empty(),
-            first_confirmation: if self.config.tracking { TRACKED_AFTER } else { Duration::MAX },
+            first_confirmation: self.config.tracking.then_some(TRACKED_AFTER),
         }
     }
 

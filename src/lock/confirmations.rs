@@ -89,7 +89,9 @@ impl Confirmations {
 
     /// A request that was sent at `sent` has written the hold. The server tells of changes by others only after the next confirmation.
     pub(crate) fn written(&mut self, sent: Moment, config: &Config) {
-        self.look_by((sent + config.first_confirmation).floor(config.first_confirmation / 16));
+        if let Some(time) = config.first_confirmation {
+            self.look_by((sent + time).floor(time / 16));
+        }
     }
 
     /// True if the next one only looks: this lease was renewed not long ago.

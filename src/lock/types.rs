@@ -267,8 +267,9 @@ pub(crate) struct Config {
     pub(crate) round_trip: Duration,
     /// Releases are published.
     pub(crate) publishes: bool,
-    /// An exclusive hold is confirmed for the first time no later than this after its request. From then on the server tells of its loss.
-    pub(crate) first_confirmation: Duration,
+    /// An exclusive hold is confirmed for the first time no later than this after its request. From then on the server tells of its loss. `None`:
+    /// it tells nothing.
+    pub(crate) first_confirmation: Option<Duration>,
 }
 
 /// A request waits for its turn for at most this long, and then for its reply for as long. The connection reports a missing reply before

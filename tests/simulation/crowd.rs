@@ -32,7 +32,7 @@ impl Crowd {
             handovers: 16,
             round_trip: ms(1),
             publishes: true,
-            first_confirmation: Duration::MAX,
+            first_confirmation: None,
         };
         Crowd { state: state_of(Kind::Fair), now: Moment::of_nanos(1 << 40), config }
     }

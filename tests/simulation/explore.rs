@@ -118,7 +118,7 @@ fn config(size: &Size) -> Config {
         handovers: size.handovers,
         round_trip: ms(1),
         publishes: true,
-        first_confirmation: Duration::MAX,
+        first_confirmation: None,
     }
 }
 

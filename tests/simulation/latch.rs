@@ -37,7 +37,7 @@ impl Client {
             handovers: 16,
             round_trip: ms(1),
             publishes: true,
-            first_confirmation: Duration::MAX,
+            first_confirmation: None,
         };
         let (state, rules) = (state_of(Kind::Latch), rules_of(Kind::Latch));
         let now = Moment::of_nanos(1 << 40);

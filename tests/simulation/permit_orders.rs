@@ -103,7 +103,7 @@ fn config() -> Config {
         handovers: 2,
         round_trip: ms(1),
         publishes: true,
-        first_confirmation: Duration::MAX,
+        first_confirmation: None,
     }
 }
 

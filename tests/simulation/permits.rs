@@ -252,7 +252,7 @@ impl Client {
             handovers: 16,
             round_trip: ms(1),
             publishes,
-            first_confirmation: Duration::MAX,
+            first_confirmation: None,
         };
         let state = LockState::new(&RULES, Numbers::after(0));
         let (there, back, waiting, guards) = (VecDeque::new(), VecDeque::new(), BTreeMap::new(), BTreeMap::new());

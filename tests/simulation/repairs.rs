@@ -61,7 +61,7 @@ impl Client {
                 handovers: 16,
                 round_trip: ms(1),
                 publishes: true,
-                first_confirmation: Duration::MAX,
+                first_confirmation: None,
             },
             rules: Rules { sure: rules_of(kind).sure.and(Some(SURE)), ..rules_of(kind) },
             now: Moment::of_nanos(1 << 40),

@@ -373,7 +373,7 @@ fn any_config(rng: &mut fastrand::Rng) -> Config {
         command_timeout: COMMAND,
         round_trip: ms(1),
         publishes: true,
-        first_confirmation: if rng.clone().bool() { ms(60) } else { Duration::MAX },
+        first_confirmation: rng.clone().bool().then(|| ms(60)),
     }
 }
 
