@@ -4,10 +4,10 @@
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
 use leasehold::{
-    About, Blocked, Builder, CancellationToken, Client, ClientRecord, Credentials, Error, FairLock, FencedGuard,
-    FencedLock, Gauges, Guard, Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, OnDeadlock, Once,
-    Outcome, Owner, Permits, PlainSemaphore, PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, Result, RwLock,
-    RwState, Semaphore, Server, Stats, Times, Totals, Uuid, Value, Wait, WriteGuard,
+    About, AskOutcome, Blocked, Builder, CancellationToken, Client, ClientRecord, Credentials, Error, FairLock,
+    FencedGuard, FencedLock, Gauges, Guard, Held, Holder, Latch, Leader, Lock, Lost, MultiGuard, MultiLock, OnDeadlock,
+    Once, Outcome, Owner, Permits, PlainSemaphore, PubSub, Quorum, QuorumGuard, QuorumLock, ReadGuard, ReleaseRequest,
+    Result, RwLock, RwState, Semaphore, Server, Stats, Times, Totals, Uuid, Value, Wait, WriteGuard,
 };
 
 fn shared<T: Send + Sync + 'static>() {}
@@ -44,6 +44,7 @@ fn for_threads() {
 
 #[test]
 fn types() {
+    shared::<AskOutcome>();
     shared::<Blocked>();
     shared::<Builder>();
     shared::<CancellationToken>();
@@ -77,6 +78,7 @@ fn types() {
     shared::<QuorumLock>();
     shared::<ReadGuard>();
     shared::<Result<u32>>();
+    shared::<ReleaseRequest>();
     shared::<RwLock>();
     shared::<RwState>();
     shared::<ClientRecord>();
