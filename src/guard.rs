@@ -252,7 +252,7 @@ impl Guard {
     /// # fn main() { run(async |client| {
     /// let guard = client.mutex("reindex").lock().await?;
     /// # let lock = client.mutex("reindex");
-    /// # let ask = async { while lock.ask("a deploy").await? != leasehold::AskOutcome::Heard {} leasehold::Result::Ok(()) };
+    /// # let ask = async { while lock.ask("a deploy").await.is_ok_and(|outcome| outcome != leasehold::AskOutcome::Heard) {} };
     /// # let work = async { std::future::pending::<()>().await };
     /// # let work = async { tokio::join!(work, ask).0 };
     /// tokio::select! {
