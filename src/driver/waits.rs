@@ -92,7 +92,7 @@ struct Known {
 
 impl Known {
     fn of(lock: &NamedLock, inner: &Inner) -> Known {
-        let mut ids = HashMap::<_, Option<Owner>>::new();
+        let mut ids = HashMap::<_, Option<Owner>>::default(); // the exploration has a hasher of its own
         for (id, owner) in inner.state.held_by() {
             ids.entry(id).and_modify(|known| *known = known.filter(|known| *known == owner)).or_insert(Some(owner));
         }
