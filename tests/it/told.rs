@@ -7,7 +7,9 @@ use leasehold::{Client, Guard, Lost};
 use crate::support::{
     Server, before, behind, client,
     deployment::{cluster::Cluster, sentinels::Sentinels},
-    ms, plain, until, with_rights, within,
+    ms, plain,
+    proxy::{Fault, Rule, Way, Which},
+    until, with_rights, within,
 };
 
 /// Far less than a third of the lease, and enough for a busy machine.
@@ -173,6 +175,20 @@ async fn a_new_connection_is_told_again() {
     proxy.cut_all();
     until("another connection", ms(5_000), || client.stats().total.reconnects == 1).await;
     until("the server to know whom to tell", ms(5_000), || tracked(&server) == 1).await;
+    server.ask::<u64>(&["DEL", "a"]);
+    is_told(&guard).await;
+}
+
+/// The server is asked to tell of it by a command of its own, after the renewal.
+#[tokio::test]
+async fn a_lock_that_vanishes_between_the_two_commands_is_lost_at_once() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let client = behind(&proxy, |builder| builder).await;
+    let _other = held(&client, &server, "b").await; // the server knows the script
+    proxy.rule(Rule::new(Which::Command("EXISTS"), Fault::Delay(Way::There, ms(500))));
+    let guard = client.mutex("a").lock().await.expect("free");
+    until("the second command to be on its way", ms(5_000), || proxy.tally().delayed == 1).await;
     server.ask::<u64>(&["DEL", "a"]);
     is_told(&guard).await;
 }
