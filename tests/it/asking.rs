@@ -141,6 +141,16 @@ async fn what_cannot_be_asked() {
 }
 
 #[tokio::test]
+async fn without_the_permission_for_the_channel() {
+    let server = Server::start();
+    server.ask::<u64>(&["HSET", "a", "285475da-9152-4c83-822a-67ee2f116a79:52", "1"]);
+    server.set_user("u", &["on", ">p", "resetchannels", "&redisson_*", "~*", "+@all"]);
+    let asking = Client::connect(&server.url_as("u", "p")).await.expect("the user may log in");
+    let denied = asking.mutex("a").ask("why").await.expect_err("it may not publish").to_string();
+    assert!(denied.contains(" &leasehold:ask:{a}"), "{denied}");
+}
+
+#[tokio::test]
 async fn behind_sentinels_and_in_a_cluster() {
     let (sentinels, cluster) = (Sentinels::start().await, Cluster::start().await);
     for url in [sentinels.url(), cluster.url()] {
