@@ -1,9 +1,10 @@
 //! `leasehold doctor`: whether the servers suit locks, and what to do if they do not.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Client, Error, Server};
 use serde_json::json;
+use tokio::time::{sleep, timeout};
 
 use crate::{args::Servers, exit::Failure, look::write};
 
@@ -17,6 +18,9 @@ const LAG: i64 = 5;
 const SCRIPTS: i64 = 5_000;
 /// Those that wait for a lock listen after their first request.
 const SHORT_WAIT: Duration = Duration::from_millis(30);
+/// A lock that is held for this long is one whose loss the server tells.
+const TOLD_AFTER: Duration = Duration::from_millis(500);
+const LONG_FOR_A_LOSS: Duration = Duration::from_secs(1);
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +51,7 @@ pub(crate) async fn doctor(servers: &Servers, is_json: bool) -> Result<u8, Failu
         findings.extend(all.into_iter().map(|finding| Finding { server: server.address(), ..finding }));
     }
     findings.extend(permissions(&client, servers.prefix()).await);
+    findings.push(told(&client, &servers.connect().await?, servers.prefix()).await);
     let _ = client.close().await; // a release that is not permitted is among the findings
     let worst = findings.iter().map(|finding| finding.verdict).max();
     match is_json {
@@ -179,6 +184,27 @@ async fn clock(server: &Server) -> Option<Finding> {
     let verdict = if apart > CLOCK { Verdict::Risky } else { Verdict::Good };
     let remedy = "JVMs put times of their own clocks into fair locks and semaphores. Let NTP set both clocks";
     Some(Finding::new(verdict, "clock", format!("{apart} s from that of this machine"), remedy))
+}
+
+/// Whether a holder learns of the loss of its lock before its next renewal.
+async fn told(client: &Client, other: &Client, prefix: &str) -> Finding {
+    const REMEDY: &str = "Holders learn of a lost lock at their next renewal, within a third of the lease: a proxy is in between, or \
+                          this user needs +client|tracking and +client|caching";
+    match loss(client, other, prefix).await {
+        Ok(Some(after)) => Finding::new(Verdict::Good, "losses", format!("told after {} ms", after.as_millis()), ""),
+        Ok(None) => Finding::new(Verdict::Risky, "losses", "not told by the server", REMEDY),
+        Err(error) => Finding::new(Verdict::Risky, "losses", Failure::from(error).message, REMEDY),
+    }
+}
+
+/// The time from a `DEL` until the holder knows. `None` if it is too long for a server that tells.
+async fn loss(client: &Client, other: &Client, prefix: &str) -> Result<Option<Duration>, Error> {
+    const NAME: &str = "leasehold:doctor:loss";
+    let Some(guard) = client.mutex(NAME).try_lock().await? else { return Ok(None) };
+    sleep(TOLD_AFTER).await;
+    let start = Instant::now();
+    command(other, &["DEL", &format!("{prefix}{NAME}")]).await?;
+    Ok(timeout(LONG_FOR_A_LOSS, guard.lost()).await.is_ok().then(|| start.elapsed()))
 }
 
 /// Acquires a lock, waits for it as another owner, and releases it.
