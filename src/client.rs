@@ -475,7 +475,7 @@ impl Builder {
     ///
     /// More turns mean fewer messages, and longer waits in other clients. With 0 the client releases the lock for all after every turn. It
     /// has no effect on a [`FairLock`](crate::FairLock), or if [`replicas`](Builder::replicas) is set: these are always released for all.
-    /// [How a lock moves](crate::guide::guarantees#how-a-lock-moves-between-the-tasks-of-one-client) has the details. Defaults to 16.
+    /// Defaults to 16.
     pub fn handovers(self, n: u32) -> Self {
         Builder { handovers: n, ..self }
     }

@@ -110,7 +110,7 @@ pub enum Error {
     },
 
     /// The server refuses this user: the password is missing or wrong, or the user lacks a permission that locks need.
-    /// [`guide::operations`](crate::guide::operations) lists all permissions.
+    /// [`guide::permissions`](crate::guide::permissions) lists all permissions.
     ///
     /// The call acquired nothing. It does not change a lock that was held before; but if the server also denies its renewal, that lock
     /// is lost when its lease expires. If the call was a release, the client retries it in the background until the server permits it or

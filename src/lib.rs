@@ -92,7 +92,7 @@
 //!
 //! # Permissions on the server
 //!
-//! [`guide::operations`] lists the ACL rules for one server, a cluster and sentinels, ready to copy. [`Error::Denied`] names a missing
+//! [`guide::permissions`] lists the ACL rules for one server, a cluster and sentinels, ready to copy. [`Error::Denied`] names a missing
 //! permission.
 //!
 //! # What happens when something fails
@@ -191,84 +191,91 @@ pub use tls::Tls;
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;
 
-/// The targets of the pages' links in rustdoc. Each page in `docs/` ends with targets that are files. These come first, so rustdoc uses
-/// these.
-macro_rules! links {
-    () => {
-        concat!(
-            "[benchmarks]: crate::guide::benchmarks\n",
-            "[deadlocks]: crate::guide::observing#deadlocks\n",
-            "[cluster]: crate::guide::operations#cluster\n",
-            "[commands]: crate::guide::commands_and_scripts\n",
-            "[commands-holders]: crate::guide::commands_and_scripts#holders\n",
-            "[design]: crate::guide::design\n",
-            "[fencing]: crate::guide::fencing\n",
-            "[guarantees]: crate::guide::guarantees\n",
-            "[idle]: crate::guide::operations#idle-connections\n",
-            "[interleavings]: crate::guide::reliability#interleavings\n",
-            "[migration]: crate::guide::migration\n",
-            "[observing]: crate::guide::observing\n",
-            "[operations]: crate::guide::operations#permissions\n",
-            "[persistence]: crate::guide::operations#persistence\n",
-            "[records]: crate::guide::operations#the-process-behind-a-hold\n",
-            "[quorum]: crate::guide::quorum\n",
-            "[quorum-chaos]: crate::guide::reliability#a-quorum\n",
-            "[reliability]: crate::guide::reliability\n",
-            "[sizing]: crate::guide::operations#sizing\n",
-            "[runtime-ended]: crate::guide::faq#the-runtime-that-this-client-was-connected-on-has-ended\n",
-            "[unclear]: crate::guide::faq#after-an-unclear-end\n\n",
-        )
-    };
-}
-
-/// The pages of `docs/`.
 pub mod guide {
-    #[doc = links!()]
-    #[cfg_attr(feature = "test-util", doc = "[testing]: crate::guide::testing\n\n")]
-    #[doc = include_str!("../docs/faq.md")]
-    pub mod faq {}
+    //! The pages of `docs/`.
+    //!
+    //! | to | page |
+    //! |---|---|
+    //! | use | [`getting_started`]: A first program, step by step |
+    //! |  | [`web_services`]: Locks in request handlers: axum, jobs, shutdown |
+    //! |  | [`scheduled_jobs`]: A job on many machines: once, per period, or by a leader |
+    //! |  | [`commands_and_scripts`]: A lock around any program: the command `leasehold` |
+    //! |  | [`testing`]: Unit tests with a server in memory |
+    //! |  | [`faq`]: Common mistakes, by what you see |
+    //! | decide | [`guarantees`]: What is promised, and what each failure does |
+    //! |  | [`fencing`]: A number with which a resource refuses late writes |
+    //! |  | [`quorum`]: One lock over several independent servers |
+    //! | run | [`operations`]: What a deployment needs |
+    //! |  | [`permissions`]: ACL rules, ready to copy |
+    //! |  | [`managed_services`]: What cloud services permit |
+    //! |  | [`observing`]: Metrics, spans, deadlocks, alerts |
+    //! |  | [`migration`]: From Redisson, rslock, redlock, redsync |
+    //! | evidence | [`how_it_is_tested`]: What was tried, and what was not |
+    //! |  | [`benchmarks`]: How fast, beside others, and where it is slower |
 
-    #[doc = links!()]
-    #[doc = include_str!("../docs/operations.md")]
-    pub mod operations {}
+    // Pages link each other by their files. The first file gives the targets of these links in rustdoc; each page ends with those in `docs/`.
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/getting-started.md")]
+    pub mod getting_started {}
 
-    #[doc = links!()]
-    #[doc = include_str!("../docs/migration.md")]
-    pub mod migration {}
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/web-services.md")]
+    pub mod web_services {}
 
-    #[doc = links!()]
-    #[doc = include_str!("../docs/fencing.md")]
-    pub mod fencing {}
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/scheduled-jobs.md")]
+    pub mod scheduled_jobs {}
 
-    #[doc = links!()]
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/commands-and-scripts.md")]
     pub mod commands_and_scripts {}
 
-    #[doc = links!()]
-    #[doc = include_str!("../docs/quorum.md")]
-    pub mod quorum {}
-
-    #[doc = links!()]
-    #[doc = include_str!("../docs/observing.md")]
-    pub mod observing {}
-
-    #[cfg(feature = "test-util")]
-    #[doc = include_str!("../docs/testing.md")]
+    #[doc = include_str!("guide_links.md")]
+    #[cfg_attr(feature = "test-util", doc = include_str!("../docs/testing.md"))]
+    #[cfg_attr(not(feature = "test-util"), doc = "This page needs the feature `test-util`.")]
     pub mod testing {}
 
-    #[doc = links!()]
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/faq.md")]
+    pub mod faq {}
+
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/guarantees.md")]
     pub mod guarantees {}
 
-    #[doc = links!()]
-    #[doc = include_str!("../docs/design.md")]
-    pub mod design {}
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/fencing.md")]
+    pub mod fencing {}
 
-    #[doc = links!()]
-    #[doc = include_str!("../docs/reliability.md")]
-    pub mod reliability {}
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/quorum.md")]
+    pub mod quorum {}
 
-    #[doc = links!()]
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/operations.md")]
+    pub mod operations {}
+
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/permissions.md")]
+    pub mod permissions {}
+
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/managed-services.md")]
+    pub mod managed_services {}
+
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/observing.md")]
+    pub mod observing {}
+
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/migration.md")]
+    pub mod migration {}
+
+    #[doc = include_str!("guide_links.md")]
+    #[doc = include_str!("../docs/how-it-is-tested.md")]
+    pub mod how_it_is_tested {}
+
+    #[doc = include_str!("guide_links.md")]
     #[doc = include_str!("../docs/benchmarks.md")]
     pub mod benchmarks {}
 }

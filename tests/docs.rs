@@ -1,8 +1,13 @@
-//! docs/guarantees.md names the test of every promise, and each of these exists. A promise without one has to say why.
+//! The pages say what is there: tests/promises.txt names the tests of every promise and failure of docs/guarantees.md, rules and settings are where
+//! the pages say, and links lead somewhere, in the repository and in rustdoc.
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
-/// Words by which a row says that nothing tries it out.
+/// Words by which a line says that nothing tries it out.
 const UNTESTED: &str = "not tested: ";
 
 /// The mark of a test that only scripts/nightly runs.
@@ -19,35 +24,33 @@ fn below<'a>(page: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
     below.take_while(|line| !line.starts_with("## "))
 }
 
-/// What each promise says of its tests: the brackets that end a bullet, the last cell of a row; empty where there is none.
-fn entries(page: &str) -> Vec<String> {
-    let mut bullets: Vec<String> = Vec::new();
-    for line in below(page, "## In every case") {
-        match (line.strip_prefix("* "), bullets.last_mut()) {
-            (Some(first), _) => bullets.push(first.to_owned()),
-            (None, Some(bullet)) if line.starts_with("  ") => *bullet += line,
+/// The promises and failures of a page: the first cells of its tables whose head is `promise` or `what happens`.
+fn promises(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_inside = false;
+    for line in page.lines() {
+        let first = line.strip_prefix("| ").and_then(|row| row.split(" |").next());
+        match first {
+            Some("promise" | "what happens") => is_inside = true,
+            Some(name) if is_inside => found.push(name.trim_matches('*').to_owned()),
+            None if !line.starts_with("|---") => is_inside = false,
             _ => {}
         }
     }
-    let rows = below(page, "## By failure").filter(|line| line.starts_with('|'));
-    let mut rows: Vec<Vec<_>> = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect();
-    assert_eq!(rows[0].last(), Some(&"test"), "the last column");
-    let columns = rows[0].len();
-    let rows = rows.split_off(2).into_iter();
-    let of_row = |row: Vec<&str>| if row.len() == columns { row[columns - 1].to_owned() } else { String::new() };
-    bullets.iter().map(|bullet| in_brackets(bullet)).chain(rows.map(of_row)).collect()
+    found
 }
 
-/// The last brackets that begin with a name, if the text ends with them.
-fn in_brackets(text: &str) -> String {
-    let ending = text.strip_suffix(')').and_then(|text| text.rsplit_once("(`"));
-    ending.map_or(String::new(), |(_, names)| format!("`{names}"))
-}
-
-/// What stands between backticks and says where a test is.
-fn named(entry: &str) -> Vec<&str> {
-    let is_place = |name: &&str| name.contains("::") || name.contains('/');
-    entry.split('`').skip(1).step_by(2).filter(is_place).collect()
+/// The tests of each promise: its name after `# `, then a line for each.
+fn tests_of(list: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in list.lines().skip_while(|line| !line.starts_with("# ")).filter(|line| !line.is_empty()) {
+        match (line.strip_prefix("# "), found.last_mut()) {
+            (Some(name), _) => found.push((name, Vec::new())),
+            (None, Some((_, tests))) => tests.push(line),
+            (None, None) => unreachable!("the first line is a name"),
+        }
+    }
+    found
 }
 
 fn is_there(test: &str) -> bool {
@@ -88,22 +91,24 @@ fn runs(source: &str, name: &str) -> bool {
     false
 }
 
-/// What is wrong with an entry, if anything.
-fn fault(entry: &str) -> Option<String> {
-    let tests = named(entry);
-    let says_why = entry.split_once(UNTESTED).is_some_and(|(_, why)| !why.is_empty());
-    if tests.is_empty() && !says_why {
-        return Some(format!("no test, and not a word why: {entry:?}"));
-    }
-    tests.into_iter().find(|test| !is_there(test)).map(|test| format!("there is no test {test}"))
+/// What is wrong with the tests of a promise.
+fn faults((name, tests): &(&str, Vec<&str>)) -> Vec<String> {
+    let is_good = |line: &&&str| line.strip_prefix(UNTESTED).is_some_and(|why| !why.is_empty()) || is_there(line);
+    let none = tests.is_empty().then(|| format!("{name}: no test, and not a word why"));
+    let missing = tests.iter().filter(|line| !is_good(line)).map(|line| format!("{name}: there is no test {line}"));
+    none.into_iter().chain(missing).collect()
 }
 
 #[test]
-fn every_promise_names_its_tests() {
-    let page = read("docs/guarantees.md");
-    let entries = entries(&page);
-    assert!(entries.len() >= 25, "five bullets and twenty rows were found: {entries:#?}");
-    let faults: Vec<_> = entries.iter().filter_map(|entry| fault(entry)).collect();
+fn every_promise_and_failure_names_its_tests() {
+    let (page, list) = (read("docs/guarantees.md"), read("tests/promises.txt"));
+    let (promises, tests) = (promises(&page), tests_of(&list));
+    assert!(promises.len() > 60, "{promises:#?}");
+    let listed: Vec<_> = tests.iter().map(|(name, _)| *name).collect();
+    let differ: BTreeSet<_> = promises.iter().map(String::as_str).collect();
+    let differ: Vec<_> = differ.symmetric_difference(&listed.iter().copied().collect()).copied().collect();
+    assert!(differ.is_empty(), "only on the page or only in the list: {differ:#?}");
+    let faults: Vec<_> = tests.iter().flat_map(faults).collect();
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
@@ -132,11 +137,95 @@ fn the_rules_of_the_machine_are_where_the_page_says() {
 
 #[test]
 fn a_promise_without_a_test_is_found() {
-    let page = "## In every case\n\n* one\n  (`lost::after_del`)\n* two (really)\n\n## By failure\n\n\
-        | what | test |\n|---|---|\n| a | `lost::after_del`, `lost::nothing` |\n| b | |\n| c |\n\
-        | d | not tested: no time |\n| e | `scripts/chaos: rain` |\n| f | `guarantees::holder` |\n## Next\n* three\n";
-    let found: Vec<_> = entries(page).iter().map(|entry| fault(entry).is_some()).collect();
-    assert_eq!(found, [false, true, true, true, true, false, true, true]);
+    let page = "| promise | details |\n|---|---|\n| **one** | |\n| two | |\n\n| key | |\n|---|---|\n| no | |\n\n| what happens | x |\n|---|---|\n| a | |\n";
+    assert_eq!(promises(page), ["one", "two", "a"]);
+    let list = "text\n\n# one\nlost::after_del\nscripts/chaos: client killed\n\n# two\n\n# a\nlost::nothing\nnot tested: no time\nguarantees::holder\n";
+    let found: Vec<_> = tests_of(list).iter().map(|promise| faults(promise).len()).collect();
+    assert_eq!(found, [0, 1, 2]);
+}
+
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).expect("a folder");
+    let files = files.map(|file| file.expect("it can be read").path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "md")).collect()
+}
+
+/// The text of a page without its code.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).flat_map(|part| part.split('`').step_by(2)).collect::<Vec<_>>().join(" ")
+}
+
+/// What follows each mark, up to the end.
+fn between<'a>(text: &'a str, mark: &str, end: char) -> Vec<&'a str> {
+    text.split(mark).skip(1).filter_map(|rest| rest.split_once(end)).map(|(inside, _)| inside).collect()
+}
+
+/// The anchors of the headings, as GitHub and rustdoc make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
+    let anchor = |heading: &str| -> String {
+        let kept = heading.to_lowercase().replace(' ', "-");
+        kept.chars().filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter)).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+/// Whether `page.md`, `page.md#heading` or `#heading` is there, for a page of that folder.
+fn leads_somewhere(from: &Path, link: &str) -> bool {
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let path = if file.is_empty() { from.to_owned() } else { from.parent().expect("a folder").join(file) };
+    if anchor.is_empty() {
+        return path.exists();
+    }
+    fs::read_to_string(path).is_ok_and(|page| anchors(&page).contains(anchor))
+}
+
+/// Pages of docs/ are also in rustdoc. So they name the target of a link by its file, as in `[text][operations.md#cluster]`; the end of the page
+/// says where that is in the repository, and src/guide_links.md where it is in rustdoc.
+#[test]
+fn links_of_the_guide_lead_somewhere_here_and_in_rustdoc() {
+    let in_rustdoc = read("src/guide_links.md");
+    let (mut faults, mut links) = (Vec::new(), 0);
+    for path in pages("docs") {
+        let page = fs::read_to_string(&path).expect("a page");
+        let (prose, name) = (prose(&page), path.file_name().expect("a name").to_string_lossy().into_owned());
+        let inline = between(&prose, "](", ')').into_iter();
+        let inline = inline.filter(|link| !link.starts_with("http"));
+        faults.extend(
+            inline
+                .clone()
+                .filter(|link| !link.starts_with('#'))
+                .map(|link| format!("{name}: ({link}) is dead in rustdoc")),
+        );
+        faults.extend(inline.filter(|link| !leads_somewhere(&path, link)).map(|link| format!("{name}: ({link})")));
+        for label in between(&prose, "][", ']').into_iter().filter(|label| label.contains(".md")) {
+            links += 1;
+            let module = label.replacen(".md", "", 1);
+            let (module, anchor) = module.split_once('#').unwrap_or((&module, ""));
+            let hash = if anchor.is_empty() { "" } else { "#" };
+            let there = format!("[{label}]: crate::guide::{}{hash}{anchor}\n", module.replace('-', "_"));
+            let is_good = leads_somewhere(&path, label)
+                && page.contains(&format!("\n[{label}]: {label}\n"))
+                && in_rustdoc.contains(&there);
+            faults.extend((!is_good).then(|| format!("{name}: [{label}]")));
+        }
+    }
+    assert!(faults.is_empty() && links > 50, "{links} links: {faults:#?}");
+}
+
+#[test]
+fn links_of_the_other_pages_lead_somewhere() {
+    let (mut faults, mut links) = (Vec::new(), 0);
+    for path in pages("").into_iter().chain(pages("docs/dev")) {
+        let page = fs::read_to_string(&path).expect("a page");
+        for link in between(&prose(&page), "](", ')').into_iter().filter(|link| !link.starts_with("http")) {
+            links += 1;
+            faults.extend((!leads_somewhere(&path, link)).then(|| format!("{}: {link}", path.display())));
+        }
+    }
+    assert!(faults.is_empty() && links > 20, "{links} links: {faults:#?}");
 }
 
 /// The packages that a lock file names as dependencies of this crate.

@@ -176,7 +176,7 @@ impl FencedGuard {
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
     /// let guard = client.fenced_lock("{report}:lock").non_reentrant().lock().await?;
-    /// guard.write_if_held("{report}:last", "2026-11-21").await?;
+    /// guard.write_if_held("{report}:last", "monday").await?;
     /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```

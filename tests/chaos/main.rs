@@ -1,5 +1,5 @@
 //! Client processes that use locks in every way, while servers, connections and the processes themselves are cut off,
-//! frozen, killed and emptied. At the end, the checker reads the logs of the clients. docs/reliability.md describes it.
+//! frozen, killed and emptied. At the end, the checker reads the logs of the clients. docs/dev/verification.md describes it.
 //!
 //! `scripts/chaos --deployment single|hidden|cluster|sentinel|quorum --seconds N --seed S`. The seed decides what the script does, not how
 //! the processes interleave.

@@ -1,4 +1,4 @@
-//! The rights that docs/operations.md lists are enough and none too many: with them everything works and the server has
+//! The rights that docs/permissions.md lists are enough and none too many: with them everything works and the server has
 //! refused nothing; without one of them a call is denied that names it, or something lesser happens, as the page says.
 
 use std::{
@@ -83,7 +83,7 @@ struct Page(String);
 
 impl Page {
     fn read() -> Page {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/permissions.md");
         Page(fs::read_to_string(path).expect("the page"))
     }
 

@@ -12,7 +12,7 @@ use crate::support::{
 #[tokio::test]
 async fn a_new_connection_first_closes_the_one_before() {
     if version() < (6, 2) {
-        return; // nobody says which connection it is, see docs/design.md
+        return; // nobody says which connection it is, see docs/dev/connection.md
     }
     let server = Server::start();
     let proxy = before(&server);

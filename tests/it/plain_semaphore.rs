@@ -786,7 +786,7 @@ async fn a_missing_permission_is_named_and_nothing_is_half_done() {
             match result {
                 Ok(()) => assert!(!denied.contains(&what), "{named}: {what}"),
                 Err(Error::Denied { reason, .. }) => {
-                    let is_named = reason.contains(named) || named == "+set" && version() < (7, 0); // docs/operations.md
+                    let is_named = reason.contains(named) || named == "+set" && version() < (7, 0); // docs/permissions.md
                     assert!(denied.contains(&what) && is_named, "{named}: {what}: {reason}");
                     assert_eq!(server.ask::<Option<i64>>(&["GET", "x"]), before, "{named}: {what}");
                 }

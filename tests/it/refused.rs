@@ -455,7 +455,7 @@ async fn scripts_flushed_again_and_again_are_loaded_again() {
 }
 
 /// A user that is locked out for a second while its connections are closed (a password is changed in two steps, an ACL file
-/// is loaded): `docs/design.md` says that what the server says to a new connection is for now.
+/// is loaded): `docs/dev/connection.md` says that what the server says to a new connection is for now.
 #[tokio::test]
 async fn locked_out_for_a_second_calls_ride_it_out() {
     let server = Server::start();

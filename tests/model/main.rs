@@ -1,5 +1,5 @@
 //! What the scripts do, as pure rules that are compared with the scripts on a real server; and the rules of a quorum, in every order of events.
-//! `tests/simulation` has the rules of the scripts as its server. docs/design.md says what this covers.
+//! `tests/simulation` has the rules of the scripts as its server. docs/dev/verification.md says what this covers.
 
 mod family;
 mod lua;

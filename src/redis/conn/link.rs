@@ -422,7 +422,7 @@ impl Link {
     }
 
     /// Makes the server close the previous connection. The server may not have read its last requests yet, and these must not run after
-    /// requests of this connection. If this user may not do that, they can; `docs/design.md` says how late.
+    /// requests of this connection. If this user may not do that, they can; `docs/dev/connection.md` says how late.
     /// False if the outcome is unknown, because this connection is lost too.
     pub(super) async fn close_predecessor(&self, Peer { id, addr }: &Peer) -> bool {
         match self.ask(&["CLIENT", "KILL", "ID", id, "ADDR", addr]).await {

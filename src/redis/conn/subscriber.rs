@@ -1,6 +1,6 @@
 //! The connection that receives messages, over fred. No other file of this crate uses fred.
 //!
-//! fred can reconnect by itself, but some of its states never end (docs/design.md lists the measurements). So here a client of fred is one
+//! fred can reconnect by itself, but some of its states never end (docs/dev/connection.md lists the measurements). So here a client of fred is one
 //! connection for its whole life, with a time limit for every wait.
 
 use std::{sync::Arc, time::Duration};
