@@ -82,7 +82,7 @@ impl Asked<'_> {
                     last = fault.source();
                     pauses.next()
                 }
-                Err(fault) => return Err(error(fault, self.what, since.elapsed(), self.name)),
+                Err(fault) => return Err(error(fault, self.what, since.elapsed(), (self.name, part.key()))),
             };
             sleep_until(give_up.min(Instant::now() + pause)).await;
         }

@@ -117,7 +117,7 @@ impl Engine {
                 Ok(Err(fault @ (Fault::Unknown(_) | Fault::Unclear(_) | Fault::NotSent(_) | Fault::NotReady(_)))) => {
                     last = fault.source()
                 }
-                Ok(Err(fault)) => return Err(failed::error(fault, CONNECTING, since.elapsed(), "")),
+                Ok(Err(fault)) => return Err(failed::error(fault, CONNECTING, since.elapsed(), ("", ""))),
                 Err(_) => {}
             }
             let left = || config.connect_timeout.saturating_sub(since.elapsed());
@@ -259,7 +259,7 @@ impl Engine {
         TaskRuntime::around(what)?;
         let since = Instant::now();
         match timeout(self.config.command_timeout, request).await {
-            Ok(answered) => answered.map_err(|fault| failed::error(fault, what, since.elapsed(), "")),
+            Ok(answered) => answered.map_err(|fault| failed::error(fault, what, since.elapsed(), ("", ""))),
             Err(_) => Err(silent(what, "", since.elapsed(), self.redis.trouble("", None))),
         }
     }
@@ -277,6 +277,6 @@ impl Engine {
 
     #[cfg(feature = "bench")]
     pub(crate) async fn raw(&self, source: &str) -> Result<crate::redis::Raw> {
-        self.redis.raw(source).await.map_err(|fault| failed::error(fault, "loading a script", Duration::ZERO, ""))
+        self.redis.raw(source).await.map_err(|fault| failed::error(fault, "loading a script", Duration::ZERO, ("", "")))
     }
 }

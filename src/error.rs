@@ -126,11 +126,13 @@ pub enum Error {
 
     /// The key holds a value that is not a lock of this kind. The client did not change the key, and the call acquired nothing. Choose
     /// another name, or remove the key.
-    #[error("the key {name:?} holds something that is not a {}; choose another name", about.kind())]
+    #[error("the key {key:?} holds something that is not a {}; choose another name", about.kind())]
     #[non_exhaustive]
     Conflict {
-        /// The lock's name.
+        /// The lock's name, without the client's prefix.
         name: String,
+        /// The key in Redis: the name with the client's prefix.
+        key: String,
         /// What the caller wanted of the key.
         about: About,
     },

@@ -20,15 +20,15 @@ pub(crate) fn silent(what: &str, name: &str, waited: Duration, source: Source) -
     }
 }
 
-/// The error that the user gets for a fault.
-pub(crate) fn error(fault: Fault, what: &str, waited: Duration, name: &str) -> Error {
+/// The error that the user gets for a fault of a request about that name, which is that key in Redis.
+pub(crate) fn error(fault: Fault, what: &str, waited: Duration, (name, key): (&str, &str)) -> Error {
     match fault {
         Fault::Unknown(source) | Fault::Unclear(source) | Fault::NotReady(source) | Fault::NotSent(source) => {
             silent(what, name, waited, source)
         }
         Fault::Abandoned => Error::abandoned(what, name),
         Fault::Denied(denial) => Error::Denied { reason: denial.right.to_string(), source: denial.source },
-        Fault::Conflict => Error::Conflict { name: name.to_owned(), about: About::Lock },
+        Fault::Conflict => Error::Conflict { name: name.to_owned(), key: key.to_owned(), about: About::Lock },
         Fault::Server(source) | Fault::NoMemory(source) => Error::Server { source },
         // Only without a cluster URL: with one, the request is sent to the right server.
         Fault::Elsewhere(_, source) => {

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use crate::{
     client::Client,
     engine::Engine,
-    error::Result,
+    error::{Error, Result},
     failed,
-    redis::{Asks as _, RawReply, ServerLink},
+    redis::{Asks as _, Fault, RawReply, ServerLink, source},
     sync::tokio,
 };
 
@@ -88,7 +88,10 @@ impl Server {
         self.engine.driver.refuse_if_closed(COMMAND, "")?;
         let since = Instant::now();
         let reply = self.link.ask(words).await;
-        reply.map(Value::from).map_err(|fault| failed::error(fault, COMMAND, since.elapsed(), ""))
+        reply.map(Value::from).map_err(|fault| match fault {
+            Fault::Conflict => Error::Server { source: source("WRONGTYPE the key holds a value of another type") },
+            fault => failed::error(fault, COMMAND, since.elapsed(), ("", "")),
+        })
     }
 }
 

@@ -118,7 +118,9 @@ pub(super) fn error(lock: &NamedLock, what: &str, result: &CallResult, began: Mo
         (Outcome::TooFewReplicas, None) => too_few_replicas(lock, result),
         (Outcome::Unconfirmed, fault) => Error::unconfirmed(name, fault.and_then(Fault::source)),
         (Outcome::Closed, _) => lock.driver.closed(what, name),
-        (Outcome::Refused | Outcome::TooFewReplicas, Some(fault)) => failed::error(fault, what, waited, name),
+        (Outcome::Refused | Outcome::TooFewReplicas, Some(fault)) => {
+            failed::error(fault, what, waited, (name, lock.name.key()))
+        }
         (_, fault) => {
             let last = fault.and_then(Fault::source);
             silent(what, name, waited, lock.driver.redis.trouble(lock.name.key(), last))

@@ -527,7 +527,8 @@ impl Handle {
     }
 
     pub(super) fn conflict(&self) -> Error {
-        Error::Conflict { name: self.name().to_owned(), about: About::Lock }
+        let key = self.name.as_ref().map_or(&self.given, Name::key);
+        Error::Conflict { name: self.name().to_owned(), key: key.to_string(), about: About::Lock }
     }
 
     pub(super) fn debug(&self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -115,6 +115,36 @@ async fn keys_that_are_no_locks() {
     assert_eq!((client.stats().now.holds, client.stats().now.waiting), (0, 0));
 }
 
+/// The message has the key by which the server is asked; the error has the name that the program knows.
+#[tokio::test]
+async fn a_conflict_names_the_key_on_the_server() {
+    let server = Server::start();
+    let client = client(&server, |builder| builder.prefix("app:")).await;
+    let _: u32 = server.ask(&["SADD", "app:x", "member"]);
+    let conflicts = [
+        client.lock("x").lock().await.map(drop),
+        client.mutex("x").try_lock().await.map(drop),
+        client.lock("x").inspect().await.map(drop),
+        client.fair_lock("x").lock().await.map(drop),
+        client.fenced_lock("x").force_unlock().await.map(drop),
+        client.rw_lock("x").read().await.map(drop),
+        client.rw_lock("x").inspect().await.map(drop),
+        client.semaphore("x").acquire(1).await.map(drop),
+        client.semaphore("x").available().await.map(drop),
+        client.plain_semaphore("x").add_permits(1).await,
+        client.latch("x").wait().await,
+        client.latch("x").count_down().await.map(drop),
+    ];
+    for conflict in conflicts {
+        let error = conflict.expect_err("a set is none of these");
+        assert_eq!(error.name(), Some("x"));
+        assert!(error.to_string().starts_with("the key \"app:x\" holds something that is not a "), "{error}");
+    }
+    let command = client.servers().await.expect("it is connected").remove(0);
+    let refused = command.command(&["GET", "app:x"]).await.expect_err("a set is no text");
+    assert!(matches!(refused, Error::Server { .. }) && refused.to_string().contains("WRONGTYPE"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_frozen_server() {
     let server = Server::start();
