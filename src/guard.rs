@@ -442,6 +442,10 @@ impl Guard {
     /// # Ok(()) }) }
     /// ```
     ///
+    /// # Errors
+    ///
+    /// They are in the [`Outcome`].
+    ///
     /// # Cancel safety
     ///
     /// As [`protect`](Guard::protect).

@@ -1,5 +1,6 @@
 //! The pages say what is there: tests/promises.txt names the tests of every promise and failure of docs/guarantees.md, rules and settings are where
-//! the pages say, and links lead somewhere, in the repository and in rustdoc.
+//! the pages say, and links lead somewhere, in the repository and in rustdoc. The documentation of the interface says of each call which errors
+//! it returns.
 
 use std::{
     collections::BTreeSet,
@@ -269,4 +270,121 @@ fn scripts_nightly_runs_each_test_that_is_left_to_it() {
     }
     let listed = script.lines().skip_while(|line| *line != "slow=(").skip(1).take_while(|line| *line != ")").count();
     assert_eq!(found, listed, "scripts/nightly names a test that is not marked");
+}
+
+/// A public item of a source, with the lines above it: its documentation and its attributes.
+struct Item {
+    signature: String,
+    above: Vec<String>,
+}
+
+impl Item {
+    fn says(&self, line: &str) -> bool {
+        self.above.iter().any(|above| above == line)
+    }
+
+    fn is_async(&self) -> bool {
+        self.signature.starts_with("pub async fn ") || self.returns().starts_with("impl Future")
+    }
+
+    fn can_fail(&self) -> bool {
+        ["Result<", "Outcome<"].iter().any(|error| self.returns().contains(error))
+    }
+
+    fn returns(&self) -> &str {
+        let signature = self.signature.split_once(" where ").map_or(&*self.signature, |(signature, _)| signature);
+        signature.rsplit_once(") -> ").map_or("", |(_, returns)| returns)
+    }
+
+    /// The sections that its documentation lacks.
+    fn lacks(&self) -> Vec<&'static str> {
+        let needs = [(self.can_fail(), "/// # Errors"), (self.is_async(), "/// # Cancel safety")];
+        needs.into_iter().filter(|(needs, section)| *needs && !self.says(section)).map(|(_, section)| section).collect()
+    }
+}
+
+/// The items of a source that begin with one of these words, also those that its macros make; without those that rustdoc hides.
+fn items(source: &str, beginnings: &[&str]) -> Vec<Item> {
+    let lines: Vec<_> = source.lines().map(str::trim).collect();
+    let begins = |at: &usize| beginnings.iter().any(|beginning| lines[*at].starts_with(beginning));
+    let item = |at: usize| {
+        let last = (at..lines.len()).find(|at| lines[*at].ends_with(['{', ';'])).expect("an item has an end");
+        let is_above = |line: &&&str| {
+            line.starts_with("///") || line.starts_with('#') || !line.is_empty() && !line.ends_with(['{', '}', ';'])
+        };
+        let mut above: Vec<_> = lines[..at].iter().rev().take_while(is_above).map(|line| (*line).to_owned()).collect();
+        above.reverse();
+        Item { signature: lines[at..=last].join(" "), above }
+    };
+    (0..lines.len()).filter(begins).map(item).filter(|item| !item.says("#[doc(hidden)]")).collect()
+}
+
+/// The items of the crate, without those of the command.
+fn public_items(beginnings: &[&str]) -> Vec<(String, Item)> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let entries =
+            fs::read_dir(&folder).expect("the sources are there").map(|entry| entry.expect("readable").path());
+        let (inner, files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
+        folders.extend(inner.into_iter().filter(|path| !path.ends_with("cli")));
+        for file in files.iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs")) {
+            let source = fs::read_to_string(file).expect("it can be read");
+            found.extend(items(&source, beginnings).into_iter().map(|item| (file.display().to_string(), item)));
+        }
+    }
+    found
+}
+
+const CALLS: [&str; 2] = ["pub async fn ", "pub fn "];
+
+#[test]
+fn calls_say_which_errors_they_return_and_what_happens_if_they_are_dropped() {
+    let calls = public_items(&CALLS);
+    let count = |is: fn(&Item) -> bool| calls.iter().filter(|(_, call)| is(call)).count();
+    let (waiting, failing) = (count(Item::is_async), count(Item::can_fail));
+    assert!(waiting > 80 && failing > 160, "{waiting} calls that wait, {failing} that can fail");
+    let faults: Vec<_> = calls.iter().filter(|(_, call)| !call.lacks().is_empty()).collect();
+    let faults: Vec<_> =
+        faults.iter().map(|(file, call)| format!("{file}: {}: {:?}", call.signature, call.lacks())).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn a_call_that_says_too_little_is_found() {
+    let source = "
+        /// Of another item.
+        ///
+        /// # Errors
+        ///
+        /// # Cancel safety
+        fn other() {}
+        /// Has one.
+        ///
+        /// # Errors
+        #[must_use]
+        pub async fn first(&self) -> Result<()> {
+        }
+
+        #[doc = concat!(\"Waits; \", $doc)]
+        /// # Cancel safety
+        #[expect(
+            clippy::all,
+            reason = \"none\"
+        )]
+        pub fn second(
+            work: impl FnOnce() -> Result<()>,
+        ) -> impl Future<Output = u8> {
+        }
+        /// # Errors
+        pub fn third(&self) -> crate::Result<()> where F: Fn() -> W {
+        }
+        pub fn fourth<F>(self, f: F) -> Self where F: Fn() -> Result<()> {
+        }
+        #[doc(hidden)]
+        pub async fn fifth(&self) -> Result<()> {
+        }
+    ";
+    let lacks: Vec<_> = items(source, &CALLS).iter().map(Item::lacks).collect();
+    assert_eq!(lacks, [vec!["/// # Cancel safety"], vec![], vec![], vec![]]);
 }

@@ -8,7 +8,7 @@ use crate::{
     primitives::{self, OwedPermits},
 };
 
-/// A plain semaphore by name: see [`leasehold::PlainSemaphore`](primitives::PlainSemaphore), also for the errors. If a process dies, its
+/// A plain semaphore by name: see [`leasehold::PlainSemaphore`](primitives::PlainSemaphore). If a process dies, its
 /// permits are lost forever. Cheap to clone.
 ///
 /// ```
@@ -24,54 +24,89 @@ use crate::{
 #[must_use = "this only names a semaphore: call `.acquire(n)?` or another method on it"]
 pub struct PlainSemaphore(primitives::PlainSemaphore);
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the async type")]
 impl PlainSemaphore {
     pub(super) fn new(semaphore: primitives::PlainSemaphore) -> PlainSemaphore {
         PlainSemaphore(semaphore)
     }
 
     /// Creates the semaphore with so many permits; false if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::PlainSemaphore`](primitives::PlainSemaphore#errors).
     pub fn try_set_permits(&self, n: u32) -> Result<bool> {
         wait(self.0.try_set_permits(n))
     }
 
     /// Adds so many permits, or removes them if `n` is negative. Without a semaphore it creates one.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::PlainSemaphore`](primitives::PlainSemaphore#errors).
     pub fn add_permits(&self, n: i64) -> Result<()> {
         wait(self.0.add_permits(n))
     }
 
     /// The number of free permits.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::PlainSemaphore`](primitives::PlainSemaphore#errors).
     pub fn available(&self) -> Result<i64> {
         wait(self.0.available())
     }
 
     /// Acquires all permits that are free, and returns their number.
+    ///
+    /// # Errors
+    ///
+    /// As [`leasehold::PlainSemaphore::drain`](primitives::PlainSemaphore::drain): the permits may be gone.
     pub fn drain(&self) -> Result<u64> {
         wait(self.0.drain())
     }
 
     /// Acquires `n` permits; waits until so many are free at once.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::PlainSemaphore`](primitives::PlainSemaphore#errors).
     pub fn acquire(&self, n: u32) -> Result<()> {
         wait(self.0.acquire(n))
     }
 
     /// Makes one attempt; false if fewer than `n` permits are free, or if others of this client wait.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::PlainSemaphore`](primitives::PlainSemaphore#errors).
     pub fn try_acquire(&self, n: u32) -> Result<bool> {
         wait(self.0.try_acquire(n))
     }
 
     /// Waits for `n` permits, but for no longer than `limit`; then false.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::PlainSemaphore`](primitives::PlainSemaphore#errors).
     pub fn try_acquire_for(&self, n: u32, limit: Duration) -> Result<bool> {
         wait(self.0.try_acquire_for(n, limit))
     }
 
     /// Releases `n` permits, which any thread or process may have acquired.
+    ///
+    /// # Errors
+    ///
+    /// As [`leasehold::PlainSemaphore::release`](primitives::PlainSemaphore::release).
     pub fn release(&self, n: u32) -> Result<()> {
         wait(self.0.release(n))
     }
 
     /// Acquires `n` permits, runs `work`, and releases them. The value of `work` is returned even if the release then fails; the client logs
     /// that.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire): then `work` did not run.
     ///
     /// # Panics
     ///

@@ -14,7 +14,7 @@ use crate::{
     primitives::{self, Holder},
 };
 
-/// A semaphore by name: see [`leasehold::Semaphore`](primitives::Semaphore), also for the errors. Cheap to clone.
+/// A semaphore by name: see [`leasehold::Semaphore`](primitives::Semaphore). Cheap to clone.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -29,7 +29,6 @@ use crate::{
 #[must_use = "this only names a semaphore: call `.acquire(n)?` or another method on it"]
 pub struct Semaphore(primitives::Semaphore);
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the async type")]
 impl Semaphore {
     pub(super) fn new(semaphore: primitives::Semaphore) -> Semaphore {
         Semaphore(semaphore)
@@ -46,46 +45,82 @@ impl Semaphore {
     }
 
     /// Creates the semaphore with so many permits; false if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn try_set_permits(&self, n: u32) -> Result<bool> {
         wait(self.0.try_set_permits(n))
     }
 
     /// Sets how many permits there are in all.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn set_permits(&self, n: u32) -> Result<()> {
         wait(self.0.set_permits(n))
     }
 
     /// Adds so many permits, or removes them if `n` is negative.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn add_permits(&self, n: i64) -> Result<()> {
         wait(self.0.add_permits(n))
     }
 
     /// The number of free permits.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn available(&self) -> Result<i64> {
         wait(self.0.available())
     }
 
     /// The holders of permits.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn inspect(&self) -> Result<Vec<Holder>> {
         wait(self.0.inspect())
     }
 
     /// Acquires `n` permits; waits until so many are free at once.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn acquire(&self, n: u32) -> Result<Permits> {
         wait(self.0.acquire(n)).map(Permits::new)
     }
 
     /// Makes one attempt; `None` if fewer than `n` permits are free, or if others wait.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn try_acquire(&self, n: u32) -> Result<Option<Permits>> {
         Ok(wait(self.0.try_acquire(n))?.map(Permits::new))
     }
 
     /// Waits for `n` permits, but for no longer than `limit`; then `None`.
+    ///
+    /// # Errors
+    ///
+    /// See [`leasehold::Semaphore`](primitives::Semaphore#errors).
     pub fn try_acquire_for(&self, n: u32, limit: Duration) -> Result<Option<Permits>> {
         Ok(wait(self.0.try_acquire_for(n, limit))?.map(Permits::new))
     }
 
     /// Acquires `n` permits, runs `work`, and releases them. The value of `work` is returned even if the permits were lost meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire): then `work` did not run.
     ///
     /// # Panics
     ///
@@ -127,7 +162,6 @@ impl AsyncGuard for primitives::Permits {
     }
 }
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the async type")]
 impl Permits {
     fn new(permits: primitives::Permits) -> Permits {
         Permits(Kept::new(permits))
@@ -150,6 +184,10 @@ impl Permits {
     }
 
     /// Releases the permits. `Ok` means that they were held until the release, as the server confirmed.
+    ///
+    /// # Errors
+    ///
+    /// As [`leasehold::Permits::release`](primitives::Permits::release).
     pub fn release(self) -> Result<()> {
         self.0.unlock()
     }
@@ -178,6 +216,10 @@ impl Permits {
     }
 
     /// Checks now on the server that the permits are still held.
+    ///
+    /// # Errors
+    ///
+    /// As [`leasehold::Permits::check`](primitives::Permits::check).
     pub fn check(&self) -> Result<()> {
         wait(self.0.get().check())
     }

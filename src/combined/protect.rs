@@ -66,6 +66,10 @@ macro_rules! protecting {
             /// As [`protect`](Self::protect), but distinguishes three cases, see [`Outcome`](crate::Outcome): the release confirmed that
             /// nothing was lost before the end of the work, the work was completed but the release failed, or the work was stopped.
             ///
+            /// # Errors
+            ///
+            /// They are in the [`Outcome`](crate::Outcome).
+            ///
             /// # Cancel safety
             ///
             /// As [`protect`](Self::protect).

@@ -77,38 +77,85 @@ pub struct Latch(Handle);
 
 named!(Latch);
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl Latch {
     /// Creates the latch with this count; false if there is one already. Count 0 creates nothing: a latch that does not exist is open.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn try_set_count(&self, n: u32) -> Result<bool> {
         let answer = self.0.change("try_set_count", (&LATCH, &SET), n).await?;
         self.number(&answer, Code::Granted, Code::Held).map(|set| set.is_some())
     }
 
     /// Counts down by one, and returns the count that is left. Without a latch it changes nothing, and returns 0.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn count_down(&self) -> Result<u64> {
         let answer = self.0.change("count_down", (&LATCH, &COUNT_DOWN), 0).await?;
         self.number(&answer, Code::Released, Code::Gone).map(Option::unwrap_or_default)
     }
 
     /// The count: 0 if there is no latch.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn count(&self) -> Result<u64> {
         let answer = self.0.tell("count", (&LATCH, &LATCH.inspect), ("", ""), self.0.engine.outage_ends()).await?;
         self.number(&answer, Code::Held, Code::Free).map(Option::unwrap_or_default)
     }
 
     /// Waits until the count is zero. All waiters of a client share one subscription, and one request after each message.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn wait(&self) -> Result<()> {
         self.0.pass(&LATCH, "wait", WaitLimit::Forever).await.map(|_passed| ())
     }
 
     /// The same, but for no longer than `limit`; false if the count was above zero all that time. It looks once more when `limit` is over,
     /// so it may return later by about a round trip.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn wait_for(&self, limit: Duration) -> Result<bool> {
         self.0.pass(&LATCH, "wait_for", WaitLimit::of(limit)).await
     }
 
     /// Deletes the latch; true if there was one. All waiters of leasehold pass. Those of Redisson wait on, as after its own `delete`.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn delete(&self) -> Result<bool> {
         let answer = self.0.change("delete", (&LATCH, &DELETE), 0).await?;
         self.number(&answer, Code::Released, Code::Gone).map(|deleted| deleted.is_some())

@@ -323,13 +323,28 @@ pub(super) use exclusive;
 /// Acquiring permits, all or none of so many.
 macro_rules! acquiring {
     ($semaphore:ident -> $acquired:ty, $attempt:ty; $none:literal, $others:literal, $without_limit:expr) => {
-        #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
         impl $semaphore {
             /// Acquires `n` permits; waits until so many are free at once.
+            ///
+            /// # Errors
+            ///
+            /// See [the type](Self#errors).
+            ///
+            /// # Cancel safety
+            ///
+            /// See [the type](Self#cancel-safety).
             pub async fn acquire(&self, n: u32) -> crate::Result<$acquired> {
                 self.take(n, "acquire", crate::request::WaitLimit::Forever).await.map($without_limit)
             }
 
+            ///
+            /// # Errors
+            ///
+            /// See [the type](Self#errors).
+            ///
+            /// # Cancel safety
+            ///
+            /// See [the type](Self#cancel-safety).
             #[doc = concat!("Makes one attempt; ", $none, " if fewer than `n` permits are free, or if ", $others, " wait.")]
             pub async fn try_acquire(&self, n: u32) -> crate::Result<$attempt> {
                 self.take(n, "try_acquire", crate::request::WaitLimit::Once).await
@@ -337,6 +352,14 @@ macro_rules! acquiring {
 
             #[doc = concat!("Waits for `n` permits, but for no longer than `limit`; then ", $none, ". As")]
             /// [`Lock::try_lock_for`](crate::Lock::try_lock_for), it makes a last attempt at the end.
+            ///
+            /// # Errors
+            ///
+            /// See [the type](Self#errors).
+            ///
+            /// # Cancel safety
+            ///
+            /// See [the type](Self#cancel-safety).
             pub async fn try_acquire_for(&self, n: u32, limit: std::time::Duration) -> crate::Result<$attempt> {
                 self.take(n, "try_acquire_for", crate::request::WaitLimit::of(limit)).await
             }
@@ -508,6 +531,10 @@ macro_rules! guarding {
             }
 
             /// As [`Guard::protect_outcome`].
+            ///
+            /// # Errors
+            ///
+            /// They are in the [`Outcome`](crate::Outcome).
             ///
             /// # Cancel safety
             ///

@@ -15,14 +15,17 @@ use crate::{
 
 impl PlainSemaphore {
     /// Releases `n` permits, which any task or process may have acquired. If the first waiter of this client wants as many, it may acquire them
-    /// without a request, for 10 ms in a row at most. Once this has begun, it goes on in the background if you drop the future.
+    /// without a request, for 10 ms in a row at most.
     ///
     /// # Errors
     ///
-    /// A release in the background that fails is logged, and its permits are lost.
-    ///
     /// [`Lost`](crate::Error::Lost) if the server says that there is no semaphore, because it was deleted: unlike Redisson, this does not
-    /// create one. Others as for the type.
+    /// create one. For others see [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// If you drop the future once it was polled, the client completes the release in the background. If that fails, the client logs it,
+    /// and the permits are lost.
     pub async fn release(&self, n: u32) -> Result<()> {
         self.0.engine.driver.refuse_if_closed("release", self.name())?;
         self.owed(n, self.0.engine.driver.work())?.release().await
@@ -43,10 +46,9 @@ impl PlainSemaphore {
         Ok(OwedPermits { semaphore: self.0.clone(), permits: n, change: Some(change), _work: work, errand: None })
     }
 
-    #[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
-    /// Acquires `n` permits, runs `work`, and releases them. If you drop the future, or if `work` panics, the client releases them in the
-    /// background, and [`Client::close`](crate::Client::close) waits for that. The value of completed work is returned, even if the release
-    /// then fails; the client logs that.
+    /// Acquires `n` permits, runs `work`, and releases them. If `work` panics, the client releases them in the background, and
+    /// [`Client::close`](crate::Client::close) waits for that. The value of completed work is returned, even if the release then fails; the
+    /// client logs that.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -57,6 +59,14 @@ impl PlainSemaphore {
     /// # assert_eq!(page, "page");
     /// # Ok(()) }) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](PlainSemaphore::acquire): then `work` did not begin.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`, and the client releases the permits in the background, as after a panic.
     pub async fn with<T, W: Future<Output = T>>(&self, n: u32, work: impl FnOnce() -> W) -> Result<T> {
         let owed = self.acquire_owed(n).await?;
         let value = work().await;

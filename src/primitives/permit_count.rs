@@ -16,20 +16,43 @@ use crate::{
 const RECEIPT: ExtraKey = ExtraKey::OfRequest("leasehold_receipt");
 static CHANGE: KindScript = script!("receipt.lua", "semaphore/permits.lua", "semaphore/change.lua"; TAKEN, RECEIPT);
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl Semaphore {
     /// Creates the semaphore with so many permits; false if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn try_set_permits(&self, n: u32) -> Result<bool> {
         Ok(self.change("try_set_permits", i64::from(n), "new").await? == Code::Granted)
     }
 
     /// Sets how many permits there are in all, free and held. Takes none away from a holder: if more are held, none is free until enough
     /// were released.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn set_permits(&self, n: u32) -> Result<()> {
         self.change("set_permits", i64::from(n), "all").await.map(|_changed| ())
     }
 
     /// Adds so many permits, or removes them if `n` is negative. Takes none away from a holder. An error if `n` has more than 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn add_permits(&self, n: i64) -> Result<()> {
         self.change("add_permits", in_32_bits(n)?, "more").await.map(|_changed| ())
     }
@@ -42,6 +65,14 @@ impl Semaphore {
     }
 
     /// The number of free permits: 0 if they were not set. It may be below zero after a change that removed permits that are held.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn available(&self) -> Result<i64> {
         let answer = self.ask("available", "free").await?;
         let free = answer.and_then(|answer| answer.words().and_then(|[free]: [&str; 1]| free.parse().ok()));
@@ -50,6 +81,14 @@ impl Semaphore {
 
     /// The holders of permits. `holds` is the number of permits, and `remaining` is `None` if they never expire, as those of a JVM may.
     /// The `id` is that of the first of these permits. It begins with [`Permits::id`](crate::Permits::id).
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn inspect(&self) -> Result<Vec<Holder>> {
         Ok(self.ask("inspect", "").await?.map(|answer| holders(&answer)).unwrap_or_default())
     }
@@ -66,9 +105,16 @@ impl Semaphore {
     }
 }
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl PlainSemaphore {
     /// Creates the semaphore with so many permits; false if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn try_set_permits(&self, n: u32) -> Result<bool> {
         let answer =
             self.0.change_by("try_set_permits", (&PLAIN, &plain_semaphore::CHANGE), i64::from(n), "new").await?;
@@ -77,6 +123,14 @@ impl PlainSemaphore {
 
     /// Adds so many permits, or removes them if `n` is negative. Without a semaphore it creates one. `available` may then be below zero. An
     /// error if `n` has more than 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn add_permits(&self, n: i64) -> Result<()> {
         let n = in_32_bits(n)?;
         let answer = self.0.change_by("add_permits", (&PLAIN, &plain_semaphore::CHANGE), n, "more").await?;
@@ -84,14 +138,30 @@ impl PlainSemaphore {
     }
 
     /// The number of free permits: 0 if there is no semaphore.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [the type](Self#cancel-safety).
     pub async fn available(&self) -> Result<i64> {
         let give_up = self.0.engine.outage_ends();
         let answer = self.0.tell("available", (&PLAIN, &PLAIN.inspect), ("", ""), give_up).await?;
         self.number(&answer).map(Option::unwrap_or_default)
     }
 
-    /// Acquires all permits that are free, and returns their number. **Await it to the end.** If you drop the future, or it ends with an
-    /// error, the permits may be gone, and the client cannot tell how many. Restore them with [`add_permits`](PlainSemaphore::add_permits).
+    /// Acquires all permits that are free, and returns their number. **Await it to the end**, see below.
+    ///
+    /// # Errors
+    ///
+    /// See [the type](Self#errors). After an error the permits may be gone, and the client cannot tell how many. Restore them with
+    /// [`add_permits`](PlainSemaphore::add_permits).
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: if you drop the future, the permits may be gone, as after an error.
     pub async fn drain(&self) -> Result<u64> {
         let answer = self.0.change_by("drain", (&PLAIN, &plain_semaphore::CHANGE), 0, "all").await?;
         Ok(self.number(&answer)?.and_then(|free| u64::try_from(free).ok()).unwrap_or_default())

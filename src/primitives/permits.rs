@@ -9,7 +9,7 @@ use crate::{
     guard::{Guard, Outcome},
 };
 
-/// Permits that are held, until [`release`](Permits::release) or drop. They have the methods and errors of a [`Guard`], except `extend`,
+/// Permits that are held, until [`release`](Permits::release) or drop. They have the methods of a [`Guard`], except `extend`,
 /// `try_protect`, `holds` and `owner`. You may move them to another task, and drop them anywhere.
 ///
 /// ```
@@ -30,7 +30,6 @@ pub struct Permits {
     count: u32,
 }
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of `Guard`")]
 impl Permits {
     pub(super) fn new(guard: Guard, count: u32) -> Permits {
         Permits { guard, count }
@@ -58,14 +57,24 @@ impl Permits {
         Some(Permits { guard: self.guard.split(n), count: n })
     }
 
-    /// Releases the permits. `Ok` means that they were held until the release, as the server confirmed. See [`Guard::unlock`], also for
-    /// the errors and for cancel safety.
+    /// Releases the permits. `Ok` means that they were held until the release, as the server confirmed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::unlock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::unlock`].
     pub async fn release(self) -> Result<()> {
         self.guard.unlock().await
     }
 
-    /// Resolves when the client learns that the permits are lost, and at the latest when [`remaining`](Permits::remaining) is zero. See
-    /// [`Guard::lost`].
+    /// Resolves when the client learns that the permits are lost, and at the latest when [`remaining`](Permits::remaining) is zero.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::lost`].
     pub async fn lost(&self) -> Lost {
         self.guard.lost().await
     }
@@ -88,17 +97,41 @@ impl Permits {
         self.guard.remaining()
     }
 
-    /// Checks now on the server that the permits are still held. See [`Guard::check`].
+    /// Checks now on the server that the permits are still held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::check`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::check`].
     pub async fn check(&self) -> Result<()> {
         self.guard.check().await
     }
 
-    /// Runs `work`, then releases the permits. If they are lost before, `work` is dropped. See [`Guard::protect`].
+    /// Runs `work`, then releases the permits. If they are lost before, `work` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::protect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::protect`].
     pub async fn protect<T>(self, work: impl Future<Output = T>) -> Result<T> {
         self.guard.protect(work).await
     }
 
-    /// As [`protect`](Permits::protect), but says whether the permits were held until the release. See [`Guard::protect_outcome`].
+    /// As [`protect`](Permits::protect), but says whether the permits were held until the release.
+    ///
+    /// # Errors
+    ///
+    /// They are in the [`Outcome`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::protect`].
     pub async fn protect_outcome<T>(self, work: impl Future<Output = T>) -> Outcome<T> {
         self.guard.protect_outcome(work).await
     }

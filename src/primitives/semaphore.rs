@@ -90,7 +90,6 @@ pub struct Semaphore(pub(super) Handle);
 named!(Semaphore);
 acquiring!(Semaphore -> Permits, Option<Permits>; "`None`", "others", |permits| permits.expect("without a limit it waits"));
 
-#[allow(clippy::missing_errors_doc, reason = "they are those of the type")]
 impl Semaphore {
     /// Sets a fixed lease for permits that are acquired with this value. The client does not renew it, and it cannot be extended. See
     /// [`Lock::lease`](crate::Lock::lease).
@@ -122,6 +121,14 @@ impl Semaphore {
     /// # assert_eq!(page, "page");
     /// # Ok(()) }) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Semaphore::acquire), and as [`Permits::protect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and releases the permits.
     pub async fn with<T, W: Future<Output = T>>(&self, n: u32, work: impl FnOnce() -> W) -> Result<T> {
         self.acquire(n).await?.protect(work()).await
     }
