@@ -253,6 +253,15 @@ impl fmt::Debug for Client {
 }
 
 /// A lock that a client holds, see [`Client::held`].
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let guard = client.mutex("invoice:42").lock().await?;
+/// let held = client.held();
+/// assert_eq!((&*held[0].name, &*held[0].id, held[0].holds), ("invoice:42", guard.id(), 1));
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Held {

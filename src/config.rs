@@ -106,6 +106,14 @@ pub(crate) enum Confirmed {
 }
 
 /// What the client does about a deadlock, see [`Builder::on_deadlock`](crate::Builder::on_deadlock).
+///
+/// ```no_run
+/// # async fn run() -> leasehold::Result<()> {
+/// use leasehold::{Client, OnDeadlock};
+///
+/// let client = Client::builder().on_deadlock(OnDeadlock::Fail).connect().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum OnDeadlock {
@@ -117,6 +125,14 @@ pub enum OnDeadlock {
 }
 
 /// How waiters notice that a lock was released, see [`Builder::pubsub`](crate::Builder::pubsub).
+///
+/// ```no_run
+/// # async fn run() -> leasehold::Result<()> {
+/// use leasehold::{Client, PubSub};
+///
+/// let client = Client::builder().pubsub(PubSub::Off).connect().await?; // waiters poll
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PubSub {

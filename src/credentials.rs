@@ -7,6 +7,13 @@ use futures_util::future::BoxFuture;
 use crate::error::Source;
 
 /// A user and a password, for [`Builder::credentials`](crate::Builder::credentials). leasehold never prints either of them.
+///
+/// ```
+/// use leasehold::Credentials;
+///
+/// let login = Credentials::new("billing", "s3cret");
+/// assert!(!format!("{login:?}").contains("s3cret"));
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub(crate) user: Option<String>,

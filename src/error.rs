@@ -422,6 +422,19 @@ impl Failure {
 }
 
 /// One of the waits of a deadlock, see [`Error::Deadlock`] and [`Wait::deadlock`](crate::Wait::deadlock).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::Error;
+///
+/// if let Err(Error::Deadlock { circle, .. }) = client.lock("account:2").lock().await {
+///     for wait in circle {
+///         eprintln!("{} waits for {}", wait.process, wait.name);
+///     }
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Blocked {
@@ -445,6 +458,18 @@ pub(crate) fn told(circle: &[Blocked]) -> String {
 }
 
 /// What an [`Error`] is about.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::{About, Error};
+///
+/// if let Err(Error::Lost { name, about, .. }) = client.mutex("invoice:42").lock().await {
+///     let what = if about == About::Permits { "permits" } else { "lock" };
+///     eprintln!("the {what} {name} was lost");
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum About {

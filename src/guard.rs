@@ -55,6 +55,16 @@ pub struct Guard {
 }
 
 /// The result of [protected](Guard::protect_outcome) work.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let guard = client.mutex("invoice:42").lock().await?;
+/// let outcome = guard.protect_outcome(async { 40 + 2 }).await;
+/// let total = outcome.into_confirmed()?; // an error unless the lock was held to the end
+/// # assert_eq!(total, 42);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "it says whether the work was completed"]
 pub enum Outcome<T> {

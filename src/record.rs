@@ -39,6 +39,17 @@ const MOST: usize = 64;
 const MOST_TEXT: usize = 32 * 1024;
 
 /// The process behind a hold: what its client has written about itself, see [`Builder::announce`](crate::Builder::announce).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// if let Some(holder) = client.mutex("nightly-report").inspect().await?
+///     && let Some(process) = holder.client
+/// {
+///     println!("held by {} (process {} on {})", process.program, process.pid, process.host);
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientRecord {
@@ -59,6 +70,19 @@ pub struct ClientRecord {
 }
 
 /// A call that waits for a lock while its owner holds others, see [`ClientRecord::waits`].
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// if let Some(holder) = client.lock("account:1").inspect().await?
+///     && let Some(process) = holder.client
+/// {
+///     for wait in process.waits {
+///         println!("the holder's process waits for {} since {:?}", wait.name, wait.since);
+///     }
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wait {

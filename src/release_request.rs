@@ -5,6 +5,21 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use crate::record::ClientRecord;
 
 /// Somebody asks the holder to release its lock, see [`Guard::asked`](crate::Guard::asked).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let guard = client.mutex("reindex").lock().await?;
+/// # let lock = client.mutex("reindex");
+/// # let asking = async move { while lock.ask("a deploy").await.is_ok_and(|outcome| outcome != leasehold::AskOutcome::Heard) {} };
+/// # tokio::spawn(asking);
+/// let request = guard.asked().await;
+/// let process = request.by.map_or("a process".to_owned(), |by| by.program);
+/// println!("{process} asks for the lock: {}", request.reason);
+/// # assert_eq!(request.reason, "a deploy");
+/// guard.unlock().await?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReleaseRequest {
@@ -15,6 +30,18 @@ pub struct ReleaseRequest {
 }
 
 /// What became of a request to release a lock, see [`Lock::ask`](crate::Lock::ask).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::AskOutcome;
+///
+/// let reindex = client.mutex("reindex");
+/// assert_eq!(reindex.ask("a deploy needs the index").await?, AskOutcome::Free);
+/// let _guard = reindex.lock().await?; // and does not wait for `Guard::asked`
+/// assert_eq!(reindex.ask("a deploy needs the index").await?, AskOutcome::NotHeard);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[must_use = "most holders do not listen"]

@@ -14,6 +14,16 @@ use crate::{
 };
 
 /// One server that has locks: a single server, the master that the sentinels name, or a master of a cluster.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// for server in client.servers().await? {
+///     server.command(&["PING"]).await?;
+///     println!("{} replies", server.address());
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct Server {
     link: Arc<ServerLink>,
@@ -22,6 +32,17 @@ pub struct Server {
 }
 
 /// A reply of a server.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::Value;
+///
+/// let server = client.servers().await?.remove(0);
+/// assert_eq!(server.command(&["ECHO", "42"]).await?.int(), Some(42));
+/// assert_eq!(server.command(&["GET", "nothing"]).await?, Value::Nil);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {

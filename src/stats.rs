@@ -44,6 +44,14 @@ pub struct Stats {
 }
 
 /// Gauges of a client.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let _guard = client.mutex("invoice:42").lock().await?;
+/// assert_eq!(client.stats().now.holds, 1);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Gauges {
@@ -58,6 +66,15 @@ pub struct Gauges {
 }
 
 /// Counters of a client since it was connected.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// client.mutex("invoice:42").lock().await?.unlock().await?;
+/// let total = client.stats().total;
+/// assert_eq!((total.acquired, total.lost), (1, 0));
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Totals {
@@ -104,6 +121,16 @@ pub struct Totals {
 }
 
 /// Percentiles of a histogram with an error of at most 1 %.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// client.mutex("invoice:42").lock().await?.unlock().await?;
+/// let wait = client.stats().wait;
+/// println!("{} acquired, half of them within {:?}, 99 % within {:?}", wait.count, wait.p50, wait.p99);
+/// # assert_eq!(wait.count, 1);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Times {

@@ -1,6 +1,6 @@
 //! The pages say what is there: tests/promises.txt names the tests of every promise and failure of docs/guarantees.md, rules and settings are where
 //! the pages say, and links lead somewhere, in the repository and in rustdoc. The documentation of the interface says of each call which errors
-//! it returns.
+//! it returns, and shows each type in an example.
 
 use std::{
     collections::BTreeSet,
@@ -283,6 +283,10 @@ impl Item {
         self.above.iter().any(|above| above == line)
     }
 
+    fn has_example(&self) -> bool {
+        self.above.iter().any(|line| line.starts_with("/// ```"))
+    }
+
     fn is_async(&self) -> bool {
         self.signature.starts_with("pub async fn ") || self.returns().starts_with("impl Future")
     }
@@ -337,6 +341,7 @@ fn public_items(beginnings: &[&str]) -> Vec<(String, Item)> {
 }
 
 const CALLS: [&str; 2] = ["pub async fn ", "pub fn "];
+const TYPES: [&str; 2] = ["pub struct ", "pub enum "];
 
 #[test]
 fn calls_say_which_errors_they_return_and_what_happens_if_they_are_dropped() {
@@ -351,7 +356,16 @@ fn calls_say_which_errors_they_return_and_what_happens_if_they_are_dropped() {
 }
 
 #[test]
-fn a_call_that_says_too_little_is_found() {
+fn types_have_an_example() {
+    let types = public_items(&TYPES);
+    assert!(types.len() > 50, "{}", types.len());
+    let faults: Vec<_> = types.iter().filter(|(_, one)| !one.has_example()).collect();
+    let faults: Vec<_> = faults.iter().map(|(file, one)| format!("{file}: {}", one.signature)).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn a_call_or_a_type_that_says_too_little_is_found() {
     let source = "
         /// Of another item.
         ///
@@ -384,7 +398,16 @@ fn a_call_that_says_too_little_is_found() {
         #[doc(hidden)]
         pub async fn fifth(&self) -> Result<()> {
         }
+        /// ```
+        /// let x = S;
+        /// ```
+        #[derive(Debug)]
+        pub struct S;
+        /// No example.
+        pub struct T {
+        }
     ";
     let lacks: Vec<_> = items(source, &CALLS).iter().map(Item::lacks).collect();
     assert_eq!(lacks, [vec!["/// # Cancel safety"], vec![], vec![], vec![]]);
+    assert_eq!(items(source, &TYPES).iter().map(Item::has_example).collect::<Vec<_>>(), [true, false]);
 }

@@ -209,6 +209,16 @@ impl FencedGuard {
 }
 
 /// The [`Guard`] of a read lock.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// let prices = client.rw_lock("prices").non_reentrant();
+/// let reading = prices.read()?;
+/// assert!(!reading.is_lost()); // the methods of `Guard`
+/// reading.unlock()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct ReadGuard {

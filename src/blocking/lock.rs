@@ -201,6 +201,15 @@ pub struct Lock(primitives::Lock);
 exclusive!(Lock, "lock" -> Guard);
 
 /// A lock that is acquired in the order of requests: see [`leasehold::FairLock`](primitives::FairLock).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// let printer = client.fair_lock("printer");
+/// let pages = printer.with(|_guard| 3)?; // after all that called before, on all machines
+/// # assert_eq!(pages, 3);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct FairLock(primitives::FairLock);
 
@@ -218,6 +227,16 @@ impl FairLock {
 }
 
 /// A lock whose holds have fencing tokens: see [`leasehold::FencedLock`](primitives::FencedLock).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// let invoice = client.fenced_lock("invoice:42");
+/// let guard = invoice.lock()?;
+/// println!("write with the token {}", guard.token());
+/// guard.unlock()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct FencedLock(primitives::FencedLock);
 

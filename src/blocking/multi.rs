@@ -89,6 +89,18 @@ impl MultiLock {
 }
 
 /// The guards of all locks of a [`MultiLock`]. Dropping it releases them before `drop` returns, as with [`Guard`](super::Guard).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// use leasehold::blocking::MultiLock;
+///
+/// let accounts = MultiLock::new([client.mutex("account:7"), client.mutex("account:3")]);
+/// let guard = accounts.lock()?;
+/// assert_eq!(guard.names().collect::<Vec<_>>(), ["account:3", "account:7"]);
+/// guard.unlock()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped: write `let _guard = …`"]
 pub struct MultiGuard(Kept<combined::MultiGuard>);

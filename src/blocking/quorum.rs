@@ -52,6 +52,22 @@ impl Quorum {
 }
 
 /// A lock over the servers of a [`Quorum`]: see [`leasehold::QuorumLock`](combined::QuorumLock).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// # let (two, three) = (server::Server::start(), server::Server::start());
+/// # let connect = |url: String| leasehold::blocking::Client::connect(&url);
+/// # let (a, b, c) = (client, connect(two.url())?, connect(three.url())?);
+///
+/// use std::time::Duration;
+///
+/// let quorum = leasehold::blocking::Quorum::new([a, b, c])?; // a client of each server
+/// if let Some(guard) = quorum.lock("invoice:42").try_lock_for(Duration::from_secs(1))? {
+///     guard.unlock()?;
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.lock()?` on it"]
 pub struct QuorumLock(combined::QuorumLock);
@@ -160,6 +176,20 @@ impl QuorumLock {
 }
 
 /// The guard of a [`QuorumLock`]. Dropping it releases the lock before `drop` returns, as with [`Guard`](super::Guard).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// # let (two, three) = (server::Server::start(), server::Server::start());
+/// # let connect = |url: String| leasehold::blocking::Client::connect(&url);
+/// # let (a, b, c) = (client, connect(two.url())?, connect(three.url())?);
+///
+/// let quorum = leasehold::blocking::Quorum::new([a, b, c])?; // a client of each server
+/// let guard = quorum.lock("invoice:42").lock()?;
+/// println!("certain on {} of 3 servers, for {:?}", guard.nodes(), guard.remaining());
+/// guard.unlock()?; // an error if the majority was lost before
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard(Kept<combined::QuorumGuard>);

@@ -138,8 +138,20 @@ impl Semaphore {
     }
 }
 
-/// Permits that are held, until [`release`](Permits::release) or drop: see [`leasehold::Permits`](primitives::Permits), also for the errors.
+/// Permits that are held, until [`release`](Permits::release) or drop: see [`leasehold::Permits`](primitives::Permits).
 /// Dropping them releases them before `drop` returns, unless the server does not reply: see [the module](super).
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run_blocking(|client| {
+/// let licences = client.semaphore("licences");
+/// licences.try_set_permits(5)?;
+/// let mut permits = licences.acquire(3)?;
+/// let one = permits.split(1).expect("it has three"); // for another thread
+/// permits.release()?;
+/// assert_eq!((one.count(), licences.available()?), (1, 4));
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the permits are released when this is dropped: write `let _permits = …`"]
 pub struct Permits(Kept<primitives::Permits>);

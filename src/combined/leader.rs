@@ -37,6 +37,18 @@ impl Client {
 /// The leadership is a [`Lock`], with its [limits](crate#what-a-lock-cannot-promise). A leader whose process was paused for longer than its
 /// lease works on for a moment beside its successor, until it is notified. If the server loses the lock, two leaders can work until the
 /// first one's next renewal.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let scheduler = client.leader("scheduler");
+/// let jobs = scheduler.run(async |guard| {
+///     println!("this process leads, with the hold {}", guard.id());
+///     3 // jobs started
+/// });
+/// assert_eq!(jobs.await?, 3);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a candidate does nothing until you call `.run(work).await?`"]
 pub struct Leader {

@@ -267,6 +267,18 @@ async fn requested_at_the_end(locks: &[Lock], end: Instant) -> Vec<Result<Option
 }
 
 /// The guards of all locks of a [`MultiLock`]. Released by [`unlock`](MultiGuard::unlock), or in the background when dropped.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::MultiLock;
+///
+/// let accounts = MultiLock::new([client.mutex("account:7"), client.mutex("account:3")]);
+/// let guard = accounts.lock().await?;
+/// assert_eq!(guard.names().collect::<Vec<_>>(), ["account:3", "account:7"]);
+/// guard.unlock().await?; // an error names the lock that was lost
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped: write `let _guard = …`"]
 pub struct MultiGuard {

@@ -7,6 +7,21 @@ use tokio::time::Instant;
 use crate::{ask::Pauses, config::Lease, error::Result, guard::Guard, primitives::Lock, sync::tokio};
 
 /// What [`Lock::run_once_per`] did.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use std::time::Duration;
+///
+/// use leasehold::Once;
+///
+/// let report = client.mutex("hourly-report");
+/// let hour = Duration::from_secs(3600);
+/// assert_eq!(report.run_once_per(hour, async || 42).await?, Once::Ran(42));
+/// let again = report.run_once_per(hour, async || 42).await?;
+/// assert!(matches!(again, Once::AlreadyRan { next_in } if next_in <= hour));
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it says whether the work ran here"]

@@ -126,6 +126,24 @@ impl Quorum {
 }
 
 /// A lock over the servers of a [`Quorum`], with settings. Cheap to clone. It holds nothing itself.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// # let (two, three) = (server::Server::start(), server::Server::start());
+/// # let (b, c) = (leasehold::Client::connect(&two.url()).await?, leasehold::Client::connect(&three.url()).await?);
+/// # let a = client;
+///
+/// use std::time::Duration;
+///
+/// let quorum = leasehold::Quorum::new([a, b, c])?; // a client of each server
+/// let invoice = quorum.lock("invoice:42").non_reentrant();
+/// match invoice.try_lock_for(Duration::from_secs(1)).await? {
+///     Some(guard) => guard.unlock().await?,
+///     None => println!("another owner holds it"),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.lock().await?` on it"]
 pub struct QuorumLock {

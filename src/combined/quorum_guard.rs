@@ -38,6 +38,20 @@ pub(super) enum Seeding {
 /// [`lease`](crate::QuorumLock::lease) the client neither renews nor requests again. Before a
 /// [`max_hold`](crate::QuorumLock::max_hold) is over, the client releases the rest once the lock is lost on a majority, within two thirds of
 /// a watchdog lease. The task that does this runs on the runtime on which the lock was acquired.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// # let (two, three) = (server::Server::start(), server::Server::start());
+/// # let (b, c) = (leasehold::Client::connect(&two.url()).await?, leasehold::Client::connect(&three.url()).await?);
+/// # let a = client;
+///
+/// let quorum = leasehold::Quorum::new([a, b, c])?; // a client of each server
+/// let guard = quorum.lock("invoice:42").non_reentrant().lock().await?;
+/// println!("certain on {} of 3 servers, for {:?}", guard.nodes(), guard.remaining());
+/// guard.unlock().await?; // an error if the majority was lost before
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct QuorumGuard {

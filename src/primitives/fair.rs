@@ -74,6 +74,15 @@ impl Client {
 /// starve.
 ///
 /// Needs Redis 6.0.6 or newer.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let printer = client.fair_lock("printer").non_reentrant();
+/// let guard = printer.lock().await?; // after all that called before, on all machines
+/// guard.unlock().await?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.lock().await?` or `.await?` on it"]
 pub struct FairLock(Handle);

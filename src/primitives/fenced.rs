@@ -72,6 +72,16 @@ impl Client {
 ///
 /// If several tasks of one client wait for the lock, each turn costs one round trip more than with a [`Lock`](crate::Lock): the server
 /// must count a token for it.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let invoice = client.fenced_lock("invoice:42").non_reentrant();
+/// let first = invoice.with(async |token| token).await?;
+/// let second = invoice.with(async |token| token).await?;
+/// assert!(second > first); // a resource that has seen `second` refuses `first`
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.lock().await?` or `.await?` on it"]
 pub struct FencedLock(Handle);

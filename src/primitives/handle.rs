@@ -79,6 +79,17 @@ impl ActsFor {
 }
 
 /// The holder of a lock, as the server sees it.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let stock = client.mutex("stock:7");
+/// let guard = stock.lock().await?;
+/// let holder = stock.inspect().await?.expect("it is held");
+/// assert_eq!((&*holder.id, holder.holds), (guard.id(), 1));
+/// println!("for {:?} more", holder.remaining);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {

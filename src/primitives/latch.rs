@@ -61,6 +61,19 @@ impl Client {
 /// Nothing is held, so nothing expires. If a process dies before it counts down, the others wait on: limit the wait, or
 /// [`delete`](Latch::delete) the latch. If a reply is lost, the client sends the request again, and it counts once.
 ///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use std::time::Duration;
+///
+/// let ready = client.latch("import:ready");
+/// ready.try_set_count(1).await?;
+/// assert!(!ready.wait_for(Duration::from_millis(10)).await?);
+/// ready.count_down().await?;
+/// ready.wait().await?; // returns at once
+/// # Ok(()) }) }
+/// ```
+///
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a latch. A count of 2^53 or more is a conflict, too: scripts do not have such numbers

@@ -75,6 +75,19 @@ impl Client {
 /// Without a [`lease`](Lock::lease) the lock has a lease of [`Builder::watchdog`](crate::Builder::watchdog) (30 s), and a background
 /// task of the client, the watchdog, renews it while a guard lives.
 ///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use std::time::Duration;
+///
+/// let invoice = client.mutex("invoice:42"); // holds nothing
+/// match invoice.try_lock_for(Duration::from_secs(1)).await? {
+///     Some(guard) => guard.unlock().await?,
+///     None => println!("held by {:?}", invoice.inspect().await?),
+/// }
+/// # Ok(()) }) }
+/// ```
+///
 /// # Reentrant or not
 ///
 /// | | [`Client::lock`] | [`Client::mutex`] |

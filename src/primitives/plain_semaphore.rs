@@ -69,6 +69,17 @@ impl Client {
 /// * **Each request runs once**, even if its reply was lost and the client sends it again. For that it leaves a key of leasehold's own, a
 ///   receipt, for 90 s by default: see [`guide::operations`](crate::guide::operations).
 ///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let downloads = client.plain_semaphore("downloads");
+/// downloads.try_set_permits(2).await?;
+/// downloads.acquire(2).await?; // no guard: nothing releases them by itself
+/// assert!(!downloads.try_acquire(1).await?);
+/// downloads.release(2).await?;
+/// # Ok(()) }) }
+/// ```
+///
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a number. [`Unavailable`](crate::Error::Unavailable) if the server does not

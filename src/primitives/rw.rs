@@ -113,6 +113,16 @@ impl Client {
 /// [`Error::Conflict`], and the reverse is true as well. But a JVM's read-write lock ignores a plain lock of the same name: it does not
 /// exclude the holder. Do not use the names `a` and `{a}` together: they share the mark of waiters, so a waiter for one of them keeps others
 /// out of the other, and the keys that say when the leases of readers end, which JVMs then mix up.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let prices = client.rw_lock("prices").non_reentrant();
+/// let (one, other) = (prices.read().await?, prices.read().await?); // at the same time
+/// assert!(prices.try_write().await?.is_none());
+/// # drop((one, other));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 #[must_use = "this only names a lock and holds nothing: call `.read().await?` or `.write().await?` on it"]
 pub struct RwLock(Handle);
@@ -120,6 +130,21 @@ pub struct RwLock(Handle);
 settings!(RwLock, "rw_lock");
 
 /// The holders of a [read-write lock](RwLock), as the server knows them.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// use leasehold::RwState;
+///
+/// let prices = client.rw_lock("prices").non_reentrant();
+/// let _guard = prices.read().await?;
+/// match prices.inspect().await? {
+///     RwState::Free => println!("free"),
+///     RwState::Read(readers) => println!("{} read", readers.len()),
+///     RwState::Write { writer, .. } => println!("{} writes", writer.id),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RwState {
     /// No holder.
@@ -391,6 +416,17 @@ impl RwLock {
 }
 
 /// The [`Guard`] of a read lock.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let prices = client.rw_lock("prices").non_reentrant();
+/// let reading = prices.read().await?;
+/// assert!(!reading.is_lost()); // the methods of `Guard`
+/// let total = reading.protect(async { 40 + 2 }).await?;
+/// # assert_eq!(total, 42);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct ReadGuard {
@@ -400,6 +436,16 @@ pub struct ReadGuard {
 guarding!(ReadGuard);
 
 /// The [`Guard`] of a write lock.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let prices = client.rw_lock("prices").non_reentrant();
+/// let writing = prices.write().await?;
+/// // new prices
+/// writing.unlock().await?; // an error if the lock was lost before
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped: write `let _guard = …`"]
 pub struct WriteGuard {

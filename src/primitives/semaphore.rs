@@ -71,6 +71,17 @@ impl Client {
 ///   one.
 /// * **A call for more permits than there are** waits, and so do all calls behind it in this client, until more are added.
 ///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
+/// # fn main() { run(async |client| {
+/// let downloads = client.semaphore("downloads");
+/// downloads.try_set_permits(2).await?;
+/// let both = downloads.acquire(2).await?;
+/// assert!(downloads.try_acquire(1).await?.is_none());
+/// both.release().await?;
+/// # Ok(()) }) }
+/// ```
+///
 /// # Errors
 ///
 /// [`Conflict`](crate::Error::Conflict) if the key is not a semaphore. [`Unavailable`](crate::Error::Unavailable) if the server does not
