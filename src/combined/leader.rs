@@ -64,9 +64,6 @@ impl Leader {
     /// candidate leads. `shutdown` lets other holders finish, but not a leader. If `work` must not stop in the middle, let it end by a
     /// signal of your own before you call `shutdown`.
     ///
-    /// In a spawned task, write `async move |guard| ..` for work that uses values of that task: without `move` the compiler says that a
-    /// borrow does not live long enough.
-    ///
     /// # Errors
     ///
     /// * [`Error::Closed`]: the client was shut down or closed before `work` was done.
@@ -81,17 +78,25 @@ impl Leader {
     ///
     /// # In a task of its own
     ///
-    /// The future borrows nothing from the `Leader`, so it can be spawned as it is. (Inside `tokio::spawn(async move { .. })` the compiler
-    /// may not see that an `async` closure is `Send`.)
+    /// In a spawned task, `work` must own what it uses: write `async move |guard| ..`, and clone an `Arc` into it. If it borrows a local
+    /// value, or `self`, the compiler says "implementation of `Send` is not general enough", or that the value does not live long enough.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
     /// # fn main() { run(async |client| {
-    /// let jobs = std::sync::Arc::new(vec![1, 2, 3]);
-    /// let campaign = tokio::spawn(client.leader("scheduler").run(async move |_guard: &leasehold::Guard| jobs.len()));
-    /// # assert_eq!(campaign.await.expect("it does not panic")?, 3);
+    /// use std::sync::Arc;
+    ///
+    /// let jobs = Arc::new(vec![1, 2, 3]);
+    /// let campaign = tokio::spawn(async move {
+    ///     let led = Arc::clone(&jobs);
+    ///     let count = client.leader("scheduler").run(async move |_guard| led.len()).await?;
+    ///     leasehold::Result::Ok(count == jobs.len())
+    /// });
+    /// # assert!(campaign.await.expect("it does not panic")?);
     /// # Ok(()) }) }
     /// ```
+    ///
+    /// The future borrows nothing from the `Leader`, so you can also spawn it as it is: `tokio::spawn(leader.run(async move |guard| ..))`.
     pub fn run<T, W: AsyncFn(&Guard) -> T>(&self, work: W) -> impl Future<Output = Result<T>> + use<T, W> {
         let leader = self.clone();
         async move {
