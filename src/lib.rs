@@ -1,7 +1,6 @@
-//! Distributed locks on Redis and Valkey. They are compatible with Redisson, so JVM services on the same server share them. They are
-//! reentrant, and the client renews them while you hold them. By default, waiters do not poll: a message from the server wakes them.
-//! In case that message is lost, each client that waits for another one also sends a request about the name at least every five seconds
-//! (for a [`FairLock`] each waiter does).
+//! Distributed locks on Redis and Valkey. A lock is a name, and of all processes on all machines one holds it at a time. The client renews
+//! the lock while you hold it, and notifies you if it is lost. A message from the server wakes the waiters, so they do not poll. JVM
+//! services that use Redisson share the same locks.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doc.rs"));
@@ -30,12 +29,10 @@
 //!
 //! <div class="warning">
 //!
-//! **If in doubt, use `mutex`.** A `lock` belongs to the tokio task that acquired it, its *owner*. All futures that run in this task have
-//! the same owner: branches of `join_all`, `FuturesUnordered` and `buffer_unordered`, and the requests of one HTTP/1 connection in axum
-//! or hyper, if a guard outlives its response. They re-enter the lock and do **not** exclude each other. Two `try_lock` in one test both
-//! succeed as well: the whole test has one owner. The same is true of `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a
-//! [`Quorum`]. With `non_reentrant()`, each acquisition has an owner of its own, even with the same lock value; `mutex` is `lock` with
-//! that setting. See [`Lock`].
+//! **If in doubt, use `mutex`.** A `lock` belongs to the tokio task that acquired it, its *owner*. Futures that run in this task, such as
+//! branches of `join_all` or requests of one HTTP/1 connection, re-enter the lock and do **not** exclude each other. The same is true of
+//! `fair_lock`, `rw_lock`, `fenced_lock` and the lock of a [`Quorum`]. With `non_reentrant()`, each acquisition has an owner of its own;
+//! `mutex` is `lock` with that setting. [`Lock`] has more.
 //!
 //! </div>
 //!
@@ -48,10 +45,9 @@
 //! | wait for a while | `try_lock_for`, `try_lock_until` | `try_lock_for`, `try_lock_until` | `try_read_for`, `try_read_until`, `try_write_for`, `try_write_until` |
 //! | acquire, work, release | `with`, `try_with` | `with`, `try_with`: the work gets the token | `with_read`, `try_with_read`, `with_write`, `try_with_write` |
 //! | the result | [`Guard`] | [`FencedGuard`] | [`ReadGuard`], [`WriteGuard`] |
-//! | settings | `lease`, `max_hold`, `min_hold`, `owner`, `non_reentrant` | the same | the same |
-//! | see the holder | `is_locked`, `inspect` | `is_locked`, `inspect` | `is_locked`, `inspect` |
-//! | ask the holder | `ask` | `ask` | `ask` |
-//! | force open | `force_unlock` | `force_unlock` | `force_unlock` |
+//!
+//! All have the settings `lease`, `max_hold`, `min_hold`, `owner` and `non_reentrant`. `is_locked` and `inspect` show the holder, `ask` asks
+//! it to release the lock, and `force_unlock` releases the lock on behalf of the holder.
 //!
 //! # Acquire and hold
 //!
@@ -72,14 +68,6 @@
 //!   the server no longer has the lock, when its [`max_hold`](Lock::max_hold) is over, or when the client is closed. It stays lost. Then
 //!   [`Guard::lost`] resolves, [`Guard::protect`] stops the work, and [`Guard::lost_token`] notifies other tasks.
 //!
-//! # Start and stop
-//!
-//! [`Builder::connect_timeout`] waits for a server that starts later. [`Builder::connect_lazy`] connects at the first call.
-//! [`Client::ping`] is for readiness probes.
-//!
-//! End a program with [`Client::shutdown`], which first waits until the guards are released, or with [`Client::close`]. Without one of
-//! them, a guard that is dropped in the last moments of `main` may leave its lock on the server until the lease expires, 30 s by default.
-//!
 //! # What a lock cannot promise
 //!
 //! A lock with a lease excludes others only for a limited time. A process that is paused for longer than its lease (suspended, swapped
@@ -90,31 +78,34 @@
 //! So a lock makes double execution rare. If double execution would be a disaster, let the resource refuse a write from a holder that has
 //! lost the lock, with the token of a [`FencedLock`]: see [`guide::fencing`].
 //!
-//! # Permissions on the server
+//! # Start and stop
 //!
-//! [`guide::permissions`] lists the ACL rules for one server, a cluster and sentinels, ready to copy. [`Error::Denied`] names a missing
-//! permission.
+//! [`Builder::connect_timeout`] waits for a server that starts later. [`Builder::connect_lazy`] connects at the first call.
+//! [`Client::ping`] is for readiness probes.
 //!
-//! # What happens when something fails
+//! End a program with [`Client::shutdown`], which first waits until the guards are released, or with [`Client::close`]. Without one of
+//! them, a guard that is dropped in the last moments of `main` may leave its lock on the server until the lease expires, 30 s by default.
 //!
-//! [`guide::guarantees`] lists each failure and its effect on the holder and the waiters. [`guide::faq`] lists common mistakes, by what you
-//! see.
+//! # Cargo features
 //!
-//! # Observing
+//! None of them is on by default.
 //!
-//! Events and spans about locks have the target `leasehold::lock`, events about connections `leasehold::conn`. They contain the names of
-//! locks and the ids of holds ([`Guard::id`]), never a URL. A long wait is logged while it lasts ([`Builder::slow_wait`]).
-//! [`Client::stats`] has gauges and counters, [`Client::held`] lists what the client holds now. With the feature `metrics`, the same
-//! numbers go to a recorder, for example for Prometheus. [`guide::observing`] lists all metrics and spans, and says what to alert on.
+//! | feature | what it is for |
+//! |---|---|
+//! | `tls` | encrypted connections, for URLs that begin with `rediss` or `valkeys` |
+//! | `blocking` | the module `blocking`: the same locks for plain threads, without async |
+//! | `metrics` | the numbers of [`Client::stats`] for a recorder of the crate `metrics`, for example for Prometheus |
+//! | `test-util` | `MemoryServer`, a server in memory for unit tests; enable it only in `[dev-dependencies]`, see [`guide::testing`] |
+//! | `cli` | the command `leasehold`, which runs a program under a lock and shows the holders of locks, see [`guide::commands_and_scripts`]; it includes `tls` |
+//!
+//! # More
+//!
+//! [`guide`] lists the pages: first steps, what is promised, common mistakes by what you see, what a deployment needs.
 //!
 //! # Runtimes
 //!
 //! Calls need a tokio runtime with time enabled; if the client's own tasks run there, also with I/O enabled. On a multi-threaded runtime the
 //! client's own tasks run there; on a current-thread runtime they run on a thread of their own, see [`Builder::own_thread`].
-//!
-//! For unit tests there is a server in memory (feature `test-util`): `MemoryServer`.
-//!
-//! The module `blocking` (feature `blocking`) has the same locks for plain threads, without async.
 //!
 //! # Platforms
 //!
