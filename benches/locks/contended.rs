@@ -55,7 +55,7 @@ pub(crate) async fn one_name(server: &Server, report: &mut Report) -> Outcome<()
     );
     let met = publishes <= 1.0;
     report.row(format!("{name}: `PUBLISH` in 16 turns"), format!("{publishes:.2}"), raw, Some(("at most 1", met)));
-    let measured = format!("{:.0}, {ratio:.2} of 1 / raw round trip", 1e6 / turn);
+    let measured = format!("{:.0}, {ratio:.2} per raw round trip", 1e6 / turn);
     report.row(format!("{name}: turns per second"), measured, raw, Some(("at least 0.8", ratio >= 0.8)));
     let met = spread <= 2.0;
     report.row(format!("{name}: turns per task differ by"), format!("{spread:.1} %"), raw, Some(("at most 2 %", met)));

@@ -33,7 +33,10 @@ pub(crate) async fn readers(server: &Server, report: &mut Report) -> Outcome<()>
     let waits = tokio::spawn(write_now_and_then(client)).await??;
     let reading = Shares::of(workers)?.a_second();
     let (p50, p99) = (micros(&waits, 0.5) / 1e3, micros(&waits, 0.99) / 1e3);
-    let measured = format!("{p50:.1}, {p99:.1} ms ({} of them), beside {reading:.0} turns", waits.len());
+    let measured = format!(
+        "{p50:.1}, {p99:.1} ms ({} measured), beside {reading:.0} turns of the readers per second",
+        waits.len()
+    );
     let name = "a writer every 10 ms beside 63 readers: its wait, p50, p99";
     report.row(name, measured, Some(raw), Some(("p99 at most 20 ms", p99 <= 20.0)));
     Ok(())

@@ -55,7 +55,9 @@ pub(crate) async fn far(server: &Server, report: &mut Report) -> Outcome<()> {
         let lost = client.stats().total.lost;
         report.row(
             format!(
-                "{locks} held locks, `watchdog` {watchdog:?}, a round trip of 50 ms, an outage of {outage:?}: lost"
+                "{locks} held locks, `watchdog` {} s, a round trip of 50 ms, an outage of {} s: lost",
+                watchdog.as_secs(),
+                outage.as_secs_f64()
             ),
             lost.to_string(),
             None,

@@ -106,7 +106,7 @@ async fn share(server: &Server, report: &mut Report, work: u64) -> Outcome<()> {
     let measured = format!("{least:.2} of its fair share");
     report.row(format!("{name}: the process with the fewest turns"), measured, Some(raw), Some(("at least 0.5", met)));
     let a_second = shares.a_second();
-    let measured = format!("{a_second:.0}, {:.2} of 1 / (work + raw round trip)", a_second / ideal);
+    let measured = format!("{a_second:.0}, {:.2} per work and raw round trip", a_second / ideal);
     report.row(format!("{name}: turns per second"), measured, Some(raw), None);
     // What scripts call counts too: an acquire is four commands, a hand-over five.
     report.row(
@@ -179,7 +179,7 @@ async fn shared(url: &str, work: Duration, kind: &str, tasks: usize) -> Outcome<
 pub(crate) async fn hand_over(server: &Server, report: &mut Report) -> Outcome<()> {
     let HandOvers { p50, p99, raw, count } = HandOvers::over(&server.url())?;
     let measured =
-        format!("{p50:.0}, {p99:.0} µs, {:.1} and {:.1} round trips ({count} of them)", p50 / raw, p99 / raw);
+        format!("{p50:.0}, {p99:.0} µs, {:.1} and {:.1} round trips ({count} measured)", p50 / raw, p99 / raw);
     let aim = Some(("at most 4, 10 round trips", p50 <= 4.0 * raw && p99 <= 10.0 * raw));
     report.row("hand-over between processes, p50, p99", measured, Some(raw), aim);
     Ok(())
@@ -336,7 +336,7 @@ async fn killed(server: &Server, report: &mut Report, worker: &str, name: &str) 
         guard.unlock().await?;
     }
     let most = late.iter().copied().fold(0.0, f64::max);
-    let measured = format!("at most {most:.1} ms of {}", late.len());
+    let measured = format!("at most {most:.1} ms in {} tries", late.len());
     let aim = Some(("at most 200 ms", most <= 200.0));
     report.row(format!("{name}: from the end of the lease to the next holder"), measured, Some(raw), aim);
     Ok(())

@@ -31,7 +31,7 @@ impl Report {
     ) {
         let raw = raw.map_or(String::new(), |micros| format!("{micros:.0} µs"));
         let aim =
-            aim.map_or(String::new(), |(aim, reached)| format!("{aim}{}", if reached { "" } else { " **missed**" }));
+            aim.map_or(String::new(), |(aim, reached)| format!("{aim}{}", if reached { "" } else { ": not reached" }));
         let row = [what.into(), measured, raw, aim];
         eprintln!("  {}", row.join(" | "));
         self.rows.push(row);

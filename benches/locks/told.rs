@@ -57,7 +57,7 @@ async fn latency(server: &Server, report: &mut Report) -> Outcome<()> {
         times.record(u64::try_from(begun.elapsed().as_micros())?)?;
     }
     let [half, most] = [0.5, 0.99].map(|part| times.value_at_quantile(part));
-    report.row("from DEL to `lost()`, median and 99 %", format!("{half} µs, {most} µs"), None, None);
+    report.row("from a `DEL` by another client to `Guard::lost`, p50, p99", format!("{half}, {most} µs"), None, None);
     drop(guards);
     Ok(client.close().await?)
 }
@@ -87,7 +87,8 @@ pub(crate) async fn told(server: &Server, report: &mut Report) -> Outcome<()> {
             if round == 0 {
                 memory[usize::from(tracking)] = said(&server, "memory", "used_memory") / HELD as f64;
                 let tracked = said(&server, "stats", "tracking_total_keys");
-                report.row("keys that the server tells of", format!("{tracked}"), None, None);
+                let name = format!("100,000 held locks, `tracking` {tracking}: keys that the server tracks");
+                report.row(name, format!("{tracked}"), None, None);
             }
             cost[usize::from(tracking)].push(pairs(&server).await?);
             drop(guards);
@@ -98,8 +99,8 @@ pub(crate) async fn told(server: &Server, report: &mut Report) -> Outcome<()> {
         }
     }
     let [without, with] = memory;
-    let bytes = format!("{without:.0} without, {with:.0} with");
-    report.row("memory of the server for each of 100,000 held locks, bytes", bytes, None, None);
+    let bytes = format!("{without:.0}, {with:.0} bytes");
+    report.row("memory of the server for a held lock, `tracking` off and on", bytes, None, None);
     let median = |mut all: Vec<f64>| {
         all.sort_by(f64::total_cmp);
         all[all.len() / 2]
@@ -108,9 +109,11 @@ pub(crate) async fn told(server: &Server, report: &mut Report) -> Outcome<()> {
         let (rates, used) = rounds.into_iter().unzip();
         (median(rates), median(used))
     });
-    let rates = format!("{:.0} without, {:.0} with: {:.2}", without.0, with.0, with.0 / without.0);
-    report.row("pairs per second of another client beside them", rates, None, None);
-    let used = format!("{:.1} without, {:.1} with", without.1, with.1);
-    report.row("time of the server for a pair, µs", used, None, None);
+    let rates = format!("{:.0}, {:.0}, ratio {:.2}", without.0, with.0, with.0 / without.0);
+    let name = "another client beside 100,000 held locks, `tracking` off and on: pairs per second";
+    report.row(name, rates, None, None);
+    let used = format!("{:.1}, {:.1} µs", without.1, with.1);
+    let name = "another client beside 100,000 held locks, `tracking` off and on: time of the server for a pair";
+    report.row(name, used, None, None);
     Ok(())
 }

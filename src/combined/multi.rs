@@ -52,8 +52,7 @@ const LAST_ROUND: Duration = Duration::from_millis(200);
 ///
 /// So the call waits for one lock at a time, in the same way as for a single [`Lock`]. Others that keep acquiring single locks delay it no
 /// more than they delay a caller of one `Lock`. The price: while it waits, the locks that it keeps are unused. A call that released them
-/// instead would have to find all of them free at one moment, which may never come (see "the waiting rule of `MultiLock`" in
-/// `docs/benchmarks.md`).
+/// instead would have to find all of them free at one moment, which may never come.
 ///
 /// Each lock has the guarantees of a [`Lock`]. If one of them is lost, [`MultiGuard::lost`] resolves; the others stay held until you
 /// release the guard.

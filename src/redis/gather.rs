@@ -47,7 +47,7 @@ const ALONE: usize = if cfg!(leasehold_explore) { 1 } else { 4 };
 /// The gathered requests are worth a call if their number, times this, reaches the number of requests under way.
 const PART_OF_UNDER_WAY: usize = 2;
 /// The number of parts under way that keeps a near server busy. Further parts wait, and make larger calls. All these values were measured
-/// with 1 to 2,048 tasks, see docs/benchmarks.md.
+/// by `scripts/bench distinct` with 1 to 2,048 tasks.
 const ENOUGH: usize = 3 * PARTS;
 /// The two limits above grow with the round trip, in whole units of this. The farther the server is, the more parts are under way to keep it
 /// busy, and the less is gained by larger calls.
