@@ -115,8 +115,8 @@ MEASURES = [
     Measure("one-name-16-read", "commands", "one name, 16 readers", "server commands per pair", "", commands, LESS),
     *uncontended("fair"),
     *contended("one-name-16-fair", "one fair lock, 16 tasks, no work", 16),
-    *permits("permits", "a semaphore with 4 permits (Redisson's RPermitExpirableSemaphore)"),
-    *permits("counter", "a semaphore with 4 permits (Redisson's RSemaphore, without leases)"),
+    *permits("permits", "semaphore, 4 permits (RPermitExpirableSemaphore)"),
+    *permits("counter", "semaphore, 4 permits (RSemaphore)"),
     *(
         Measure(f"latch-{n}", f"p{p}", f"a latch, {n:,} waiter{'s'[:n > 1]} in 4 processes: last count-down to last wake-up", of, "ms",
                 hand_over(p), LESS, pooled=True)

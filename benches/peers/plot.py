@@ -114,7 +114,7 @@ def picture(parts, bottom, panels, whole, programs):
     versions = [whole["versions"][program.name].replace(" ", "\N{NO-BREAK SPACE}") for program in programs]
     foot = [
         (
-            f"{OURS} is first in {first_in(rows)} of the {len(rows)} rows of docs/benchmarks.md. Not first in this picture: "
+            f"{OURS} is first in {first_in(rows)} of {len(rows)} measured rows. Not first in this picture: "
             f"{'; '.join(not_first(here)) or 'nothing'}. Not first elsewhere: {'; '.join(not_first(elsewhere)) or 'nothing'}.",
             "ink",
         ),

@@ -6,28 +6,53 @@ import textwrap
 from measures import MEASURES, number
 from summary import OURS, conditions, first_in, not_first, show_ratio
 
+# The rows that the page shows. measured.json has all.
+SHOWN = {
+    "own-names-1 p50",
+    "own-names-1 p99",
+    "own-names-16 rate",
+    "own-names-256 rate",
+    "one-name-16-0ms rate",
+    "one-name-16-0ms least",
+    "one-name-256-0ms rate",
+    "one-name-16-1ms rate",
+    "one-name-16-1ms least",
+    "one-name-16-1ms commands",
+    "one-name-16-read rate",
+    "one-name-16-fair rate",
+    "own-names-1-permits p50",
+    "one-name-16-permits rate",
+    "latch-1000 p50",
+    "hand-over-inside p50",
+    "hand-over-between p50",
+    "held bytes",
+    "own-names-1-three p50",
+    "one-name-16-three rate",
+}
+
 
 def report(whole, programs):
-    """What there is to say at once, and below it the table, folded."""
+    """What there is to say at once, and below it the table."""
     rows = whole["rows"]
-    lines = [*textwrap.wrap(conditions(whole["setting"]), 130), "", "| | versions |", "|---|---|"]
-    lines += [f"| {program.label} | {whole['versions'][program.name]} |" for program in programs]
+    lines = [*textwrap.wrap(conditions(whole["setting"]), 130)]
     if OURS in whole["versions"]:
         others = [f"* {line}" for line in not_first(rows)]
-        lines += ["", f"{OURS} is first in {first_in(rows)} of {len(rows)} rows." + (" Not first in:" if others else "")]
+        lines += ["", f"{OURS} is first in {first_in(rows)} of {len(rows)} measured rows." + (" Not first in:" if others else "")]
         lines += ["", *others] if others else []
     if whole["failures"]:
         lines += ["", "Failures:", "", *failures(whole, programs)]
-    lines += ["", "<details>", f"<summary>The table: {len(rows)} rows, {len(programs)} libraries</summary>", ""]
-    lines += [*table(whole, programs), "", "</details>"]
+    lines += ["", *table(whole, programs)]
     return "\n".join(lines) + "\n"
 
 
 def table(whole, programs):
-    names = [f"{program.label}<br><sub>{short(whole['versions'][program.name])}</sub>" for program in programs]
+    """Of the rows that the page shows, or of all if these are not among them."""
+    keys = [measure.key for measure in MEASURES if measure.key in whole["rows"]]
+    shown = [key for key in keys if key in SHOWN] or keys
+    names = [f"{program.label} {short(whole['versions'][program.name])}" for program in programs]
     yield f"| | place of {OURS} | " + " | ".join(names) + " |"
     yield "|---|---|" + "---|" * len(programs)
-    for measure in (measure for measure in MEASURES if measure.key in whole["rows"]):
+    for measure in (measure for measure in MEASURES if measure.key in shown):
         row = whole["rows"][measure.key]
         texts = [text(row[program.name]) if program.name in row else "–" for program in programs]
         yield f"| {measure.label} | {place(row['place'])} | " + " | ".join(texts) + " |"
@@ -45,30 +70,26 @@ def short(versions):
 
 
 def text(cell):
+    """The median, and in brackets the ratio to ours."""
     if "median" not in cell:
-        return "**failed**"
-    parts = [number(cell["median"])]
-    if "least" in cell:
-        parts.append(f"<sub>{number(cell['least'])}–{number(cell['most'])}</sub>")
-    if "ratio" in cell:
-        parts.append(f"<sub>× {show_ratio(cell['ratio'])}</sub>")
+        return "failed"
+    ratio = f" (× {show_ratio(cell['ratio'])})" if "ratio" in cell else ""
+    parts = [number(cell["median"]) + ratio]
     if "note" in cell:
-        parts.append(f"<sub>{cell['note']}</sub>")
+        parts.append(cell["note"])
     if "violations" in cell:
-        parts.append(f"**{cell['violations']} times two holders**")
+        parts.append(f"{cell['violations']} times two holders")
     if "errors" in cell:
-        parts.append(f"<sub>{cell['errors']} errors</sub>")
+        parts.append(f"{cell['errors']} errors")
     if "failed" in cell:
-        parts.append(f"**failed {cell['failed']} of {cell['failed'] + cell['rounds']}**")
-    return "<br>".join(parts)
+        parts.append(f"failed in {cell['failed']} of {cell['failed'] + cell['rounds']} rounds")
+    return ", ".join(parts)
 
 
 def place(at):
     if at is None:
-        return "**none**"
-    if at["at"] == 1:
-        return f"1 of {at['of']}"
-    return f"**{at['at']} of {at['of']}**" + (f"<br><sub>{at['note']}</sub>" if "note" in at else "")
+        return "none"
+    return f"{at['at']} of {at['of']}" + (f", {at['note']}" if "note" in at else "")
 
 
 def write(text, path):

@@ -143,7 +143,7 @@ def first_in(rows):
 def conditions(setting):
     """Under which it was measured, in words."""
     return (
-        f"Measured on {setting['date']} with {setting['server']} on loopback; {setting['cores']} cores, {setting['system']}, "
+        f"Measured with {setting['server']} on loopback; {setting['cores']} cores, {setting['system']}, "
         f"for the server and the program under test. {setting['rounds']} rounds, {setting['held_rounds']} of held locks; "
         f"{setting['seconds']:g} s for each run, hand-overs {setting['seconds'] * 1.5:g} s."
     )
