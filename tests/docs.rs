@@ -1,6 +1,6 @@
 //! The pages say what is there: tests/promises.txt names the tests of every promise and failure of docs/guarantees.md, rules and settings are where
 //! the pages say, and links lead somewhere, in the repository and in rustdoc. The documentation of the interface says of each call which errors
-//! it returns, and shows each type in an example.
+//! it returns, and shows each type in an example. docs/benchmarks.md hides no figure that misses its aim.
 
 use std::{
     collections::BTreeSet,
@@ -410,4 +410,30 @@ fn a_call_or_a_type_that_says_too_little_is_found() {
     let lacks: Vec<_> = items(source, &CALLS).iter().map(Item::lacks).collect();
     assert_eq!(lacks, [vec!["/// # Cancel safety"], vec![], vec![], vec![]]);
     assert_eq!(items(source, &TYPES).iter().map(Item::has_example).collect::<Vec<_>>(), [true, false]);
+}
+
+/// The value of a field of a row in benches/locks.json, which has a line for each row.
+fn field<'a>(row: &'a str, name: &str) -> &'a str {
+    let value = row.split_once(&format!("\"{name}\": \"")).and_then(|(_, rest)| rest.split_once('"'));
+    value.unwrap_or_else(|| panic!("{row} has no {name}")).0
+}
+
+/// `scripts/bench --redraw` draws the table from the figures.
+#[test]
+fn the_page_of_the_benchmarks_shows_the_figures_as_they_are_kept() {
+    let (figures, page) = (read("benches/locks.json"), read("docs/benchmarks.md"));
+    let rows: Vec<_> = figures.lines().filter(|line| line.contains("\"what\"")).collect();
+    let table: Vec<_> =
+        page.lines().skip_while(|line| *line != "<!-- table -->").take_while(|line| *line != "<!-- end -->").collect();
+    let shown = table.iter().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).skip(1);
+    let shown: Vec<_> = shown.collect();
+    assert!(rows.len() > 60 && shown.len() >= 25, "{} rows, {} on the page", rows.len(), shown.len());
+    for (what, rest) in &shown {
+        let row = rows.iter().find(|row| field(row, "what") == *what).unwrap_or_else(|| panic!("no figure of {what}"));
+        assert!(rest.starts_with(&format!("{} | ", field(row, "measured"))), "{what}");
+        assert_eq!(rest.contains(": not reached"), row.contains("\"reached\": false"), "{what}");
+    }
+    let missed = rows.iter().filter(|row| row.contains("\"reached\": false"));
+    let hidden: Vec<_> = missed.filter(|row| !shown.iter().any(|(what, _)| *what == field(row, "what"))).collect();
+    assert!(hidden.is_empty(), "{hidden:?}");
 }
