@@ -74,7 +74,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`ping`](Client::ping). A server in memory ([`MemoryServer`](crate::MemoryServer)) is no server of this kind: the list is empty.
+    /// As [`ping`](Client::ping). A server in memory (`MemoryServer`) is no server of this kind: the list is empty.
     ///
     /// # Cancel safety
     ///
