@@ -117,7 +117,7 @@ pub(crate) struct Servers {
     /// What the application writes before each lock name
     #[arg(long, env = "LEASEHOLD_PREFIX", global = true, default_value = "")]
     prefix: String,
-    /// The name of this client in `status` and in `CLIENT LIST`; by default that of the command
+    /// The name of this client in `status` and in `CLIENT LIST`, ASCII without spaces; by default that of the command
     #[arg(long, value_name = "TEXT", global = true)]
     label: Option<String>,
 }
