@@ -60,12 +60,11 @@ ALL = [
     SHARES,
     COST,
 ]
-THREE = [BETWEEN, SHARES, COST]
 
 
 def pictures(whole, programs):
     """By file."""
-    return {"peers.svg": all_of_it(whole, programs), "peers-three.svg": three(whole, programs)}
+    return {"peers.svg": all_of_it(whole, programs)}
 
 
 def all_of_it(whole, programs):
@@ -84,24 +83,6 @@ def all_of_it(whole, programs):
         ]
     bottom = top + height * math.ceil(len(panels) / 2)
     return picture([*heading(programs), *legend(MARGIN + 38), *parts], bottom + 4, panels, whole, programs)
-
-
-def three(whole, programs):
-    """Three panels beside each other; the names once."""
-    panels = [panel for panel in THREE if set(panel.rows) <= set(whole["rows"])]
-    gap, top, head = 22, MARGIN + 30, 86
-    width = (WIDTH - 2 * MARGIN - LABEL - gap * (len(panels) - 1)) // len(panels)
-    parts = [*names(programs, MARGIN, top + head)]
-    for at, panel in enumerate(panels):
-        x = MARGIN + LABEL + at * (width + gap)
-        parts += [
-            text(x, top + 14, panel.title, 14, "ink", weight=600),
-            text(x, top + 31, panel.load, SMALL, "soft"),
-            text(x, top + 47, panel.scale, SMALL, "soft"),
-            *marks(panel, x, top + 64),
-            *plot(panel, whole["rows"], programs, x, top + head, width),
-        ]
-    return picture([*heading(programs), *parts], top + head + LINE * len(programs) + FOOT + 4, panels, whole, programs)
 
 
 def picture(parts, bottom, panels, whole, programs):

@@ -118,7 +118,7 @@ pub(crate) struct Servers {
     #[arg(long, env = "LEASEHOLD_PREFIX", global = true, default_value = "")]
     prefix: String,
     /// The name of this client in `status` and in `CLIENT LIST`, ASCII without spaces; by default that of the command
-    #[arg(long, value_name = "TEXT", global = true)]
+    #[arg(long, value_name = "TEXT", global = true, value_parser = label)]
     label: Option<String>,
 }
 
@@ -334,8 +334,8 @@ pub(crate) fn write_completions(shell: Shell) -> Result<u8, Failure> {
 
 /// One page for each command.
 pub(crate) fn write_man_pages(folder: &Path) -> Result<u8, Failure> {
-    clap_mangen::generate_to(Arguments::command(), folder)?;
-    Ok(0)
+    let written = clap_mangen::generate_to(Arguments::command(), folder);
+    written.map(|()| 0).map_err(|error| Failure::new(exit::TEMPORARY, format_args!("{}: {error}", folder.display())))
 }
 
 fn pause(text: &str) -> Result<Duration, String> {
@@ -349,6 +349,11 @@ fn time(text: &str) -> Result<Duration, String> {
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
     }?;
     if time > A_YEAR { Err("longer than a year".to_owned()) } else { Ok(time) }
+}
+
+fn label(text: &str) -> Result<String, String> {
+    let is_good = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_good { Ok(text.to_owned()) } else { Err("it must be ASCII, not empty, without spaces".to_owned()) }
 }
 
 fn on_lost(text: &str) -> Result<OnLost, String> {

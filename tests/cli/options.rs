@@ -22,6 +22,7 @@ fn exit_codes() {
         (&[], 64),
         (&["name"], 64),
         (&["-w", "soon", "name", "true"], 64),
+        (&["--label", "a b", "name", "true"], 64),
         (&["--permits", "1", "name", "true"], 64), // of how many?
         (&["--permits", "4", "--of", "3", "name", "true"], 64),
         (&["--fair", "--fenced", "name", "true"], 64),
