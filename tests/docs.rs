@@ -68,9 +68,63 @@ fn is_there(test: &str) -> bool {
     if Path::new(env!("CARGO_MANIFEST_DIR")).join(&alone).is_file() {
         return runs(&read(&alone), name);
     }
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/{file}.rs")).is_file()
-        && read("tests/it/main.rs").contains(&format!("mod {file};\n"))
-        && runs(&read(&format!("tests/it/{file}.rs")), name)
+    files_of_it().iter().any(|one| one.name == file && runs(&one.source, name))
+}
+
+/// A file of tests/it, which stands in a folder.
+struct File {
+    folder: String,
+    name: String,
+    source: String,
+}
+
+/// The files of tests/it that its modules name.
+fn files_of_it() -> Vec<File> {
+    let (main, mut files) = (read("tests/it/main.rs"), Vec::new());
+    for folder in modules(&main).into_iter().filter(|folder| *folder != "support") {
+        let list = read(&format!("tests/it/{folder}/mod.rs"));
+        for name in modules(&list) {
+            let path = format!("tests/it/{folder}/{name}.rs");
+            let is_file = Path::new(env!("CARGO_MANIFEST_DIR")).join(&path).is_file();
+            let source = if is_file { read(&path) } else { String::new() }; // a folder of its own, whose tests a macro makes
+            files.push(File { folder: folder.to_owned(), name: name.to_owned(), source });
+        }
+    }
+    files
+}
+
+fn modules(source: &str) -> Vec<&str> {
+    let lines = source.lines().map(|line| line.strip_prefix("pub(crate) ").unwrap_or(line));
+    lines.filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect()
+}
+
+/// Pages name a test by its file, so the folder can change.
+#[test]
+fn no_two_files_of_tests_have_one_name() {
+    let files = files_of_it();
+    let mut names: Vec<_> = files.iter().map(|file| &file.name).collect();
+    assert!(names.len() > 90, "the files were found: {names:?}");
+    names.sort();
+    let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+}
+
+/// A process of a test that is started for a test that does not exist would end well, without having run anything.
+#[test]
+fn tests_that_run_in_a_process_of_their_own_exist() {
+    let (files, mut found) = (files_of_it(), 0);
+    for File { folder, name: file, source } in &files {
+        let start = format!("\"{folder}::{file}::");
+        for name in files.iter().flat_map(|other| other.source.split(&start).skip(1)) {
+            let name = name.split('"').next().expect("its end");
+            if !name.starts_with('{') {
+                let is_there = |mark| source.contains(&format!("\n{mark}fn {name}("));
+                assert!(is_there("") || is_there("async "), "{folder}::{file}::{name}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 15, "{found}");
 }
 
 /// Whether a source has a test of that name that is not ignored.
@@ -258,13 +312,11 @@ fn all_lock_files_know_the_dependencies() {
 #[test]
 fn scripts_nightly_runs_each_test_that_is_left_to_it() {
     let (script, mut found) = (read("scripts/nightly"), 0);
-    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it")).expect("a folder") {
-        let path = file.expect("it can be read").path();
-        let Ok(source) = fs::read_to_string(&path) else { continue }; // a folder
-        let module = path.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
+    for File { folder, name: file, source } in files_of_it() {
         for (_, after) in source.match_indices(NIGHTLY).map(|(at, mark)| source[at..].split_at(mark.len())) {
             let name = after.split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).expect("a test").0;
-            assert!(script.contains(&format!("  {module}::{name}\n")), "scripts/nightly lacks {module}::{name}");
+            let test = format!("{folder}::{file}::{name}");
+            assert!(script.contains(&format!("  {test}\n")), "scripts/nightly lacks {test}");
             found += 1;
         }
     }
