@@ -372,3 +372,34 @@ fn a_circle_is_found() {
     assert_eq!(of(&[&own, &node, &by_own]), Some(2));
     assert_eq!(of(&[&own, &node, &conn]), None);
 }
+
+/// `src/lock` knows nothing of the crate, and has its own names for some of its things. `src/blocking` has the names of the async
+/// interface. `src/cli` is a crate of its own.
+const NAMESPACES: [&str; 3] = ["lock", "blocking", "cli"];
+
+/// The name of the type or trait that a line declares, if it is not inside of anything.
+fn type_in(line: &str) -> Option<&str> {
+    let item = match line.strip_prefix("pub") {
+        Some(rest) => rest.split_once(' ')?.1, // `pub ` or `pub(crate) `
+        None => line,
+    };
+    let name = ["struct ", "enum ", "trait "].iter().find_map(|kind| item.strip_prefix(kind))?;
+    name.split(|char: char| !char.is_alphanumeric() && char != '_').next()
+}
+
+#[test]
+fn no_two_types_have_one_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut places: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for file in sources(&root) {
+        let inside = file.strip_prefix(&root).expect("below it");
+        let first = inside.iter().next().expect("a name").to_string_lossy().into_owned();
+        let space = NAMESPACES.iter().find(|name| **name == first).copied().unwrap_or("the crate");
+        for name in code_of(&file).lines().filter_map(type_in) {
+            places.entry((space, name.to_owned())).or_default().push(inside.to_owned());
+        }
+    }
+    assert!(places.len() > 200, "the types were found: {}", places.len());
+    let twice: Vec<_> = places.into_iter().filter(|(_, files)| files.len() > 1).collect();
+    assert!(twice.is_empty(), "two types of one name: {twice:#?}");
+}
