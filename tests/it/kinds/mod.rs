@@ -9,7 +9,7 @@ pub(crate) mod family_faults;
 pub(crate) mod family_scripts;
 mod fenced;
 mod jvm_readers;
-mod latch;
+pub(crate) mod latch;
 mod leader;
 mod leader_processes;
 mod multi;

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::{SOON, place::Place, plain};
 use crate::{
     kinds::family::{Held, How, Way},
-    latch::opens,
+    kinds::latch::opens,
     support::{ms, until, within},
 };
 
