@@ -13,8 +13,8 @@ async fn holder(server: &Server) -> Client {
     client(server, |builder| builder.watchdog(ms(LEASE))).await
 }
 
-async fn held(client: &Client, names: usize) -> Vec<Guard> {
-    let locks: Vec<_> = (0..names).map(|number| client.mutex(&format!("held:{number}"))).collect();
+async fn held(client: &Client, prefix: &str, names: usize) -> Vec<Guard> {
+    let locks: Vec<_> = (0..names).map(|number| client.mutex(&format!("{prefix}:{number}"))).collect();
     join_all(locks.iter().map(|lock| lock.lock())).await.into_iter().map(|guard| guard.expect("free")).collect()
 }
 
@@ -30,10 +30,9 @@ async fn stay_held(server: &Server, guards: Vec<Guard>) {
 #[tokio::test]
 async fn locks_that_are_renewed_together_stay_held() {
     let server = Cluster::of_one().await;
-    let client = holder(&server).await;
-    for names in [2, 200] {
-        stay_held(&server, held(&client, names).await).await;
-    }
+    let few = async { stay_held(&server, held(&holder(&server).await, "few", 2).await).await };
+    let many = async { stay_held(&server, held(&holder(&server).await, "many", 200).await).await };
+    tokio::join!(few, many);
 }
 
 /// The client learns it from the first call across slots.
@@ -42,7 +41,7 @@ async fn also_if_the_server_hides_that_it_is_a_cluster() {
     let server = Cluster::of_one().await;
     server.set_user("default", &["-cluster"]);
     let client = Client::builder().url(server.url()).watchdog(ms(LEASE)).connect_lazy().expect("a good URL");
-    stay_held(&server, held(&client, 20).await).await;
+    stay_held(&server, held(&client, "held", 20).await).await;
 }
 
 #[tokio::test]

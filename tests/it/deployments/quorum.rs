@@ -613,12 +613,12 @@ async fn a_silent_server_that_may_hide_a_loss_does_not_confirm_it() {
 /// That the lease has expired meanwhile shows nothing, nor that its guard is gone.
 #[tokio::test]
 async fn nor_does_one_whose_lease_has_expired() {
-    hidden_loss(async |guard| until("the lease to expire", ms(9_000), || guard.nodes() == 2).await).await;
-    hidden_loss(async |guard| {
+    let at_once = hidden_loss(async |guard| until("the lease to expire", ms(9_000), || guard.nodes() == 2).await);
+    let later = hidden_loss(async |guard| {
         until("the lease to expire", ms(9_000), || guard.nodes() == 2).await;
         tokio::time::sleep(ms(2_100)).await; // a renewal
-    })
-    .await;
+    });
+    tokio::join!(at_once, later);
 }
 
 async fn hidden_loss(then: impl AsyncFnOnce(&QuorumGuard)) {
