@@ -441,6 +441,7 @@ fn three_servers_two_clients_one_restart() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn validity_that_is_not_counted_is_caught() {
     assert_found("lease counted from the reply", Voting::with(Slip::CountsFromReply), "exclusive");
     assert_found("the same", Voting::with(Slip::CountsFromReply), "kept");
@@ -457,6 +458,7 @@ fn what_has_expired_since_it_was_granted_is_caught() {
 }
 
 #[test]
+#[ignore = "nightly"]
 fn a_server_asked_again_that_counts_at_once_is_caught() {
     assert_found("counted at once", Voting::with(Slip::CountsAtOnce), "exclusive");
 }

@@ -137,6 +137,7 @@ async fn leaving(client: &Client, count: usize) -> Duration {
 /// With eight times as many it takes eight times as long, or 64 times if each looks at all others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[serial(cores)]
+#[ignore = "nightly"]
 async fn leaving_the_line_does_not_take_longer_for_being_many() {
     let server = Server::start();
     let (holder, client) = (plain(&server).await, plain(&server).await);
@@ -155,6 +156,7 @@ async fn leaving_the_line_does_not_take_longer_for_being_many() {
 /// An answer is as old as its way is long; it tells all who waited for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[serial(cores)]
+#[ignore = "nightly"]
 async fn nor_is_one_who_waits_for_a_server_that_is_far_away() {
     unless_stalled(LAST_ATTEMPTS, far_away).await;
 }

@@ -21,25 +21,38 @@ use place::Place;
 /// How long something may take that is one round trip: in a cluster of six processes on a busy machine.
 const SOON: Duration = ms(5_000);
 
-/// The list of cases. Each is a function below; places are shared, so each has names of its own.
-macro_rules! cases_in {
-    ($place:ident: $($case:ident)*) => {
-        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// Each case is a function below; places are shared, so each has names of its own.
+macro_rules! cases {
+    ($(# $mark:tt)? $place:ident: $($case:ident)*) => {
+        cases! { @each [$(# $mark)?] $place: $($case)* }
+    };
+    (@each $mark:tt $place:ident: $($case:ident)*) => {
+        $(cases! { @one $mark $place $case })*
+    };
+    (@one [$($mark:tt)*] $place:ident $case:ident) => {
+        $($mark)*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $case() {
             super::$case(&super::Place::$place().await).await;
-        })*
+        }
     };
-    ($place:ident) => {
-        cases_in! { $place:
+}
+
+/// The list of cases. What distinguishes some places from others is the connection only: there, `few` run, and the others at night.
+macro_rules! cases_in {
+    ($which:ident $place:ident) => {
+        cases! { $place:
             nested_calls_re_enter
-            the_watchdog_renews
             a_holder_is_told_when_the_key_is_deleted
-            calls_dropped_while_the_lock_is_free_leave_nothing
-            calls_dropped_while_they_wait_leave_nothing
             tasks_of_two_clients_exclude_each_other
             a_release_wakes_who_waits_in_another_client
-            what_is_not_a_lock_is_a_conflict
             closing_gives_everything_back
+        }
+        cases_in! { @others $which $place:
+            the_watchdog_renews
+            calls_dropped_while_the_lock_is_free_leave_nothing
+            calls_dropped_while_they_wait_leave_nothing
+            what_is_not_a_lock_is_a_conflict
             every_kind_excludes_others_and_re_enters
             a_release_of_every_kind_wakes_a_waiter_elsewhere
             every_kind_is_free_when_its_lease_ends
@@ -56,26 +69,32 @@ macro_rules! cases_in {
             plain_permits_are_acquired_all_or_none_and_go_to_waiters_elsewhere
         }
     };
+    (@others all $place:ident: $($case:ident)*) => {
+        cases! { $place: $($case)* }
+    };
+    (@others few $place:ident: $($case:ident)*) => {
+        cases! { #[ignore = "nightly"] $place: $($case)* }
+    };
 }
 
 /// One module of tests for each place, a line each.
 macro_rules! everywhere {
-    ($($(#[$when:meta])* $place:ident)*) => {
+    ($($(#[$when:meta])* $which:ident $place:ident)*) => {
         $($(#[$when])* mod $place {
-            cases_in! { $place }
+            cases_in! { $which $place }
         })*
     };
 }
 
 everywhere! {
-    alone
-    unix_socket
-    #[cfg(feature = "tls")] tls
-    sentinels
-    cluster
-    #[cfg(feature = "tls")] sentinels_with_tls
-    #[cfg(feature = "tls")] cluster_with_tls
-    #[cfg(feature = "test-util")] memory
+    all alone
+    few unix_socket
+    #[cfg(feature = "tls")] all tls
+    all sentinels
+    all cluster
+    #[cfg(feature = "tls")] few sentinels_with_tls
+    #[cfg(feature = "tls")] few cluster_with_tls
+    #[cfg(feature = "test-util")] all memory
 }
 
 async fn plain(place: &Place) -> Client {
