@@ -1,11 +1,11 @@
 //! Connections that nobody has used for a while, and that a balancer of load or a NAT has forgotten meanwhile without a word.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::sleep;
 
 use crate::support::{
-    Server, before, behind, ms,
+    Server, Stopwatch, before, behind, ms,
     proxy::{Mode, Proxy},
     until, within,
 };
@@ -69,7 +69,7 @@ async fn a_server_that_stalls_after_an_idle_time_keeps_its_connection() {
     let lock = client.lock("x");
     let asking = tokio::spawn(async move { lock.try_lock().await });
     sleep(COMMAND_TIMEOUT / 2).await;
-    let thawed = Instant::now();
+    let thawed = Stopwatch::start();
     server.thaw();
     let guard = asking.await.expect("no panic").expect("answered").expect("free");
     assert!(thawed.elapsed() < COMMAND_TIMEOUT / 2);
