@@ -171,10 +171,6 @@ impl Place {
         self.ask::<u32>(name, &["EXISTS", name]) == 1
     }
 
-    pub(super) fn pttl(&self, name: &str) -> i64 {
-        self.ask(name, &["PTTL", name])
-    }
-
     /// How many connections are subscribed to that lock's channel, in whichever way. In a cluster any node will do for one.
     pub(super) fn listeners(&self, name: &str) -> usize {
         let channel = format!("redisson_lock__channel:{{{name}}}");
