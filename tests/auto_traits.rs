@@ -1,4 +1,4 @@
-//! Every public type is `Send + Sync + 'static`, every public future `Send`. Compiling this file is the test; `scripts/test`
+//! Every public type is `Send + Sync + 'static`, every public future `Send`. Compiling this file is the test; `scripts/lints`
 //! compares the list of types with the one that rustdoc prints.
 
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
