@@ -5,5 +5,5 @@ mod blocking;
 mod errors;
 mod records;
 mod runtime_gone;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "blocking"))]
 mod system;
