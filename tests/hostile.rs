@@ -147,6 +147,7 @@ async fn that_stops_reading_costs_each_call_its_own_time() {
     }
     let grown = peak() - before;
     println!("{calls} calls: the longest {longest:?}, {grown} bytes");
-    assert!(longest < limit * 3 + ms(calls / 10), "{longest:?}");
+    // If each waited for those before it, the last one would take minutes. A busy machine takes seconds to begin them all.
+    assert!(longest < limit * 10 + ms(calls / 10), "{longest:?}");
     assert!(grown < calls * OF_A_CALL + BOUND + MARGIN, "{grown} bytes");
 }

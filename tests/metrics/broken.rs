@@ -84,7 +84,7 @@ async fn a_recorder_that_panics_ends_nothing() {
     let broken = Arc::new(Broken::default());
     let recorder = BrokenRecorder(Arc::clone(&broken));
     let here = metrics::set_default_local_recorder(&recorder);
-    let client = client(&server, |builder| builder.watchdog(ms(900))).await;
+    let client = client(&server, |builder| builder.watchdog(ms(3_000))).await;
     drop(client.lock("first").lock().await.expect("free")); // the metrics of this kind are made at its first use
     drop(here);
     broken.is_broken.store(true, Ordering::SeqCst);
@@ -94,7 +94,7 @@ async fn a_recorder_that_panics_ends_nothing() {
         guards.push(acquired.expect("free"));
     }
     let renewed = client.stats().total.renewals;
-    until("three renewals of each", ms(20_000), || client.stats().total.renewals >= renewed + 3 * 40).await;
+    until("three renewals of each", ms(30_000), || client.stats().total.renewals >= renewed + 3 * 40).await;
     for guard in guards {
         within("a release", ms(5_000), guard.unlock()).await.0.expect("ours to the end");
     }

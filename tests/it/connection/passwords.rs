@@ -7,6 +7,7 @@ use std::{
     net::TcpListener,
     path::Path,
     thread,
+    time::Duration,
 };
 
 use leasehold::{Builder, Client, Credentials, Error};
@@ -143,9 +144,18 @@ fn show_error(what: &str, error: &Error) {
 }
 
 async fn fails(what: &str, builder: Builder) {
+    fails_within(ms(500), what, builder).await;
+}
+
+/// A server that refuses at once, on a machine that may be busy.
+async fn is_refused(what: &str, builder: Builder) {
+    fails_within(ms(3_000), what, builder).await;
+}
+
+async fn fails_within(command_timeout: Duration, what: &str, builder: Builder) {
     show(what, &builder);
-    let lazy = builder.clone().command_timeout(ms(500)).connect_lazy();
-    let (connected, _) = within(what, ms(10_000), builder.command_timeout(ms(500)).connect()).await;
+    let lazy = builder.clone().command_timeout(command_timeout).connect_lazy();
+    let (connected, _) = within(what, ms(10_000), builder.command_timeout(command_timeout).connect()).await;
     let error = connected.expect_err(what);
     show_error(what, &error);
     // Who is let in later is told otherwise.
@@ -171,9 +181,10 @@ fn to(url: impl Into<String>) -> Builder {
 async fn alone() {
     let server = Server::with(&["--requirepass", SERVERS]);
     works("alone", to(at(&server, SERVERS))).await;
-    fails("alone, wrong password", to(at(&server, WRONG))).await;
-    fails("alone, wrong user", to(server.url().replace("//", &format!("//{}", login("nobody", SERVERS))))).await;
-    fails("alone, over its socket", to(server.socket_url().replace("//", &format!("//{}", login("", WRONG))))).await;
+    is_refused("alone, wrong password", to(at(&server, WRONG))).await;
+    is_refused("alone, wrong user", to(server.url().replace("//", &format!("//{}", login("nobody", SERVERS))))).await;
+    is_refused("alone, over its socket", to(server.socket_url().replace("//", &format!("//{}", login("", WRONG)))))
+        .await;
 }
 
 async fn sentinels() {
@@ -186,8 +197,8 @@ async fn sentinels() {
         to(format!("redis-sentinel://{}{places}/mymaster?sentinel_password={sentinels}", login("", servers)))
     };
     works("sentinels", url(SERVERS, SENTINELS)).await;
-    fails("sentinels, wrong password of theirs", url(SERVERS, WRONG)).await;
-    fails("sentinels, wrong password of the servers", url(WRONG, SENTINELS)).await;
+    is_refused("sentinels, wrong password of theirs", url(SERVERS, WRONG)).await;
+    is_refused("sentinels, wrong password of the servers", url(WRONG, SENTINELS)).await;
 }
 
 /// Of one server, which has all slots.
@@ -209,7 +220,7 @@ async fn cluster() {
     until("it to be ready", ms(10_000), ready).await;
     let url = |password| to(at(&server, password).replace("redis", "redis-cluster"));
     works("cluster", url(SERVERS)).await;
-    fails("cluster, wrong password", url(WRONG)).await;
+    is_refused("cluster, wrong password", url(WRONG)).await;
 }
 
 /// Answers everybody with that, whatever is said.
@@ -251,7 +262,7 @@ async fn providers() {
     };
     show("credentials", &(Credentials::new("app", SERVERS), Credentials::password(SERVERS)));
     works("provider", provided(SERVERS)).await;
-    fails("provider is wrong", provided(WRONG)).await;
+    is_refused("provider is wrong", provided(WRONG)).await;
     // What a provider says is its own: ours is careful.
     fails("provider fails", to(at(&server, SERVERS)).credentials(async || Err(io::Error::other("sealed")))).await;
     let hangs = async || pending::<io::Result<Credentials>>().await;
@@ -265,14 +276,14 @@ async fn providers() {
 async fn what_repeats_what_it_is_told() {
     log::set_max_level(log::LevelFilter::Info);
     let without = Server::with(&["--rename-command", "AUTH", ""]);
-    fails("no AUTH", to(at(&without, SERVERS))).await;
+    is_refused("no AUTH", to(at(&without, SERVERS))).await;
     let long = SERVERS.repeat(40); // it shows the beginning
-    fails("no AUTH, long", to(at(&without, &long))).await;
+    is_refused("no AUTH, long", to(at(&without, &long))).await;
     let echo = answering(|said| {
         let said = String::from_utf8_lossy(said).replace("\r\n", " ");
         format!("-ERR what is {said}?\r\n").into_bytes()
     });
-    fails("an echo", to(format!("redis://{}{echo}", login("app", SERVERS)))).await;
+    is_refused("an echo", to(format!("redis://{}{echo}", login("app", SERVERS)))).await;
     fails("an echo of a cluster", to(format!("redis-cluster://{}{echo}", login("app", SERVERS)))).await;
 }
 

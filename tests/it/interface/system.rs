@@ -4,7 +4,7 @@ use std::{
     env, fs,
     os::unix::process::parent_id,
     path::{Path, PathBuf},
-    process::exit,
+    process::{abort, exit},
     thread,
     time::Duration,
 };
@@ -94,9 +94,18 @@ fn is_refused_threads() {
 fn calls_in_a_forked_process_end_at_once() {
     let (server, folder) = (Server::start(), TempDir::new().expect("a temporary folder"));
     let report = folder.path().join("report");
-    let mut process = run("interface::system::forks", &server, REPORT, &report);
-    until("the child to end", || fs::read_to_string(&report).is_ok_and(|words| words == "done"));
-    until("the parent to end", || process.is_done());
+    // If a thread of the client is inside its code at the fork, the child may hang: the common mistakes say so. That is rare.
+    for _ in 0..3 {
+        let mut process = run("interface::system::forks", &server, REPORT, &report);
+        let words = || fs::read_to_string(&report).unwrap_or_default();
+        until("the child to end, or the parent", || !words().is_empty() || process.is_done());
+        until("the parent to end", || process.is_done());
+        if words() == "done" {
+            return;
+        }
+        let _ = fs::remove_file(&report);
+    }
+    panic!("three children hung");
 }
 
 #[test]
@@ -108,6 +117,12 @@ fn forks() {
     let threads = blocking::Client::connect(&Process::url()).expect("it replies");
     let (lost, kept) = (threads.mutex("lost").lock().expect("free"), threads.mutex("kept").lock().expect("free"));
     if parent_id() == 0 {
+        let hung = report.clone();
+        thread::spawn(move || {
+            thread::sleep(SOON);
+            fs::write(hung, "hung").expect("a file");
+            abort();
+        });
         let current = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let calls = current.block_on(async {
             let calls = [client.mutex("x").lock().await.map(drop), guard.check().await, client.ping().await];
