@@ -708,10 +708,10 @@ impl Builder {
     }
 }
 
-/// The defaults that other settings may move.
 /// A URL that is valid and not used.
 #[cfg(feature = "test-util")]
 const IN_MEMORY: &str = "redis://in.memory";
+/// The defaults that other settings may move.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(30);
 

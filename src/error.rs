@@ -374,51 +374,39 @@ fn if_any(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The variant of an [`Error`], without its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failure {
-    Unavailable,
-    Denied,
-    Lost,
-    Closed,
-    Conflict,
-    Upgrade,
-    Deadlock,
-    Replicas,
-    Server,
-    Invalid,
+/// The enum, all of its variants in the order of their numbers, and their labels.
+macro_rules! failures {
+    ($($variant:ident = $label:literal),* $(,)?) => {
+        /// The variant of an [`Error`], without its data.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Failure {
+            $($variant),*
+        }
+
+        impl Failure {
+            #[cfg(feature = "metrics")]
+            pub(crate) const ALL: [Failure; [$(Failure::$variant),*].len()] = [$(Failure::$variant),*];
+
+            pub(crate) fn label(self) -> &'static str {
+                match self {
+                    $(Failure::$variant => $label),*
+                }
+            }
+        }
+    };
 }
 
-impl Failure {
-    /// In the order of their numbers.
-    #[cfg(feature = "metrics")]
-    pub(crate) const ALL: [Failure; 10] = [
-        Failure::Unavailable,
-        Failure::Denied,
-        Failure::Lost,
-        Failure::Closed,
-        Failure::Conflict,
-        Failure::Upgrade,
-        Failure::Deadlock,
-        Failure::Replicas,
-        Failure::Server,
-        Failure::Invalid,
-    ];
-
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Failure::Unavailable => "unavailable",
-            Failure::Denied => "denied",
-            Failure::Lost => "lost",
-            Failure::Closed => "closed",
-            Failure::Conflict => "conflict",
-            Failure::Upgrade => "upgrade",
-            Failure::Deadlock => "deadlock",
-            Failure::Replicas => "replicas",
-            Failure::Server => "server",
-            Failure::Invalid => "invalid",
-        }
-    }
+failures! {
+    Unavailable = "unavailable",
+    Denied = "denied",
+    Lost = "lost",
+    Closed = "closed",
+    Conflict = "conflict",
+    Upgrade = "upgrade",
+    Deadlock = "deadlock",
+    Replicas = "replicas",
+    Server = "server",
+    Invalid = "invalid",
 }
 
 /// One of the waits of a deadlock, see [`Error::Deadlock`] and [`Wait::deadlock`](crate::Wait::deadlock).
