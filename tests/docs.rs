@@ -199,6 +199,22 @@ fn a_promise_without_a_test_is_found() {
     assert_eq!(found, [0, 1, 2]);
 }
 
+#[test]
+fn the_page_of_the_settings_has_the_defaults_in_seconds() {
+    let (page, used) = (read("docs/operations.md"), format!("{:?}", leasehold::Client::builder()));
+    let mut compared = Vec::new();
+    for row in below(&page, "## Settings of the client") {
+        let mut cells = row.split(" | ");
+        let (Some(name), Some(default)) = (cells.next(), cells.next()) else { continue };
+        let name = name.trim_start_matches("| ").trim_matches('`');
+        if let [seconds, "s" | "s,", ..] = default.split(' ').collect::<Vec<_>>()[..] {
+            assert!(used.contains(&format!(" {name}: {seconds}s,")), "{name} is not {seconds} s: {used}");
+            compared.push(name);
+        }
+    }
+    assert_eq!(compared, ["watchdog", "command_timeout", "outage_timeout", "slow_wait"]);
+}
+
 fn pages(folder: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).expect("a folder");
     let files = files.map(|file| file.expect("it can be read").path());
