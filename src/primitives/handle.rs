@@ -410,7 +410,8 @@ impl Handle {
             return Err(Error::config("pubsub", "it is off, so nobody can be asked"));
         }
         let text = ReleaseRequest::text(reason, self.engine.own_record().as_ref());
-        let part = Part::of(name.key()).arg(publish).arg(ASK_CHANNEL.of(name.key())).arg(text).done();
+        let channel = ASK_CHANNEL.of(name.key());
+        let part = Part::of(name.key()).arg(text).arg(0).arg(0).arg(publish).arg(channel).done();
         let answer = self.ask((ASK, KindLabel::Lock), (&ASK_SCRIPT, part), give_up).await?;
         match (answer.code, answer.number()) {
             (Code::Free, _) => Ok(AskOutcome::Free),

@@ -28,10 +28,8 @@ const NO_PASSWORD: &str = "it requires a user and a password";
 const NOT_KNOWN: &str = "it does not accept this user and password";
 /// The messages inside a script, where a server says NOPERM outside: of Redis up to 7.0, and of Redis from 7.2 and Valkey.
 const INSIDE: [&str; 2] = ["The user executing the script can't", "ACL failure in script: "];
-/// The index of the argument that is the channel, in all scripts that publish a change.
+/// The index of the argument that is the channel, in all scripts that publish.
 const CHANNEL: usize = 4;
-/// The first argument of the script that only publishes. The channel follows it.
-const PUBLISH: [&str; 2] = ["PUBLISH", "SPUBLISH"];
 
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,9 +86,7 @@ impl Denial {
             }
             Right::Keys(names) if names.is_empty() => Right::Keys(part.keys().map(str::to_owned).collect()),
             Right::Channels(names) if names.is_empty() => {
-                let only_publishes = part.args().next().is_some_and(|first| PUBLISH.contains(&first));
-                let channel = part.args().nth(if only_publishes { 1 } else { CHANNEL });
-                Right::Channels(channel.map(str::to_owned).into_iter().collect())
+                Right::Channels(part.args().nth(CHANNEL).map(str::to_owned).into_iter().collect())
             }
             said => said,
         };
