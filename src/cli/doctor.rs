@@ -51,7 +51,7 @@ pub(crate) async fn doctor(servers: &Servers, is_json: bool) -> Result<u8, Failu
         findings.extend(all.into_iter().map(|finding| Finding { server: server.address(), ..finding }));
     }
     findings.extend(permissions(&client, servers.prefix()).await);
-    findings.push(told(&client, &servers.connect().await?, servers.prefix()).await);
+    findings.push(told(&client, servers).await);
     let _ = client.close().await; // a release that is not permitted is among the findings
     let worst = findings.iter().map(|finding| finding.verdict).max();
     match is_json {
@@ -187,23 +187,24 @@ async fn clock(server: &Server) -> Option<Finding> {
 }
 
 /// Whether a holder learns of the loss of its lock before its next renewal.
-async fn told(client: &Client, other: &Client, prefix: &str) -> Finding {
+async fn told(client: &Client, servers: &Servers) -> Finding {
     const REMEDY: &str = "Holders learn of a lost lock at their next renewal, within a third of the lease: a proxy is in between, or \
                           this user needs +client|tracking and +client|caching";
-    match loss(client, other, prefix).await {
+    match loss(client, servers).await {
         Ok(Some(after)) => Finding::new(Verdict::Good, "losses", format!("told after {} ms", after.as_millis()), ""),
         Ok(None) => Finding::new(Verdict::Risky, "losses", "not told by the server", REMEDY),
-        Err(error) => Finding::new(Verdict::Risky, "losses", Failure::from(error).message, REMEDY),
+        Err(failure) => Finding::new(Verdict::Risky, "losses", failure.message, REMEDY),
     }
 }
 
-/// The time from a `DEL` until the holder knows. `None` if it is too long for a server that tells.
-async fn loss(client: &Client, other: &Client, prefix: &str) -> Result<Option<Duration>, Error> {
-    const NAME: &str = "leasehold:doctor:loss";
-    let Some(guard) = client.mutex(NAME).try_lock().await? else { return Ok(None) };
+/// The time from a `DEL` by another client until the holder knows. `None` if it is too long for a server that tells.
+async fn loss(client: &Client, servers: &Servers) -> Result<Option<Duration>, Failure> {
+    let other = servers.connect().await?;
+    let name = format!("leasehold:doctor:loss:{}", client.id()); // no other doctor has it
+    let guard = client.mutex(&name).lock().await?;
     sleep(TOLD_AFTER).await;
     let start = Instant::now();
-    command(other, &["DEL", &format!("{prefix}{NAME}")]).await?;
+    command(&other, &["DEL", &format!("{}{name}", servers.prefix())]).await?;
     Ok(timeout(LONG_FOR_A_LOSS, guard.lost()).await.is_ok().then(|| start.elapsed()))
 }
 
