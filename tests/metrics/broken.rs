@@ -85,7 +85,7 @@ async fn a_recorder_that_panics_ends_nothing() {
     let recorder = BrokenRecorder(Arc::clone(&broken));
     let here = metrics::set_default_local_recorder(&recorder);
     let client = client(&server, |builder| builder.watchdog(ms(3_000))).await;
-    drop(client.lock("first").lock().await.expect("free")); // the metrics of this kind are made at its first use
+    crate::values::first_use(&client).await;
     drop(here);
     broken.is_broken.store(true, Ordering::SeqCst);
     let mut guards = Vec::new();

@@ -52,6 +52,11 @@ impl Scene {
     }
 }
 
+/// The first use of the kind, on this thread: the recorder is that of one thread, and the thread of the client notes replies. It sends nothing.
+pub(crate) async fn first_use(client: &Client) {
+    client.mutex("x").lease(Duration::ZERO).lock().await.expect_err("no lease is that short");
+}
+
 /// Each number of [`leasehold::Stats`] beside the metric of that name, without labels.
 fn assert_same(client: &Client, seen: &Seen) {
     let stats = client.stats();
@@ -362,6 +367,7 @@ async fn connections_and_round_trips() {
     let _recorder = seen.here();
     let client = behind(&proxy, |builder| builder).await;
     assert!(seen.times("leasehold_round_trip_seconds", "").is_empty(), "connecting is no request");
+    first_use(&client).await;
     client.mutex("x").lock().await.expect("free").unlock().await.expect("held");
     let times = seen.times("leasehold_round_trip_seconds", "");
     assert!(times.len() == 2 && times.iter().all(|time| *time > 0.0 && *time < 10.0), "{times:?}");
