@@ -310,7 +310,7 @@ async fn storm(weather: Weather, seed: u64) -> u32 {
 fn storms(weather: Weather) {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     let only = number("MEMORY_SEED");
-    let seeds = only.map_or(0..number("MEMORY_STORMS").unwrap_or(25), |seed| seed..seed + 1);
+    let seeds = only.map_or(0..number("MEMORY_STORMS").unwrap_or(100), |seed| seed..seed + 1);
     let mut acquired = 0;
     for seed in seeds.clone() {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");

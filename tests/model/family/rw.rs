@@ -203,7 +203,7 @@ impl Rules for ReadWrite {
 #[test]
 fn random_sequences() {
     let mut real = Real::start();
-    (1..=3).for_each(|seed| walk::<ReadWrite>(&mut real, seed, 1_000));
+    (1..=6).for_each(|seed| walk::<ReadWrite>(&mut real, seed, 1_000));
     let answers = [
         "force_unlock: gone",
         "force_unlock: released",
