@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
@@ -36,27 +37,38 @@ impl Driver {
     pub(crate) fn slow_waits(&self, clock: &WallClock) -> Option<Vec<SlowWait>> {
         let mut locks = self.all();
         locks.retain(|lock| has_owners(lock));
-        let (now, slow) = (now(), self.config.slow_wait);
-        let of = |lock: &Arc<NamedLock>| -> Vec<_> {
-            let inner = lock.inner();
-            let waits: Vec<_> = inner.state.waiters().filter(|(.., joined)| now.since(*joined) >= slow).collect();
-            let known = (!waits.is_empty()).then(|| Arc::new(Known::of(lock, &inner)));
-            waits
-                .into_iter()
-                .zip(known.into_iter().cycle())
-                .map(|(waiter, known)| (Arc::clone(lock), known, waiter))
-                .collect()
-        };
-        let waits: Vec<_> = locks.iter().flat_map(of).collect();
-        if waits.is_empty() {
+        let slow = SlowSince(now(), self.config.slow_wait);
+        // Thousands may wait for one name: of most of them, only the owner is kept, and for a moment.
+        let waiting: HashSet<Owner> = locks.iter().flat_map(|lock| slow.owners(&lock.inner())).collect();
+        if waiting.is_empty() {
             return None;
         }
-        let holds = holds_of(&locks, &waits.iter().map(|(.., (_, (owner, _), _))| *owner).collect());
-        let slow = |(lock, known, waiter): (Arc<NamedLock>, Arc<Known>, Waiter)| {
-            let holds = holds.get(&waiter.1.0)?.clone();
-            Some(SlowWait::new(lock, &known, waiter, (holds, clock)))
-        };
-        Some(waits.into_iter().filter_map(slow).collect())
+        let holds = holds_of(&locks, &waiting);
+        Some(locks.iter().flat_map(|lock| slow.waits(lock, &holds, clock)).collect())
+    }
+}
+
+/// A wait is slow if it is this long at this moment.
+struct SlowSince(Moment, Duration);
+
+impl SlowSince {
+    fn waiters<'a>(&self, inner: &'a Inner) -> impl Iterator<Item = Waiter> + use<'_, 'a> {
+        inner.state.waiters().filter(|(.., joined)| self.0.since(*joined) >= self.1)
+    }
+
+    fn owners(&self, inner: &Inner) -> HashSet<Owner> {
+        self.waiters(inner).map(|(_, (owner, _), _)| owner).collect()
+    }
+
+    /// Of owners that hold other locks.
+    fn waits(&self, lock: &Arc<NamedLock>, holds: &HashMap<Owner, Holds>, clock: &WallClock) -> Vec<SlowWait> {
+        let inner = lock.inner();
+        let waiters: Vec<_> = self.waiters(&inner).filter(|(_, (owner, _), _)| holds.contains_key(owner)).collect();
+        if waiters.is_empty() {
+            return Vec::new();
+        }
+        let known = Known::of(lock, &inner);
+        waiters.into_iter().map(|waiter| SlowWait::new(lock, &known, waiter, (holds, clock))).collect()
     }
 }
 
@@ -114,20 +126,20 @@ impl Known {
 
 impl SlowWait {
     fn new(
-        lock: Arc<NamedLock>,
+        lock: &Arc<NamedLock>,
         known: &Known,
         (ticket, caller, joined): Waiter,
-        (holds, clock): (Holds, &WallClock),
+        (holds, clock): (&HashMap<Owner, Holds>, &WallClock),
     ) -> SlowWait {
         let wait = Wait {
             id: format!("{}-{}", joined.nanos(), ticket.0),
             name: lock.name.key().to_string(),
             since: clock.at(from_machine(joined)),
             holders: known.keep_out(caller),
-            holds,
+            holds: holds.get(&caller.0).cloned().unwrap_or_default(),
             deadlock: Vec::new(),
         };
-        SlowWait { lock, ticket, wait }
+        SlowWait { lock: Arc::clone(lock), ticket, wait }
     }
 
     /// It is the youngest wait of this circle.
