@@ -72,6 +72,19 @@ async fn a_lock_that_is_lost_stops_the_job() {
     assert!(!server.exists("job"));
 }
 
+/// `max_hold` limits each try, and not the period after a success.
+#[tokio::test]
+async fn a_job_that_hangs_is_left_to_the_next_after_its_max_hold() {
+    let server = Server::start();
+    let [one, other] = [plain(&server).await, plain(&server).await].map(|client| client.mutex("job").max_hold(ms(300)));
+    let told = one.try_run_once_per(ms(60_000), async || pending::<Result<(), ()>>().await).await;
+    assert!(matches!(told, Err(Error::Lost { reason: Lost::MaxHold, .. })), "{told:?}");
+    until("its release", ms(2_000), || !server.exists("job")).await;
+    assert_eq!(other.try_run_once_per(ms(60_000), async || Ok::<_, ()>(1)).await.expect("free"), Once::Ran(Ok(1)));
+    let left = server.pttl("job");
+    assert!((55_000..=60_000).contains(&left), "{left}");
+}
+
 /// Not a test: one process of the fleet. The job writes its time into a list, and fails a few times.
 #[tokio::test]
 #[ignore = "run by others, in a process of its own"]
