@@ -117,7 +117,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`run_once_per`](Lock::run_once_per). If the lock was lost, or the release is not confirmed, the work may have returned `Ok`, and the
+    /// As [`run_once_per`](Lock::run_once_per). With [`Lost`](crate::Error::Lost), the work may have returned `Ok` a moment before. If the server
+    /// does not confirm the end of the work before the lease expires, this returns what the work returned, the client logs a warning, and the
     /// period may not count as used.
     ///
     /// # Cancel safety

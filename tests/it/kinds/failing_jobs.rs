@@ -85,6 +85,23 @@ async fn a_job_that_hangs_is_left_to_the_next_after_its_max_hold() {
     assert!((55_000..=60_000).contains(&left), "{left}");
 }
 
+/// The work is done, and nobody can say so to the server.
+#[tokio::test]
+async fn a_success_that_the_server_does_not_confirm_is_left_to_the_next() {
+    let server = Server::start();
+    let [one, other] = [client(&server, |builder| builder.watchdog(ms(900))).await, plain(&server).await];
+    let [job, again] = [&one, &other].map(|client| client.mutex("job"));
+    let work = async || {
+        server.freeze();
+        Ok::<_, ()>(1)
+    };
+    let done = within("the end", ms(5_000), job.try_run_once_per(ms(60_000), work)).await.0;
+    assert_eq!(done.expect("the work is done"), Once::Ran(Ok(1)));
+    server.thaw();
+    until("the end of its lease", ms(5_000), || !server.exists("job")).await;
+    assert_eq!(again.try_run_once_per(ms(60_000), async || Ok::<_, ()>(2)).await.expect("free"), Once::Ran(Ok(2)));
+}
+
 /// Not a test: one process of the fleet. The job writes its time into a list, and fails a few times.
 #[tokio::test]
 #[ignore = "run by others, in a process of its own"]
