@@ -505,3 +505,38 @@ fn the_page_of_the_benchmarks_shows_the_figures_as_they_are_kept() {
     let hidden: Vec<_> = missed.filter(|row| !shown.iter().any(|(what, _)| *what == field(row, "what"))).collect();
     assert!(hidden.is_empty(), "{hidden:?}");
 }
+
+/// The first words of the cells of the row of a table that begins so.
+fn cells<'a>(page: &'a str, start: &str) -> Vec<&'a str> {
+    let row = page.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_else(|| panic!("no row {start:?}"));
+    row.split(" | ").filter_map(|cell| cell.split_whitespace().next()).collect()
+}
+
+/// `scripts/bench-peers` writes the page; the README has some of its figures.
+#[test]
+fn the_readme_has_figures_of_the_page_of_the_benchmarks() {
+    const LIBRARIES: [&str; 4] = ["leasehold", "Redisson", "rslock", "redsync"];
+    const ROWS: [(&str, &str); 3] = [
+        (
+            "from a release to the next holder in another process, median",
+            "release to next holder, two processes: p50, ms",
+        ),
+        ("16 tasks of a process share one lock: turns per second", "one name, 16 tasks, no work: turns per second"),
+        (
+            "the same: turns of the worst-served task, where 1.00 is an even share",
+            "one name, 16 tasks, no work: task with the fewest turns, in fair shares",
+        ),
+    ];
+    let (readme, page) = (read("README.md"), read("docs/benchmarks.md"));
+    let columns = cells(&page, "| | place ");
+    let figures = |what: &str| {
+        let row = cells(&page, &format!("| {what} | "));
+        LIBRARIES.map(|name| row[columns.iter().position(|column| *column == name).expect("a column of this library")])
+    };
+    for (here, there) in ROWS {
+        assert_eq!(cells(&readme, &format!("| {here} | "))[..4], figures(there), "{here}");
+    }
+    let [own, _, rslock, redsync] = figures("uncontended: p50 of lock + unlock, µs");
+    let pair = format!("takes {own} µs; rslock {rslock}, redsync {redsync} |");
+    assert!(readme.contains(&pair), "the README does not say {pair:?}");
+}
