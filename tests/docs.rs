@@ -199,9 +199,12 @@ fn a_promise_without_a_test_is_found() {
     assert_eq!(found, [0, 1, 2]);
 }
 
+/// Also of the method, and in each page that has one behind the name of its setting.
 #[test]
-fn the_page_of_the_settings_has_the_defaults_in_seconds() {
+fn the_defaults_in_seconds_are_those_in_the_documentation() {
     let (page, used) = (read("docs/operations.md"), format!("{:?}", leasehold::Client::builder()));
+    let (builder, mut pages) = (read("src/client.rs"), pages("docs"));
+    pages.push("README.md".into());
     let mut compared = Vec::new();
     for row in below(&page, "## Settings of the client") {
         let mut cells = row.split(" | ");
@@ -209,10 +212,24 @@ fn the_page_of_the_settings_has_the_defaults_in_seconds() {
         let name = name.trim_start_matches("| ").trim_matches('`');
         if let [seconds, "s" | "s,", ..] = default.split(' ').collect::<Vec<_>>()[..] {
             assert!(used.contains(&format!(" {name}: {seconds}s,")), "{name} is not {seconds} s: {used}");
+            let (before, _) = builder.split_once(&format!("    pub fn {name}(")).expect("a method of Builder");
+            let docs = before.rsplit("\n\n").next().expect("a text has a last part");
+            assert!(docs.contains(&format!("Defaults to {seconds} s")), "src/client.rs: {name}");
+            for page in &pages {
+                let text = fs::read_to_string(page).expect("it can be read");
+                let named = between(&text, &format!("{name}` ("), ')');
+                let wrong: Vec<_> = named.into_iter().filter(|said| is_another(said, seconds)).collect();
+                assert!(wrong.is_empty(), "{}: {name} {wrong:?}", page.display());
+            }
             compared.push(name);
         }
     }
     assert_eq!(compared, ["watchdog", "command_timeout", "outage_timeout", "slow_wait"]);
+}
+
+/// Seconds, and not so many.
+fn is_another(said: &str, seconds: &str) -> bool {
+    said.strip_suffix(" s").is_some_and(|said| said.parse::<u64>().is_ok() && said != seconds)
 }
 
 fn pages(folder: &str) -> Vec<PathBuf> {
