@@ -223,9 +223,10 @@ impl Run {
         kinds.into_iter().find_map(|(is_it, kind)| is_it.then_some(kind)).unwrap_or("")
     }
 
-    /// How long to wait.
-    pub(crate) fn limit(&self) -> Duration {
-        self.wait.unwrap_or(if self.nonblock { Duration::ZERO } else { Duration::MAX })
+    /// How long to wait. `None`: not at all.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        let limit = self.wait.unwrap_or(if self.nonblock { Duration::ZERO } else { Duration::MAX });
+        (!limit.is_zero()).then_some(limit)
     }
 
     /// The exit code if the command is not run because of others.

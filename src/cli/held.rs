@@ -37,7 +37,7 @@ macro_rules! either {
 
 /// A guard of this lock with the settings of `run`, if the wait is short enough.
 macro_rules! acquire {
-    ($client:expr, $run:expr, $lock:expr, $method:ident) => {{
+    ($client:expr, $run:expr, $lock:expr, $at_once:ident, $within:ident) => {{
         let mut lock = $lock;
         if let Some(lease) = $run.lease {
             lock = lock.lease(lease);
@@ -45,9 +45,15 @@ macro_rules! acquire {
         if let Some(least) = $run.min_hold {
             lock = lock.min_hold(least);
         }
+        let acquiring = async {
+            match $run.limit() {
+                Some(limit) => lock.$within(limit).await,
+                None => lock.$at_once().await,
+            }
+        };
         tokio::select! {
             biased;
-            guard = lock.$method($run.limit()) => guard?,
+            guard = acquiring => guard?,
             done = is_done($client, &$run.name), if $run.once_per.is_some() => {
                 done?;
                 None
@@ -71,17 +77,17 @@ pub(crate) async fn acquire(client: &Client, run: &Run) -> Result<Option<Held>> 
         return acquire_permits(client, run, wanted).await;
     }
     if run.fenced {
-        let guard = acquire!(client, run, client.fenced_lock(name), try_lock_for);
+        let guard = acquire!(client, run, client.fenced_lock(name), try_lock, try_lock_for);
         return Ok(guard.map(|guard| Held::new(Some(guard.token()), Holding::Lock(guard.into()))));
     }
     let guard = if run.fair {
-        acquire!(client, run, client.fair_lock(name), try_lock_for)
+        acquire!(client, run, client.fair_lock(name), try_lock, try_lock_for)
     } else if run.shared {
-        acquire!(client, run, client.rw_lock(name), try_read_for).map(Guard::from)
+        acquire!(client, run, client.rw_lock(name), try_read, try_read_for).map(Guard::from)
     } else if run.exclusive {
-        acquire!(client, run, client.rw_lock(name), try_write_for).map(Guard::from)
+        acquire!(client, run, client.rw_lock(name), try_write, try_write_for).map(Guard::from)
     } else {
-        acquire!(client, run, client.lock(name), try_lock_for)
+        acquire!(client, run, client.lock(name), try_lock, try_lock_for)
     };
     Ok(guard.map(|guard| Held::new(None, Holding::Lock(guard))))
 }
@@ -94,7 +100,10 @@ async fn acquire_permits(client: &Client, run: &Run, wanted: u32) -> Result<Opti
     if let Some(all) = run.of {
         semaphore.try_set_permits(all).await?;
     }
-    let permits = semaphore.try_acquire_for(wanted, run.limit()).await?;
+    let permits = match run.limit() {
+        Some(limit) => semaphore.try_acquire_for(wanted, limit).await?,
+        None => semaphore.try_acquire(wanted).await?,
+    };
     Ok(permits.map(|permits| Held::new(None, Holding::Permits(permits))))
 }
 

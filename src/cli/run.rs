@@ -46,17 +46,20 @@ pub(crate) async fn run(servers: &Servers, run: &Run) -> Result<u8, Failure> {
         }
         never = terminal::show_wait(&client, run) => match never {},
     };
-    let code = match held? {
-        Some(held) => {
+    let code = match held {
+        Ok(Some(held)) => {
             if run.verbose {
                 exit::say(format_args!("acquired {} in {:?}", run.name, since.elapsed()));
             }
-            hold(run, held, &mut signals).await?
+            hold(run, held, &mut signals).await
         }
-        None if run.verbose => exit::with(run.skipped(), found::who_has(&client, &run.name).await),
-        None => run.skipped(),
+        Ok(None) if run.verbose => Ok(exit::with(run.skipped(), found::who_has(&client, &run.name).await)),
+        Ok(None) => Ok(run.skipped()),
+        Err(error) => Err(error.into()),
     };
-    Ok(client.close().await.map_or_else(|error| exit::with(code, error), |()| code))
+    let closed = client.close().await; // also after an error: what was granted in a reply that came too late is released
+    let code = code?;
+    Ok(closed.map_or_else(|error| exit::with(code, error), |()| code))
 }
 
 /// The exit code after a signal that ended the wait.

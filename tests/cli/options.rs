@@ -4,7 +4,10 @@ use std::{fs, time::Instant};
 
 use crate::{
     command::{Running, at, code, leasehold, output, wait_until},
-    support::{Server, ms},
+    support::{
+        Server, before, ms,
+        proxy::{Fault, Rule, Way, Which},
+    },
 };
 
 /// The exit codes of a command, and of what is wrong with the arguments or the server.
@@ -81,6 +84,25 @@ fn a_lock_that_others_hold() {
     holder.write("\n");
     assert_eq!(patient.line(), "mine");
     assert_eq!((holder.end().0, patient.end().0), (0, 0));
+}
+
+/// A reply that takes longer than a round trip is none of another holder, and none of a server that is away.
+#[test]
+fn a_server_that_is_slow() {
+    let server = Server::start();
+    let proxy = before(&server);
+    let slow = |delay| proxy.rule(Rule::new(Which::Command("EVALSHA"), Fault::Delay(Way::Back, ms(delay))));
+    let kinds: [&[&str]; 6] = [&[], &["--fair"], &["--fenced"], &["-s"], &["-x"], &["--permits", "1", "--of", "1"]];
+    for (n, kind) in kinds.into_iter().enumerate() {
+        slow(300);
+        let name = n.to_string();
+        let run = [&["run", "-n"], kind, &[name.as_str(), "true"]].concat();
+        assert_eq!(output(at(&proxy.url(), &run)).status.code(), Some(0), "{kind:?}");
+    }
+    assert!(proxy.is_spent());
+    slow(3_300);
+    assert_eq!(output(at(&proxy.url(), &["run", "-n", "late", "true"])).status.code(), Some(69));
+    assert!(proxy.is_spent() && !server.exists("late"), "it was granted, and is released");
 }
 
 #[test]
