@@ -26,7 +26,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     runtime::Builder,
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, futures::OwnedNotified, mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
 
@@ -129,7 +129,7 @@ impl Proxy {
             plan: Mutex::default(),
             mode: watch::Sender::new(Mode::Pass),
             swallows: AtomicU64::new(0),
-            cut: Notify::new(),
+            cut: Arc::default(),
         });
         let (listen, wishes) = mpsc::unbounded_channel();
         let serving = Arc::clone(&shared);
@@ -276,7 +276,7 @@ struct Shared {
     mode: watch::Sender<Mode>,
     /// How often everything was swallowed so far. A connection may not see a mode that lasts for a moment only.
     swallows: AtomicU64,
-    cut: Notify,
+    cut: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -406,7 +406,8 @@ async fn run(
             }
             accepted = accept(listener.as_ref()) => {
                 if let Ok((client, _)) = accepted {
-                    tokio::spawn(serve(client, Arc::clone(&shared)));
+                    let cut = Arc::clone(&shared.cut).notified_owned(); // from now on, also before the task runs
+                    tokio::spawn(serve(client, Arc::clone(&shared), cut));
                 }
             }
         }
@@ -441,8 +442,7 @@ async fn bind(address: SocketAddr) -> TcpListener {
 }
 
 /// Serves one connection until either side closes it or it is cut. An error of one side closes both.
-async fn serve(mut client: TcpStream, shared: Arc<Shared>) -> io::Result<()> {
-    let cut = shared.cut.notified();
+async fn serve(mut client: TcpStream, shared: Arc<Shared>, cut: OwnedNotified) -> io::Result<()> {
     let address = *shared.server.borrow();
     let mut server = TcpStream::connect(address).await?;
     client.set_nodelay(true)?;
