@@ -24,11 +24,13 @@ async fn refused_renewals_are_told_once_and_with_the_servers_words() {
     let (lost, _) = within("the loss", ms(5_000), guards[0].lost()).await;
     assert_eq!(lost, Lost::Expired);
     within("the other loss", ms(5_000), guards[1].lost()).await;
+    // Who was not waiting yet can see a loss a moment before it is logged.
+    let losses = || sink.lines(&["WARN"]).iter().filter(|line| line.contains(" lost ")).cloned().collect::<Vec<_>>();
+    until("both losses to be logged", ms(5_000), || losses().len() == 2).await;
+    assert!(losses().iter().all(|line| line.contains("hexists")), "{:?}", losses());
     let lines = sink.lines(&["WARN", "ERROR"]);
     let told: Vec<_> = lines.iter().filter(|line| line.contains("cannot renew")).collect();
     assert!(told.len() == 1 && told[0].contains("hexists"), "{lines:?}");
-    let losses: Vec<_> = lines.iter().filter(|line| line.contains(" lost ")).collect();
-    assert!(losses.len() == 2 && losses.iter().all(|line| line.contains("hexists")), "{lines:?}");
 
     // A release that the server refuses is told, too, and so is the close that waits for it.
     server.set_user("u", &["+hexists"]);
