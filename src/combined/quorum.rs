@@ -203,7 +203,8 @@ impl QuorumLock {
     ///
     /// # Errors
     ///
-    /// * [`Error::Unavailable`]: no majority answered for [`outage_timeout`](crate::Builder::outage_timeout) of the first client.
+    /// * [`Error::Unavailable`]: no majority answered for [`outage_timeout`](crate::Builder::outage_timeout) of the first client, and to the last
+    ///   vote, which takes [`command_timeout`](crate::Builder::command_timeout).
     /// * [`Error::Lost`]: this owner held the lock and lost it.
     /// * Others as [`Error`] says. In each case this call acquired nothing. If a server that does not reply has granted the lock to it, the
     ///   client releases it there in the background.
@@ -237,8 +238,7 @@ impl QuorumLock {
     ///
     /// # Errors
     ///
-    /// As [`lock`](QuorumLock::lock). If no majority replies, the call gives up when the limit ends, or after `outage_timeout` if that is
-    /// sooner.
+    /// As [`lock`](QuorumLock::lock). If no majority replies, the call gives up as `lock` does, or when the limit ends if that is sooner.
     ///
     /// # Cancel safety
     ///
