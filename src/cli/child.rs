@@ -30,8 +30,10 @@ use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 
 /// The first argument of the process that becomes the command. The id of its parent follows.
 const BECOME: &str = "__become";
-/// The time between two looks at the processes of this machine.
-const LOOK: Duration = Duration::from_millis(50);
+/// What the command has to end after one of its orphans.
+const SHORTLY: Duration = Duration::from_millis(50);
+/// The time between two looks at the processes of this machine, for those that end without a signal to us.
+const LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
 const MOST_LOOKS: usize = 20;
 
@@ -114,7 +116,7 @@ impl Child {
             }
             // Other processes end without a signal to us.
             let _ = timeout(if ended.is_some() { LOOK } else { LONGEST_LOOK }, self.changes.recv()).await;
-            if ended.is_none() && timeout(LOOK, self.process_ends()).await.is_err() {
+            if ended.is_none() && timeout(SHORTLY, self.process_ends()).await.is_err() {
                 self.family(); // its orphans that have ended go
             }
         }
@@ -136,7 +138,7 @@ impl Child {
         let _ = kill(self.id, signal); // it may have ended
     }
 
-    fn send_to(&self, signal: Signal, is_meant: impl Fn(&Seen) -> bool) {
+    fn send_to(&self, signal: Signal, mut is_meant: impl FnMut(&Seen) -> bool) {
         for one in self.family().iter().filter(|one| is_meant(one)) {
             if kill(one.id, signal) == Err(Errno::EPERM) {
                 exit::say(format_args!("process {} may not be signalled by this user", one.id));
@@ -144,19 +146,21 @@ impl Child {
         }
     }
 
-    /// First they are stopped, so that none starts another one that is not seen.
+    /// Until there is nobody new: one may have started another before it was killed. A look takes 20 ms for each thousand processes of the
+    /// machine, so nobody lives on for a second look.
     pub(crate) fn kill(&self) {
-        let mut stopped = HashSet::new();
+        let mut killed = HashSet::new();
         for _ in 0..MOST_LOOKS {
-            let new: Vec<_> = self.family().into_iter().filter(|one| stopped.insert(one.id)).collect();
-            if new.is_empty() {
+            let mut is_new = false;
+            self.send_to(Signal::SIGKILL, |one| {
+                let is_meant = killed.insert(one.id);
+                is_new |= is_meant;
+                is_meant
+            });
+            if !is_new {
                 break;
             }
-            for one in new {
-                let _ = kill(one.id, Signal::SIGSTOP); // it may have ended
-            }
         }
-        self.send(Signal::SIGKILL);
     }
 
     /// Passes on a signal of this process. What is typed at a terminal has reached those of our group.

@@ -20,8 +20,8 @@ use crate::{
 const OUTAGE: Duration = Duration::from_secs(30);
 /// The command has ended, so the program waits no longer than this for a server that is away: the lock expires by itself.
 const RELEASE: Duration = Duration::from_secs(3);
-/// The processes of the command are gone this long before another may acquire the lock, or a tenth of a short lease.
-const MARGIN: Duration = Duration::from_millis(200);
+/// The processes of the command are killed this long before another may acquire the lock, or a tenth of a short lease.
+const MARGIN: Duration = Duration::from_secs(1);
 /// A process may start another at the moment of its end, so they are killed again.
 const KILLED: Duration = Duration::from_millis(20);
 /// What the processes before this one hold: an id and a kind in each line.
