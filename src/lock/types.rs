@@ -249,7 +249,7 @@ const A_TASK: Duration = Duration::from_micros(200);
 /// The least time for the last reply. A busy machine, or a server that forks, delays it by tens of milliseconds. An error would tell the caller
 /// less than a reply that is this late.
 const LEAST_LAST_REPLY: Duration = Duration::from_millis(100);
-/// The longest such delay, however many waiters there are.
+/// The longest, however many waiters there are, and however slow the replies of a server were that has just come back.
 const LONGEST_LAST_REPLY: Duration = Duration::from_secs(1);
 
 /// The settings of the client.
@@ -291,8 +291,8 @@ impl Config {
 
     /// The time that the reply to a waiter may take after its limit, beside so many other waiters.
     pub(crate) fn last_reply(&self, waiters: usize) -> Duration {
-        let all = (A_TASK * u32::try_from(waiters).unwrap_or(u32::MAX)).min(LONGEST_LAST_REPLY);
-        (self.round_trip * 4).max(LEAST_LAST_REPLY).max(all).min(self.command_timeout)
+        let all = A_TASK.saturating_mul(u32::try_from(waiters).unwrap_or(u32::MAX));
+        all.max(self.round_trip * 4).clamp(LEAST_LAST_REPLY, LONGEST_LAST_REPLY).min(self.command_timeout)
     }
 }
 

@@ -1631,6 +1631,19 @@ fn the_last_reply_may_take_longer_beside_many_waiters() {
     (1..=1_000).for_each(|n| client.assert_told(n, Outcome::Unavailable));
 }
 
+/// After replies that came late because the server was away.
+#[test]
+fn the_last_reply_may_take_a_second_at_most() {
+    let mut client = Client::new(Kind::Plain);
+    client.config.round_trip = ms(600);
+    let end = client.now + ms(500);
+    client.acquire(1, A, KEPT, Limit::Until(end));
+    client.pass(ms(1_499));
+    client.assert_waits(1);
+    client.pass(ms(1));
+    client.assert_told(1, Outcome::Unavailable);
+}
+
 // ---- without messages ----
 
 #[test]
