@@ -31,7 +31,10 @@ pub(crate) async fn status(client: &Client, name: &str) -> Result<Option<Found>>
     let waiting = client.fair_lock(name).waiters().await.unwrap_or_default(); // an error: it is no fair lock
     let found = match of_hash(client, name).await {
         Err(error @ Error::Conflict { .. }) => {
-            let holders = client.semaphore(name).inspect().await.map_err(|_| error)?;
+            let holders = match client.semaphore(name).inspect().await {
+                Err(Error::Conflict { .. }) => return Err(error),
+                holders => holders?,
+            };
             (!holders.is_empty()).then(|| found(name, "semaphore", holders))
         }
         found => found?,
@@ -40,7 +43,7 @@ pub(crate) async fn status(client: &Client, name: &str) -> Result<Option<Found>>
         Some(found) => {
             Some(Found { kind: if waiting.is_empty() { found.kind } else { "fair lock" }, waiting, ..found })
         }
-        None if waiting.is_empty() => of_permits(client, name).await?,
+        None if waiting.is_empty() => None,
         None => Some(Found { name: name.to_owned(), kind: "fair lock", holders: Vec::new(), waiting }),
     })
 }

@@ -37,6 +37,25 @@ fn status_says_who_holds_a_lock() {
     assert_eq!(server.ask::<Vec<String>>(&["KEYS", "leasehold:client:*"]), [] as [&str; 0]);
 }
 
+/// A string is a semaphore, and nothing is nothing: there is no need to ask for permits.
+#[test]
+fn status_needs_no_more_rights_than_the_lock() {
+    const PAGE: &str = include_str!("../../docs/permissions.md");
+    let rules = PAGE.split("reset on >PASSWORD\n").nth(1).and_then(|text| text.split("```").next()).expect("the rules");
+    let server = Server::start();
+    server.set_user("billing", &["on", ">secret"].into_iter().chain(rules.split_whitespace()).collect::<Vec<_>>());
+    let status = || {
+        let mut command = leasehold(&server, &["status", "billing:x"]);
+        command.env("REDIS_URL", server.url_as("billing", "secret"));
+        text(command)
+    };
+    assert_eq!(status(), (1, "billing:x: free\n".to_owned()));
+    let (mut holder, _) = Running::begun(&server, &["billing:x", "-c", "echo held; read line"]);
+    assert_eq!(status().0, 0);
+    holder.write("\n");
+    assert_eq!(holder.end().0, 0);
+}
+
 #[test]
 fn status_names_those_that_wait_for_a_fair_lock() {
     let server = Server::start();
