@@ -67,7 +67,11 @@ impl Jvm {
     }
 
     pub(crate) async fn with_watchdog(server: &Server, lease: Duration) -> Jvm {
-        let mut child = spawn(server, lease);
+        Jvm::at(&server.url(), lease).await
+    }
+
+    pub(crate) async fn at(url: &str, watchdog: Duration) -> Jvm {
+        let mut child = spawn(url, watchdog);
         let open = Arc::new(Mutex::new(Some(HashMap::new())));
         listen(child.stdout.take().expect("piped"), Arc::clone(&open));
         let input = Mutex::new(Input { lines: child.stdin.take().expect("piped"), number: 0 });
@@ -188,12 +192,12 @@ pub(crate) fn clock() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-fn spawn(server: &Server, watchdog: Duration) -> Child {
+fn spawn(url: &str, watchdog: Duration) -> Child {
     Command::new("java")
         .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]) // it runs for seconds
         .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"])
         .args(["-Dfile.encoding=UTF-8", "-cp", &needed(CLASSPATH), "leasehold.interop.Driver"])
-        .args([server.url(), watchdog.as_millis().to_string()])
+        .args([url, &watchdog.as_millis().to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

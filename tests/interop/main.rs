@@ -1,6 +1,7 @@
 //! A JVM with the real Redisson and this crate share locks. Run by `scripts/interop`, which builds the JVM's side
 //! (`jvm/`) and says in the environment where it is: see [`jvm`].
 
+mod acl;
 mod agree;
 mod contention;
 mod fair;
