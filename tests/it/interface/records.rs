@@ -73,7 +73,8 @@ async fn a_pair_sends_no_more_for_it() {
     for _ in 0..500 {
         lock.lock().await.expect("free").unlock().await.expect("held");
     }
-    assert_eq!(server.calls("evalsha") - before, 1_000);
+    let sent = server.calls("evalsha") - before;
+    assert!((1_000..1_100).contains(&sent), "{sent}: two for each pair, and one every few seconds for the record");
 }
 
 #[tokio::test]
