@@ -156,8 +156,10 @@ pub enum PubSub {
 pub(crate) struct Lease(Duration);
 
 impl Lease {
+    pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+
     pub(crate) fn new(setting: &'static str, time: Duration) -> Result<Lease> {
-        if time < Duration::from_millis(1) || time > LONGEST {
+        if time < Lease::SHORTEST || time > LONGEST {
             return Err(Error::config(setting, format!("{time:?} is not between 1 ms and one year")));
         }
         let millis = time.as_nanos().div_ceil(1_000_000);

@@ -31,7 +31,7 @@ pub enum Once<T> {
     /// Another caller ran the work in this period, or runs it now, or is about to: the server has granted it the lock. If that call is
     /// dropped before its work begins, nobody runs the work, and the lock is free again.
     AlreadyRan {
-        /// The time until the next run is due, by the server's clock, and never more than the period. It is an estimate if the work still
+        /// The time until the next run is due, by the server's clock: at least 1 ms, and never more than the period. It is an estimate if the work still
         /// runs. Of [`run_once_per`](Lock::run_once_per) the next run is then due when the work is done, but not before the end of the
         /// period. Of [`try_run_once_per`](Lock::try_run_once_per) this is then at most what is left of the lease, 30 s by default: the
         /// work may still fail, so look again.
@@ -136,7 +136,7 @@ impl Lock {
                 let done = guard.until_lost(work()).await?;
                 let rest = period.saturating_sub(since.elapsed());
                 if done.is_ok() && !rest.is_zero() {
-                    guard.stay_held(rest.max(Duration::from_millis(1)))?;
+                    guard.stay_held(rest.max(Lease::SHORTEST))?;
                 }
                 guard.unlock_after(done).await.into_value().map(Once::Ran)
             }
@@ -153,7 +153,8 @@ impl Lock {
                 return Ok(Once::Ran(guard));
             }
             if let Some(holder) = lock.inspect().await? {
-                return Ok(Once::AlreadyRan { next_in: holder.remaining.map_or(period, |left| left.min(period)) });
+                let next_in = holder.remaining.map_or(period, |left| left.clamp(Lease::SHORTEST, period));
+                return Ok(Once::AlreadyRan { next_in });
             }
             // Free again between the two requests. Or this client believes that it holds the lock, and has lost it.
             lock.said_to_be_free()?;

@@ -1,8 +1,8 @@
 //! On a paused clock many things happen at one moment. A caller learns what is true when it calls, not what was true before.
 
-use std::{future::Future, pin::pin, task::Poll, time::Duration};
+use std::{convert::Infallible, future::Future, pin::pin, task::Poll, time::Duration};
 
-use leasehold::{Client, Owner};
+use leasehold::{Client, Once, Owner};
 use tokio::task::yield_now;
 
 use super::{support::poll_once, two};
@@ -84,4 +84,22 @@ async fn a_latch_that_was_opened_before_lets_a_caller_pass() {
     assert_eq!(client.latch("ready").count_down().await.expect("it replies"), 0);
     assert!(at_once(latch.wait_for(Duration::ZERO)).await.expect("it replies"));
     before.await.expect("it replies");
+}
+
+/// Else a caller that sleeps until then would not sleep at all, again and again, and the clock would stand.
+#[tokio::test(start_paused = true)]
+async fn the_next_run_is_not_due_in_no_time() {
+    let (_server, client, other) = two();
+    let minute = Duration::from_secs(60);
+    let run = async |client: &Client| {
+        client.mutex("report").try_run_once_per(minute, async || Ok::<_, Infallible>(())).await.expect("it replies")
+    };
+    assert!(matches!(run(&client).await, Once::Ran(Ok(()))));
+    for _ in 0..10 {
+        match run(&other).await {
+            Once::AlreadyRan { next_in } => tokio::time::sleep(next_in).await,
+            ran => return assert!(matches!(ran, Once::Ran(Ok(()))), "{ran:?}"),
+        }
+    }
+    panic!("it is never due");
 }
