@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{
     command::{Running, leasehold, output, wait_until},
-    support::Server,
+    support::{Server, permissions},
 };
 
 pub(crate) fn text(command: Command) -> (i32, String) {
@@ -40,10 +40,8 @@ fn status_says_who_holds_a_lock() {
 /// A string is a semaphore, and nothing is nothing: there is no need to ask for permits.
 #[test]
 fn status_needs_no_more_rights_than_the_lock() {
-    const PAGE: &str = include_str!("../../docs/permissions.md");
-    let rules = PAGE.split("reset on >PASSWORD\n").nth(1).and_then(|text| text.split("```").next()).expect("the rules");
     let server = Server::start();
-    server.set_user("billing", &["on", ">secret"].into_iter().chain(rules.split_whitespace()).collect::<Vec<_>>());
+    server.set_user("billing", &[&["on", ">secret"], &permissions::of_a_lock()[..]].concat());
     let status = || {
         let mut command = leasehold(&server, &["status", "billing:x"]);
         command.env("REDIS_URL", server.url_as("billing", "secret"));

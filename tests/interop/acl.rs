@@ -5,22 +5,17 @@ use serial_test::parallel;
 use crate::{
     SOON,
     jvm::Jvm,
-    support::{Server, ms, until},
+    support::{Server, ms, permissions, until},
 };
 
-const PAGE: &str = include_str!("../../docs/permissions.md");
 const NAME: &str = "billing:x";
 /// Redisson tries these once for itself: a command, and scripts with keys of its own.
 const TRIED: [&str; 3] = ["eval", "test1", "test2"];
 
-/// A server with the user `jvm`, and a JVM that is this user. `rows`: the beginnings of rows of the page's tables.
+/// A server with the user `jvm`, and a JVM that is this user. `rows`: the first cells of rows of the page.
 async fn as_user(rows: &[&str]) -> (Server, Jvm) {
-    let block = PAGE.split("reset on >PASSWORD\n").nth(1).and_then(|text| text.split("```").next());
-    let rows = rows.iter().map(|begin| {
-        let row = PAGE.lines().find_map(|line| line.strip_prefix(begin)).expect("a row of the page");
-        row.trim_matches(['|', ' ', '`'])
-    });
-    let rules: Vec<_> = block.into_iter().chain(rows).flat_map(str::split_whitespace).collect();
+    let rules: Vec<_> =
+        permissions::of_a_lock().into_iter().chain(rows.iter().copied().flat_map(permissions::of_row)).collect();
     let server = Server::start();
     server.set_user("jvm", &[&["on", ">p"], &rules[..]].concat());
     let jvm = Jvm::at(&server.url_as("jvm", "p"), ms(3_000)).await;
@@ -55,23 +50,35 @@ async fn lock_renew_and_pass_on(server: &Server, jvm: &Jvm, kind: &str, other: &
 #[tokio::test(flavor = "multi_thread")]
 #[parallel(cores)]
 async fn plain_and_fenced() {
-    let (server, jvm) = as_user(&["| `RLock`, `RFencedLock` |"]).await;
+    let (server, jvm) = as_user(&["`RLock`, `RFencedLock`"]).await;
     lock_renew_and_pass_on(&server, &jvm, "plain", "plain").await;
-    let (server, jvm) = as_user(&["| `fenced_lock` |", "| `RLock`, `RFencedLock` |"]).await;
+    let (server, jvm) = as_user(&["`fenced_lock`", "`RLock`, `RFencedLock`"]).await;
     lock_renew_and_pass_on(&server, &jvm, "fenced", "fenced").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[parallel(cores)]
 async fn fair() {
-    let (server, jvm) = as_user(&["| `fair_lock` |", "| `RFairLock` |"]).await;
+    let (server, jvm) = as_user(&["`fair_lock`", "`RFairLock`"]).await;
     lock_renew_and_pass_on(&server, &jvm, "fair", "fair").await;
+
+    // One leaves the queue, and those behind it move up.
+    let in_line = || server.ask::<usize>(&["LLEN", &format!("redisson_lock_queue:{{{NAME}}}")]);
+    jvm.call(1, &format!("lock:fair {NAME} -1")).await;
+    let leaving = jvm.ask(2, &format!("tryLock:fair {NAME} 1000 -1"));
+    until("it to wait", SOON, || in_line() == 1).await;
+    let waiting = jvm.ask(3, &format!("lock:fair {NAME} -1"));
+    assert_eq!(leaving.done().await.outcome, Ok("false".to_owned()));
+    jvm.call(1, &format!("unlock:fair {NAME}")).await;
+    waiting.done().await;
+    jvm.call(3, &format!("unlock:fair {NAME}")).await;
+    assert_nothing_was_refused(&server);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[parallel(cores)]
 async fn readers_and_writers() {
-    let (server, jvm) = as_user(&["| `rw_lock` |", "| `RReadWriteLock` |"]).await;
+    let (server, jvm) = as_user(&["`rw_lock`", "`RReadWriteLock`"]).await;
     lock_renew_and_pass_on(&server, &jvm, "read", "write").await;
     lock_renew_and_pass_on(&server, &jvm, "write", "read").await;
 }
@@ -79,8 +86,8 @@ async fn readers_and_writers() {
 #[tokio::test(flavor = "multi_thread")]
 #[parallel(cores)]
 async fn semaphores() {
-    const ON_THE_JVM: &str = "| `RPermitExpirableSemaphore`, `RSemaphore` |";
-    let (server, jvm) = as_user(&["| `semaphore` |", ON_THE_JVM]).await;
+    const ON_THE_JVM: &str = "`RPermitExpirableSemaphore`, `RSemaphore`";
+    let (server, jvm) = as_user(&["`semaphore`", ON_THE_JVM]).await;
     jvm.call(1, &format!("permits:trySetPermits {NAME} 1")).await;
     let id: String = jvm.get(1, &format!("permits:acquire {NAME} 1 60000")).await;
     let waiting = jvm.ask(2, &format!("permits:acquire {NAME} 1 200"));
@@ -90,7 +97,7 @@ async fn semaphores() {
     assert!(jvm.get::<u32>(1, &format!("permits:available {NAME}")).await >= 1);
     assert_nothing_was_refused(&server);
 
-    let (server, jvm) = as_user(&["| `plain_semaphore` |", ON_THE_JVM]).await;
+    let (server, jvm) = as_user(&["`plain_semaphore`", ON_THE_JVM]).await;
     for command in ["trySetPermits", "acquire", "release", "addPermits", "acquire"] {
         jvm.call(1, &format!("counter:{command} {NAME} 1")).await;
     }
@@ -101,7 +108,7 @@ async fn semaphores() {
 #[tokio::test(flavor = "multi_thread")]
 #[parallel(cores)]
 async fn latches() {
-    let (server, jvm) = as_user(&["| `latch` |", "| `RCountDownLatch` |"]).await;
+    let (server, jvm) = as_user(&["`latch`", "`RCountDownLatch`"]).await;
     jvm.call(1, &format!("latch:trySetCount {NAME} 1")).await;
     let waiting = jvm.ask(2, &format!("latch:await {NAME}"));
     jvm.call(1, &format!("latch:countDown {NAME}")).await;

@@ -13,6 +13,8 @@ pub(crate) mod history;
 #[allow(dead_code)]
 pub(crate) mod log;
 #[allow(dead_code)]
+pub(crate) mod permissions;
+#[allow(dead_code)]
 pub(crate) mod process;
 pub(crate) mod proxy;
 #[allow(dead_code)]

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::support::{
     Server,
     deployment::{cluster::Cluster, sentinels::Sentinels},
-    master, ms, replica_of,
+    master, ms, permissions, replica_of,
     server::version,
     until, within,
 };
@@ -110,10 +110,7 @@ impl Page {
 
     /// The rules of each block that makes a user.
     fn blocks(&self) -> Vec<BTreeSet<String>> {
-        let blocks = self.0.split("```text\nACL SETUSER billing reset on >PASSWORD\n").skip(1);
-        let rules =
-            |block: &str| block.split("```").next().expect("its end").split_whitespace().map(str::to_owned).collect();
-        blocks.map(rules).collect()
+        permissions::blocks().map(|rules| rules.map(str::to_owned).collect()).collect()
     }
 }
 
