@@ -23,7 +23,7 @@ fn ids(line: &str) -> [String; 2] {
 /// The renewals do not arrive. All processes of the command are gone before the lease is over.
 #[test]
 fn nothing_runs_when_another_may_acquire_the_lock() {
-    for (command, lease) in [(FAMILY, "2"), (STUBBORN, "4")] {
+    for (command, lease) in [(FAMILY, "2"), (STUBBORN, "2")] {
         let server = Server::start();
         let (running, line) = Running::begun(&server, &["--lease", lease, "name", "-c", command]);
         let all = ids(&line);
@@ -40,8 +40,8 @@ fn nothing_runs_when_another_may_acquire_the_lock() {
 #[test]
 fn nothing_runs_at_the_end_of_the_lease_whatever_came_before() {
     let cases: [&[&str]; 2] = [
-        &["--lease", "4", "--max-hold", "500ms", "-k", "30s", "name", "-c", STUBBORN],
-        &["--lease", "4", "name", "--", env!("CARGO_BIN_EXE_leasehold"), "run", "other", "-c", STUBBORN],
+        &["--lease", "2", "--max-hold", "500ms", "-k", "30s", "name", "-c", STUBBORN],
+        &["--lease", "2", "name", "--", env!("CARGO_BIN_EXE_leasehold"), "run", "other", "-c", STUBBORN],
     ];
     for arguments in cases {
         let server = Server::start();

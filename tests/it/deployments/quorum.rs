@@ -714,7 +714,7 @@ async fn callers_in_a_queue_give_up_together() {
     let calls = futures_util::future::join_all((0..4).map(|_| async { lock(&quorum).lock().await.map(drop) }));
     let (answers, took) = within("an answer for each", ms(20_000), calls).await;
     assert!(answers.into_iter().all(|answer| answer.expect_err("one of three").is_unavailable()));
-    assert!(took < ms(8_000), "{took:?} with an outage_timeout of three seconds, and three for the last vote of each");
+    assert!(took < ms(7_000), "{took:?} with an outage_timeout of three seconds, and three for the last vote of each");
 }
 
 #[tokio::test]

@@ -71,12 +71,13 @@ async fn grants_are_in_the_order_of_the_line() {
     let line = one.fair_lock("x").waiters().await.expect("answered");
     assert_eq!(line.len(), 40);
     assert!(lock(&two).try_lock().await.expect("answered").is_none());
-    let started = Stopwatch::start();
     first.unlock().await.expect("ours");
     for task in tasks {
         within("its turn", SOON, task).await.0.expect("no panic");
     }
-    assert!(started.elapsed() < GRACE * 5, "by messages: {:?}", started.elapsed());
+    // On a busy machine a waiter looks by itself now and then.
+    let by_timer: u64 = [&one, &two].map(|client| client.stats().total.by_timer).iter().sum();
+    assert!(by_timer < 4, "{by_timer} of 40 were not granted by a message");
     assert_eq!(*order.lock().expect("no panic"), line);
     idle(&one).await;
     clean(&server, &two).await;
