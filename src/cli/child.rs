@@ -30,7 +30,7 @@ use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 
 /// The first argument of the process that becomes the command. The id of its parent follows.
 const BECOME: &str = "__become";
-/// What the command has to end after one of its orphans.
+/// The time in which the command may end after one of its orphans.
 const SHORTLY: Duration = Duration::from_millis(50);
 /// The time between two looks at the processes of this machine, for those that end without a signal to us.
 const LOOK: Duration = Duration::from_millis(500);
@@ -43,6 +43,8 @@ pub(crate) struct Child {
     id: Pid,
     /// Children that this process had before: the program that became `leasehold` has started them.
     strangers: HashSet<Pid>,
+    /// Processes of other users, which were named in a message.
+    refused: HashSet<Pid>,
     changes: Signals,
 }
 
@@ -104,7 +106,7 @@ impl Child {
         command.arg(BECOME).arg(getpid().to_string()).args(words).env_remove("LEASEHOLD_TOKEN");
         let process = command.envs(environment.iter().map(|(name, value)| (name, value))).spawn()?;
         let id = Pid::from_raw(process.id() as i32);
-        Ok(Child { process, id, strangers, changes })
+        Ok(Child { process, id, strangers, refused: HashSet::new(), changes })
     }
 
     /// Waits until it and its family have ended. Cancel safe.
@@ -129,7 +131,7 @@ impl Child {
     }
 
     /// The command, its children and theirs get it.
-    pub(crate) fn send(&self, signal: Signal) {
+    pub(crate) fn send(&mut self, signal: Signal) {
         self.send_to(signal, |_| true);
     }
 
@@ -138,17 +140,17 @@ impl Child {
         let _ = kill(self.id, signal); // it may have ended
     }
 
-    fn send_to(&self, signal: Signal, mut is_meant: impl FnMut(&Seen) -> bool) {
+    fn send_to(&mut self, signal: Signal, mut is_meant: impl FnMut(&Seen) -> bool) {
         for one in self.family().iter().filter(|one| is_meant(one)) {
-            if kill(one.id, signal) == Err(Errno::EPERM) {
+            if kill(one.id, signal) == Err(Errno::EPERM) && self.refused.insert(one.id) {
                 exit::say(format_args!("process {} may not be signalled by this user", one.id));
             }
         }
     }
 
-    /// Until there is nobody new: one may have started another before it was killed. A look takes 20 ms for each thousand processes of the
-    /// machine, so nobody lives on for a second look.
-    pub(crate) fn kill(&self) {
+    /// Looks again until there is no new one: a process may have started another before it was killed. A look takes 20 ms for each thousand
+    /// processes of the machine, so each process is killed at the first look that finds it.
+    pub(crate) fn kill(&mut self) {
         let mut killed = HashSet::new();
         for _ in 0..MOST_LOOKS {
             let mut is_new = false;
@@ -164,7 +166,7 @@ impl Child {
     }
 
     /// Passes on a signal of this process. What is typed at a terminal has reached those of our group.
-    pub(crate) fn forward(&self, signal: Signal) {
+    pub(crate) fn forward(&mut self, signal: Signal) {
         match signal {
             Signal::SIGINT | Signal::SIGQUIT | Signal::SIGWINCH if is_in_foreground() => {
                 self.send_to(signal, |one| one.group != getpgrp());
@@ -178,7 +180,7 @@ impl Child {
     }
 
     /// The shell that started us must learn of that. It continues all of us, or ends us.
-    fn stop_with_it(&self) {
+    fn stop_with_it(&mut self) {
         self.send(Signal::SIGSTOP);
         let _ = kill(getpid(), Signal::SIGSTOP);
     }

@@ -22,9 +22,8 @@ const OUTAGE: Duration = Duration::from_secs(30);
 const RELEASE: Duration = Duration::from_secs(3);
 /// The processes of the command are killed this long before another may acquire the lock, or a tenth of a short lease.
 const MARGIN: Duration = Duration::from_secs(1);
-/// A process may start another at the moment of its end, so they are killed again, after longer and longer pauses: one may not be signalled.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A process may start another at the moment of its end, so they are killed again.
+const KILLED: Duration = Duration::from_millis(20);
 /// What the processes before this one hold: an id and a kind in each line.
 const OUTER: &str = "LEASEHOLD_OUTER";
 
@@ -133,7 +132,7 @@ async fn supervise(run: &Run, held: &Held, child: &mut Child, signals: &mut Sign
     let lease = run.lease.unwrap_or(RENEWED);
     let (time_to_end, margin) = (run.kill_after.min(lease / 3), MARGIN.min(lease / 10));
     let mut limit = pin!(sleep(run.max_hold.unwrap_or(Duration::MAX)));
-    let (mut is_over, mut is_lost, mut kill_at, mut pause) = (false, false, None::<Instant>, FIRST_PAUSE);
+    let (mut is_over, mut is_lost, mut kill_at) = (false, false, None::<Instant>);
     loop {
         let kill = sleep_until(kill_at.unwrap_or_else(Instant::now));
         let (why, signal, time) = tokio::select! {
@@ -150,8 +149,7 @@ async fn supervise(run: &Run, held: &Held, child: &mut Child, signals: &mut Sign
             }
             () = kill, if kill_at.is_some() => {
                 child.kill();
-                kill_at = Some(Instant::now() + pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                kill_at = Some(Instant::now() + KILLED);
                 continue;
             }
             () = &mut limit, if !is_over => {

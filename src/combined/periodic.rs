@@ -31,10 +31,10 @@ pub enum Once<T> {
     /// Another caller ran the work in this period, or runs it now, or is about to: the server has granted it the lock. If that call is
     /// dropped before its work begins, nobody runs the work, and the lock is free again.
     AlreadyRan {
-        /// The time until the next run is due, by the server's clock: at least 1 ms, and never more than the period. It is an estimate if the work still
-        /// runs. Of [`run_once_per`](Lock::run_once_per) the next run is then due when the work is done, but not before the end of the
-        /// period. Of [`try_run_once_per`](Lock::try_run_once_per) this is then at most what is left of the lease, 30 s by default: the
-        /// work may still fail, so look again.
+        /// The time until the next run is due, by the server's clock: at least 1 ms, and never more than the period. It is an estimate if
+        /// the work still runs. Of [`run_once_per`](Lock::run_once_per) the next run is then due when the work is done, but not before the
+        /// end of the period. Of [`try_run_once_per`](Lock::try_run_once_per) this is then at most what is left of the lease, 30 s by
+        /// default: the work may still fail, so look again.
         next_in: Duration,
     },
 }
